@@ -85,6 +85,9 @@ class TrainConfig(Section, LossConfig):
     """Dynamic sampling: extra rollout rounds per step that replace questions whose whole tree has no signal."""
     curriculum: CurriculumConfig = CurriculumConfig()
     """Sample questions by their success in earlier passes; a mix of environments uses mix.curriculum instead."""
+    staleness: Annotated[int, Field(ge=0, le=8)] = 0
+    """Sample the trees of this many later steps while a step is trained, with weights that are at most as many updates
+    old (docs/training.md). 0: sample, then train."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 1e-4."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -142,6 +145,18 @@ class TrainConfig(Section, LossConfig):
             raise ValueError(
                 f"train.samples_per_update {self.samples_per_update} leaves out samples that the KL term (train.beta "
                 f"{self.beta:g}) is a mean over; set one of the two to its default"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_staleness(self) -> "TrainConfig":
+        others = {"num_iterations": self.num_iterations > 1, "resample_rounds": self.resample_rounds > 0,
+                  "importance_sampling_correction": not self.importance_sampling_correction}  # fmt: skip
+        wrong = [f"train.{name} {getattr(self, name)}" for name, refused in others.items() if refused]
+        if self.staleness and wrong:
+            raise ValueError(
+                f"train.staleness {self.staleness} samples later steps with older weights, which {' and '.join(wrong)} "
+                "does not allow; set one of the two to its default"
             )
         return self
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def check_settings(config: RunConfig, processes: int) -> None:
     """Raise ConfigError where a run of `config` cannot be trained by this number of processes."""
     check_shape(config.train, config.rollout, processes)
+    check_staleness(config)
     check_trained_dtype(config.policy, config.train)
     check_deepspeed_device(config.policy)
     check_report_to(config.tracking)
@@ -83,6 +84,24 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
             f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
             f"{settings.questions_per_micro_batch * processes}, or start fewer processes.",
             code="unequal-process-shares",
+        )
+
+
+def check_staleness(config: RunConfig) -> None:
+    """Raise ConfigError where later steps cannot be sampled while a step is trained."""
+    if not config.train.staleness:
+        return
+    if config.rollout.engine == "vllm":
+        raise ConfigError(
+            f"train.staleness is {config.train.staleness}, and rollout.engine vllm shares its GPU with the training. "
+            "Use rollout.engine=vllm_server on other GPUs, or train.staleness=0.",
+            code="shared-engine",
+        )
+    if config.draws_by_curriculum:
+        raise ConfigError(
+            f"train.staleness is {config.train.staleness}, and the questions of a step are drawn by the success of the "
+            "steps before it (a curriculum, or a mix of environments). Leave one of the two out.",
+            code="questions-not-known-ahead",
         )
 
 

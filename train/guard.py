@@ -46,11 +46,16 @@ float32, .05 in bfloat16 and .035 under autocast (benchmarks/logp_difference.py)
 stays within a few times that; a sampler with different weights, positions or temperature does not."""
 
 
-def logp_bound(setting: float | Literal["auto"] | None, rollout: RolloutConfig, dtype: torch.dtype) -> float | None:
+def logp_bound(
+    setting: float | Literal["auto"] | None, rollout: RolloutConfig, dtype: torch.dtype, staleness: int = 0
+) -> float | None:
     """The bound on the mean |log p − log q| of a run that computes in `dtype` (float32 or bfloat16).
 
-    With top_p < 1 the sampler renormalizes over the nucleus, whose mass is at least top_p.
+    With top_p < 1 the sampler renormalizes over the nucleus, whose mass is at least top_p. Where trees are sampled with
+    older weights on purpose, `auto` bounds nothing.
     """
+    if staleness and setting == "auto":
+        return None
     least_mass = min(rollout.top_p_of(turn) for turn in range(1, len(rollout.branching) + 1))
     return LOGP_DIFFERENCE[dtype] - math.log(least_mass) if setting == "auto" else setting
 

@@ -21,6 +21,7 @@ from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
+from .ahead import TreesAhead
 from .credit import Credit
 from .distributed.processes import Processes
 from .resampling import resample
@@ -42,6 +43,8 @@ class RolloutState(Protocol):
     trees: list[Tree]
     dropped: Sequence[Tree]
     resampled: dict[str, float]
+    ahead: TreesAhead | None
+    rollout_seconds: dict[str, float]
 
 
 class RolloutRows(TypedDict):
@@ -86,13 +89,10 @@ def rollout(prompts: Sequence[str], trainer: RolloutState) -> RolloutRows:
     ids = list(prompts[::rows])
     if [question for question in ids for _ in range(rows)] != list(prompts):
         raise RuntimeError("the rows of a question were split over processes; make the batch a multiple of them")
-    started = time.perf_counter()
-    trainer.sampler.refresh()
-    trainer.grower.clock.add("generate", started)
-    trainer.trees = _grow(trainer, ids)
-    started = time.perf_counter()
-    trainer.sampler.rest()
-    trainer.grower.clock.add("generate", started)
+    if trainer.ahead is not None:
+        _take(trainer, trainer.ahead, ids)
+    else:
+        _sample(trainer, ids)
     turns = list(row_turns(trainer.trees))
     return {
         "prompt_ids": [list(node.prompt_ids) for node in turns],
@@ -102,21 +102,33 @@ def rollout(prompts: Sequence[str], trainer: RolloutState) -> RolloutRows:
     }
 
 
-def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
-    """This process's trees of a step, with dynamic resampling if configured. Collective.
+def _take(trainer: RolloutState, ahead: TreesAhead, ids: Sequence[str]) -> None:
+    step, started = trainer.state.global_step, time.perf_counter()
+    sampled = ahead.take(step)
+    trainer.grower.clock.add("wait", started)
+    if [tree.question.id for tree in sampled.trees] != list(ids):
+        raise RuntimeError("the trees that were sampled ahead are of other questions than the step has")
+    trainer.trees, trainer.rollout_seconds = sampled.trees, sampled.seconds
+    trainer.resampled = {"sampling/staleness": float(step - sampled.version)}
 
-    Random streams are keyed by seed, step and question, so a resumed run and another number of processes sample the
-    same. A question repeated within a step gets a separate stream each time.
-    """
+
+def _sample(trainer: RolloutState, ids: Sequence[str]) -> None:
+    started = time.perf_counter()
+    trainer.sampler.refresh()
+    trainer.grower.clock.add("generate", started)
+    trainer.trees = _grow(trainer, ids)
+    started = time.perf_counter()
+    trainer.sampler.rest()
+    trainer.grower.clock.add("generate", started)
+
+
+def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
+    """This process's trees of a step, with dynamic resampling if configured. Collective."""
     run, step, processes = trainer.run, trainer.state.global_step, trainer.processes
     earlier = Counter(chain.from_iterable(processes.all_gather(ids)[: processes.rank]))
 
     def grow(questions: Sequence[Question]) -> list[Tree]:
-        streams = []
-        for question in questions:
-            repeat = [earlier[question.id]] if earlier[question.id] else []
-            streams.append(stream(run.seed, step, question.id, *repeat))
-            earlier[question.id] += 1
+        streams = question_streams(run.seed, step, questions, earlier)
         return processes.on_every_process(
             lambda: trainer.grower.grow(questions, run.rollout.branching, streams=streams),
             interruptible=run.rollout.engine != "vllm",  # vLLM processes may share one model
@@ -127,3 +139,17 @@ def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
         resampled = resample(run, trees, trainer.questions, grow, step, processes)
         trees, trainer.dropped, trainer.resampled = resampled.trees, resampled.dropped, resampled.record()
     return trees
+
+
+def question_streams(seed: int, step: int, questions: Sequence[Question], earlier: Counter[str]) -> list[int]:
+    """The random stream of each question, keyed by seed, step and question, so that a resumed run and another number of
+    processes sample the same. A question repeated within a step gets a separate stream each time.
+
+    `earlier` counts the questions of processes of lower rank, and gets these.
+    """
+    streams = []
+    for question in questions:
+        repeat = [earlier[question.id]] if earlier[question.id] else []
+        streams.append(stream(seed, step, question.id, *repeat))
+        earlier[question.id] += 1
+    return streams

@@ -213,7 +213,8 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     model = add_lora(model, config.policy)
     packing = settle_packing(config.train, config.rollout, model)
     config = config.model_copy(update={"train": config.train.model_copy(update={"packing": packing})})
-    engine, sampler = open_engine(config, model, tokenizer, apart=zero_stage() == 3)
+    apart = zero_stage() == 3 or config.train.staleness > 0
+    engine, sampler = open_engine(config, model, tokenizer, apart)
     grower = make_grower(config, data.client, engine, rewriter=data.rewriter)
     return _Policy(config, model, tokenizer, sampler, grower, base)
 
@@ -256,6 +257,8 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
         try:
             _run_trainer(trainer, stopper, checkpoint)
         finally:
+            if trainer.ahead is not None:
+                trainer.ahead.close()
             if monitors.view is not None:
                 monitors.view.close()
         processes.on_main_process(lambda: refuse_collapse(monitors.guard, opened.folder, trainer.state.global_step))
@@ -277,7 +280,9 @@ def _open_monitors(launch: _Launch, policy: _Policy, opened: _Opened, cleanup: E
     from .weight_changes import WeightChanges
 
     config, processes, folder = policy.config, launch.processes, opened.folder
-    bound = logp_bound(config.train.guard.logp_difference, config.rollout, torch_dtype(config.policy))
+    bound = logp_bound(
+        config.train.guard.logp_difference, config.rollout, torch_dtype(config.policy), config.train.staleness
+    )
     guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
     changes = WeightChanges(config.seed, processes.all_gather)
     name_reference(config, folder, policy.model)
@@ -325,7 +330,7 @@ def _make_trainer(
                 data.validation,
                 policy.grower,
                 stopper,
-                policy.sampler,
+                trainer.ahead or policy.sampler,
                 save=trainer.save_policy,
                 on_record=watcher.validated if watcher is not None else None,
                 processes=processes,

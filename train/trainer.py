@@ -7,6 +7,7 @@ is TRL's own.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -17,13 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 from trl import GRPOTrainer
-from trl.trainer.utils import split_tensor_dict
+from trl.trainer.utils import RepeatSampler, split_tensor_dict
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.tree import Tree
+from .ahead import TreesAhead
 from .credit import assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
@@ -34,7 +36,7 @@ from .mix import Mixture, Row, refuse_outage
 from .packing.check import attention_kind
 from .packing.packing import packed_logps
 from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
-from .rows import path_reward, rollout, row_advantages, row_mask
+from .rows import path_reward, question_streams, rollout, row_advantages, row_mask
 from .run_folder import RunFolder, remove_traces
 from .subsampling import subsample
 
@@ -70,12 +72,19 @@ class TreeTrainer(GRPOTrainer):
         self._staging: Path | None = None
         self._before_step: tuple[int, RandomStreams] | None = None
         self.packed_tokens = self.flat_tokens = 0
+        self.rollout_seconds: dict[str, float] = {}
+        """Seconds of generation and retrieval for the step that ran beside the training of earlier ones."""
         self.sampled_tokens = 0
         """Tokens sampled for the step, replaced trees included; 0 if the step reuses a rollout."""
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
         super().__init__(reward_funcs=path_reward, rollout_func=rollout, **kwargs)
+        self.ahead: TreesAhead | None = None
+        if staleness := run.train.staleness:
+            self.ahead = TreesAhead(staleness, run.train.steps, grower, sampler, self._grow_ahead, self.processes)
+            self._order = self._questions_by_step()
+            self._foreseen: list[list[str]] = []
         self.mismatch = Mismatch(run.train, self.accelerator.gather)
 
     @property
@@ -87,6 +96,24 @@ class TreeTrainer(GRPOTrainer):
         """TRL's order of questions, extended over all steps of the run."""
         step = self.args.generation_batch_size * self.args.gradient_accumulation_steps
         return WholeRun(super()._get_train_sampler(dataset), self.args.max_steps * step)
+
+    def _questions_by_step(self) -> Iterator[list[str]]:
+        """The ids of the questions of each step, over all processes, in the order of `_get_train_sampler`."""
+        size = self.args.generation_batch_size // self.num_generations
+        order = RepeatSampler(self.train_dataset, 1, batch_size=size, shuffle=self.shuffle_dataset, seed=self.args.seed)
+        rows = iter(WholeRun(order, self.args.max_steps * size))
+        while ids := [self.train_dataset[row]["prompt"] for row in islice(rows, size)]:
+            yield ids
+
+    def _grow_ahead(self, grower: Grower, step: int) -> list[Tree]:
+        """This process's trees of a step that may be a later one; as `rollout` samples them."""
+        while len(self._foreseen) <= step:
+            self._foreseen.append(next(self._order))
+        ids, rank, count = self._foreseen[step], self.processes.rank, self.processes.count
+        share = len(ids) // count
+        questions = [self.questions[name] for name in ids[rank * share : (rank + 1) * share]]
+        streams = question_streams(self.run.seed, step, questions, Counter(ids[: rank * share]))
+        return grower.grow(questions, self.run.rollout.branching, streams=streams)
 
     def _prepare_inputs(self, generation_batch: list[Row]) -> Batch:
         """TRL's buffering without its shuffle, so that all rows of a tree stay in one micro-batch."""
@@ -105,6 +132,7 @@ class TreeTrainer(GRPOTrainer):
 
     def _begin_step(self) -> None:
         self.update_seconds, self.packed_tokens, self.flat_tokens, self.sampled_tokens = 0.0, 0, 0, 0
+        self.rollout_seconds = {}
         self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Tensor]:

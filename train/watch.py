@@ -76,11 +76,14 @@ class Watcher(TrainerCallback):
         trainer = self.trainer
         assert trainer is not None
         now = time.perf_counter()
-        seconds, searched = trainer.grower.clock.read(), trainer.grower.searched.read()
+        seconds = {**trainer.rollout_seconds, **trainer.grower.clock.read()}
+        searched = trainer.grower.searched.read()
         record: dict[str, float] = {"step": step, **trainer.last_metrics, **trainer.mismatch.read(), **losses}
         record |= self.changes.read()
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
+        if "wait" in seconds:
+            record["seconds/wait"] = seconds["wait"]
         record |= {f"seconds/retrieve/{turn}": spent for turn, spent in searched.items()}
         record["seconds/update"] = trainer.update_seconds
         record["seconds/step"] = now - self._started

@@ -61,8 +61,9 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
             "train.gradient_checkpointing": True,
             "train.resample_rounds": 1,
         },
+        {"train.staleness": 1},
     ],
-    ids=["lora packed", "full flat batch-scaled resampled"],
+    ids=["lora packed", "full flat batch-scaled resampled", "sampled ahead"],
 )
 def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F811
     """1×2n and 2×n questions: the same samples, rewards and advantages, and the same weights."""

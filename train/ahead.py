@@ -1,0 +1,153 @@
+"""Sample the trees of later steps while a step is trained (`train.staleness`).
+
+A thread samples from the engine's own copy of the weights. Step s is trained on trees whose weights are at most
+`staleness` updates older than those it changes; with 1, the trees of step s + 1 are sampled with the weights before
+update s, while update s runs. The copy is refreshed between two steps of training, when the thread is between two
+steps of sampling. Every token keeps the log-probability with which it was drawn, so the loss corrects for the older
+weights as it does for another engine (`mismatch.py`).
+
+With staleness 1 everything is reproducible. Above, how old the weights are depends on how long sampling takes.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from copy import copy
+from typing import NamedTuple
+
+from ..rollouts.conversation import Clock
+from ..rollouts.engines.base import Weights
+from ..rollouts.grow import Grower
+from ..rollouts.tree import Tree
+from .distributed.processes import Processes
+
+log = logging.getLogger(__name__)
+
+Grow = Callable[[Grower, int], list[Tree]]
+"""Grows this process's trees of a step with a grower. Called in the thread: it has no collective calls."""
+_CLOSING_SECONDS = 5.0
+
+
+class Sampled(NamedTuple):
+    """The trees of a step."""
+
+    trees: list[Tree]
+    version: int
+    """Updates that the weights had seen at least; that of the step itself would be its number."""
+    seconds: dict[str, float]
+    """The time of generation and retrieval, which runs beside the training."""
+
+
+class TreesAhead:
+    """Trees of the next steps, sampled in a thread. It also stands in for the sampler whose weights it uses:
+    `refresh` waits until the thread is idle and holds it until `rest`.
+    """
+
+    def __init__(
+        self, staleness: int, steps: int, grower: Grower, sampler: Weights, grow: Grow, processes: Processes
+    ) -> None:
+        """`steps`: of the whole run."""
+        self.staleness = staleness
+        self._steps, self._sampler, self._grow, self._processes = steps, sampler, grow, processes
+        self._grower = copy(grower)  # with clocks of its own
+        self._changed = threading.Condition()
+        self._ready: dict[int, Sampled] = {}
+        self._failure: BaseException | None = None
+        self._next: int | None = None
+        """The step that is sampled now or next; None before the first."""
+        self._last = -1
+        """The last step that may be sampled."""
+        self._version = -1
+        self._busy = self._held = self._closed = False
+        self._thread = threading.Thread(target=self._sample, name="trees-ahead", daemon=True)
+
+    def take(self, step: int) -> Sampled:
+        """The trees of `step`, which is about to be trained; then sampling of the following ones goes on. Collective.
+
+        Raises the error of the thread, in every process.
+        """
+        if self._next is None:
+            self._begin(step)
+        sampled = self._processes.on_every_process(lambda: self._wait_for(step))
+        with self._changed:
+            idle = not self._busy
+        if all(self._processes.all_gather(idle)):
+            self._sampler.refresh()
+            self._version = step
+        with self._changed:
+            self._last = min(step + self.staleness, self._steps - 1)
+            self._changed.notify_all()
+        return sampled
+
+    def refresh(self) -> None:
+        """Wait until the thread is between two steps, hold it there, and bring the engine up to date. Collective."""
+
+        def hold() -> None:
+            with self._changed:
+                self._held = True
+                self._changed.wait_for(lambda: not self._busy)
+
+        self._processes.on_every_process(hold)
+        self._sampler.refresh()
+
+    def rest(self) -> None:
+        """Let the thread go on."""
+        self._sampler.rest()
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Sample no further step; the one that is sampled may still run for some seconds."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSING_SECONDS)
+
+    def _begin(self, step: int) -> None:
+        if step:
+            log.warning(
+                "the trees that were sampled ahead are not part of a checkpoint: those of step %d are sampled again, "
+                "with the weights of the checkpoint", step + 1,
+            )  # fmt: skip
+        self._sampler.refresh()
+        self._next, self._version, self._last = step, step, step
+        self._thread.start()
+
+    def _wait_for(self, step: int) -> Sampled:
+        with self._changed:
+            self._changed.wait_for(lambda: step in self._ready or self._failure is not None)
+            if step not in self._ready:
+                assert self._failure is not None
+                raise self._failure
+            return self._ready.pop(step)
+
+    def _may_sample(self) -> bool:
+        assert self._next is not None
+        recent = self._version >= self._next - self.staleness
+        return self._closed or (self._next <= self._last and recent and not self._held)
+
+    def _sample(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._may_sample)
+                if self._closed:
+                    return
+                assert self._next is not None
+                step, version, self._busy = self._next, self._version, True
+            failure, trees = None, list[Tree]()
+            self._grower.clock, self._grower.searched = Clock(), Clock()
+            try:
+                trees = self._grow(self._grower, step)
+            except BaseException as error:  # noqa: BLE001 (raised in the thread that trains)
+                failure = error
+            with self._changed:
+                self._busy = False
+                if failure is not None:
+                    self._failure = failure
+                    self._changed.notify_all()
+                    return
+                self._ready[step] = Sampled(trees, version, self._grower.clock.read())
+                self._next = step + 1
+                self._changed.notify_all()
