@@ -4,6 +4,7 @@ Only `main` turns errors into exit codes: 2 for what the user can fix, 1 for oth
 `StoppedError` has 75.
 """
 
+import errno
 import logging
 import os
 import secrets
@@ -19,14 +20,14 @@ from typing import Annotated
 import typer
 
 from .configs.evaluation import SpecConfig
-from .configs.load import dump_config, known_configs, load_config
+from .configs.load import dump_config, is_override, known_configs, load_config
 from .configs.mix import chosen, only
 from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
 from .envs.commands import app as prepare_app
-from .errors import ConfigError, QuerylectError
+from .errors import ConfigError, QuerylectError, UserError
 from .eval.commands import app as eval_app
 from .eval.commands import data_app as baselines_app
 from .eval.papers.commands import app as paper_app
@@ -95,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not error.already_reported:
             _print_stderr(f"{error.label}: {error}")
         sys.exit(error.exit_code)
+    except OSError as error:
+        sys.exit(_unusable_path(error) if error.errno in _OF_THE_PATH and error.filename else _unexpected(error))
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
 
@@ -130,6 +133,16 @@ def _interrupted(arguments: Sequence[str], stop: KeyboardInterrupt) -> int:
     return 130
 
 
+_OF_THE_PATH = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+"""Errors of the system that say something about a path, wherever it is used."""
+
+
+def _unusable_path(error: OSError) -> int:
+    log.debug("where the error arose", exc_info=error)
+    _print_stderr(f"error: {error.filename} cannot be used ({error.strerror}). Name another path, or allow this one.")
+    return UserError.exit_code
+
+
 def _unexpected(error: BaseException) -> int:
     _print_stderr("".join(traceback.format_exception(error)).rstrip())
     _print_stderr(
@@ -151,7 +164,7 @@ def _resolve(
     """
     set_up_logging(verbose)
     changes = list(overrides or ())
-    if "=" in config and not Path(config).exists():
+    if is_override(config):
         config, changes = "demo", [config, *changes]
     settings = load(config, changes)
     if dry_run:
@@ -229,8 +242,7 @@ def index_build(
     from .envs.preflight import check_build
 
     def is_wanted(config: RunConfig) -> bool:
-        there = (Path(config.env.index) / "manifest.json").exists()
-        return not missing or (config.client.urls == "local" and not there)
+        return not missing or (config.client.urls == "local" and not config.env.has_index)
 
     for run_config in filter(is_wanted, chosen(settings, env).values()):
         check_build(run_config.env)
@@ -382,6 +394,9 @@ def train(
     config: Config = "demo",
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --resume: also follow links and read pickles of a run from elsewhere.")
+    ] = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -399,9 +414,9 @@ def train(
 
     out = sys.stdout  # a tracker may have redirected sys.stdout by the end of the run
     try:
-        folder = train_policy(settings, resume)
+        folder = train_policy(settings, resume, trust)
     except KeyboardInterrupt as stop:
-        began = (Path(settings.output) / settings.name / "config.yaml").exists()
+        began = (settings.run_folder / "config.yaml").exists()
         raise KeyboardInterrupt(*(["--resume"] if began else [])) from stop
     if os.environ.get("RANK", "0") == "0":
         typer.echo(folder, file=out)
@@ -472,7 +487,7 @@ def evaluate(
 
     flags = {"datasets": dataset, "retrievers": retriever, "rewriters": rewriter, "runs": trained}
     changes = list(overrides or ())
-    if run is not None and "=" in run and not Path(run).exists():
+    if run is not None and is_override(run):
         changes = [run, *changes]
         run = None
     if run is None:
@@ -502,7 +517,7 @@ def evaluate(
     check_run(settings, env)
     if folder is not None:
         find_checkpoint(folder, checkpoint)
-    refuse_unwritable(output or folder or Path(settings.output))
+    refuse_unwritable(output or folder or settings.run_folder)
     from .eval.results import summary
     from .eval.run import evaluate_each
 

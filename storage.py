@@ -221,7 +221,7 @@ def _replace(descriptor: int, text: str) -> None:
 
 def refuse_unwritable(folder: Path, remedy: str = "Give another with --output.") -> None:
     """Raise StorageError, ending with `remedy`, where nothing could be written into `folder`, before time is spent."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         message = f"{folder} cannot be written: {existing} is no writable folder. {remedy}"
         raise StorageError(message, code="unwritable-folder")

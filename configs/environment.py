@@ -1,5 +1,7 @@
 """Settings of an environment: dataset, retriever, index, service and client."""
 
+import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -313,6 +315,16 @@ class EnvironmentConfig(Section):
     """requests: log a JSON line per request, without query texts. texts: with the texts of the plans. none: no log."""
     playground: bool = False
     """Show relevant documents on the page at `/`, for people only; keep it off for a service used in training."""
+
+    @property
+    def index_folder(self) -> Path:
+        """`index` as a path, `~` being the home folder."""
+        return Path(os.path.expanduser(self.index))
+
+    @property
+    def has_index(self) -> bool:
+        """Whether a whole index is there: its manifest is written last."""
+        return (self.index_folder / "manifest.json").is_file()
 
     @model_validator(mode="after")
     def _check_sections(self) -> "EnvironmentConfig":

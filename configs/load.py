@@ -6,6 +6,7 @@ expected. Imports only pydantic and ruamel.yaml.
 
 import difflib
 import json
+import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,11 @@ _FOLDER = Path(__file__).parent
 def known_configs() -> list[str]:
     """Names of the configurations that come with the package, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def is_override(argument: str) -> bool:
+    """Whether an argument that may name a config is KEY=VALUE instead: no file has that name."""
+    return "=" in argument and not os.path.exists(argument)  # unlike Path.exists, False for what no path can be
 
 
 def load_config(path_or_name: str | None, overrides: Sequence[str] = ()) -> RunConfig:

@@ -1,6 +1,8 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
@@ -342,6 +344,11 @@ class RunConfig(Section):
     """Settings of `querylect index questions`."""
     mix: MixConfig | None = None
     """Several environments instead of one; its members inherit `env`, `client` and `rewriter`."""
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of the run, `~` in `output` being the home folder."""
+        return Path(os.path.expanduser(self.output)) / self.name
 
     @property
     def search_depth(self) -> int:

@@ -1,4 +1,5 @@
-"""What a run folder from elsewhere may not do without the user's flag: run code, contact hosts, leave its folder.
+"""What a run folder from elsewhere may not do without the user's flag: run code, contact hosts, write or read
+other files.
 
 A folder is the user's own if `querylect train` made it for this user at this path. It is noted in the user's state
 folder, because whoever hands on a run folder can write anything into it. A changed config.yaml or a moved folder is no
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 
 FLAG = "--trust (trust=True in Python)"
 
-CODE, HOST, VARIABLE, OUTSIDE = "runs code", "contacts a host", "reads an environment variable", "leaves the folder"
+CODE, HOST, VARIABLE = "runs code", "contacts a host", "reads an environment variable"
+WRITES, OUTSIDE = "writes a file", "leaves the folder"
 
 _VARIABLES = {
     "token_env": {ClientConfig().token_env, MilvusConfig().token_env},
@@ -37,6 +39,10 @@ _VARIABLES = {
 _HOSTS = {"url", "urls", "base_url"}
 _NO_HOSTS = {"client.urls": "local", "rollout.server.base_url": VllmServerConfig().base_url}
 """Values that contact nothing by themselves: a vLLM server is asked only with `rollout.engine`."""
+
+_WRITTEN = {"cache": LlmConfig().cache}
+"""Settings that name a file to write, with the value that every folder may use: paths to read lead into the working
+folder, where an unknown name is only missing, but any file there could be written."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -76,7 +82,8 @@ def _note(run: Path) -> Path:
 
 
 def untrusted_in(values: Any, folder: Path, key: str = "") -> Iterator[UntrustedSetting]:
-    """The settings of `folder`, given as plain data, that run code, contact a host, read a variable or lead outside."""
+    """The settings of `folder`, given as plain data, that run code, contact a host, read a variable, write a file
+    that is not in it, or lead outside."""
     name = key.rpartition(".")[2]
     if isinstance(values, Mapping):
         for inner, value in values.items():
@@ -93,6 +100,8 @@ def untrusted_in(values: Any, folder: Path, key: str = "") -> Iterator[Untrusted
     elif name in _VARIABLES:
         if values not in _VARIABLES[name]:
             yield UntrustedSetting(key, values, VARIABLE)
+    elif name in _WRITTEN and values not in (None, _WRITTEN[name]) and not _is_inside(values, folder):
+        yield UntrustedSetting(key, values, WRITES)
     elif isinstance(values, str) and (effect := _effect(values, folder)):
         yield UntrustedSetting(key, values, effect)
 

@@ -36,7 +36,7 @@ def doctor(
     probe = start_probe()  # it takes the longest
     external = surroundings(online)
     probed = answer(probe)
-    findings = [*machine(Path(settings.output if settings else "."), probed), *external]
+    findings = [*machine(settings.run_folder.parent if settings else Path("."), probed), *external]
     if settings is not None:
         from ..envs.server.memory import available_bytes
         from .memory import memory

@@ -140,16 +140,18 @@ class Environment:
         try:
             yield
         except (LookupError, MemoryError, OSError, RuntimeError, ValueError, IndexFolderError):
-            self._lasting_damage = self._checked(everything=not self._all_read)
-            self._all_read = True
-            self._refuse(self._lasting_damage)
+            everything, self._all_read = not self._all_read, True
+            self._refuse_for_good(self._checked(everything))
             raise
-        self._lasting_damage = self._checked()
-        self._refuse(self._lasting_damage)
+        self._refuse_for_good(self._checked())
 
     def _checked(self, everything: bool = False) -> str:
         checks = (guard.check(everything) for guard in self._guards)
         return self._lasting_damage or next(filter(None, checks), "")
+
+    def _refuse_for_good(self, damage: str) -> None:
+        self._lasting_damage = damage or self._lasting_damage  # another thread may have found some meanwhile
+        self._refuse(self._lasting_damage)
 
     def _refuse(self, damage: str) -> None:
         if damage:

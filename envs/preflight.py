@@ -26,7 +26,7 @@ def check_build(config: EnvironmentConfig) -> None:
     """The same before an index is built; StorageError where it could not be written."""
     check_retriever(config)
     refuse_missing_source(config.dataset)
-    refuse_unwritable(Path(config.index).expanduser(), "Point env.index to a folder that can be written.")
+    refuse_unwritable(config.index_folder, "Point env.index to a folder that can be written.")
 
 
 def check_retriever(config: EnvironmentConfig) -> None:

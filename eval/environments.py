@@ -191,7 +191,7 @@ class SpecEnvironments:
         self, dataset: str, environment: str, settings: SpecEnvironment, source: DatasetConfig
     ) -> EvalEnvironment:
         env = searched_here(self.spec, settings, dataset, source)
-        if not Path(env.index).expanduser().is_dir():
+        if not env.index_folder.is_dir():
             with progress_bar(f"indexing {dataset} for {environment}") as progress:
                 build_index(env, progress=progress)
         index = open_index(env.index)

@@ -190,7 +190,7 @@ def place_results(
     config: RunConfig, run: Path | None, output: Path | None, checkpoint: Path | None, overwrite: bool
 ) -> Placement:
     """The results folder of a run, or of an untrained policy (`run` None). Raises StorageError where not writable."""
-    folder = output or run or Path(config.output) / f"{config.name}-untrained"
+    folder = output or run or config.run_folder.with_name(f"{config.name}-untrained")
     refuse_unwritable(folder)
     belongs = True
     if run is not None and (run / "config.yaml").is_file():

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..configs.load import dump_config
+from ..configs.load import dump_config, is_override
 from ..errors import ConfigError, DataError, IncompleteError, UserError
 from ..logs import set_up_logging
 
@@ -64,7 +64,7 @@ def rewrite(
     from .load import only_member, open_trained
 
     changes = list(overrides or ())
-    if "=" in rewriter and not Path(rewriter).exists():
+    if is_override(rewriter):
         rewriter, changes = "demo", [rewriter, *changes]
     trained = open_trained(rewriter, revision=revision, checkpoint=checkpoint, settings=changes, trust=trust or dry_run)
     trained = only_member(trained, env)

@@ -30,10 +30,10 @@ def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
             )
     missing: dict[Path, str] = {}
     for name, run in served.items():
-        if not (Path(run.env.index) / "manifest.json").exists():
-            missing.setdefault(Path(run.env.index), name)
+        if not run.env.has_index:
+            missing.setdefault(run.env.index_folder, name)
     return {
-        "run": str(Path(settings.output) / settings.name),
+        "run": str(settings.run_folder),
         "model": settings.policy.model,
         "all_weights": "yes" if settings.policy.lora is None else "",
         "zero_stage": str(zero_stage_of(settings) or ""),  # unless ZERO says another one

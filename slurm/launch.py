@@ -71,7 +71,7 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, read: Path |
             "1:00:00.",
             code="time-limit-too-short",
         )
-    run = Path(config.output) / config.name
+    run = config.run_folder
     config_path = str(read or run / "job" / "config.yaml")
     train = _job(
         "train",
@@ -87,7 +87,7 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, read: Path |
     no_gpu = {"gpus": "0"} if options.gpus == 0 else {}
     evaluation = _job("eval", "eval_array", [str(run)], placement | no_gpu, config, options)
     local = [member.env for member in environments(config).values() if member.client.urls == "local"]
-    missing = [env for env in local if not (Path(env.index) / "manifest.json").exists()]
+    missing = [env for env in local if not env.has_index]
     if not missing:
         return [train, evaluation]
     if all(env.retriever == "bm25" for env in missing):
@@ -117,7 +117,7 @@ def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> li
             code="no-slurm-here",
         )
     jobs = jobs_of(config, options, chain)
-    folder = Path(config.output) / config.name / "job"
+    folder = config.run_folder / "job"
     config_file, text = folder / "config.yaml", dump_config(config)
     with storage(lambda error: f"{folder} cannot be read and written ({error}). Free some space or choose output=…."):
         previous = config_file.read_text(encoding="utf-8") if config_file.exists() else None
@@ -200,7 +200,7 @@ def _job(
         request |= ONE_GPU
     if options.gpus is not None and script.startswith("grpo_"):
         requested = requested | {"gpus-per-node": str(options.gpus)}
-    run = Path(config.output) / config.name
+    run = config.run_folder
     log = f"{run}/logs/job-{name}-".replace("%", "%%") + "%j.log"  # % begins one of Slurm's own names
     called = {"job-name": f"{name}-{config.name}", "output": log}
     job_options = [f"--{key}={value}" for key, value in (called | requested).items()]
@@ -272,7 +272,7 @@ def dry_run(config: RunConfig, options: LaunchOptions, chain: bool, folder: Path
     unwritable = "Free some space there, or choose another folder with TMPDIR."
     with writing(config_file, unwritable):
         config_file.write_text(dump_config(config), encoding="utf-8")
-    true_path = str(Path(config.output) / config.name / "job" / "config.yaml")
+    true_path = str(config.run_folder / "job" / "config.yaml")
     parts = []
     for job, tried in zip(jobs_of(config, options, chain), jobs_of(config, options, chain, config_file), strict=True):
         with writing(folder, unwritable):

@@ -105,8 +105,10 @@ class _Monitors:
     watcher: "Watcher | None" = None
 
 
-def train(config: RunConfig, resume: bool = False) -> Path:
+def train(config: RunConfig, resume: bool = False, trust: bool = False) -> Path:
     """Train the policy of `config` and return the run folder; every process of a launcher calls this.
+
+    `trust`: resume also a run from elsewhere that has links out of it or, with DeepSpeed, pickles.
 
     Raises ConfigError, ModelError, IndexFolderError, DataError or CheckpointError for problems found before anything is
     written; EnvironmentUnavailableError, after saving a checkpoint, if the environment goes away; StorageError if
@@ -118,11 +120,11 @@ def train(config: RunConfig, resume: bool = False) -> Path:
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
         # What takes no model, service or PyTorch to know comes before they are imported.
         processes.on_every_process(lambda: check_settings(config, processes.count))
-        path = Path(config.output) / config.name
+        path = config.run_folder
         processes.on_main_process(lambda: None if resume else RunFolder(path).refuse_existing())
         processes.on_main_process(lambda: check_run(config))
         processes.on_main_process(lambda: lock.enter_context(only_command(path)))
-        start = processes.on_main_process(lambda: _resume_point(config, resume))
+        start = processes.on_main_process(lambda: _resume_point(config, resume, trust))
         from .distributed.abort import AbortStep
         from .distributed.collectives import stopper_of
 
@@ -138,7 +140,7 @@ def train(config: RunConfig, resume: bool = False) -> Path:
 
 def stopped(config: RunConfig, signal_name: str) -> StoppedError:
     """The error of a run that a signal ended; its message names the checkpoint to resume from."""
-    checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint(config)
+    checkpoint = RunFolder(config.run_folder).newest_checkpoint(config)
     state = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
     return StoppedError(
         f"{signal_name} came before the run had ended; {state}. Go on with --resume.",
@@ -170,11 +172,11 @@ def _train(launch: _Launch, start: _ResumePoint) -> Path:
     return folder.path
 
 
-def _resume_point(config: RunConfig, resume: bool) -> _ResumePoint:
+def _resume_point(config: RunConfig, resume: bool, trust: bool) -> _ResumePoint:
     """Raises ConfigError or CheckpointError, before the models are loaded."""
     if not resume:
         return _ResumePoint()
-    folder, checkpoint = RunFolder.reopen(config)
+    folder, checkpoint = RunFolder.reopen(config, trust)
     if checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
     return _ResumePoint(folder, checkpoint)

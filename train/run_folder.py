@@ -77,7 +77,7 @@ class RunFolder:
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
         """Start a new run. Raises ConfigError if the folder already holds one."""
-        folder = cls(Path(config.output) / config.name)
+        folder = cls(config.run_folder)
         folder.refuse_existing()
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -92,23 +92,18 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, config: RunConfig) -> tuple["RunFolder", Path | None]:
+    def reopen(cls, config: RunConfig, trust: bool = False) -> tuple["RunFolder", Path | None]:
         """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
 
-        Raises CheckpointError if there is no run, if it has another format, or if relevant settings differ (the message
-        names them).
+        Raises CheckpointError if there is no run, if it has another format, if relevant settings differ (the message
+        names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read.
         """
-        folder = cls(Path(config.output) / config.name)
+        folder = cls(config.run_folder)
         if not (folder.path / "config.yaml").exists():
             raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.", code="no-run")
         folder.refuse_other_format()
-        links = [] if is_own_run(folder.path) else list(map(str, links_outside(folder.path)))
-        if links:
-            raise CheckpointError(
-                f"{folder.path} was not started here and holds links that lead out of it ({', '.join(links)}): to go "
-                "on with it would change what they lead to. Replace them by copies (cp -rL).",
-                code="links-outside",
-            )
+        if not trust and not is_own_run(folder.path):
+            folder._refuse_untrusted()
         changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
         if changed:
             raise CheckpointError(
@@ -132,6 +127,24 @@ class RunFolder:
                 f"{self.path} already holds a run. Continue it with --resume, choose another name "
                 f"(name=…), or remove the folder.",
                 code="already-exists",
+            )
+
+    def _refuse_untrusted(self) -> None:
+        """Raise CheckpointError for what to resume this run would write outside of it or run as code."""
+        links = list(map(str, links_outside(self.path)))
+        if links:
+            raise CheckpointError(
+                f"{self.path} was not started here and holds links that lead out of it ({', '.join(links)}): to go "
+                "on with it would change what they lead to. Replace them by copies (cp -rL), or, if you trust its "
+                "author, add --trust.",
+                code="links-outside",
+            )
+        if deepspeed_asked() and self.numbered():
+            raise CheckpointError(
+                f"{self.path} was not started here, and DeepSpeed's checkpoints are pickles, which can run code when "
+                "they are read. If you trust its author, add --trust; if it is your own, you can also move it back to "
+                "where it was started.",
+                code="foreign-pickles",
             )
 
     def refuse_other_format(self) -> None:

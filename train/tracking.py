@@ -145,7 +145,7 @@ class WandbTracker(TrainerCallback):
     def _warn_offline(self, reason: str) -> None:
         log.warning(
             "Weights & Biases cannot be used online (%s); this run is tracked offline, and `querylect sync %s` uploads "
-            "it later", reason, self._tracked.folder,
+            "it later", reason, shlex.quote(str(self._tracked.folder)),
         )  # fmt: skip
 
     def _open_offline(self, joined: bool) -> "Run":

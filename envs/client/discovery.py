@@ -92,7 +92,7 @@ def _read(path: Path) -> Service:
 
 
 def _absolute(config: EnvironmentConfig) -> str:
-    return str(Path(config.index).expanduser().resolve())
+    return str(config.index_folder.resolve())
 
 
 def _settings(config: EnvironmentConfig) -> str:

@@ -299,7 +299,7 @@ def retry_after_seconds(header: str | None) -> float:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):  # the latter for a year of many digits
             return 0.0
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 

@@ -249,7 +249,7 @@ def _build_members(
 
 
 def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
-    target = Path(config.index).expanduser()
+    target = config.index_folder
     if not target.exists():
         return target
     if not overwrite:

@@ -127,7 +127,7 @@ def page_router(
         return About(judgements=config.playground, rewriter=writer.name if writer else None)
 
     @router.get("/page/judgements")
-    async def judgements(question_id: str) -> Judgements:
+    def judgements(question_id: str) -> Judgements:  # in a thread: a file that was touched is read whole
         """The relevant documents of a question, where the owner shows them."""
         if not config.playground:
             raise HTTPException(

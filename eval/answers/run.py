@@ -57,7 +57,7 @@ def answer_questions(
     after which the same command resumes.
     """
     refuse_training_split(config)
-    base = records.parent if records is not None else Path(config.output) / f"{config.name}-untrained"
+    base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
     folder = output or base / "answers" / reader_name(config.answers.reader.model)
     refuse_unwritable(folder)
     gold = gold_answers(config)

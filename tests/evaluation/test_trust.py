@@ -11,6 +11,7 @@ from querylect.cli import main
 from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.load import dump_config, known_configs, load_config
 from querylect.configs.run_settings import load_run_config
+from querylect.configs.schema import RunConfig
 from querylect.configs.trust import is_own_run, note_own_run, untrusted_in
 from querylect.envs.index.build import build_index
 from querylect.envs.index.manifest import read_manifest
@@ -132,6 +133,11 @@ def written_file(folder, url):
     }
 
 
+def file_in_the_working_folder(folder, url):
+    """The same by a path without `/`, which leads into the folder that the user works in."""
+    return {"rewriter.name": "hcqr", "rewriter.llm": {"model": str(folder / "model"), "cache": "notes.db"}}
+
+
 def vllm_server(folder, url):
     """A server that is sent every prompt, at the default address."""
     return {"rollout.engine": "vllm_server"}
@@ -169,6 +175,7 @@ NAMED = {
     search_service: "env.remote.url",
     language_model: "rewriter.llm.base_url",
     written_file: "rewriter.llm.cache",
+    file_in_the_working_folder: "rewriter.llm.cache",
     vllm_server: "rollout.engine",
     link: "cells/.lock",
     absolute_path: "rewriter.prompt",
@@ -364,8 +371,28 @@ def test_to_resume_somebody_elses_run_follows_no_link_out_of_it(stranger, tmp_pa
     (folder / "rollouts.jsonl").symlink_to(tmp_path / "precious")
     with refused(CheckpointError, "links-outside", "rollouts.jsonl", tmp_path / "precious"):
         RunFolder.reopen(config)
+    assert RunFolder.reopen(config, trust=True)[0].path == folder
     note_own_run(folder)
     assert RunFolder.reopen(config)[0].path == folder
+
+
+def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
+    """DeepSpeed's checkpoints are pickles."""
+    config = change(RunConfig(), output=str(tmp_path), name="run")
+    moved = change(config, name="moved")
+    folder = RunFolder.create(config)
+    (folder.checkpoints / "checkpoint-1" / "global_step1").mkdir(parents=True)
+    (folder.checkpoints / "checkpoint-1" / "global_step1" / "x_optim_states.pt").touch()
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    RunFolder.reopen(config)
+    (folder.path / "config.yaml").write_text(dump_config(moved))
+    folder.path.rename(tmp_path / "moved")
+    with refused(CheckpointError, "foreign-pickles", tmp_path / "moved", "--trust"):
+        RunFolder.reopen(moved)
+    RunFolder.reopen(moved, trust=True)
+    monkeypatch.delenv("ACCELERATE_USE_DEEPSPEED")
+    with refused(CheckpointError, "other-launcher"):
+        RunFolder.reopen(moved)
 
 
 @pytest.mark.parametrize(
@@ -379,6 +406,8 @@ def test_to_resume_somebody_elses_run_follows_no_link_out_of_it(stranger, tmp_pa
         ({"rollout": {"engine": "vllm_server", "server": {"base_url": "http://127.0.0.1:8000"}}}, "rollout.engine"),
         ({"urls": ["host"]}, "urls"),
         ({"auth_env": "HF_TOKEN"}, "auth_env"),
+        ({"llm": {"cache": "notes.db"}}, "llm.cache"),
+        ({"llm": {"cache": "~/notes.db"}}, "llm.cache"),
         ({"a": "/x\0"}, "a"),
         ({"a": "b/../../c"}, "a"),
     ],
@@ -392,4 +421,5 @@ def test_the_defaults_names_and_files_of_the_folder_reach_nowhere(tmp_path):
     for name in known_configs():
         assert not list(untrusted_in(load_config(name).model_dump(mode="json"), tmp_path)), name
     inside = {"a": str(tmp_path / "x"), "b": "acme/model", "c": "package:x/y", "d": "indexes/x", "e": "a / b"}
+    inside |= {"cache": str(tmp_path / "llm.sqlite"), "llm": {"cache": None}}
     assert not list(untrusted_in(inside, tmp_path))

@@ -48,7 +48,7 @@ def mistake(*arguments: str) -> str:
 def test_the_run_folder_is_printed_where_a_tracker_turned_the_output_away(monkeypatch, capsys):
     from querylect.train import run
 
-    def train(config, resume):
+    def train(config, resume, trust):
         monkeypatch.setattr(sys, "stdout", sys.stderr)
         return Path("runs/tiny")
 
@@ -127,6 +127,25 @@ def test_without_a_config_the_demo_is_meant(capsys):
     assert capsys.readouterr().out.startswith(dump_config(load_config("demo", ["seed=7", "train.steps=3"])))
 
 
+LONG = "a" * 300
+"""More than a file name may have."""
+
+
+def test_a_first_override_may_be_longer_than_a_file_name(capsys):
+    long = f"env.recipe.instruction={LONG}"
+    for command in ("train", "rewrite", "serve"):
+        assert end(command, long, "--dry-run") == 0
+        assert LONG in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "rewrite", "report"])
+def test_a_path_that_cannot_be_one_is_the_users_to_change(command, capsys):
+    assert end(command, LONG) == 2
+    said = capsys.readouterr().err
+    assert LONG in said
+    assert "Traceback" not in said
+
+
 def test_index_build_passes_environment_and_overwrite(room, capsys):
     calls = room("envs.index.build", "build_index", SimpleNamespace(documents=9000))
     assert end("index", "build", "tiny", "env.index=some/where") == 0
@@ -180,9 +199,10 @@ def test_train_prints_the_run_folder(room, capsys):
     calls = room("train.run", "train", Path("runs/tiny"))
     assert end("train", "tiny", "seed=1") == 0
     assert end("train", "tiny", "seed=1", "--resume") == 0
+    assert end("train", "tiny", "seed=1", "--resume", "--trust") == 0
     config = load_config("tiny", ["seed=1"])
-    assert calls == [((config, False), {}), ((config, True), {})]
-    assert capsys.readouterr().out == "runs/tiny\nruns/tiny\n"
+    assert calls == [((config, False, False), {}), ((config, True, False), {}), ((config, True, True), {})]
+    assert capsys.readouterr().out == "runs/tiny\n" * 3
 
 
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
@@ -232,7 +252,7 @@ def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys
     + [(errors.EnvironmentUnavailableError, 1), (errors.StorageError, 1)],
 )
 def test_an_error_of_ours_is_one_sentence_and_its_exit_code(kind, code, room, capsys):
-    def fail(config, resume):
+    def fail(config, resume, trust):
         raise kind("the disk is full; free 2 GiB")
 
     room("train.run", "train", fail)
@@ -243,7 +263,7 @@ def test_an_error_of_ours_is_one_sentence_and_its_exit_code(kind, code, room, ca
 
 
 def test_verbose_shows_where_an_error_arose(room, capsys):
-    def fail(config, resume):
+    def fail(config, resume, trust):
         raise errors.DataError("no corpus")
 
     room("train.run", "train", fail)
@@ -253,7 +273,7 @@ def test_verbose_shows_where_an_error_arose(room, capsys):
 
 @pytest.mark.parametrize("kind", [ValueError, EOFError, RuntimeError, MemoryError])
 def test_any_other_error_shows_its_traceback_and_asks_for_a_report(kind, room, capsys):
-    def fail(config, resume):
+    def fail(config, resume, trust):
         raise kind("nobody expected this")
 
     room("train.run", "train", fail)
@@ -266,7 +286,7 @@ def test_any_other_error_shows_its_traceback_and_asks_for_a_report(kind, room, c
 
 @pytest.mark.parametrize("began", [False, True])
 def test_ctrl_c_ends_training_with_130_and_one_line_that_says_how_to_go_on(began, room, capsys, tmp_path):
-    def interrupt(config, resume):
+    def interrupt(config, resume, trust):
         raise KeyboardInterrupt
 
     room("train.run", "train", interrupt)
@@ -281,7 +301,7 @@ def test_ctrl_c_ends_training_with_130_and_one_line_that_says_how_to_go_on(began
 
 
 def test_one_of_several_processes_says_how_to_go_on_with_their_launcher(room, capsys, monkeypatch):
-    def interrupt(config, resume):
+    def interrupt(config, resume, trust):
         raise KeyboardInterrupt("--resume")
 
     room("train.run", "train", interrupt)
@@ -320,7 +340,7 @@ def test_a_real_sigint_ends_the_process_with_130():
             textwrap.dedent("""
                 import sys, threading, types
                 from querylect.cli import main
-                def train(config, resume):
+                def train(config, resume, trust):
                     print("training", flush=True)
                     threading.Event().wait()
                 sys.modules["querylect.train.run"] = types.SimpleNamespace(train=train)

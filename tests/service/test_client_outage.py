@@ -528,6 +528,7 @@ def test_local_needs_a_url():
         ("soon", 0, 0),
         ("Fri, 31 Dec 1999 23:59:59 GMT", 0, 0),
         ("Fri, 31 Dec 2199 23:59:59 GMT", 1e9, 1e10),
+        ("Thu, 01 Jan 99999999999999999999 00:00:00 GMT", 0.0, 0.0),
     ],
 )
 def test_what_retry_after_says(header, low, high):

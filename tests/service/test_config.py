@@ -17,6 +17,8 @@ from querylect.configs.names import as_name
 from querylect.configs.schema import LoraConfig, RolloutConfig, RunConfig
 from querylect.configs.yaml12 import card_metadata, parse_yaml, write_yaml
 from querylect.errors import ConfigError
+from querylect.slurm.facts import facts
+from querylect.train.run_folder import RunFolder
 
 from ..raising import refused
 
@@ -248,6 +250,21 @@ def test_every_text_becomes_a_name(text):
     assert validated(RunConfig, {"name": as_name(text)}, "here").name
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", text):
         assert as_name(text) == text
+
+
+def test_a_tilde_is_the_home_folder_in_every_path_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    config = load_config("demo", ["output=~/runs", "env.index=~/index"])
+    assert RunFolder.create(config).path == config.run_folder == tmp_path / "runs" / "demo"
+    assert not config.env.has_index
+    assert facts("demo", ["output=~/runs", "env.index=~/index"])["index_locks"] == [str(tmp_path / ".index.job")]
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "manifest.json").touch()
+    assert config.env.has_index
+    told = facts("demo", ["output=~/runs", "env.index=~/index"])
+    assert (told["run"], told["building"]) == (str(tmp_path / "runs" / "demo"), [])
+    assert not (tmp_path / "~").exists()
 
 
 @pytest.mark.parametrize("variable", ["a[$(id)]", "A B", "", "1A", "A\nB"])

@@ -248,6 +248,30 @@ def test_a_file_damaged_in_the_middle_of_a_search_is_refused_until_it_is_opened_
     assert environment.damage
 
 
+def test_damage_that_one_thread_finds_is_not_forgotten_by_another(built, monkeypatch):
+    """Answers are written in threads beside the search; one looks at the files just before the other finds damage."""
+    environment, looks = Environment.open(built("bm25")), []
+
+    def meanwhile():
+        with refused(EnvironmentUnavailableError, "damaged-index", "broken"), environment.intact():
+            pass
+
+    class Guard:
+        damage = ""
+
+        def check(self, everything=False):
+            looks.append(everything)
+            number = len(looks)
+            if number == 2:
+                meanwhile()
+            return "broken" if number == 4 else ""
+
+    monkeypatch.setattr(environment, "_guards", [Guard()])
+    with refused(EnvironmentUnavailableError, "damaged-index", "broken"), environment.intact():
+        pass
+    assert environment.damage == "broken"
+
+
 def test_a_bug_of_a_retriever_is_not_called_damage(built):
     environment = Environment.open(built("bm25"))
 

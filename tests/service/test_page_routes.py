@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -72,6 +73,28 @@ def test_with_a_token_only_the_empty_page_is_open(service):
         assert [answer.status_code for answer in closed] == [401] * 3
         http.headers["Authorization"] = "Bearer s3cret"
         assert http.get("/page/about").json() == {"judgements": True, "rewriter": None}
+
+
+def test_judgements_that_wait_for_a_check_of_the_index_hold_up_nobody(service, environment, monkeypatch):
+    """A file that was touched is read before documents are shown, which takes as long as the file is large."""
+    checking, checked = threading.Event(), threading.Event()
+
+    @contextmanager
+    def intact():
+        checking.set()
+        assert checked.wait(30)
+        yield
+
+    with service(playground=True) as http:
+        monkeypatch.setattr(environment, "intact", intact)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(http.get, "/page/judgements", params={"question_id": "q-head"})
+            try:
+                assert checking.wait(30)
+                assert http.get("/healthz", timeout=10).status_code == 200
+            finally:
+                checked.set()
+            assert waiting.result().status_code == 200
 
 
 def test_judgements_are_shown_only_where_the_owner_says_so(service, caplog):

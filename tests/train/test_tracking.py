@@ -257,10 +257,10 @@ def test_an_online_run_sends_its_figures_and_leaves_nothing_to_say(server, tmp_p
 @pytest.mark.parametrize(("key", "said"), [(KEY, "cannot be used online"), (None, "nobody is logged in")])
 def test_a_login_that_is_refused_or_missing_is_told_and_the_run_is_tracked_offline(server, tmp_path, key, said):
     server.mood = "401"
-    run = tmp_path / "walk"
+    run = tmp_path / "a walk"
     warned = tracked(run, surroundings(server.url, tmp_path, key), 1, 1, wandb="online")
     assert warned.count(said) == 1
-    assert "querylect sync" in warned
+    assert f"querylect sync '{run}'" in warned
     assert KEY not in warned
     assert len(list(run.glob("wandb/offline-run-*/run-*.wandb"))) == 1
 

@@ -15,6 +15,7 @@ from querylect.storage import (
     folder_reaches_the_disk,
     only_writer,
     parse_json,
+    refuse_unwritable,
     write_text,
 )
 
@@ -129,6 +130,14 @@ def test_a_held_lock_is_refused_and_ends_with_its_block(tmp_path):
         refused(StorageError, "unwritable-folder", tmp_path / "file", "Give another."),
         only_writer(tmp_path / "file", ".lock", "Give another.", ""),
     ):
+        pass
+
+
+def test_a_folder_whose_existence_cannot_be_known_is_refused_as_unwritable(tmp_path):
+    """As one in somebody's private folder, a name that is too long makes even looking for it fail."""
+    folder = tmp_path / ("a" * 300) / "run"
+    refuse_unwritable(folder)  # the folder above could be written
+    with refused(StorageError, "unwritable-folder", folder), only_writer(folder, ".lock", "Name another.", "taken"):
         pass
 
 

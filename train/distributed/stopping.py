@@ -1,10 +1,9 @@
 """Stop a run on a signal such that it can resume exactly.
 
 SIGTERM and SIGUSR1, which clusters send before they reclaim a node, and SIGHUP, which a lost terminal sends, leave a
-grace period. A step that is expected to
-end in time is finished; otherwise it is aborted at once, or when time runs out unexpectedly, and the checkpoint holds
-the last finished step. Ctrl-C aborts the step at once. Between the optimizer step and the record of a step nothing is
-aborted, because the step completes within moments.
+grace period. A step that is expected to end in time is finished; otherwise it is aborted at once, or when time runs out
+unexpectedly, and the checkpoint holds the last finished step. Ctrl-C aborts the step at once. Between the optimizer
+step and the record of a step nothing is aborted, because the step completes within moments.
 """
 
 import logging
