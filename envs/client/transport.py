@@ -30,6 +30,8 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 REST_SECONDS = 5.0
 MAX_REST_SECONDS = 60.0
+MAX_RETRY_AFTER = 600.0
+"""The longest rest that a Retry-After is granted: a wrong clock somewhere must not cost a replica for years."""
 CONCURRENT_REQUESTS = 16
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 2.0
@@ -77,7 +79,7 @@ class Replica:
         """It gave no usable answer; it asked to wait `retry_after` seconds."""
         self.failures, self.trying = self.failures + 1, False
         seconds = min(MAX_REST_SECONDS, REST_SECONDS * 2.0 ** min(self.failures - 1, 16))
-        self.rests_until = time.monotonic() + max(seconds, retry_after)
+        self.rests_until = time.monotonic() + max(seconds, min(retry_after, MAX_RETRY_AFTER))
 
 
 def to_ask(replicas: Sequence[Replica], turn: int) -> list[Replica]:

@@ -143,3 +143,9 @@ def test_requests_one_after_the_other_use_one_connection(service):
         for n in range(3):
             client.step(steps(f"headache {n}"))
         assert len(client._client._transport._http._transport._pool.connections) == 1
+
+
+def test_a_wrong_clock_somewhere_does_not_cost_a_replica_for_years(clock):
+    replica = Replica("a")
+    replica.fail(1e9)
+    assert replica.rests_until - clock.now == 600
