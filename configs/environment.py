@@ -30,6 +30,9 @@ class DatasetConfig(Section):
     """mteb: the subset, such as a language, of a dataset with several."""
     ignore_identical_ids: bool | None = None
     """Exclude the document whose id equals the question's id from its ranking; None follows the dataset's files."""
+    relevance_level: Annotated[int, Field(ge=1)] | None = None
+    """Least grade that binary metrics (recall, MRR, MAP, P, success, r-precision) count as relevant; None follows the
+    dataset: 2 for TREC Deep Learning passages, else what its meta.json says, else 1."""
 
     @model_validator(mode="after")
     def _check_path(self) -> "DatasetConfig":

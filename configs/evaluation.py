@@ -1,11 +1,12 @@
 """Settings of an evaluation of several systems: environments × datasets × systems, every combination a cell."""
 
-import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from ..errors import ConfigError
+from ..rewards.metrics import parse_metric
 from .environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from .llm import LlmConfig
 from .methods import TRAINING_FREE, TrainingFreeName
@@ -19,7 +20,10 @@ RAW = "raw"
 BEST_FREE = "best_training_free"
 """Of the training-free baselines the one that is best on validation questions; a row of every table that has one."""
 
-_METRIC = re.compile(r"(?:ndcg|recall|mrr)@([1-9][0-9]*)|mrr")
+
+PASSAGE_WRITERS = ("hyde", "query2doc", "chr")
+PASSAGE_TOKENS = 256
+"""rollout.max_new_tokens of systems with one of these rewriters: a passage has several sentences."""
 
 
 class SpecEnvironment(Section):
@@ -131,7 +135,10 @@ class SpecConfig(Section):
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
-    """Metrics: ndcg@k, recall@k, mrr@k or mrr; the first one is used in the significance tests."""
+    """Metrics: ndcg@k, recall@k, mrr@k, map@k, p@k, success@k, judged@k, mrr, map and r-precision; the first one is
+    used in the significance tests."""
+    costs: bool = False
+    """Whether the table of systems and datasets has columns with the costs per question."""
     batch: Annotated[int, Field(ge=1)] = 64
     """Questions per batch; results are written after each batch. A killed evaluation loses at most one batch."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
@@ -154,7 +161,7 @@ class SpecConfig(Section):
     rewriter: RewriterConfig = RewriterConfig()
     """Default rewriter of systems without one."""
     rollout: RolloutConfig = RolloutConfig()
-    """Default rollout settings of systems without any."""
+    """Default rollout settings of systems without any. Without max_new_tokens, hyde, query2doc and chr have 256."""
     datasets: Annotated[dict[Name, DatasetConfig | None], Field(min_length=1)]
     """Datasets by name; null for one that is available only from services."""
     environments: Annotated[dict[Name, SpecEnvironment], Field(min_length=1)]
@@ -183,12 +190,31 @@ class SpecConfig(Section):
         added = {name: {"training_free": name} for name in names if name not in systems}
         return {**values, "systems": {**added, **systems}}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _give_passages_room(cls, values: object) -> object:
+        """Systems that write a passage have PASSAGE_TOKENS, where neither they nor the spec set max_new_tokens."""
+        if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
+            return values
+        systems = dict(values.get("systems") or {})
+        for name, system in systems.items():
+            if not isinstance(system, dict) or system.get("run") or system.get("training_free"):
+                continue
+            rewriter, rollout = (system.get(key) or values.get(key) or {} for key in ("rewriter", "rollout"))
+            if not isinstance(rewriter, dict) or not isinstance(rollout, dict) or "max_new_tokens" in rollout:
+                continue
+            if rewriter.get("name") in PASSAGE_WRITERS:
+                systems[name] = {**system, "rollout": {**rollout, "max_new_tokens": PASSAGE_TOKENS}}
+        return {**values, "systems": systems} if systems else values
+
     @field_validator("metrics")
     @classmethod
     def _check_metrics(cls, names: list[str]) -> list[str]:
         for name in names:
-            if not _METRIC.fullmatch(name):
-                raise ValueError(f"metric {name!r} is not known; known are ndcg@k, recall@k, mrr@k and mrr")
+            try:
+                parse_metric(name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
         if len(set(names)) != len(names):
             raise ValueError(f"metrics {names} names one of them twice")
         return names
@@ -199,7 +225,7 @@ class SpecConfig(Section):
             unknown = [name for name in names if name not in valid]
             if unknown:
                 raise ValueError(f"{path} names {unknown[0]!r}; the spec has {', '.join(valid)}")
-        deepest = max(int(match[1] or 1) for name in self.metrics if (match := _METRIC.fullmatch(name)))
+        deepest = max(parse_metric(name)[1] or 1 for name in self.metrics)
         if deepest > self.depth:
             raise ValueError(f"metrics look {deepest} documents deep and depth is {self.depth}; raise depth")
         for name, environment in self.environments.items():

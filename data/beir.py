@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import DataError
 from ..storage import parse_json, storage, write_lines
 from .jsonl import ALL_LINES, Span, identifier_of, read_lines, read_records, text_of
-from .types import Dataset, Document, Question, Split
+from .types import Dataset, Document, Question, Split, relevant
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _HEADER = ("query-id", "corpus-id", "score")
@@ -30,8 +30,9 @@ def load_beir(
     With `documents`, the ids of a corpus stored elsewhere (in an index), `corpus.jsonl` is not read and
     `Dataset.corpus` is empty; every judged document must be among them.
 
-    The qrel files are tab-separated, with or without a header line. Grades of 0 or less mean "not
-    relevant" and are dropped. Name, licence and `ignore_identical_ids` come from an optional `meta.json`.
+    The qrel files are tab-separated, with or without a header line. Grades of 0 or less mean "not relevant"; they are
+    kept, but for those of unknown questions and documents. Name, licence, `ignore_identical_ids` and `relevance_level`
+    come from an optional `meta.json`.
 
     Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, and a judgement whose
     document or question does not exist.
@@ -43,7 +44,7 @@ def load_beir(
     if documents is None:
         documents = {document.id for document in corpus}
     notes: list[str] = []
-    loaded = {name: _read_split(name, file, questions, documents, folder.name, notes) for name, file in files.items()}
+    loaded = {name: _read_split(name, file, questions, documents) for name, file in files.items()}
     unjudged = len(questions.keys() - {question.id for split in loaded.values() for question in split.questions})
     if unjudged:
         notes.append(
@@ -58,7 +59,14 @@ def load_beir(
             "Correct or remove it.",
             code="invalid-field",
         )
-    return Dataset(name, corpus, loaded, tuple(notes), licence, ignores)
+    level = read_meta(folder).get("relevance_level", 1)
+    if not isinstance(level, int) or level < 1:
+        raise DataError(
+            f"{folder / 'meta.json'}: 'relevance_level' is {level!r}; expected a grade of 1 or more. Correct or remove "
+            "it.",
+            code="invalid-field",
+        )
+    return Dataset(name, corpus, loaded, tuple(notes), licence, ignores, level)
 
 
 def beir_folder(path: str | Path) -> Path:
@@ -96,6 +104,8 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
     meta: dict[str, object] = {"name": dataset.name, "licence": dataset.licence}
     if dataset.ignore_identical_ids:
         meta["ignore_identical_ids"] = True
+    if dataset.relevance_level != 1:
+        meta["relevance_level"] = dataset.relevance_level
     with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
         write_lines(folder / "corpus.jsonl", map(document_line, dataset.corpus))
         write_lines(folder / "queries.jsonl", map(question_line, questions.values()))
@@ -251,21 +261,15 @@ def _read_questions(path: Path) -> dict[str, Question]:
     return questions
 
 
-def _read_split(
-    name: str, path: Path, questions: Mapping[str, Question], documents: Container[str], dataset: str, notes: list[str]
-) -> Split:
+def _read_split(name: str, path: Path, questions: Mapping[str, Question], documents: Container[str]) -> Split:
     qrels: dict[str, dict[str, int]] = {}
     unknown_documents: list[str] = []
     unknown_questions: list[str] = []
-    dropped = 0
     for number, (question, document, grade) in _read_qrels(path):
-        if grade <= 0:
-            dropped += 1
-            continue
         if question not in questions:
-            unknown_questions.append(question)
+            unknown_questions += [question] if grade > 0 else []
         elif document not in documents:
-            unknown_documents.append(document)
+            unknown_documents += [document] if grade > 0 else []
         elif qrels.setdefault(question, {}).setdefault(document, grade) != grade:
             raise DataError(
                 f"{path}, line {number}: question {question!r} and document {document!r} are judged {grade} here and "
@@ -274,13 +278,12 @@ def _read_split(
             )
     _refuse_unknown(unknown_documents, path, "document", "corpus.jsonl")
     _refuse_unknown(unknown_questions, path, "question", "queries.jsonl")
+    qrels = {question: judged for question, judged in qrels.items() if relevant(judged)}
     if not qrels:
         raise DataError(
             f"{path} judges no document as relevant (score above 0); the {name} split would be empty.",
             code="no-relevant-documents",
         )
-    if dropped:
-        notes.append(f"{dataset}, {name}: {dropped} judgements of grade 0 or less are dropped (not relevant).")
     return Split(tuple(question for identifier, question in questions.items() if identifier in qrels), qrels)
 
 

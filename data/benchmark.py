@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import DataError
-from .types import Dataset, Document, Question, Split
+from .types import Dataset, Document, Question, Split, relevant
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Benchmark:
     notes: Sequence[str] = field(default=())
     licence: str = ""
     ignore_identical_ids: bool = False
+    relevance_level: int = 1
+    """The least grade that binary metrics count as relevant."""
     may_lack_documents: bool = False
     """Whether judgements of documents missing from the corpus are dropped and counted instead of refused."""
 
@@ -43,6 +45,7 @@ def load_benchmark(benchmark: Benchmark) -> Dataset:
         notes=(*benchmark.notes, *notes),
         licence=benchmark.licence,
         ignore_identical_ids=benchmark.ignore_identical_ids,
+        relevance_level=benchmark.relevance_level,
     )
 
 
@@ -65,19 +68,24 @@ def unique(benchmark: Benchmark) -> Iterator[Document]:
 def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict[str, Split], list[str]]:
     """The splits without judgements of documents missing from the corpus, and notes on what was dropped.
 
-    Raises DataError unless `may_lack_documents`, and if a split has no question left.
+    Raises DataError unless `may_lack_documents`, and if a split has no question left. A missing document with a grade
+    of 0 or less is dropped without a word: no metric of a ranking of this corpus can depend on it.
     """
     splits: dict[str, Split] = {}
     notes: list[str] = []
     for name, split in benchmark.splits.items():
+        present = {
+            question: {document: grade for document, grade in judged.items() if document in documents}
+            for question, judged in split.qrels.items()
+        }
         missing = [
             (question, document)
             for question, judged in split.qrels.items()
-            for document in judged
-            if document not in documents
+            for document in relevant(judged)
+            if document not in present[question]
         ]
         if not missing:
-            splits[name] = split
+            splits[name] = Split(split.questions, present)
             continue
         message = (
             f"{benchmark.name}, {name}: {len(missing)} judged documents, {missing[0][1]!r} among them, are not in "
@@ -86,12 +94,7 @@ def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict
             raise DataError(
                 f"{message}the corpus: the files do not belong together. Fetch them again.", code="unknown-document"
             )
-        dropped = set(missing)
-        qrels = {
-            question: remaining
-            for question, judged in split.qrels.items()
-            if (remaining := {name: grade for name, grade in judged.items() if (question, name) not in dropped})
-        }
+        qrels = {question: judged for question, judged in present.items() if relevant(judged)}
         if not qrels:
             raise DataError(f"{message}the corpus, so that no question is left. Fetch it again.", code="no-questions")
         splits[name] = Split([question for question in split.questions if question.id in qrels], qrels)
@@ -107,16 +110,12 @@ def splits_of(
 ) -> dict[str, Split]:
     """Splits of the questions (id → Question) that have a relevant document, in the order of `questions`.
 
-    `qrels`: split → question id → document id → grade; grades of 0 or less are dropped. Notes on what is left
-    out are appended to `notes`. Raises DataError if no split has a question.
+    `qrels`: split → question id → document id → grade. Notes on what is left out are appended
+    to `notes`. Raises DataError if no split has a question.
     """
     splits: dict[str, Split] = {}
     for split in ("train", "validation", "test"):
-        judged = {
-            question: relevant
-            for question, grades in qrels.get(split, {}).items()
-            if (relevant := {document: grade for document, grade in grades.items() if grade > 0})
-        }
+        judged = {question: grades for question, grades in qrels.get(split, {}).items() if relevant(grades)}
         skipped = len(qrels.get(split, {})) - len(judged)
         if skipped:
             notes.append(f"{name}, {split}: {skipped} questions have no relevant document and are skipped.")

@@ -53,11 +53,12 @@ def _counts(dataset: Dataset) -> Iterator[str]:
     ids = ", documents with the id of a question are ignored in its ranking" if dataset.ignore_identical_ids else ""
     yield f"{dataset.name}: {len(dataset.corpus):,} documents{ids}"
     for name, split in dataset.splits.items():
-        judgements = sum(map(len, split.qrels.values()))
+        others = sum(map(len, split.qrels.values())) - split.relevant
         grades = sorted({grade for judged in split.qrels.values() for grade in judged.values()})
         yield (
-            f"{name}: {len(split.questions):,} questions, {judgements:,} judgements above 0 "
-            f"({judgements / len(split.questions):.2f} a question; grades {', '.join(map(str, grades))})"
+            f"{name}: {len(split.questions):,} questions, {split.relevant:,} judgements above 0 "
+            f"({split.relevant / len(split.questions):.2f} a question; grades {', '.join(map(str, grades))})"
+            + (f", {others:,} others" if others else "")
         )
 
 
@@ -78,7 +79,7 @@ def _expected(dataset: Dataset, folder: Path) -> Iterator[str]:
     counts = {
         "documents": len(dataset.corpus),
         "questions": len(split.questions),
-        "judgements": sum(map(len, split.qrels.values())),
+        "judgements": split.relevant,
     }
     differences = [
         f"{counts[name]:,} {name}, not {count:,}" for name, count in entry.counts.items() if counts[name] != count

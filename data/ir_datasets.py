@@ -4,6 +4,7 @@ An id with judgements, such as `beir/scifact/test`, gives the split that its las
 without judgements, such as `beir/scifact`, gives those of its /train, /dev and /test that exist.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+_LEVEL_TWO = re.compile(r"msmarco-passage[^/]*/.*trec-dl")
+"""TREC Deep Learning, passages: grade 1 is "related", and binary metrics count 2 and 3 (Craswell et al. 2020)."""
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "valid": "validation", "test": "test"}
 
 
@@ -57,6 +60,7 @@ def open_ir_datasets(identifier: str) -> Benchmark:
         notes=tuple(notes),
         licence=f"See https://ir-datasets.com/{identifier.partition('/')[0]}.html",
         ignore_identical_ids=identifier.startswith("beir/"),
+        relevance_level=2 if _LEVEL_TWO.match(identifier) else 1,
         may_lack_documents=True,
     )
 

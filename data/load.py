@@ -63,9 +63,11 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
 
 def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:
     """The dataset with the properties that the settings override."""
-    if config.ignore_identical_ids is None:
-        return dataset
-    return replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
+    if config.ignore_identical_ids is not None:
+        dataset = replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
+    if config.relevance_level is not None:
+        dataset = replace(dataset, relevance_level=config.relevance_level)
+    return dataset
 
 
 def held_out(dataset: Dataset) -> Dataset:

@@ -6,7 +6,7 @@ with all judgements, in the latest of its splits (train < validation < test): a 
 trained on because it is in another's training split. Corpora are read document by document.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
@@ -48,6 +48,7 @@ class MergedMeta(TypedDict):
     made_from: dict[str, str]
     sources: dict[str, dict[str, int]]
     questions: dict[str, int]
+    relevance_level: int
     notes: list[str]
 
 
@@ -83,9 +84,8 @@ def merge(
         with_qrels = [
             source for source, path in folders.items() if question_sources is None and (path / "qrels").is_dir()
         ]
-        merged, notes = _questions({source: folders[source] for source in question_sources or with_qrels})
-        judged = {key for entry in merged.values() for key in entry.judged}
-        fingerprints = _fingerprints(folders, judged)
+        merged, notes, level = _questions({source: folders[source] for source in question_sources or with_qrels})
+        fingerprints = _fingerprints(folders, merged.values())
         merged_ids = dict.fromkeys(fingerprints.values(), "")
         counts = {source: {"documents": 0, "duplicates": 0} for source in folders}
         write_lines(folder / "corpus.jsonl", _corpus_lines(folders, merged_ids, counts))
@@ -103,6 +103,7 @@ def merge(
             "made_from": {source: str(path) for source, path in folders.items()},
             "sources": counts,
             "questions": {name: len(split.qrels) for name, split in splits.items()},
+            "relevance_level": level,
             "notes": notes,
         }
         write_meta(folder, meta)
@@ -137,9 +138,11 @@ def _refuse_names(sources: Sequence[MergeSource], question_sources: Sequence[str
         )
 
 
-def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion], list[str]]:
+def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion], list[str], int]:
+    """The merged questions by id, notes, and the relevance level that all folders share."""
     merged: dict[str, _MergedQuestion] = {}
     notes: list[str] = []
+    levels: dict[int, str] = {}
     for source, folder in folders.items():
         dataset = load_beir(folder, documents=_AllDocuments())
         if dataset.ignore_identical_ids:
@@ -148,6 +151,7 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
                 "Merged documents bear other ids. Take the questions of other sources, with --questions.",
                 code="ignored-identical-ids",
             )
+        levels[dataset.relevance_level] = source
         path = folder / "queries.jsonl"
         # a record may have further fields, such as answers
         records = {
@@ -171,17 +175,26 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
             "none of the sources has questions; at least one folder must have queries.jsonl and qrels/.",
             code="no-questions",
         )
-    return merged, notes
+    if len(levels) > 1:
+        described = " and ".join(f"{level} in {source}" for level, source in sorted(levels.items()))
+        raise DataError(
+            f"the sources have different relevance levels ({described}), so one grade would mean two things. Take the "
+            "questions of sources with one level, with --questions.",
+            code="other-relevance-levels",
+        )
+    return merged, notes, next(iter(levels))
 
 
-def _fingerprints(folders: Mapping[str, Path], judged: set[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
-    """(source, document) → MD5 of each judged document. Raises DataError if one is not in its corpus."""
+def _fingerprints(folders: Mapping[str, Path], questions: Collection[_MergedQuestion]) -> dict[tuple[str, str], bytes]:
+    """(source, document) → MD5 of each judged document. Raises DataError if a relevant one is not in its corpus."""
+    judged = {key for entry in questions for key in entry.judged}
     fingerprints: dict[tuple[str, str], bytes] = {}
     for source in dict.fromkeys(source for source, _ in sorted(judged)):
         for _, document in read_corpus(folders[source] / "corpus.jsonl"):
             if (source, document.id) in judged:
                 fingerprints[source, document.id] = fingerprint(document)
-    if missing := sorted(judged - fingerprints.keys()):
+    needed = {key for entry in questions for key, grade in entry.judged.items() if grade > 0}
+    if missing := sorted(needed - fingerprints.keys()):
         source, document_id = missing[0]
         raise DataError(
             f"{folders[source]}: document {document_id!r} is judged but is not in corpus.jsonl ({len(missing)} such "
@@ -219,7 +232,7 @@ def _split(
     qrels: dict[str, dict[str, int]] = {}
     for entry in questions:
         grades = qrels.setdefault(entry.question.id, {})
-        for key, grade in entry.judged.items():
+        for key, grade in ((key, grade) for key, grade in entry.judged.items() if key in fingerprints):
             document = merged_ids[fingerprints[key]]
             grades[document] = max(grade, grades.get(document, grade))
     return Split([entry.question for entry in questions], qrels)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""question id → document id → grade (an integer > 0; an absent pair is not relevant)."""
+"""question id → document id → grade: relevant above 0, judged and not relevant at 0 or less, not judged if absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,20 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Questions that have at least one judgement, and the judgements."""
+    """Questions that have at least one relevant document, and the judgements."""
 
     questions: Sequence[Question]
     qrels: Qrels
+
+    @property
+    def relevant(self) -> int:
+        """The number of judgements above 0."""
+        return sum(len(relevant(judged)) for judged in self.qrels.values())
+
+
+def relevant(judged: Mapping[str, int]) -> dict[str, int]:
+    """The documents of one question with a grade above 0."""
+    return {document: grade for document, grade in judged.items() if grade > 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +65,5 @@ class Dataset:
     ignore_identical_ids: bool = False
     """Whether a document with the id of the question is left out of its ranking, as in BEIR's own evaluation: in
     ArguAna the question is itself a document of the corpus."""
+    relevance_level: int = 1
+    """The least grade that binary metrics (recall, MRR, MAP, …) count as relevant."""

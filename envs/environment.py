@@ -14,7 +14,7 @@ from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
-from ..rewards.metrics import measure
+from ..rewards.metrics import RELEVANT, measure
 from ..storage import data_sha256
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
@@ -65,6 +65,8 @@ class Environment:
         self.corpus_hash = manifest.corpus_hash
         self.index_hash = manifest.index_hash
         self.gain = config.gain
+        self.relevance_level = dataset.relevance_level
+        """The least grade that binary metrics count as relevant."""
         self.licence = dataset.licence
         self.notes = tuple(dataset.notes)
         """What the loading of the dataset skipped or counted."""
@@ -206,10 +208,10 @@ class Environment:
         ids = [hit.id for hit in ranking]
         if question_id in self._identical:
             ids = [name for name in ids if name != question_id]
-        return {name: _measure(name, self.gain)(ids, qrels) for name in metrics}
+        return {name: _measure(name, self.gain, self.relevance_level)(ids, qrels) for name in metrics}
 
     def judgements(self, question_id: str) -> Mapping[str, int]:
-        """Grade (> 0) of every relevant document of a question, for people. KeyError for an unknown question."""
+        """Grade of every judged document of a question, for people. KeyError for an unknown question."""
         return self._qrels[question_id]
 
     def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], Scored]) -> Ranking:
@@ -240,6 +242,8 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
     *search, gain = attrgetter(*SCORE_SETTINGS)(config)
     newer = {name: attrgetter(name)(config) for name in NEWER_SCORE_SETTINGS}
     changed = {name: value for name, value in newer.items() if value != NEWER_SCORE_SETTINGS[name]}
+    if dataset.relevance_level != RELEVANT:
+        changed["dataset.relevance_level"] = dataset.relevance_level
     identical = sorted(_identical(dataset, documents, qrels))
     return data_sha256([grades, identical, search, gain, *([changed] if changed else [])])
 

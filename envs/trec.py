@@ -2,6 +2,7 @@
 
 Written from the dataset's folder, never over HTTP: a service exposes no qrels. Scores of a run are made strictly
 decreasing in single precision, because trec_eval reads float32 and orders equal scores by document id instead of rank.
+A question that found nothing has a line with a document that no corpus has: tools average over the questions of a run.
 """
 
 import json
@@ -16,10 +17,13 @@ import numpy as np
 from ..data.types import Split
 from ..errors import DataError, StorageError
 from ..storage import write_lines
-from .environment import Ranking
+from .environment import RankedHit, Ranking
 
 Run = Mapping[str, Ranking]
 """Ranking by question id."""
+
+NOTHING = "NOTHING-FOUND"
+"""The document in the line of a question that found nothing."""
 
 
 def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], metadata: Mapping[str, object]) -> None:
@@ -70,7 +74,8 @@ def falling(scores: Sequence[float]) -> list[float]:
 
 
 def _run_lines(name: str, run: Run) -> Iterable[str]:
-    for question, ranking in run.items():
+    for question, found in run.items():
+        ranking = found or [RankedHit(NOTHING, 0.0)]
         scores = falling([hit.score for hit in ranking])
         for rank, (hit, score) in enumerate(zip(ranking, scores, strict=True), start=1):
             yield f"{question} Q0 {_id(hit.id)} {rank} {score!r} {name}"

@@ -22,7 +22,7 @@ from ..rollouts.engines.base import Engine
 from ..storage import only_command
 from .environments import EvalEnvironment
 from .journal import Journal, finished
-from .records import EvalRecord
+from .records import METRICS, EvalRecord
 from .systems import Pending, System, TrainingFreeSystem
 from .training_free import Tuned
 
@@ -123,12 +123,17 @@ def make_cell(
     identity: dict[str, object] = {
         "place": environment.identity,
         "depth": system.depth,
-        "metrics": list(system.asking.metrics),
+        "metrics": sorted(system.asking.metrics, key=_metric_order),
         "split": split,
         "system": system.identity(environment),
         **({"versions": dict(versions)} if versions is not None else {}),
     }
     return Cell(environment, system, Journal(folder / CELLS, identity))
+
+
+def _metric_order(name: str) -> tuple[int, str]:
+    """The same answers count whichever metric is named first, and is tested; the usual ones stand in their order."""
+    return METRICS.index(name) if name in METRICS else len(METRICS), name
 
 
 def fail_at_once(cells: Sequence[Cell], error: Exception) -> None:

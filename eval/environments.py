@@ -28,6 +28,7 @@ from ..envs.retrievers.rerank import reranked
 from ..envs.server.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..logs import progress_bar
+from ..rewards.metrics import RELEVANT
 from ..rewriters.card import RetrieverCard
 from .identity import judgements_identity, model_identity, options_identity
 
@@ -61,6 +62,8 @@ class EvalEnvironment:
     """Everything about the environment that an answer depends on."""
     sample: QuestionSample | None = None
     """How questions were sampled, if `limit` left some out."""
+    relevance_level: int = RELEVANT
+    """The least grade that binary metrics count as relevant."""
     client: EnvironmentApi | None = field(default=None, repr=False)
     """An open client; None: `connect` opens one."""
     expected: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -128,6 +131,7 @@ def described_by_service(
             "options": options_identity(everything),
         },
         sample=sample,
+        relevance_level=info.relevance_level,
         client=client,
         expected={"index_hash": info.index_hash, "settings_hash": info.settings_hash},
     )
@@ -197,6 +201,7 @@ class SpecEnvironments:
         index = open_index(env.index)
         check_corpus(index, open_corpus(source))
         split = self._split(dataset, source, index.documents)
+        level = self._datasets[dataset].relevance_level
         rerank = None
         manifest = index.manifest
         card = manifest.recipe.model_dump(mode="json", exclude_none=True)
@@ -225,9 +230,11 @@ class SpecEnvironments:
                 "judgements": judgements_identity(split.qrels),
                 "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),
                 "identical_ids_ignored": self._datasets[dataset].ignore_identical_ids,
+                **({"relevance_level": level} if level != RELEVANT else {}),
                 "options": options_identity(split.questions),
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
+            relevance_level=level,
             expected={"settings_hash": settings_hash(self._datasets[dataset], index.documents, env)},
         )
 

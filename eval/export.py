@@ -10,7 +10,7 @@ from ..data.types import Qrels, Question, Split
 from ..envs.environment import Environment, RankedHit
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import MAX_K, PRIMARY_METRIC
-from ..envs.trec import Run, write_trec
+from ..envs.trec import NOTHING, Run, write_trec
 from ..errors import ConfigError, DataError
 from ..logs import progress_bar
 from ..rewards.metrics import measure
@@ -41,7 +41,7 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
     records = run / "eval.jsonl" if run is not None else None
     if records is not None and records.is_file():
         runs |= _evaluated_runs(read_records(records), qrels, records, split)
-    metric = measure(PRIMARY_METRIC, environment.gain)
+    metric = measure(PRIMARY_METRIC, environment.gain, environment.relevance_level)
     values = {
         name: sum(metric([hit.id for hit in ranking], qrels[question]) for question, ranking in rankings.items())
         / len(rankings)
@@ -52,10 +52,12 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
         "split": split,
         "questions": len(questions),
         "gain": environment.gain,
+        "relevance_level": environment.relevance_level,
         "corpus_hash": environment.corpus_hash,
         "index_hash": environment.index_hash,
         "settings_hash": environment.settings_hash,
         "licence": environment.licence,
+        "nothing_found": NOTHING,
         "runs": {name: {"questions": len(runs[name]), PRIMARY_METRIC: value} for name, value in values.items()},
     }
     write_trec(to, Split(questions, qrels), runs, metadata)
@@ -106,7 +108,7 @@ def write_trec_files(
         runs: dict[str, dict[str, list[RankedHit]]] = {}
         for cell in of_dataset:
             for record in records[cell]:
-                if record.ranking and None not in record.metrics.values():
+                if None not in record.metrics.values():
                     sample = f"-sample{record.sample}" if cell.system.asking.samples is not None else ""
                     turn = f"-turn{record.turn}" if record.turn else ""
                     run = runs.setdefault(f"{cell.environment.name}.{cell.system.name}{turn}{sample}", {})
@@ -121,7 +123,9 @@ def write_trec_files(
             "split": spec.split,
             "questions": len(questions),
             "judgements": "qrels.txt" if split else "not on this machine: qrels.txt is empty",
-            "missing": "a question without a line in a run found nothing, kept no format, or was unscorable",
+            "missing": "a question without a line in a run was unscorable; it counts in no mean",
+            "nothing_found": NOTHING,
+            "relevance_level": of_dataset[0].environment.relevance_level,
             "licence": licences.get(dataset, ""),
         }
         try:

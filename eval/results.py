@@ -111,6 +111,8 @@ def table_json(table: Table) -> dict[str, object]:
     return {
         "title": table.title,
         "average": table.average,
+        "dataset": table.dataset,
+        "part": table.part,
         "questions": table.questions,
         "environments": table.environments,
         "rows": [_row_json(row) for row in table.rows],
@@ -129,7 +131,7 @@ def table_of(content: Mapping[str, Any]) -> Table:
             Row(
                 arm=Arm(row["system"], row["turn"]),
                 label=row["label"],
-                scores={name: score and TableScore(**score) for name, score in row["scores"].items()},
+                scores={name: score and _score_of(score) for name, score in row["scores"].items()},
                 costs=row["costs"] and MeanCosts(**row["costs"]),
             )
             for row in content["rows"]
@@ -146,7 +148,14 @@ def table_of(content: Mapping[str, Any]) -> Table:
         ],
         notes=content["notes"],
         average=content["average"],
+        dataset=content["dataset"],
+        part=content["part"],
     )
+
+
+def _score_of(content: Mapping[str, Any]) -> TableScore:
+    intervals = {metric: (low, high) for metric, (low, high) in content["intervals"].items()}
+    return TableScore(**{**content, "intervals": intervals})
 
 
 def _row_json(row: Row) -> dict[str, object]:
@@ -161,7 +170,7 @@ def comparison_json(row: Comparison) -> dict[str, object]:
     return {**systems, **asdict(row.test), "p_holm": row.p_holm, "significant": row.significant}
 
 
-_SUMMARY_HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut", "in format")
+_SUMMARY_HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut at limit", "in format")
 
 
 def summary(results: Path) -> str:

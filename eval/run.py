@@ -5,6 +5,7 @@ stopped evaluation resumes.
 
 eval.jsonl       every record that counts (eval/records.py)
 results.json     the table, the verdict, and their provenance
+tables.md tables.tex scores.csv comparisons.csv    the table for a README, for a paper and for programs
 report.html      the same on one page, with training curves and examples
 cells/           the answers by fingerprint (eval/journal.py)
 """
@@ -52,9 +53,11 @@ from .report.curves import draw_run
 from .report.examples import choose_examples, gold_titles
 from .report.run_report import render
 from .results import run_json
-from .run_table import tabulate_run
+from .run_table import LEGEND, RUN_FAMILY, tabulate_run
 from .systems import RawSystem, RewritingSystem, System, TrainingFreeSystem
+from .text import Page, downloads, write_tables
 from .training_free import Tuning, validation_questions
+from .wide_table import wide_table
 
 DEPTH = 10
 """Documents per ranking."""
@@ -281,7 +284,12 @@ def evaluate_systems(
         tuned = [weights for cell in cells if (weights := cell.tuned()) is not None]
         write_records(folder / "eval.jsonl", records)
         results = tabulate_run(
-            records, tuned, resamples=settings.bootstrap, permutations=settings.permutations, seed=config.seed
+            records,
+            tuned,
+            resamples=settings.bootstrap,
+            permutations=settings.permutations,
+            seed=config.seed,
+            dataset=info.name,
         )
         turn = used_turn(config, run, checkpoint).turn if checkpoint is not None else None
         missing = [note for cell in cells for note in cell.missing_notes()]
@@ -294,7 +302,25 @@ def evaluate_systems(
         }
         write_json(folder / "results.json", content)
         examples = choose_examples(records, settings.examples, _gold(dataset, settings.split))
-        page = render(results, provenance=run_provenance, drawings=drawings, examples=examples, created=created)
+        tables = Page(
+            title=config.name,
+            family=RUN_FAMILY.format(permutations=settings.permutations),
+            metrics=METRICS,
+            tables=[results.table],
+            wide=wide_table([results.table], METRICS[0], settings.split, LEGEND),
+            transfer=None,
+            notes=[note for note in results.notes if note not in results.table.notes],
+            about=[],
+        )
+        write_tables(folder, tables)
+        page = render(
+            results,
+            provenance=run_provenance,
+            drawings=drawings,
+            examples=examples,
+            created=created,
+            downloads=downloads(tables),
+        )
         write_text(folder / "report.html", page)
     return folder / "report.html"
 

@@ -26,8 +26,17 @@ from .training_free import Tuned, best_baseline, best_by_validation
 
 MAIN_METRIC = METRICS[0]
 
-ENVIRONMENT = "run"
-"""The name of the only environment of the table."""
+LEGEND = (("†", "↓", "the raw question"), ("‡", "⇓", "the untrained policy at the same turn"))
+"""What the marks of the table mean."""
+
+RUN_FAMILY = (
+    "Two-sided paired permutation tests of ndcg@10, {permutations:,} sign flips, p = (b + 1) / (m + 1); Holm's "
+    "correction over all comparisons."
+)
+"""The comparisons of a run, in a sentence."""
+
+ENVIRONMENT = ""
+"""The name of the only environment of the table, which goes without saying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +62,9 @@ class RunTable:
 
     @property
     def notes(self) -> list[str]:
-        """How the weights of training-free baselines were chosen, which baseline is the best, and what is missing."""
-        sentences = [f"{Arm(baseline.name, 0).label}: {baseline.sentence}" for baseline in self.tuned]
+        """Warnings of the table, how weights of training-free baselines were chosen, the best, what is missing."""
+        sentences = list(self.table.notes)
+        sentences += [f"{Arm(baseline.name, 0).label}: {baseline.sentence}" for baseline in self.tuned]
         if self.best_free is not None:
             basis = "on validation questions"
             if best_by_validation(self.tuned) is None:
@@ -86,11 +96,18 @@ def arms_of(records: Iterable[EvalRecord]) -> list[Arm]:
 
 
 def tabulate_run(
-    records: Sequence[EvalRecord], tuned: Sequence[Tuned] = (), *, resamples: int, permutations: int, seed: int
+    records: Sequence[EvalRecord],
+    tuned: Sequence[Tuned] = (),
+    *,
+    resamples: int,
+    permutations: int,
+    seed: int,
+    dataset: str = "questions",
 ) -> RunTable:
     """Build the table. A question without a record of an arm counts as unscorable for that arm.
 
-    `tuned` are the training-free baselines; the trained policy is compared with the best of them.
+    `tuned` are the training-free baselines; the trained policy is compared with the best of them. `dataset` is the name
+    of the column in tables of several systems.
 
     Raises ValueError for no records, or where one arm has two records for a question.
     """
@@ -118,8 +135,11 @@ def tabulate_run(
         bootstrap=resamples,
         permutations=permutations,
         seed=seed,
+        warn_if_cut=(HYDE, UNTRAINED),
+        marks={RAW: ("†", "↓"), UNTRAINED: ("‡", "⇓")},
     )
-    return RunTable(tabulate(spec, "", [(1.0, QuestionSet("", answers))]), list(tuned), best_free)
+    table = tabulate(spec, "", [(1.0, QuestionSet("", answers))], dataset=dataset)
+    return RunTable(table, list(tuned), best_free)
 
 
 def _order(systems: Iterable[str]) -> list[str]:
@@ -154,6 +174,10 @@ def headline(results: RunTable) -> str:
     """One sentence on what the policy beats and what it does not."""
     comparisons = final_comparisons(results)
     if not comparisons:
+        only = [row for row in results.rows if row.arm.system == RAW]
+        value = results.score(only[0]).metrics[MAIN_METRIC] if only else None
+        if value is not None and len(results.rows) == 1:
+            return f"Only the raw question was evaluated: nDCG@10 is {value:.3f}."
         return "No policy could be compared with the raw question."
     arm = comparisons[0].arm
     by_verdict: dict[str, list[str]] = {}
@@ -169,6 +193,10 @@ def headline(results: RunTable) -> str:
 def explanation(results: RunTable, split: str) -> str:
     """The numbers behind the headline."""
     comparisons = final_comparisons(results)
+    if not comparisons and len(results.rows) == 1:
+        return (
+            f"Mean over {results.score(results.rows[0]).n} {split} questions; there is no other system to compare with."
+        )
     if not comparisons:
         return f"None of the {results.table.questions} {split} questions has a score for two systems."
     clauses = [row.figures(row.baseline.name) for row in comparisons]

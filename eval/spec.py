@@ -3,9 +3,10 @@
 If a cell cannot be run (a missing model, a service that does not answer), its failure is recorded and reported at the
 end; the other cells continue. The results are rewritten after every evaluation from the answers in the cells:
 
-tables.md tables.tex tables.html tables.csv    the same tables four times
-results.json                        their figures, all comparisons, the cells, failures, and the spec
-transfer.svg                        policies × environments, if the spec has differently trained policies
+tables.md tables.tex tables.html    one table of systems and datasets, three times, and what was written
+scores.csv comparisons.csv          every mean with its interval, and every tested difference
+results.json                        the figures, all comparisons, the cells, failures, and the spec
+transfer.svg transfer.tex           policies × environments, if the spec has differently trained policies
 questions/DATASET.ENVIRONMENT.SYSTEM.jsonl    every record that counts (eval/records.py)
 trec/DATASET/                       topics, qrels and a run for each system and turn
 plan.yaml                           the spec with every setting
@@ -33,9 +34,9 @@ from .leakage import TrainedQuestions
 from .placement import question_set, refuse_other
 from .records import EvalRecord, write_json, write_records, write_text
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
-from .spec_tables import build_tables, family
+from .spec_tables import build_tables, family, wide_table_of
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
-from .text import Page, csv, html, latex, markdown
+from .text import Page, html, transfer_latex, write_tables
 from .transfer import Transfer, draw_transfer, standalone_svg, trained_in, transfer
 
 log = logging.getLogger(__name__)
@@ -204,15 +205,16 @@ def write_results(evaluation: SpecEvaluation) -> None:
     trec = folder / "trec"
     shutil.rmtree(trec, ignore_errors=True)
     notes += write_trec_files(trec, spec, cells, records, evaluation.licences) if spec.trec else []
-    page = Page(spec.name, family(spec), spec.metrics, tables, matrix, notes, _provenance_lines(evaluation))
-    write_text(folder / "tables.md", markdown(page))
-    write_text(folder / "tables.tex", latex(page))
+    wide = wide_table_of(spec, tables)
+    page = Page(spec.name, family(spec), spec.metrics, tables, wide, matrix, notes, _provenance_lines(evaluation))
     write_text(folder / "tables.html", html(page, drawing))
-    write_text(folder / "tables.csv", csv(page))
-    if drawing is not None:
+    write_tables(folder, page)
+    if drawing is not None and matrix is not None:
         write_text(folder / "transfer.svg", standalone_svg(drawing))
+        write_text(folder / "transfer.tex", transfer_latex(matrix))
     else:
-        (folder / "transfer.svg").unlink(missing_ok=True)
+        for name in ("transfer.svg", "transfer.tex"):
+            (folder / name).unlink(missing_ok=True)
     content = _results_json(evaluation, page, matrix)
     write_json(folder / "results.json", content)
 
@@ -234,6 +236,14 @@ def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
     lines = [f"Split {spec.split}, seed {spec.seed}, rankings {spec.depth} deep, greedy where no samples are named."]
     environments = evaluation.environments
     lines += sorted({f"{one.dataset}: {one.sample} questions." for one in environments if one.sample})
+    levels = {(one.dataset, one.relevance_level) for one in environments if one.relevance_level > 1}
+    lines += [f"{dataset}: binary metrics count grades of {level} or more." for dataset, level in sorted(levels)]
+    deep = [name for name in spec.metrics if name in ("map", "r-precision")]
+    if deep and spec.depth < 1000:
+        lines.append(
+            f"{' and '.join(deep)}: of rankings {spec.depth} deep, as a relevant document below counts as not found; "
+            "published figures are of 1,000."
+        )
     lines += [f"{dataset}: {licence}" for dataset, licence in evaluation.licences.items() if licence]
     lines += [verdict.sentence for _, verdict in evaluation.baselines if verdict.status != "wrong"]
     version_list = ", ".join(f"{name} {version}" for name, version in versions().items())

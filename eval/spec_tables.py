@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from ..configs.evaluation import BEST_FREE, RAW, SpecConfig
 from .cells import Cell
-from .records import EvalRecord
-from .table import ALPHA, Answers, Arm, QuestionSet, Table, TableSpec, listed
+from .records import UNTRAINED, EvalRecord
+from .table import ALPHA, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
 from .tabulate import answers_of, split_by_part, tabulate
 from .training_free import Tuned, best_baseline
+from .wide_table import WideTable, wide_table
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
@@ -32,14 +33,23 @@ def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell,
         notes = _add_best_free(spec, of_dataset, answers)
         full = QuestionSet(dataset, answers)
         parts = split_by_part(full) if spec.has_parts(dataset) else [full]
-        tables += [tabulate(table_spec, part.title, [(1.0, part)], notes) for part in parts]
+        tables += [
+            tabulate(table_spec, part.title, [(1.0, part)], notes, dataset, part.title.removeprefix(dataset)[2:])
+            for part in parts
+        ]
         shares.append([(1.0 / len(parts), part) for part in parts])
         if len(parts) > 1:
-            tables.append(tabulate(table_spec, f"{dataset}: average of {len(parts)} parts", shares[-1]))
+            title = f"{dataset}: average of {len(parts)} parts"
+            tables.append(tabulate(table_spec, title, shares[-1], dataset=dataset))
     if len(shares) > 1:
         weighted_parts = [(share / len(shares), part) for parts in shares for share, part in parts]
         tables.append(tabulate(table_spec, f"Average of {len(shares)} datasets", weighted_parts))
     return tables
+
+
+def wide_table_of(spec: SpecConfig, tables: Sequence[Table]) -> WideTable | None:
+    """The table of systems and datasets; None without a table."""
+    return wide_table(tables, spec.metrics[0], spec.split, legend(spec), spec.costs) if tables else None
 
 
 def spec_of_tables(spec: SpecConfig) -> TableSpec:
@@ -55,6 +65,9 @@ def spec_of_tables(spec: SpecConfig) -> TableSpec:
         permutations=spec.permutations,
         seed=spec.seed,
         marks={**dict(zip(spec.baselines, MARKS, strict=False)), BEST_FREE: FREE_MARKS},
+        warn_if_cut=[
+            name for name, system in spec.systems.items() if system.run is None or system.checkpoint == UNTRAINED
+        ],
         passages={name: system.passages for name, system in spec.systems.items()},
         notes={
             name: f"{name}: the mean over {system.samples} sampled answers to each question at temperature "
@@ -62,6 +75,13 @@ def spec_of_tables(spec: SpecConfig) -> TableSpec:
             for name, system in sampled.items()
         },
     )
+
+
+def legend(spec: SpecConfig) -> Legend:
+    """What the marks of the tables mean."""
+    phrases = ["the raw question" if name == RAW else name for name in spec.baselines]
+    named = [(better, worse, phrase) for (better, worse), phrase in zip(MARKS, phrases, strict=False)]
+    return [*named, (*FREE_MARKS, "the best training-free baseline")]
 
 
 def label(spec: SpecConfig, arm: Arm) -> str:

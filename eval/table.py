@@ -1,6 +1,6 @@
 """The tables of an evaluation: their rows, scores, comparisons and costs, and how figures read in a sentence."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -145,9 +145,9 @@ class TableScore:
     """One cell of a table."""
 
     metrics: dict[str, float | None]
-    low: float | None
-    """95% bootstrap interval of the first metric."""
-    high: float | None
+    """The first one is tested."""
+    intervals: dict[str, tuple[float, float]]
+    """95% bootstrap interval by metric, of those that have a mean."""
     n: int
     """Questions with a score."""
     of: int
@@ -164,8 +164,22 @@ class TableScore:
     """The first metric, with the raw question's score for every answer in the wrong format."""
 
     @property
+    def low(self) -> float | None:
+        """Lower end of the interval of the first metric."""
+        return self._ends[0]
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval of the first metric."""
+        return self._ends[1]
+
+    @property
+    def _ends(self) -> tuple[float, float] | tuple[None, None]:
+        return self.intervals.get(next(iter(self.metrics)), (None, None))
+
+    @property
     def interval(self) -> str:
-        """The interval as text; "" without one."""
+        """The interval of the first metric as text; "" without one."""
         return f"{self.low:.3f} to {self.high:.3f}" if self.low is not None and self.high is not None else ""
 
 
@@ -190,10 +204,18 @@ class Table:
     comparisons: list[Comparison]
     notes: list[str] = field(default_factory=list)
     average: bool = False
+    dataset: str = ""
+    """The dataset; "" in the average of several."""
+    part: str = ""
+    """The part of the dataset; "" where the table is of all of it."""
 
     def score(self, arm: Arm, environment: str) -> TableScore | None:
         """The score of an arm in an environment; None if there is none."""
         return next((row.scores.get(environment) for row in self.rows if row.arm == arm), None)
+
+
+Legend = Sequence[tuple[str, str, str]]
+"""Marks of significantly better and worse, and than what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +240,8 @@ class TableSpec:
     """Calls of the language model per turn, by system; 1 where it is not named."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Notes on systems, for the tables that they are in."""
+    warn_if_cut: Collection[str] = ()
+    """Systems whose answers should have ended by themselves: models that were not trained to their token limit."""
 
 
 def format_p(p: float) -> str:

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from .behaviour import Behaviour, behaviour, with_fall_back
+from .behaviour import Behaviour, behaviour, percent, with_fall_back
 from .records import RAW, EvalRecord
 from .statistics import Stratum, compare_strata, holm, mean_ci
 from .table import Answers, Arm, Comparison, MeanCosts, Parts, QuestionSet, Row, Table, TableScore, TableSpec
 
+CUT_OFTEN = 0.1
+"""From this share of answers cut at their token limit on, a table carries a warning."""
 FEW = 100
 """With fewer questions than this, a table carries a warning."""
 
@@ -57,22 +59,32 @@ def split_by_part(whole: QuestionSet) -> list[QuestionSet]:
     ]
 
 
-def tabulate(spec: TableSpec, title: str, parts: Parts, notes: Sequence[str] = ()) -> Table:
+def tabulate(
+    spec: TableSpec, title: str, parts: Parts, notes: Sequence[str] = (), dataset: str = "", part: str = ""
+) -> Table:
     """The table of one part with weight 1, or the average of several parts. `notes` are added to the table's own."""
     order = {name: position for position, name in enumerate(spec.systems)}
-    arms = sorted({arm for _, part in parts for arm, _ in part.answers}, key=lambda arm: (order[arm.system], arm.turn))
-    names = [
-        name for name in spec.environments if any((arm, name) in part.answers for _, part in parts for arm in arms)
-    ]
+    arms = sorted({arm for _, one in parts for arm, _ in one.answers}, key=lambda arm: (order[arm.system], arm.turn))
+    names = [name for name in spec.environments if any((arm, name) in one.answers for _, one in parts for arm in arms)]
     scores = {(arm, name): _score(spec, parts, arm, name) for arm in arms for name in names}
     comparisons = _comparisons(spec, parts, arms, names)
     rows = []
     for arm in arms:
         marked = {name: _marked(spec, scores, arm, name, comparisons) for name in names}
         rows.append(Row(arm, spec.label(arm), marked, _costs(spec, parts, arm)))
-    questions = sum(max((len(answers.questions) for answers in part.answers.values()), default=0) for _, part in parts)
+    questions = sum(max((len(answers.questions) for answers in one.answers.values()), default=0) for _, one in parts)
     average = len(parts) > 1
-    return Table(title, names, questions, rows, comparisons, [*_notes(spec, rows, questions, average), *notes], average)
+    return Table(
+        title=title,
+        environments=names,
+        questions=questions,
+        rows=rows,
+        comparisons=comparisons,
+        notes=[*_notes(spec, rows, questions, average), *notes],
+        average=average,
+        dataset=dataset,
+        part=part,
+    )
 
 
 def _score(spec: TableSpec, parts: Parts, arm: Arm, name: str) -> TableScore | None:
@@ -88,9 +100,13 @@ def _score(spec: TableSpec, parts: Parts, arm: Arm, name: str) -> TableScore | N
         for metric, strata in by_metric.items()
     }
     main = by_metric[spec.metrics[0]]
-    low, high = mean_ci(main, spec.bootstrap, spec.seed) if all(values for _, values in main) else (None, None)
+    intervals = {
+        metric: mean_ci(strata, spec.bootstrap, spec.seed)
+        for metric, strata in by_metric.items()
+        if all(values for _, values in strata)
+    }
     n, total = sum(len(values) for _, values in main), sum(len(answers.questions) for _, answers in present)
-    score = TableScore(metrics, low, high, n, total)
+    score = TableScore(metrics, intervals, n, total)
     return _with_behaviour(score, spec, arm, name, parts) if arm.turn else score
 
 
@@ -201,13 +217,24 @@ def _notes(spec: TableSpec, rows: Sequence[Row], questions: int, average: bool) 
         )
     for row in rows:
         for name, score in row.scores.items():
+            where = f" in {name}" if name else ""
             if score is not None and score.n < score.of:
                 notes.append(
-                    f"{row.label} in {name} has a score for {score.n} of {score.of} questions; its mean is over these, "
+                    f"{row.label}{where} has a score for {score.n} of {score.of} questions; its mean is over these, "
                     "and the others are counted nowhere."
                 )
-            elif score is None and average:
-                notes.append(f"{row.label} in {name} was not evaluated on every part, so it has no average.")
+            if (
+                score is not None
+                and not average
+                and row.arm.system in spec.warn_if_cut
+                and (score.cut or 0) >= CUT_OFTEN
+            ):
+                notes.append(
+                    f"{row.label}{where}: {percent(score.cut)} of its answers were cut at their token limit, so it "
+                    "is judged by unfinished text. Give it more rollout.max_new_tokens."
+                )
+            if score is None and average:
+                notes.append(f"{row.label}{where} was not evaluated on every part, so it has no average.")
     systems = dict.fromkeys(row.arm.system for row in rows)
     return [*notes, *(spec.notes[name] for name in systems if name in spec.notes)]
 

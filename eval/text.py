@@ -1,33 +1,39 @@
-"""Render the tables of a spec as Markdown, LaTeX, HTML and CSV, with the same figures and marks in each."""
+"""Render an evaluation as Markdown, LaTeX, HTML and CSV: one wide table, the same in each form, and all scores."""
 
+import base64
 from collections.abc import Callable, Sequence
-from csv import DictWriter
-from dataclasses import asdict, dataclass
-from io import StringIO
+from dataclasses import dataclass
+from pathlib import Path
 
 from ..markdown_tables import markdown_table
 from .behaviour import percent
+from .csv_tables import comparisons_csv, scores_csv
 from .pages.figures import Drawing
 from .pages.templates import render_page
-from .table import MeanCosts, Row, Table, TableScore, decimal, signed
+from .records import write_text
+from .table import Table, TableScore, decimal, signed
 from .transfer import Transfer
+from .wide_table import COSTS, WideTable, cost_cells
 
-COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds", "in format")
 MARKS_EXPLAINED = (
     "† and ‡: significantly better than the first and the second baseline; ↓ and ⇓: significantly worse. ★ and ☆: "
     "significantly better and worse than the best training-free baseline. Bold: the best of a column."
 )
-WRITTEN = ("repeats the question", "cut", "in format", "with fall-back")
+WRITTEN = ("cut at limit", "in format", "repeats the question", "with fall-back")
 WRITTEN_EXPLAINED = (
-    "Repeats the question: all rewrites of an answer have its words. Cut: the answer ended at its token limit. With "
-    "fall-back: the first metric if a question whose answer has the wrong format were searched as it stands."
+    "Cut at limit: the answer ended at its token limit. In format: the rewriter could read it. Repeats the question: "
+    "all rewrites of an answer have its words. With fall-back: the first metric if a question whose answer has the "
+    "wrong format were searched as it stands."
 )
 COSTS_EXPLAINED = (
     "Costs are means per question, earlier turns included; tokens read are those of the last prompt, which holds the "
     "turns before it; seconds are a batch's, shared out equally."
 )
+NARROW = 6
+"""With more columns than this, a LaTeX table spans both columns of a page."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "<": "$<$", ">": "$>$", "|": r"\textbar{}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$", "×": r"$\times$",
     "†": r"$^{\dagger}$", "‡": r"$^{\ddagger}$", "↓": r"$^{\downarrow}$", "⇓": r"$^{\Downarrow}$",
     "★": r"$^{\star}$", "☆": r"$^{\circ}$",
@@ -46,6 +52,8 @@ class Page:
     family: str
     metrics: Sequence[str]
     tables: Sequence[Table]
+    wide: WideTable | None
+    """None if no system has a result."""
     transfer: Transfer | None
     notes: Sequence[str]
     """Notes on the whole evaluation, including failed cells."""
@@ -54,41 +62,74 @@ class Page:
 
 
 def markdown(page: Page) -> str:
-    """All tables as Markdown, for a README."""
-    lines = [f"# {page.title}", ""]
-    lines += [*_bullets(page.notes), explanation(page.family), ""]
-    for table in page.tables:
-        lines += [f"## {table.title}", "", *markdown_table(*_main(table, page.metrics[0], _bold_markdown)), ""]
-        if behaviour := _behaviour_table(table):
-            lines += [*markdown_table(*behaviour), ""]
-        if further := _further_metrics(table, page.metrics[1:]):
-            lines += [*markdown_table(*further), ""]
-        lines += _bullets(table.notes)
+    """The wide table, what is written, and notes, for a README."""
+    lines = [f"# {page.title}", "", *_bullets(page.notes)]
+    if page.wide is not None:
+        lines += [*_wide_markdown(page.wide), "", page.wide.caption, ""]
+    if behaviour := _written(page):
+        lines += ["## What is written", "", *markdown_table(*behaviour), "", WRITTEN_EXPLAINED, ""]
     if page.transfer is not None:
-        lines += [
-            f"## Transfer: {page.transfer.title}",
-            "",
-            *markdown_table(*_matrix(page.transfer, _bold_markdown)),
+        lines += [f"## Transfer: {page.transfer.title}", ""]
+        lines += [*markdown_table(*_matrix(page.transfer, _bold_markdown)), "", TRANSFER_EXPLAINED, ""]
+    return "\n".join([*lines, *_bullets(_table_notes(page)), *_bullets([page.family, *page.about])])
+
+
+def _wide_markdown(wide: WideTable) -> list[str]:
+    rows = [
+        [label, *((_bold_markdown(cell.value) if cell.best else cell.value) + cell.marks for cell in cells)]
+        for label, cells in wide.rows
+    ]
+    return markdown_table(["", *wide.flat_head], rows)
+
+
+def latex(wide: WideTable, name: str) -> str:
+    """The wide table as one float; needs the package booktabs. `name` is that of its label."""
+    environment = "table*" if len(wide.head) > NARROW else "table"
+    rows = [
+        [label, *((_bold_latex(cell.value) if cell.best else cell.value) + cell.marks for cell in cells)]
+        for label, cells in wide.rows
+    ]
+    groups, start = [], 2
+    for group, columns in wide.groups:
+        groups.append(
+            (rf"\multicolumn{{{columns}}}{{c}}{{{_tex(group)}}}", rf"\cmidrule(lr){{{start}-{start + columns - 1}}}")
+        )
+        start += columns
+    rest = " &" * (len(wide.head) + 2 - start)
+    lines = [" & " + " & ".join(head for head, _ in groups) + rest + r" \\", " ".join(rule for _, rule in groups)]
+    return "\n".join(
+        [
+            r"% needs \usepackage{booktabs}",
+            rf"\begin{{{environment}}}",
+            r"\centering",
+            rf"\caption{{{_tex(wide.caption)}}}",
+            rf"\label{{tab:{name}}}",
+            *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if len(wide.head) > NARROW else []),
+            *_tabular(["", *wide.head], rows, lines if groups else []),
+            rf"\end{{{environment}}}",
             "",
         ]
-        lines += [TRANSFER_EXPLAINED, ""]
-    return "\n".join([*lines, *_bullets(page.about)])
+    )
 
 
-def latex(page: Page) -> str:
-    """All tables as LaTeX, for a paper; needs the package booktabs."""
-    lines = ["% needs \\usepackage{booktabs}"]
-    preamble = f"{page.metrics[0]}. {explanation(page.family)}"
-    for table in page.tables:
-        notes = " ".join([preamble, *table.notes])
-        lines += _float(*_main(table, page.metrics[0], _bold_latex), f"{table.title}: {notes}")
-        if behaviour := _behaviour_table(table):
-            lines += _float(*behaviour, f"{table.title}: what is written. {WRITTEN_EXPLAINED}")
-    if page.transfer is not None:
-        caption = f"Transfer, {page.transfer.title}: {page.transfer.metric}. {TRANSFER_EXPLAINED}"
-        lines += _float(*_matrix(page.transfer, _bold_latex), caption)
-    lines += [f"% {note}" for note in page.notes]
-    return "\n".join([*lines, ""])
+def transfer_latex(transfer: Transfer) -> str:
+    """The matrix of policies and environments as one float."""
+    caption = f"Transfer, {transfer.title}: {transfer.metric}. {TRANSFER_EXPLAINED}"
+    lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}"]
+    return "\n".join([*lines, *_tabular(*_matrix(transfer, _bold_latex)), r"\end{table}", ""])
+
+
+def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]], above: Sequence[str] = ()) -> list[str]:
+    return [
+        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+        r"\toprule",
+        *above,
+        " & ".join(map(_tex, head)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(_tex, row)) + r" \\" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
 
 
 def html(page: Page, drawing: Drawing | None) -> str:
@@ -96,39 +137,53 @@ def html(page: Page, drawing: Drawing | None) -> str:
     return render_page(
         "tables.html.j2",
         page=page,
-        tables=html_tables(page.tables, page.metrics),
+        written=_written(page),
+        written_explained=WRITTEN_EXPLAINED,
+        notes=_table_notes(page),
         drawing=drawing,
-        explained=explanation(page.family),
+        downloads=downloads(page),
     )
 
 
+def table_files(page: Page) -> dict[str, str]:
+    """The content of tables.md, tables.tex, scores.csv and comparisons.csv."""
+    return {
+        "tables.md": markdown(page),
+        "tables.tex": latex(page.wide, page.title) if page.wide is not None else "",
+        "scores.csv": scores_csv(page.tables),
+        "comparisons.csv": comparisons_csv(page.tables, page.metrics[0]),
+    }
+
+
+def write_tables(folder: Path, page: Page) -> None:
+    """Write the files of `table_files`."""
+    for name, text in table_files(page).items():
+        write_text(folder / name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file that a page holds within itself."""
+
+    name: str
+    href: str
+    """A data: URL."""
+
+
+def downloads(page: Page) -> list[Download]:
+    """The files of `table_files`, as a page offers them."""
+    kinds = {"csv": "text/csv", "tex": "application/x-tex", "md": "text/markdown"}
+
+    def url(name: str, text: str) -> str:
+        content = base64.b64encode(text.encode()).decode()
+        return f"data:{kinds[name.rpartition('.')[2]]};charset=utf-8;base64,{content}"
+
+    return [Download(name, url(name, text)) for name, text in table_files(page).items() if text]
+
+
 def explanation(family: str) -> str:
-    """The text above the tables: explains tests, marks and costs."""
+    """The text above the tables of a report: explains tests, marks and costs."""
     return f"{family} {MARKS_EXPLAINED} {WRITTEN_EXPLAINED} {COSTS_EXPLAINED}"
-
-
-def csv(page: Page) -> str:
-    """All tables in one file: one line per table, system, turn and environment."""
-    file = StringIO()
-    writer = DictWriter(file, _columns(page.metrics), lineterminator="\n")
-    writer.writeheader()
-    for table in page.tables:
-        for row in table.rows:
-            for name, score in row.scores.items():
-                if score is not None:
-                    writer.writerow(_csv_row(table, row, name, score))
-    return file.getvalue()
-
-
-def _columns(metrics: Sequence[str]) -> list[str]:
-    score_columns = ["low", "high", "n", "of", "marks", "format_ok", "repeats", "cut", "with_fall_back"]
-    return ["table", "system", "turn", "label", "environment", *metrics, *score_columns]
-
-
-def _csv_row(table: Table, row: Row, environment: str, score: TableScore) -> dict[str, object]:
-    labels = {"table": table.title, "system": row.arm.system, "turn": row.arm.turn, "label": row.label}
-    figures = {key: value for key, value in asdict(score).items() if key not in ("metrics", "best")}
-    return {**labels, "environment": environment, **score.metrics, **figures}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +204,7 @@ def html_tables(tables: Sequence[Table], metrics: Sequence[str]) -> list[HtmlTab
         HtmlTable(
             table,
             [metrics[0], *table.environments, *COSTS],
-            [_cost_cells(row.costs) for row in table.rows],
+            [cost_cells(row.costs) for row in table.rows],
             [part for part in (_behaviour_table(table), _further_metrics(table, metrics[1:])) if part],
         )
         for table in tables
@@ -162,23 +217,27 @@ TRANSFER_EXPLAINED = (
 )
 
 
-def _main(table: Table, metric: str, bold: Bold) -> Cells:
-    """Header and rows of the first metric, with costs."""
-    head = ["", *table.environments, *COSTS]
-    rows = [
-        [row.label, *(_figure(row.scores[name], metric, bold) for name in table.environments), *_cost_cells(row.costs)]
-        for row in table.rows
-    ]
-    return head, rows
+def _written(page: Page) -> Cells | None:
+    """The shares of answers, over all datasets (means over them, if there are several)."""
+    whole = [table for table in page.tables if not table.part]
+    return _behaviour_table(whole[-1]) if whole else None
+
+
+def _table_notes(page: Page) -> list[str]:
+    """The notes of all tables, with the dataset that they are about where there are several."""
+    several = len(page.tables) > 1
+    notes = [f"{table.title}: {note}" if several else note for table in page.tables for note in table.notes]
+    return list(dict.fromkeys(notes))
 
 
 def _further_metrics(table: Table, metrics: Sequence[str]) -> Cells | None:
     """Header and rows of the further metrics, by environment; they are not tested. None without any."""
     if not metrics:
         return None
+    several = len(table.environments) > 1
     pairs = [(metric, name) for metric in metrics for name in table.environments]
     rows = [[row.label, *(_value(row.scores[name], metric) for metric, name in pairs)] for row in table.rows]
-    return ["not tested", *(f"{metric} {name}" for metric, name in pairs)], rows
+    return ["not tested", *(f"{metric} {name}" if several else metric for metric, name in pairs)], rows
 
 
 def _behaviour_table(table: Table) -> Cells | None:
@@ -188,14 +247,16 @@ def _behaviour_table(table: Table) -> Cells | None:
         for row in table.rows
         if row.arm.turn
     ]
-    head = ["rewrites", *(f"{column} {name}" for name in table.environments for column in WRITTEN)]
+    several = len(table.environments) > 1
+    columns = (f"{column} {name}" if several else column for name in table.environments for column in WRITTEN)
+    head = ["rewrites", *columns]
     return (head, rows) if rows else None
 
 
 def _behaviour_cells(score: TableScore | None) -> list[str]:
     if score is None:
         return ["–"] * len(WRITTEN)
-    shares = [percent(share) for share in (score.repeats, score.cut, score.format_ok)]
+    shares = [percent(share) for share in (score.cut, score.format_ok, score.repeats)]
     return [*shares, decimal(score.with_fall_back)]
 
 
@@ -211,46 +272,12 @@ def _matrix(matrix: Transfer, bold: Bold) -> Cells:
     return ["policy (trained in)", *matrix.environments], rows
 
 
-def _figure(score: TableScore | None, metric: str, bold: Bold) -> str:
-    value = _value(score, metric)
-    return value if score is None else (bold(value) if score.best else value) + score.marks
-
-
 def _value(score: TableScore | None, metric: str) -> str:
     return decimal(score.metrics[metric] if score is not None else None)
 
 
-def _cost_cells(costs: MeanCosts | None) -> list[str]:
-    if costs is None:
-        return ["–"] * len(COSTS)
-    return [
-        str(costs.calls),
-        "–" if costs.tokens_in is None else f"{costs.tokens_in:.0f}",
-        "–" if costs.tokens_out is None else f"{costs.tokens_out:.1f}",
-        f"{costs.searches:.2f}",
-        f"{costs.seconds:.3f}",
-        f"{100 * costs.format_ok:.1f}%",
-    ]
-
-
 def _bullets(lines: Sequence[str]) -> list[str]:
     return [*(f"- {' '.join(line.split())}" for line in lines), ""] if lines else []
-
-
-def _float(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> list[str]:
-    return [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_tex(caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-        r"\toprule",
-        " & ".join(map(_tex, head)) + r" \\",
-        r"\midrule",
-        *(" & ".join(map(_tex, row)) + r" \\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
 
 
 _BOLD_START, _BOLD_END = "\x01", "\x02"

@@ -1,4 +1,8 @@
-"""Ranking metrics as trec_eval defines them: nDCG, recall, reciprocal rank."""
+"""Ranking metrics by name, as trec_eval defines them.
+
+nDCG, recall and reciprocal rank can be rewards, so they are computed here, which is several times faster;
+the others are computed by pytrec_eval, but for judged@k, which it does not have.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,6 +11,9 @@ from math import log2
 from typing import Literal
 
 from ..errors import ConfigError
+
+RELEVANT = 1
+"""The least grade that binary metrics count as relevant, where a dataset does not say otherwise."""
 
 Gain = Literal["linear", "exponential"]
 
@@ -30,23 +37,53 @@ def _dcg(gains: Iterable[float]) -> float:
     return sum(gain / log2(rank + 1) for rank, gain in enumerate(gains, start=1))
 
 
-def mrr(ranking: Sequence[str], judged: Mapping[str, int], k: int | None = None) -> float:
-    """1 / rank of the first relevant document (grade > 0) among the first k, else 0; trec_eval's `recip_rank`.
+def mrr(
+    ranking: Sequence[str], judged: Mapping[str, int], k: int | None = None, relevance_level: int = RELEVANT
+) -> float:
+    """1 / rank of the first relevant document (grade >= `relevance_level`) among the first k, else 0.
 
-    k None searches the whole ranking (Voorhees 1999). Raises ValueError as `top`.
+    trec_eval's `recip_rank`. k None searches the whole ranking (Voorhees 1999). Raises ValueError as `top`.
     """
-    ranks = (rank for rank, document in enumerate(top(ranking, k), start=1) if judged.get(document, 0) > 0)
+    ranks = (
+        rank for rank, document in enumerate(top(ranking, k), start=1) if judged.get(document, 0) >= relevance_level
+    )
     first = next(ranks, None)
     return 1 / first if first is not None else 0.0
 
 
-def recall(ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 10) -> float:
-    """Share of the relevant documents (grade > 0) among the first k, in [0, 1]; trec_eval's `recall_k`.
+def recall(
+    ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 10, relevance_level: int = RELEVANT
+) -> float:
+    """Share of the relevant documents (grade >= `relevance_level`) among the first k, in [0, 1].
 
-    0 if nothing is judged relevant. k None judges the whole ranking. Raises ValueError as `top`.
+    trec_eval's `recall_k`. 0 if nothing is judged relevant. k None judges the whole ranking. Raises ValueError as
+    `top`.
     """
-    relevant = {document for document, grade in judged.items() if grade > 0}
+    relevant = {document for document, grade in judged.items() if grade >= relevance_level}
     return len(relevant.intersection(top(ranking, k))) / len(relevant) if relevant else 0.0
+
+
+def judged_share(ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 10) -> float:
+    """Share of the first k documents that have a judgement of any grade; 0 for an empty ranking.
+
+    Of a ranking shorter than k, the share of its documents (ir_measures' `Judged@k`). Raises ValueError as `top`.
+    """
+    shown = top(ranking, k)
+    return sum(document in judged for document in shown) / len(shown) if shown else 0.0
+
+
+def by_trec_eval(
+    ranking: Sequence[str], judged: Mapping[str, int], measure: str, relevance_level: int = RELEVANT
+) -> float:
+    """A measure of pytrec_eval, such as `map_cut.10`. Raises ValueError as `top`."""
+    import pytrec_eval
+
+    descending = {document: float(-rank) for rank, document in enumerate(top(ranking, None))}
+    if not descending or not judged:
+        return 0.0
+    evaluator = pytrec_eval.RelevanceEvaluator({"q": dict(judged)}, {measure}, relevance_level=relevance_level)
+    (values,) = evaluator.evaluate({"q": descending}).values()
+    return float(values[measure.replace(".", "_")])
 
 
 def top(ranking: Sequence[str], k: int | None) -> Sequence[str]:
@@ -65,18 +102,33 @@ def top(ranking: Sequence[str], k: int | None) -> Sequence[str]:
 Metric = Callable[[Sequence[str], Mapping[str, int]], float]
 """(ranking of document ids, document id → grade) → [0, 1]."""
 
-KNOWN = "ndcg@k, recall@k, mrr@k (k = 1, 2, …) and mrr"
-_NAME = re.compile(r"(ndcg|recall|mrr)@([1-9][0-9]*)|mrr")
+KNOWN = "ndcg@k, recall@k, mrr@k, map@k, p@k, success@k, judged@k (k = 1, 2, …), mrr, map and r-precision"
+_NAME = re.compile(r"(ndcg|recall|mrr|map|p|success|judged)@([1-9][0-9]*)|(mrr|map|r-precision)")
+_TREC_EVAL = {"map": "map_cut", "p": "P", "success": "success"}
+_WHOLE_RANKING = {"map": "map", "r-precision": "Rprec"}
 
 
-def measure(name: str, gain: Gain = "linear") -> Metric:
-    """The metric of that name; only nDCG uses `gain`. Raises ConfigError for an unknown name."""
+def parse_metric(name: str) -> tuple[str, int | None]:
+    """The metric and its k; k is None for one that judges the whole ranking. ConfigError for an unknown name."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ConfigError(
             f"metric {name!r} is not known; known are {KNOWN}. Write for instance 'ndcg@10'.", code="unknown-metric"
         )
-    k = int(match[2]) if match[2] else None
-    if match[1] == "ndcg":
+    return (match[1], int(match[2])) if match[1] else (match[3], None)
+
+
+def measure(name: str, gain: Gain = "linear", relevance_level: int = RELEVANT) -> Metric:
+    """The metric of that name. Raises ConfigError for an unknown name.
+
+    Only nDCG uses `gain`; nDCG and judged@k do not use `relevance_level`, the least grade of a relevant document.
+    """
+    metric, k = parse_metric(name)
+    if metric == "ndcg":
         return partial(ndcg, k=k, gain=gain)
-    return partial(recall if match[1] == "recall" else mrr, k=k)
+    if metric == "judged":
+        return partial(judged_share, k=k)
+    if metric in ("recall", "mrr"):
+        return partial(recall if metric == "recall" else mrr, k=k, relevance_level=relevance_level)
+    of_trec_eval = _WHOLE_RANKING[metric] if k is None else f"{_TREC_EVAL[metric]}.{k}"
+    return partial(by_trec_eval, measure=of_trec_eval, relevance_level=relevance_level)

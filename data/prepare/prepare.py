@@ -47,6 +47,7 @@ class PreparedMeta(TypedDict):
     name: str
     licence: str
     ignore_identical_ids: bool
+    relevance_level: int
     made_from: dict[str, object]
     documents: int
     questions: dict[str, int]
@@ -168,10 +169,11 @@ def _write(
         "name": benchmark.name,
         "licence": benchmark.licence,
         "ignore_identical_ids": benchmark.ignore_identical_ids,
+        "relevance_level": benchmark.relevance_level,
         "made_from": {**benchmark.about, "path": config.path},
         "documents": len(ids),
         "questions": {name: len(split.questions) for name, split in inherited.items()},
-        "judgements": {name: sum(map(len, split.qrels.values())) for name, split in inherited.items()},
+        "judgements": {name: split.relevant for name, split in inherited.items()},
         "near_duplicates": details,
         "notes": [*benchmark.notes, *notes, *near],
         "sha256": {

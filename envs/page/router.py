@@ -20,7 +20,7 @@ from fastapi import APIRouter, HTTPException, Response
 from pydantic import Field
 
 from ...configs.schema import EnvironmentConfig
-from ...data.types import Question
+from ...data.types import Question, relevant
 from ...errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from ..environment import Environment
 from ..plan import SearchPlan, is_unicode
@@ -139,12 +139,10 @@ def page_router(
             grades = environment.judgements(question_id)
         except KeyError:
             raise HTTPException(404, f"unknown question id {question_id!r}; take ids from GET /v1/questions.") from None
-        ordered = sorted(grades.items(), key=lambda item: (-item[1], item[0]))
+        ordered = sorted(relevant(grades).items(), key=lambda item: (-item[1], item[0]))
         with environment.intact():
-            relevant = [
-                Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered
-            ]
-        return Judgements(relevant=relevant)
+            shown = [Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered]
+        return Judgements(relevant=shown)
 
     @router.post("/page/rewrite")
     async def rewrite(request: PageRewriteRequest) -> RewriteResponse:

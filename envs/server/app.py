@@ -242,6 +242,7 @@ def create_app(
             corpus_hash=environment.corpus_hash,
             index_hash=environment.index_hash,
             gain=environment.gain,
+            relevance_level=environment.relevance_level,
             splits=dict(environment.splits),
             limits=service.limits,
             settings_hash=environment.settings_hash,

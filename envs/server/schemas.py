@@ -133,6 +133,8 @@ class EnvironmentInfo(Identified):
     corpus_size: int = Field(ge=0)
     corpus_hash: str
     gain: str
+    relevance_level: int = Field(ge=1, default=1)
+    """Least grade that binary metrics count as relevant."""
     splits: dict[str, int]
     """Number of questions by split."""
     limits: Limits

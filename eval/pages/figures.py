@@ -71,6 +71,12 @@ def svg_of(figure: Figure, name: str, label: str) -> str:
     return inline(svg.getvalue(), name, label)
 
 
+def shortened(label: str, length: int = 34) -> str:
+    """A label that leaves room for the drawing; the middle of a longer one is replaced by an ellipsis."""
+    half = (length - 1) // 2
+    return label if len(label) <= length else f"{label[:half]}…{label[-half:]}"
+
+
 def smooth(values: Sequence[float], window: int) -> list[float]:
     """Centred moving average over `window` values (odd); the window is truncated at both ends."""
     half = window // 2

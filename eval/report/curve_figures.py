@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 
 from ..pages.figures import DASHES, SERIES, dress, page_style, smooth, svg_of
 
-PANEL_WIDTH, PANEL_HEIGHT = 5.0, 2.7
+PANEL_WIDTH, PANEL_HEIGHT = 4.4, 2.4
 """Inches; the page scales a drawing to its column."""
 
 
@@ -27,6 +27,8 @@ class CurveFigure:
     """Whether values are shares; the axis then covers 0 to 1."""
     from_zero: bool = True
     """Whether the axis starts at 0. Not for rewards: their range is too narrow for that."""
+    optional: bool = False
+    """Whether the figure is left out where every value is 0: a policy that does not think has no length of thinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ FIGURES = (
     CurveFigure("validation", "Validation, greedy", "", "", source="validation", from_zero=False),
     CurveFigure("best", "Best of a group", "best_of_group", "mean of the best value", from_zero=False),
     CurveFigure("format", "Answers in the asked format", "format", "share of answers", share=True),
-    CurveFigure("think", "Length of thinking", "think_tokens", "tokens"),
+    CurveFigure("think", "Length of thinking", "think_tokens", "tokens", optional=True),
     CurveFigure("rewrite", "Length of rewrites", "rewrite_tokens", "tokens"),
     CurveFigure("entropy", "Entropy", "entropy", "nats per sampled token"),
     CurveFigure("variance", "Groups without signal", "zero_variance", "share of groups", share=True),
-    CurveFigure("copy", "Rewrites that repeat", "copy", "share of rewrites", share=True),
+    CurveFigure("copy", "Rewrites that repeat the question or a turn", "copy", "share of rewrites", share=True),
     CurveFigure("spread", "Spread of advantages", "advantage_spread", "standard deviation"),
     CurveFigure("kl", "Distance to the reference", "kl", "KL (k3), nats per token"),
     CurveFigure("seconds", "Time of a step", "seconds/step", "seconds"),
@@ -59,14 +61,8 @@ FIGURES = (
     CurveFigure("memory", "Peak memory", "memory/peak_gib", "GiB"),
 )
 
-RUN_FIGURES = (
-    *(figure for figure in FIGURES if figure.id in ("reward", "think", "rewrite", "variance", "format", "entropy")),
-    CurveFigure("ndcg", "nDCG@10", "ndcg", "mean nDCG@10"),
-    CurveFigure("generate", "Time of generation", "seconds/generate", "seconds"),
-    CurveFigure("retrieve", "Time of retrieval", "seconds/retrieve", "seconds"),
-    CurveFigure("score", "Time of scoring", "seconds/score", "seconds"),
-    CurveFigure("update", "Time of the update", "seconds/update", "seconds"),
-)
+_OF_A_RUN = ("validation", "reward", "copy", "format", "rewrite", "think", "entropy", "variance", "seconds")
+RUN_FIGURES = tuple(figure for name in _OF_A_RUN for figure in FIGURES if figure.id == name)
 """The figures on the page of an evaluated run."""
 
 
@@ -116,10 +112,17 @@ def _panel(panel: Axes, figure: CurveFigure, curves: Sequence[Curve], titled: bo
             low, high = smooth(curve.low, window), smooth(curve.high, window)
             panel.fill_between(curve.steps, low, high, color=colour, alpha=0.18, linewidth=0)
         elif window > 1:
-            panel.plot(curve.steps, curve.mean, color=colour, alpha=0.25, linewidth=0.8)
+            panel.plot(curve.steps, curve.mean, color=colour, alpha=0.25, linewidth=0.8, clip_on=False)
         marker = "o" if figure.source == "validation" or len(curve.steps) == 1 else ""
         panel.plot(
-            curve.steps, smooth(curve.mean, window), dash, color=colour, linewidth=1.8, marker=marker, markersize=3.5
+            curve.steps,
+            smooth(curve.mean, window),
+            dash,
+            color=colour,
+            linewidth=1.8,
+            marker=marker,
+            markersize=3.5,
+            clip_on=False,
         )
     if titled:
         panel.set_title(f"turn {curves[0].turn}", fontsize=10, loc="left")

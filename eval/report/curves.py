@@ -124,8 +124,13 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
 
 
 def draw_run(config: RunConfig, metrics: Path) -> list[Panels]:
-    """The curves of one run, for the page of its evaluation. Raises DataError for a log that cannot be read."""
-    group = SeedGroup("", [TrainingRun(metrics.parent, config, read_metrics(metrics), [], finished=True)])
+    """The curves of one run, for the page of its evaluation, with those of validation.jsonl beside its `metrics`.
+
+    Raises DataError for a log that cannot be read.
+    """
+    validation = metrics.parent / "validation.jsonl"
+    validated = read_metrics(validation) if validation.exists() else []
+    group = SeedGroup("", [TrainingRun(metrics.parent, config, read_metrics(metrics), validated, finished=True)])
     return [draw_curves(figure, curves, [""]) for figure, curves in drawn([group], RUN_FIGURES)]
 
 
@@ -149,7 +154,11 @@ def drawn(
                 )
                 for metric in dict.fromkeys(metrics)
             ]
-        yield from ((figure, curves) for figure, curves in variants if curves)
+        yield from (
+            (figure, curves)
+            for figure, curves in variants
+            if curves and not (figure.optional and not any(map(any, (curve.high for curve in curves))))
+        )
 
 
 def grouped(runs: Sequence[TrainingRun]) -> list[SeedGroup]:

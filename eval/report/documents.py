@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ...data.corpus import open_corpus
-from ...data.types import Document, Qrels
+from ...data.types import Document, Qrels, relevant
 from ...envs.index.open import open_index
 from ...errors import QuerylectError
 from ..environments import AllDocuments, searched_here
@@ -24,7 +24,7 @@ _BLOCK = 64 * 2**20
 
 
 def judgements(evaluation: Evaluation, dataset: str) -> Qrels | None:
-    """Grades by question, from the evaluation's TREC files or from the dataset; None if neither has them."""
+    """Grades above 0 by question, from the evaluation's TREC files or from the dataset; None if neither has them."""
     folder = evaluation.folder / "trec" / dataset
     try:
         lines = (folder / "qrels.txt").read_text(encoding="utf-8").split("\n")
@@ -48,7 +48,9 @@ def _judgements_from_dataset(evaluation: Evaluation, dataset: str) -> Qrels | No
     except QuerylectError as error:
         log.warning("which documents of %s are relevant is not shown: %s", dataset, error)
         return None
-    return split.qrels if split is not None and judgements_identity(split.qrels) in hashes else None
+    if split is None or judgements_identity(split.qrels) not in hashes:
+        return None
+    return {question: relevant(judged) for question, judged in split.qrels.items()}
 
 
 def titles(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) -> dict[str, str]:

@@ -5,11 +5,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...configs.evaluation import RAW
-from ..pages.figures import INK, SERIES, light_axes, page_style, svg_of
+from ..pages.figures import INK, SERIES, light_axes, page_style, shortened, svg_of
 from ..table import Row, Table, TableScore
 from .curve_figures import Panels
 
-_WIDTH, _ROW, _AXIS_HEIGHT = 5.6, 0.29, 0.75
+_WIDTH, _ROW, _AXIS_HEIGHT = 4.8, 0.27, 0.75
 """Inches of a panel: its width, the height of a row, and the height of the axis."""
 _MARKS = {"better": ("^", SERIES[0]), "worse": ("v", SERIES[1]), "same": ("o", INK)}
 """Distinguished by shape, not only by colour."""
@@ -44,7 +44,7 @@ def draw_table(table: Table, metric: str, baseline: str, name: str) -> Panels | 
             raw = next((score.metrics[metric] for row, score in rows if row.arm.system == RAW), None)
             if raw is not None:
                 axes.axvline(raw, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.6, zorder=1)
-            axes.set_yticks(range(len(rows)), [row.label for row, _ in rows], parse_math=False)
+            axes.set_yticks(range(len(rows)), [shortened(row.label) for row, _ in rows], parse_math=False)
             axes.set_ylim(len(rows) - 0.4, -0.6)
             axes.set_xlim(low - margin, high + margin)
             axes.set_xlabel(metric)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..pages.figures import DASHES, SERIES, Drawing, light_axes, page_style, svg_of
+from ..pages.figures import DASHES, SERIES, Drawing, light_axes, page_style, shortened, svg_of
 from ..records import EvalRecord
 
-_WIDTH, _HEIGHT = 5.6, 2.6
-"""Inches of one environment's drawing."""
+_WIDTH, _HEIGHT = 4.8, 2.2
+"""Inches of one environment's drawing, without its legend."""
+_LEGEND_LINE, _CHARACTER, _HANDLE = 0.22, 0.088, 0.55
+"""Inches of a legend's line, of a character, and of the line in front of a label with its gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,12 @@ def _sum_if_complete(counts: Sequence[int | None]) -> int | None:
     return sum(present) if len(present) == len(counts) else None
 
 
+def legend_columns(labels: Sequence[str]) -> int:
+    """How many columns of a legend fit into the drawing without running over its edge."""
+    widest = max(len(shortened(label)) for label in labels) * _CHARACTER + _HANDLE
+    return max(1, min(3, int(_WIDTH / widest)))
+
+
 def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]], name: str) -> Drawing:
     """Draw thinking and rewrites by turn in one environment, a line per system. `name` must be unique on the page."""
     parts = [("thinking", "think_mean"), ("rewrites", "rewrite_mean")]
@@ -110,7 +118,10 @@ def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]],
     last = max(turn for turns in systems.values() for turn in turns)
     descriptions: list[str] = []
     with page_style():
-        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        columns = legend_columns(list(systems))
+        figure = Figure(
+            figsize=(_WIDTH, _HEIGHT + _LEGEND_LINE * math.ceil(len(systems) / columns)), layout="constrained"
+        )
         for axes, (title, key) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
             for number, (system, turns) in enumerate(systems.items()):
                 points = [
@@ -120,8 +131,10 @@ def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]],
                     continue
                 colour, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
                 x, y = zip(*points, strict=True)
-                label = system if axes is figure.axes[0] else None
-                axes.plot(x, y, dash, color=colour, marker="o", markersize=4.5, linewidth=1.8, label=label)
+                label = shortened(system) if axes is figure.axes[0] else None
+                axes.plot(
+                    x, y, dash, color=colour, marker="o", markersize=4.5, linewidth=1.8, label=label, clip_on=False
+                )
                 descriptions.append(
                     f"{title} of {system} {', '.join(f'{mean:.1f} at turn {turn}' for turn, mean in points)}"
                 )
@@ -132,6 +145,6 @@ def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]],
             axes.set_ylim(bottom=0)
             light_axes(axes, "y")
         figure.axes[0].set_ylabel("words")
-        figure.legend(loc="outside upper left", frameon=False, ncols=3, handlelength=2.2, borderaxespad=0.2)
+        figure.legend(loc="outside upper left", frameon=False, ncols=columns, handlelength=2.2, borderaxespad=0.2)
         svg = svg_of(figure, name, f"Words by turn in {environment}: {'; '.join(descriptions)}.")
     return Drawing(environment, "Mean words of an answer by turn, over all datasets.", svg)

@@ -7,8 +7,9 @@ from ...configs.spec_files import dump_spec
 from ...provenance import versions
 from ..drift.report import maps
 from ..results import EnvironmentEntry
+from ..spec_tables import wide_table_of
 from ..table import decimal
-from ..text import explanation, html_tables
+from ..text import Page, downloads, explanation, html_tables
 from ..transfer import draw_transfer
 from . import reproduce
 from .curve_figures import draw_curves
@@ -18,7 +19,7 @@ from .lengths import Lengths, Totals, draw_lengths
 from .sources import DriftFolder, Evaluation, Material
 from .verdicts import headline, main_baseline, verdicts
 
-OF_TRAINING = ("reward", "validation", "think", "rewrite")
+OF_TRAINING = ("validation", "reward", "copy", "rewrite", "think")
 """The training curves that this page shows; the page of `write_curves` has all of them."""
 
 
@@ -38,11 +39,19 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
     spec, results, tables = evaluation.spec, evaluation.results, evaluation.tables
     outcomes = verdicts(spec, tables)
     single = [table.title for table in tables if not table.average]
-    headline_text, mood = headline([verdict for verdict in outcomes if verdict.table in single], spec)
+    headline_text, mood = headline(
+        [verdict for verdict in outcomes if verdict.table in single],
+        spec,
+        [table for table in tables if not table.average],
+    )
     figures = [
         draw_table(table, spec.metrics[0], main_baseline(spec), f"forest{number}-{index}")
         for index, table in enumerate(tables)
     ]
+    page = Page(
+        results.name, results.family, spec.metrics, tables, wide_table_of(spec, tables), results.transfer,
+        results.notes, [f"To make it again: {reproduce.of_evaluation(evaluation.folder)}"],
+    )  # fmt: skip
     matrix, leakage = results.transfer, _leakage(evaluation)
     return {
         "name": name,
@@ -51,6 +60,8 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
         "verdicts": outcomes,
         "notes": {table.title: [note for note in table.notes if note.startswith("Only ")] for table in tables},
         "explained": explanation(results.family),
+        "wide": page.wide,
+        "downloads": downloads(page),
         "tables": list(zip(html_tables(tables, spec.metrics), figures, strict=True)),
         "transfer": draw_transfer(matrix, f"transfer{number}") if matrix is not None else None,
         "places": _environment_facts(evaluation),

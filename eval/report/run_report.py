@@ -13,6 +13,7 @@ from ..provenance import Provenance
 from ..records import METRICS, RAW, TRAINED, UNTRAINED
 from ..run_table import RunTable, explanation, final_comparisons, headline
 from ..table import ALPHA, Arm
+from ..text import Download
 from .curve_figures import Panels
 from .examples import Examples
 
@@ -20,7 +21,13 @@ _LABELS = {"ndcg@10": "nDCG@10", "recall@10": "Recall@10", "mrr@10": "MRR@10"}
 
 
 def render(
-    results: RunTable, *, provenance: Provenance, drawings: Sequence[Panels], examples: Examples, created: str
+    results: RunTable,
+    *,
+    provenance: Provenance,
+    drawings: Sequence[Panels],
+    examples: Examples,
+    created: str,
+    downloads: Sequence[Download] = (),
 ) -> str:
     """The page as HTML. `created` is the time of the evaluation, as text."""
     last = {row.arm.system: row for row in results.rows}
@@ -51,6 +58,7 @@ def render(
         environment=[(name, str(value)) for name, value in flat(provenance.environment.model_dump())],
         alpha=ALPHA,
         created=created,
+        downloads=downloads,
     )
 
 

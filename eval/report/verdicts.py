@@ -46,9 +46,11 @@ def verdicts(spec: SpecConfig, tables: Sequence[Table]) -> list[TableVerdict]:
     ]
 
 
-def headline(outcomes: Sequence[TableVerdict], spec: SpecConfig) -> tuple[str, str]:
-    """The outcome in one sentence, and its mood. `outcomes`: verdicts on single datasets or parts, not averages."""
+def headline(outcomes: Sequence[TableVerdict], spec: SpecConfig, tables: Sequence[Table]) -> tuple[str, str]:
+    """The outcome in one sentence, and its mood. `outcomes` and `tables`: of single datasets or parts, not averages."""
     baseline = _phrase(main_baseline(spec))
+    if not outcomes and (only := _raw_alone(spec.metrics[0], tables)):
+        return only, "mixed"
     if not outcomes:
         return f"No system could be compared with {baseline}.", "mixed"
     beaten = sum(verdict.beaten for verdict in outcomes)
@@ -60,6 +62,26 @@ def headline(outcomes: Sequence[TableVerdict], spec: SpecConfig) -> tuple[str, s
     combinations = f"{len(outcomes)} combinations of dataset and environment"
     share = "any of" if not beaten else "all" if beaten == len(outcomes) else f"{beaten} of"
     return f"{subject} beats {baseline} in {share} {combinations}.", mood
+
+
+def _raw_alone(metric: str, tables: Sequence[Table]) -> str:
+    """The figures of the raw question where nothing else ran; "" where something else did, or nothing has a score."""
+    if any(row.arm.system != RAW for table in tables for row in table.rows):
+        return ""
+    means = [
+        (mean, f"on {table.title} in {environment}")
+        for table in tables
+        for row in table.rows
+        for environment, score in row.scores.items()
+        if score is not None and (mean := score.metrics[metric]) is not None
+    ]
+    if not means:
+        return ""
+    if len(means) == 1:
+        return f"Only the raw question was evaluated: {metric} is {means[0][0]:.3f} {means[0][1]}."
+    low, high = min(means), max(means)
+    ends = f"{low[0]:.3f} ({low[1]}) and {high[0]:.3f} ({high[1]})"
+    return f"Only the raw question was evaluated: {metric} is between {ends}."
 
 
 def _verdict(spec: SpecConfig, table: Table, environment: str) -> TableVerdict | None:

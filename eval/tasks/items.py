@@ -11,6 +11,7 @@ from pathlib import Path
 from ...configs.paper import TaskConfig
 from ...data.beir import load_beir
 from ...data.sampling import QuestionSample, draw, sampled
+from ...data.types import relevant
 from ...errors import DataError
 from .gold import Gold, read_gold
 from .metrics import normalise
@@ -85,7 +86,7 @@ def _contents(path: Path, task: TaskConfig) -> Items:
     documents = {document.id: document for document in dataset.corpus}
     split = dataset.splits["test"]
     items = [
-        Gold(question, contents=tuple(documents[document_id] for document_id in split.qrels[question.id]))
+        Gold(question, contents=tuple(documents[document_id] for document_id in relevant(split.qrels[question.id])))
         for question in split.questions
     ]
     return Items(items, 0)

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from querylect.eval.report.folder_report import write_report
@@ -108,6 +109,38 @@ def test_hostile_and_endless_text_is_only_ever_text(visit):
         assert long.locator("p").evaluate("(one) => getComputedStyle(one).direction") == "rtl"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways on a telephone"
         assert page.locator("article img, article script").count() == 0
+
+
+def test_the_tables_are_downloaded_from_the_page_itself(visit, hostile):  # noqa: F811
+    with visit() as page:
+        for name in ("tables.md", "tables.tex", "scores.csv", "comparisons.csv"):
+            with page.expect_download() as download:
+                page.get_by_role("link", name=name, exact=True).click()
+            assert download.value.suggested_filename == name
+            content = Path(download.value.path()).read_text()
+            if name != "tables.md":  # which has the notes of the folder's own file
+                assert content == (hostile / name).read_text()
+            assert "prompted, turn 2" in content
+
+
+def test_four_questions_make_a_page_of_readable_height_whose_charts_are_whole(visit):
+    outside = """[...document.querySelectorAll("svg")].flatMap((svg) => {
+        const box = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll("text, path, use")].filter((one) => !one.closest("defs, clipPath"))
+          .map((one) => one.getBoundingClientRect())
+          .filter((one) => one.left < box.left - 1 || one.right > box.right + 1
+            || one.top < box.top - 1 || one.bottom > box.bottom + 1);
+      }).length"""
+    with visit() as page:
+        assert page.locator("svg").count() >= 2
+        assert page.evaluate(outside) == 0
+        assert page.evaluate("document.documentElement.scrollHeight") < 8_000
+    with visit(width=360) as page:
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        figure = page.locator("table.wide tbody tr").first.locator("td").first
+        label = page.locator("table.wide tbody tr").first.locator("th")
+        assert label.bounding_box()["width"] < 220, "the labels leave room for the figures"
+        assert figure.bounding_box()["x"] + figure.bounding_box()["width"] <= 360
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -28,13 +28,13 @@ from ..raising import refused
 
 
 def pytrec(folder, name):
-    """Mean nDCG@10 by pytrec_eval's own parsers, a question without a line counted as 0, as trec_eval -c does."""
+    """Mean nDCG@10 by pytrec_eval's own parsers, over the questions of the run."""
     with (folder / "qrels.txt").open() as file:
         qrels = pytrec_eval.parse_qrel(file)
     with (folder / f"{name}.run").open() as file:
         run = pytrec_eval.parse_run(file)
     values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
-    return sum(value["ndcg_cut_10"] for value in values.values()) / len(qrels)
+    return sum(value["ndcg_cut_10"] for value in values.values()) / len(values)
 
 
 RANX = """

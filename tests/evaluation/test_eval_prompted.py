@@ -204,7 +204,7 @@ def test_requests_stand_side_by_side_as_far_as_concurrency_says(values, endpoint
 
 def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoint):
     endpoint.usage = False
-    folder, results, _ = carry_out(values)
+    folder, results, _ = carry_out({**values, "costs": True})
     assert {(one.tokens, one.prompt_tokens) for one in rows_of(folder)} == {(None, None)}
     cost = row(results, "asked", 2)["costs"]
     assert (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (None, None, 2)

@@ -28,10 +28,10 @@ VOID = {"meta", "link", "img", "br", "hr", "input"}
 def metrics(steps=30, turns=(1, 2)):
     rows = []
     for step in range(1, steps + 1):
-        row = {"step": step, "entropy": 2.0 / step, "seconds/generate": 5.0, "seconds/update": 3.0}
+        row = {"step": step, "entropy": 2.0 / step, "seconds/step": 8.0}
         for turn in turns:
             row |= {f"reward/turn{turn}": 0.01 * step * turn, f"think_tokens/turn{turn}": 20 + step}
-            row |= {f"rewrite_tokens/turn{turn}": 8, f"zero_variance/turn{turn}": 0.5}
+            row |= {f"rewrite_tokens/turn{turn}": 8, f"zero_variance/turn{turn}": 0.5, f"copy/turn{turn}": 0.1}
         rows.append(row)
     return rows
 
@@ -44,7 +44,14 @@ def draw(folder, rows):
 
 @pytest.fixture
 def drawings(tmp_path):
+    (tmp_path / "validation.jsonl").write_text('{"step": 0, "ndcg/turn2": 0.2}\n{"step": 30, "ndcg/turn2": 0.4}\n')
     return draw(tmp_path, metrics())
+
+
+def test_a_run_shows_its_validation_and_no_length_of_thinking_where_nothing_is_thought(drawings, tmp_path):
+    assert drawings[0].caption == "turn 2 0.2 → 0.4."
+    silent = [{**row, "think_tokens/turn1": 0.0, "think_tokens/turn2": 0.0} for row in metrics()]
+    assert {one.title for one in drawings} - {one.title for one in draw(tmp_path, silent)} == {"Length of thinking"}
 
 
 def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("trained", 1), ("trained", 2))):
@@ -249,6 +256,13 @@ def test_without_a_trained_policy_the_page_has_no_column_for_it():
     assert "Training" not in read.text
 
 
+def test_a_page_of_the_raw_question_alone_says_what_it_reaches():
+    rows = [one for one in records() if one.system == "raw"]
+    read = Reader(page(rows))
+    mean = sum(one.metrics["ndcg@10"] for one in rows) / len(rows)
+    assert f"Only the raw question was evaluated: nDCG@10 is {mean:.3f}." in "".join(read.text)
+
+
 def test_a_page_where_nothing_could_be_scored_still_renders():
     rows = [
         EvalRecord("raw", 0, "q", "t", "", ("t",), (), dict.fromkeys(("ndcg@10", "recall@10", "mrr@10")), 0, 0, 1, True)
@@ -258,13 +272,14 @@ def test_a_page_where_nothing_could_be_scored_still_renders():
 
 def test_every_drawing_is_xml_with_prefixed_ids_and_page_colours(drawings):
     assert [(drawing.title, len(drawing.svgs)) for drawing in drawings] == [
+        ("Validation, greedy", 1),
         ("Reward", 2),
-        ("Length of thinking", 2),
+        ("Rewrites that repeat the question or a turn", 2),
         ("Length of rewrites", 2),
+        ("Length of thinking", 2),
         ("Entropy", 1),
         ("Groups without signal", 2),
-        ("Time of generation", 1),
-        ("Time of the update", 1),
+        ("Time of a step", 1),
     ]
     for drawing in drawings:
         for svg in drawing.svgs:
@@ -279,7 +294,7 @@ def test_every_drawing_is_xml_with_prefixed_ids_and_page_colours(drawings):
 
 
 def test_drawings_are_the_same_every_time(drawings, tmp_path):
-    assert draw(tmp_path, metrics()) == drawings
+    assert draw(tmp_path, metrics()) == drawings, "validation.jsonl of the fixture stands in the same folder"
 
 
 def test_missing_and_null_values_are_left_out(tmp_path):

@@ -1,6 +1,7 @@
 """A whole evaluation on a small made-up environment, and what it refuses."""
 
 import json
+from csv import DictReader
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,11 +163,9 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     report = run(tmp_path / "out")
     assert report == tmp_path / "out" / "report.html"
     assert sorted(path.name for path in report.parent.iterdir()) == [
-        "cells",
-        "eval.jsonl",
-        "report.html",
-        "results.json",
-    ]
+        "cells", "comparisons.csv", "eval.jsonl", "report.html", "results.json", "scores.csv", "tables.md",
+        "tables.tex",
+    ]  # fmt: skip
     rows = read_records(report.parent / "eval.jsonl")
     assert len(rows) == 20 * (5 + 3)
     results = json.loads((report.parent / "results.json").read_text())
@@ -193,6 +192,13 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
         "First titles."
     )
     assert results["headline"] in report.read_text()
+    scores = list(DictReader((report.parent / "scores.csv").open()))
+    found = {(row["system"], int(row["turn"])): float(row["mean"]) for row in scores if row["metric"] == "ndcg@10"}
+    assert found == means
+    assert {row["dataset"] for row in scores} == {results["provenance"]["environment"]["name"]}
+    tested = list(DictReader((report.parent / "comparisons.csv").open()))
+    assert [float(row["p_holm"]) for row in tested] == [row["p_holm"] for row in results["comparisons"]]
+    assert "Trained, turn 2 & \\textbf{0.750}$^{\\dagger}$$^{\\ddagger}$" in (report.parent / "tables.tex").read_text()
     assert results["provenance"]["environment"]["index_hash"] == "a" * 64
 
 

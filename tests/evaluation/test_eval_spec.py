@@ -1,12 +1,14 @@
 """Plans carried out with real models, indexes and services: killed, changed, cut, and with parts that fail."""
 
 import json
+import shlex
 import shutil
 import time
 from pathlib import Path
 
 import pytest
 import pytrec_eval
+from querylect.cli import main
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.trust import note_own_run
 from querylect.configs.yaml12 import write_yaml
@@ -98,8 +100,8 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, a
     assert incomplete is None
     assert asked == {"prompts": 10, "loads": 1}
     assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
-        "cells", "plan.yaml", "questions", "results.json", "tables.csv", "tables.html", "tables.md", "tables.tex",
-        "trec",
+        "cells", "comparisons.csv", "plan.yaml", "questions", "results.json", "scores.csv", "tables.html", "tables.md",
+        "tables.tex", "trec",
     ]  # fmt: skip
     rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
     assert [(row.question_id, row.turn) for row in rows[:3]] == [("t-head", 1), ("t-head", 2), ("t-sugar", 1)]
@@ -125,6 +127,67 @@ def test_trec_files_are_worth_to_pytrec_eval_what_the_table_says(values):
         found = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
         total = sum(row["ndcg_cut_10"] for row in found.values()) / len(qrels)
         assert total == pytest.approx(score(results, system, turn)["metrics"]["ndcg@10"], abs=1e-9)
+
+
+def test_metrics_by_name_are_those_of_pytrec_eval_on_the_exported_files(values, tmp_path):
+    """With grade 2 as the least relevant one, a kept grade 0, and a question that finds nothing."""
+    corpus = [Document(name, "", text) for name, text in TEXTS.items()]
+    questions = [Question("q1", "headache migraine"), Question("q2", "blood"), Question("q3", "xyzzy")]
+    qrels = {"q1": {"aspirin": 1, "triptan": 2, "statin": 0}, "q2": {"statin": 2, "insulin": 0}, "q3": {"citrus": 3}}
+    graded = Dataset("graded", corpus, {"test": Split(questions, qrels)}, relevance_level=2)
+    save_beir(graded, tmp_path / "graded")
+    theirs = {"ndcg@10": "ndcg_cut.10", "map": "map", "map@1": "map_cut.1", "p@2": "P.2", "r-precision": "Rprec"}
+    theirs |= {"success@1": "success.1", "mrr": "recip_rank", "recall@1": "recall.1"}
+    folder, results, _ = carry_out(
+        values,
+        datasets={"graded": {"kind": "beir", "path": str(tmp_path / "graded")}},
+        environments={"bm25": {}},
+        systems={},
+        metrics=[*theirs, "judged@10"],
+    )
+    trec = folder / "trec" / "graded"
+    with (trec / "qrels.txt").open() as judged, (trec / "bm25.raw.run").open() as ranked:
+        exported, run = pytrec_eval.parse_qrel(judged), pytrec_eval.parse_run(ranked)
+    assert exported == qrels
+    found = pytrec_eval.RelevanceEvaluator(exported, set(theirs.values()), relevance_level=2).evaluate(run)
+    assert found.keys() == qrels.keys(), "trec_eval averages over the questions of the run, without -c too"
+    measured = score(results, "raw", 0)["metrics"]
+    for name, of_library in theirs.items():
+        mean = sum(values[of_library.replace(".", "_")] for values in found.values()) / len(found)
+        assert measured[name] == pytest.approx(mean, abs=1e-9), name
+    assert measured["judged@10"] == pytest.approx((1 + 1 + 0) / 3)
+    assert json.loads((trec / "export.json").read_text())["relevance_level"] == 2
+    page = (folder / "tables.md").read_text()
+    assert "graded: binary metrics count grades of 2 or more." in page
+    assert "map and r-precision: of rankings 10 deep" in page
+
+
+def test_the_documented_commands_give_another_metric_and_costs_without_asking_again(
+    values, asked, tmp_path, monkeypatch, capsys
+):
+    """The commands and the lines of Python in docs/evaluation.md, in the section Tables."""
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    section = page.partition("### Tables")[2].partition("**Averages.**")[0]
+    lines = [line for line in section.splitlines() if line.startswith("    querylect eval")]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(write_yaml({**values, "name": "transfer", "output": "evaluations"}))
+    captions = []
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert not ended.value.code
+        table = (tmp_path / "evaluations" / "transfer" / "tables.md").read_text()
+        captions.append(next(line for line in table.splitlines() if "on the test split of" in line))
+    assert asked == {"prompts": 10, "loads": 1}
+    assert [caption.partition(" ")[0] for caption in captions] == ["nDCG@10", "Recall@10", "nDCG@10"]
+    assert "costs are means per question" in captions[2]
+    assert "LLM calls" in (tmp_path / "evaluations" / "transfer" / "tables.tex").read_text()
+    capsys.readouterr()
+    program = section.partition("    import pandas")[2].partition("\n\n")[0]
+    exec("import pandas" + program.replace("\n    ", "\n"), {})
+    assert "prompted, turn 2" in capsys.readouterr().out
 
 
 def test_a_changed_plan_asks_only_what_changed(values, asked):

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -117,6 +118,20 @@ def test_judgements_are_shown_only_where_the_owner_says_so(service, caplog):
     assert unknown.status_code == 404
     assert "/page/" not in schema
     assert "env.playground is on" in caplog.text
+
+
+def test_a_document_of_grade_0_is_not_shown_as_relevant(small_environment, run_app, tmp_path):
+    folder = shutil.copytree(small_environment.dataset.path, tmp_path / "data")
+    with (folder / "qrels" / "test.tsv").open("a") as judgements:
+        judgements.write("q-head\tstatin\t0\n")
+    dataset = small_environment.dataset.model_copy(update={"path": str(folder)})
+    config = small_environment.model_copy(update={"dataset": dataset, "playground": True})
+    environment = Environment.open(config)
+    assert environment.judgements("q-head") == {"triptan": 2, "aspirin": 1, "statin": 0}
+    assert environment.settings_hash != Environment.open(small_environment).settings_hash
+    with run_app(create_app(environment, config)) as url:
+        told = httpx.get(f"{url}/page/judgements", params={"question_id": "q-head"}, trust_env=False).json()
+    assert [document["id"] for document in told["relevant"]] == ["triptan", "aspirin"]
 
 
 def test_the_child_that_serves_a_training_never_shows_a_judgement(small_environment):

@@ -69,7 +69,7 @@ def test_overrides_reach_what_the_plan_names(path):
         ("environments.bm25.env.retreiver=x", "unknown-setting", ["environments.bm25.env.retriever?"]),
         ("bootstrp=1", "unknown-setting", ["bootstrap?"]),
         ("metrics=[ndcg@100]", "invalid-setting", ["100 documents", "depth is 10"]),
-        ("metrics=[map]", "invalid-setting", ["metric 'map'"]),
+        ("metrics=[err@10]", "invalid-setting", ["metric 'err@10'", "r-precision"]),
         ("metrics=[mrr, mrr]", "invalid-setting", ["metrics ['mrr', 'mrr']"]),
         ("baselines=[nobody]", "invalid-setting", ["baselines", "'nobody'", "raw, first_titles, rm3, weighted_words"]),
         ("parts=[three]", "invalid-setting", ["parts", "'three'", "one, two"]),
@@ -125,6 +125,23 @@ def test_flags_that_make_no_plan_are_told():
     for nothing in ({"datasets": []}, {"retrievers": []}):
         with refused(ConfigError, "nothing-to-evaluate", "--dataset", "--retriever"):
             flags(**nothing)
+
+
+def test_systems_that_write_passages_have_room_unless_tokens_are_set():
+    systems = {
+        "passage": {"rewriter": {"name": "hyde"}},
+        "short": {"rewriter": {"name": "hyde"}, "rollout": {"max_new_tokens": 40}},
+        "keywords": {"rewriter": {"name": "explore"}},
+        "shown": {"rewriter": {"name": "query2doc"}, "rollout": {"documents": 3}},
+    }
+    values = {"datasets": {"a": None}, "environments": {"x": {}}, "systems": systems, "training_free": []}
+    plan = SpecConfig.model_validate(values)
+    tokens = {name: (system.rollout or plan.rollout).max_new_tokens for name, system in plan.systems.items()}
+    assert tokens == {"passage": 256, "short": 40, "keywords": 64, "shown": 256}
+    assert plan.systems["shown"].rollout.documents == 3
+    assert SpecConfig.model_validate(plan.model_dump()) == plan, "the written plan is the same evaluation"
+    fixed = SpecConfig.model_validate({**values, "rollout": {"max_new_tokens": 32}})
+    assert fixed.systems["passage"].rollout is None
 
 
 def test_a_prepared_dataset_and_ragbench_have_parts():

@@ -2,10 +2,13 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from querylect.configs.environment import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
+from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError, StorageError
 
@@ -103,15 +106,25 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(folder):
         load_beir(folder, splits=[])
 
 
-def test_grades_of_zero_and_less_are_dropped_and_their_questions_skipped_counted_and_said(folder):
-    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\nq1\tnowhere\t-1\nq2\td2\t1\n")
+def test_grades_of_zero_and_less_are_kept_and_questions_with_nothing_else_skipped_and_counted(folder, tmp_path):
+    rows = "q1\td1\t0\nq1\tnowhere\t-1\nq2\td2\t1\nq2\td1\t0\nnobody\td1\t0\n"
+    (folder / "qrels" / "test.tsv").write_text(HEADER + rows)
     dataset = load_beir(folder)
-    assert dataset.splits["test"].qrels == {"q2": {"d2": 1}}
+    assert dataset.splits["test"].qrels == {"q2": {"d2": 1, "d1": 0}}
+    assert dataset.splits["test"].relevant == 1
+    save_beir(dataset, tmp_path / "again")
+    assert load_beir(tmp_path / "again").splits["test"].qrels == dataset.splits["test"].qrels
     assert [question.id for question in dataset.splits["test"].questions] == ["q2"]
-    assert dataset.notes == (
-        "set, test: 2 judgements of grade 0 or less are dropped (not relevant).",
-        "set: 1 of 2 questions have no relevant document in test and are skipped.",
-    )
+    assert dataset.notes == ("set: 1 of 2 questions have no relevant document in test and are skipped.",)
+
+
+def test_the_relevance_level_is_kept_in_meta_json(folder, tmp_path):
+    assert load_beir(folder).relevance_level == 1
+    save_beir(replace(load_beir(folder), relevance_level=2), tmp_path / "again")
+    assert load_beir(tmp_path / "again").relevance_level == 2
+    assert load_dataset(DatasetConfig(kind="beir", path=str(folder), relevance_level=3)).relevance_level == 3
+    (folder / "meta.json").write_text('{"relevance_level": 0}')
+    refuses(folder, "invalid-field", "relevance_level", "0")
 
 
 def test_a_split_without_any_relevant_document_is_refused(folder):

@@ -62,8 +62,8 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
     dataset = read(write(tmp_path, rows))
     assert [d.text for d in dataset.corpus] == ["Cover page", tricky, "Outlook", "Other filing", "Held out chunk"]
     assert grades(dataset) == {
-        "Did revenue rise?": {tricky: 2, "Outlook": 2, "Other filing": 1},
-        "Is there a dividend?": {"Cover page": 1},
+        "Did revenue rise?": {"Cover page": 0, tricky: 2, "Outlook": 2, "Other filing": 1},
+        "Is there a dividend?": {"Cover page": 1, "Outlook": 0},
     }
     assert [note for note in dataset.notes if "two grades" in note or "no grades" in note or "skipped" in note] == [
         "finagentbench/chunks: 1 rows have no grades: their candidates are in the corpus, nothing is asked.",
@@ -118,4 +118,5 @@ def test_the_real_rows_are_read(realdata):
     assert len(dataset.splits["test"].questions) == len(lines) == 20
     first = json.loads(lines[0])["qrel"]
     mine = next(iter(grades(dataset).values()))
-    assert mine == {"Earnings": first["4"]}
+    assert {name: grade for name, grade in mine.items() if grade} == {"Earnings": first["4"]}
+    assert len(mine) == 5

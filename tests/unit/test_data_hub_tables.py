@@ -72,7 +72,7 @@ def test_every_published_form_gives_the_same_dataset(tmp_path, write):
     dataset = read(tmp_path / "tiny")
     assert [(d.id, d.title, d.text) for d in dataset.corpus] == [("d1", "Head", "aspirin"), ("d2", "", "insulin")]
     assert [question.text for question in dataset.splits["test"].questions] == ["what helps?", "sugar?"]
-    assert dataset.splits["test"].qrels == {"q1": {"d1": 2}, "q2": {"d2": 1}}
+    assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}}
     assert dataset.name == "tiny"
 
 

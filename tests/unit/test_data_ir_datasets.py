@@ -33,7 +33,8 @@ def library(tmp_path, monkeypatch):
     documents = TsvDocs(File("docs.tsv", "d1\taspirin relieves headache\nd2\tinsulin\n"))
     questions = TsvQueries(File("queries.tsv", "q1\twhat helps?\nq2\tsugar?\n"))
     qrels = {
-        "tiny/test": "q1 0 d1 2\nq1 0 d2 0\nq1 0 gone 1\n",
+        "tiny/test": "q1 0 d1 2\nq1 0 d2 0\nq1 0 gone 1\nq1 0 gone-too 0\n",
+        "msmarco-passage/trec-dl-1900/judged": "q1 0 d1 2\n",
         "tiny/dev": "q2 0 d2 1\n",
         "tiny/lost": "q2 0 gone 1\n",
     }
@@ -57,13 +58,18 @@ def test_an_id_with_judgements_is_a_split(library):
         ("d1", "aspirin relieves headache"),
         ("d2", "insulin"),
     ]
-    assert dataset.splits["test"].qrels == {"q1": {"d1": 2}}
+    assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "d2": 0}}
     assert dataset.name == "tiny"
     assert [question.text for question in dataset.splits["test"].questions] == ["what helps?"]
     assert any(
         "1 judged documents, 'gone' among them, are not in the corpus and are dropped" in n for n in dataset.notes
     )
     assert list(read("tiny/dev").splits) == ["validation"]
+
+
+def test_binary_metrics_count_grade_2_for_trec_dl_passages_only(library):
+    assert read("msmarco-passage/trec-dl-1900/judged").relevance_level == 2
+    assert read("tiny/test").relevance_level == 1
 
 
 def test_an_id_without_judgements_stands_for_its_splits(library):

@@ -57,6 +57,19 @@ def test_passages_stand_once_and_judgements_follow(folders, tmp_path):
     assert (merged.name, merged.licence) == ("merged", "wiki: CC0; pairs: not stated")
 
 
+def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(folders, tmp_path):
+    judged = {"1": {"1": 3, "2": 0, "absent": 0}}
+    others = {"test": Split((DOG,), judged)}
+    save_beir(Dataset("graded", PAIRS.corpus, others, relevance_level=2), tmp_path / "graded")
+    graded = MergeSource("graded", tmp_path / "graded")
+    assert merge([folders[0], graded], tmp_path / "alone", ["graded"])["relevance_level"] == 2
+    alone = load_beir(tmp_path / "alone")
+    assert alone.relevance_level == 2
+    assert alone.splits["test"].qrels == {"1": {"wiki/1": 3, "graded/2": 0}}
+    with refused(DataError, "other-relevance-levels", "1 in wiki", "2 in graded"):
+        merge([folders[0], graded], tmp_path / "both")
+
+
 def test_the_other_order_keeps_the_other_copy(folders, tmp_path):
     merge(folders[::-1], tmp_path / "merged", name="both")
     merged = load_beir(tmp_path / "merged")

@@ -2,8 +2,11 @@
 
 import math
 import re
+from dataclasses import replace
+from io import StringIO
 
 import numpy as np
+import pandas
 import pytest
 import pytrec_eval
 from hypothesis import given
@@ -12,12 +15,14 @@ from querylect.configs.evaluation import SpecConfig
 from querylect.envs.environment import RankedHit
 from querylect.envs.trec import falling
 from querylect.eval import tabulate as under_test
+from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
-from querylect.eval.spec_tables import spec_of_tables
+from querylect.eval.report.verdicts import headline
+from querylect.eval.spec_tables import spec_of_tables, wide_table_of
 from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
-from querylect.eval.text import Page, html, latex, markdown
+from querylect.eval.text import Page, html, latex, markdown, transfer_latex
 from querylect.eval.transfer import draw_transfer, transfer
 from querylect.rewards.metrics import measure
 
@@ -38,7 +43,7 @@ def plan(**changes):
 
 
 def tabulate(settings, title, parts):
-    return under_test.tabulate(spec_of_tables(settings), title, parts)
+    return under_test.tabulate(spec_of_tables(settings), title, parts, dataset="" if len(parts) > 1 else title)
 
 
 def record(question, value, turn=0, sample=0, **costs):
@@ -64,7 +69,9 @@ def part(title, **columns):
 
 
 def page(tables, matrix=None, settings=None):
-    return Page("a <plan> & more", "Family.", (settings or plan()).metrics, tables, matrix, ["note_1"], ["about"])
+    settings = settings or plan()
+    wide = wide_table_of(settings, tables)
+    return Page("a <plan> & more", "Family.", settings.metrics, tables, wide, matrix, ["note_1"], ["about"])
 
 
 def test_a_table_by_hand():
@@ -257,29 +264,177 @@ def test_there_is_no_matrix_of_policies_with_one_school(matrix):
     assert transfer(table, "ndcg@10", {"trained": "bm25"}) is None
 
 
-def test_the_three_forms_say_the_same(matrix):
+def nine_datasets(settings, environments=("bm25",)):
+    """Tables of nine datasets and their average; the prompted system lacks the last one."""
+    parts = []
+    for number in range(9):
+        columns = {}
+        for environment in environments:
+            columns[f"{environment}_raw"] = [0.1 * number] * 30
+            columns[f"{environment}_trained1"] = [0.05 * number + 0.2] * 30
+            columns |= {f"{environment}_prompted1": [0.5] * 30} if number < 8 else {}
+        parts.append(part(f"set_{number}", **columns))
+    tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
+    return [*tables, tabulate(settings, "Average", [(1 / 9, one) for one in parts])]
+
+
+def cells_of(text, form):
+    """Rows of cells without markup; a bold one begins with *."""
+    if form is markdown:
+        rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+        found = [[re.sub(r"\*\*(.*)\*\*", r"*\1", cell.strip()) for cell in row] for row in rows]
+    elif form is latex:
+        rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
+        found = [[re.sub(r"\\textbf\{(.*?)\}", r"*\1", cell) for cell in row] for row in rows]
+        marks = {
+            r"$^{\dagger}$": "†",
+            r"$^{\ddagger}$": "‡",
+            r"$^{\downarrow}$": "↓",
+            r"$^{\Downarrow}$": "⇓",
+            "--": "–",
+        }
+        for old, new in marks.items():
+            found = [[cell.replace(old, new).replace("\\_", "_") for cell in row] for row in found]
+    else:
+        table = text[text.index("<table") : text.index("</table>")]
+        rows = [
+            re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+        ]
+        found = [[re.sub(r"<strong>(.*)</strong>", r"*\1", cell) for cell in row] for row in rows]
+    return [row[1:] for row in found]
+
+
+def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
+    settings = plan(datasets={f"set_{number}": None for number in range(9)}, systems={"prompted": {}, "trained": {}})
+    tables = nine_datasets(settings)
+    said = page(tables, settings=settings)
+    tex = latex(said.wide, "nine")
+    assert len(re.findall(r"\\begin\{table\*?\}", tex)) == len(re.findall(r"\\end\{table\*?\}", tex)) == 1
+    assert tex.count(r"\begin{tabular}{l" + "r" * 10 + "}") == tex.count(r"\caption{") == 1
+    assert tex.count("{") == tex.count("}")
+    assert {line.count(" & ") for line in tex.splitlines() if line.endswith(r"\\")} == {10}
+    figures = cells_of(tex, latex)
+    assert figures[0] == [*(f"set_{number}" for number in range(9)), "mean"]
+    assert figures[1][:5] == ["0.000", "0.100", "0.200", "0.300", "0.400"]
+    assert figures[1][8:] == ["*0.800", "*0.400"]
+    assert (figures[2][0], figures[2][8:]) == ("*0.500†", ["–", "–"])
+    assert figures[3][0] == "0.200†"
+    assert cells_of(html(said, None), html) == figures
+    assert cells_of(markdown(said), markdown)[: len(figures)] == figures
+    assert said.wide.caption == (
+        "nDCG@10 on the test split of 9 datasets with bm25; bold: the best of a column; †: significantly better than "
+        "the raw question, ↓: significantly worse (paired permutation tests, Holm-corrected, p < 0.05)."
+    )
+
+
+def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
+    settings = plan(systems={"prompted": {}, "trained": {}}, costs=True)
+    values = {"bm25_raw": [0.5] * 3, "minilm_raw": [0.25] * 3, "bm25_prompted1": [0.25] * 3}
+    parts = [part(name, **values) for name in ("one", "two")]
+    tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
+    wide = wide_table_of(settings, [*tables, tabulate(settings, "Average", [(0.5, one) for one in parts])])
+    assert wide.groups == [("bm25", 3), ("minilm", 3)]
+    assert wide.head[:6] == ["one", "two", "mean"] * 2
+    assert wide.head[6:] == ["LLM calls", "tokens read", "tokens written", "retrievals", "seconds"]
+    assert [cell.value for cell in wide.rows[1][1]] == ["0.250"] * 3 + ["–"] * 3 + ["1", "7", "5.0", "1.00", "0.000"]
+    tex = latex(wide, "x")
+    assert r" & \multicolumn{3}{c}{bm25} & \multicolumn{3}{c}{minilm} & & & & & \\" in tex
+    assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-7}" in tex
+    assert wide.flat_head[2:5] == ["mean · bm25", "one · minilm", "two · minilm"]
+    assert wide_table_of(plan(), tables[:1]).head == ["bm25", "minilm"]
+
+
+def test_a_warning_names_prompted_systems_that_are_often_cut_and_no_trained_one():
+    settings = plan(systems={"prompted": {}, "trained": {"run": "runs/x"}})
+
+    def cut(share, turn=1):
+        rows = [replace(record(f"q{n}", 0.5, turn), cut=n < 10 * share) for n in range(10)]
+        return answers_of([row.question_id for row in rows], rows, 1)[turn]
+
+    def notes(share):
+        found = {(Arm(name, 1), "bm25"): cut(share) for name in ("prompted", "trained")}
+        table = tabulate(settings, "one", [(1.0, QuestionSet("one", found))])
+        return [note.partition(":")[0] for note in table.notes if "20.0% of its answers were cut" in note]
+
+    assert notes(0.2) == ["prompted in bm25"]
+    assert notes(0.0) == []
+
+
+def test_parts_have_no_column_and_their_average_has_one():
+    settings = plan(datasets={"rag": None, "two": None})
+    covid, tech = part("rag: covid", bm25_raw=[1.0] * 3), part("rag: tech", bm25_raw=[0.5] * 3)
+    rag = under_test.tabulate(spec_of_tables(settings), "rag", [(0.5, covid), (0.5, tech)], dataset="rag")
+    whole = under_test.tabulate(spec_of_tables(settings), "rag: covid", [(1.0, covid)], dataset="rag", part="covid")
+    wide = wide_table_of(settings, [whole, rag])
+    assert (wide.head, [cell.value for cell in wide.rows[0][1]]) == (["rag"], ["0.750"])
+
+
+def test_scores_and_comparisons_as_csv_hold_every_figure():
+    settings = plan(systems={"prompted": {}, "trained": {}}, metrics=["ndcg@10"])
+    values = {"bm25_raw": [0.0, 0.5] * 20, "bm25_prompted1": [0.5, 1.0] * 20}
+    parts = [part("one", **values), part("two", **values)]
+    tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
+    tables.append(tabulate(settings, "Average", [(0.5, one) for one in parts]))
+    scores = pandas.read_csv(StringIO(scores_csv(tables)), keep_default_na=False)
+    ndcg = scores[scores.metric == "ndcg@10"]
+    assert list(ndcg.dataset) == ["one", "one", "two", "two", "mean", "mean"]
+    prompted = ndcg[(ndcg.dataset == "one") & (ndcg.system == "prompted")].iloc[0]
+    assert (float(prompted["mean"]), prompted.n, prompted.marks, prompted.turn) == (0.75, 40, "†", 1)
+    low, high = bootstrap_ci(parts[0].answers[ONE, "bm25"].scored("ndcg@10"), 200, 0)
+    assert (float(prompted.low), float(prompted.high)) == (pytest.approx(low), pytest.approx(high))
+    assert set(scores[scores.system == "prompted"].metric) == {
+        "ndcg@10", "in format", "ndcg@10 with fall-back",
+    }  # fmt: skip
+    compared = pandas.read_csv(StringIO(comparisons_csv(tables, "ndcg@10")), keep_default_na=False)
+    assert list(compared.dataset) == ["one", "two", "mean"]
+    (first, expected) = compared.iloc[0], tables[0].comparisons[0]
+    assert (first.difference, first.wins, first.ties, first.losses) == (0.5, 40, 0, 0)
+    assert (first.p, first.p_holm, first.low, first.high) == (
+        expected.test.p, expected.p_holm, expected.test.low, expected.test.high,
+    )  # fmt: skip
+    assert (first.system, first.against, bool(first.significant)) == ("prompted", "raw", True)
+
+
+def test_every_metric_has_an_interval():
+    rows = [
+        EvalRecord("?", 0, f"q{n}", "?", "", (), (), {"ndcg@10": n / 9, "map": n % 2}, 0, 0, 1, True) for n in range(10)
+    ]
+    found = answers_of([row.question_id for row in rows], rows, 1)[0]
+    settings = plan(metrics=["ndcg@10", "map"])
+    (row,) = tabulate(settings, "one", [(1.0, QuestionSet("one", {(RAW, "bm25"): found}))]).rows
+    intervals = row.scores["bm25"].intervals
+    assert intervals["map"] == bootstrap_ci(found.scored("map"), 200, 0)
+    assert (row.scores["bm25"].low, row.scores["bm25"].high) == intervals["ndcg@10"]
+
+
+def test_a_headline_says_what_the_raw_question_reaches_where_nothing_else_ran():
+    one = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
+    two = tabulate(plan(), "two", [(1.0, part("two", bm25_raw=[0.25] * 3))])
+    said, mood = headline([], plan(), [one])
+    assert (said, mood) == ("Only the raw question was evaluated: ndcg@10 is 0.500 on one in bm25.", "mixed")
+    said, _ = headline([], plan(), [one, two])
+    assert "between 0.250 (on two in bm25) and 0.500 (on one in bm25)" in said
+    lost = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3, bm25_prompted1=[None] * 3))])
+    assert headline([], plan(), [lost])[0] == "No system could be compared with the raw question."
+
+
+def test_the_transfer_matrix_is_the_same_in_every_form(matrix):
     table, found = matrix
     said = page([table], found)
-    plain, tex, web = markdown(said), latex(said), html(said, draw_transfer(found))
-    assert "| raw question | 0.250 | 0.500 | 0 | 7 | 0.0 | 1.00 | 0.000 | 100.0% |" in plain
-    assert r"raw question & 0.250 & 0.500 & 0 & 7 & 0.0 & 1.00 & 0.000 & 100.0\% \\" in tex
-    assert "| prompted, turn 1 | **0.750** |" in plain
-    assert r"prompted, turn 1 & \textbf{0.750} &" in tex
-    assert re.search(r"<strong>0\.750</strong>", web)
+    plain, web = markdown(said), html(said, draw_transfer(found))
     assert "| prompted (bm25) | **0.750 (+0.500)** | 0.250 (−0.250) |" in plain
-    assert r"prompted (bm25) & \textbf{0.750 (+0.500)} & 0.250 ($-$0.250) \\" in tex
+    assert r"prompted (bm25) & \textbf{0.750 (+0.500)} & 0.250 ($-$0.250) \\" in transfer_latex(found)
     assert "a &lt;plan&gt; &amp; more" in web
-    assert r"% note_1" in tex
     assert web.count("<svg") == 1
 
 
 def test_latex_marks_are_commands():
     table = tabulate(plan(), "a_b & 1%", [(1.0, part("x", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30))])
-    tex = latex(page([table]))
+    tex = latex(wide_table_of(plan(), [table]), "x")
     assert r"\textbf{0.500}$^{\dagger}$" in tex
-    assert r"\caption{a\_b \& 1\%: " in tex
+    assert r" & a\_b \& 1\% \\" in tex
     assert "†" not in tex
-    assert tex.count(r"\begin{tabular}{l" + "r" * 7 + "}") == 1
+    assert "p $<$ 0.05" in tex
 
 
 def test_a_column_of_one_figure_has_no_best(matrix):

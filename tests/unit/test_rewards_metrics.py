@@ -18,24 +18,32 @@ KS = (1, 3, 5, 10, 100)
 EXACT = 1e-12
 
 
-def assert_as_trec_eval(rankings, qrels):
+def assert_as_trec_eval(rankings, qrels, level=1):
     """Every metric at every k equals pytrec_eval's; the rankings are given to it as strictly falling scores."""
-    wanted = {f"{name}.{','.join(map(str, KS))}" for name in ("ndcg_cut", "recall")} | {"ndcg", "recip_rank"}
+    depths = ",".join(map(str, KS))
+    wanted = {f"{name}.{depths}" for name in ("ndcg_cut", "recall", "map_cut", "P", "success")}
+    wanted |= {"ndcg", "recip_rank", "map", "Rprec"}
     run = {
         question: {document: float(len(ranking) - place) for place, document in enumerate(ranking)}
         for question, ranking in rankings.items()
     }
-    expected = pytrec_eval.RelevanceEvaluator(qrels, wanted).evaluate(run)
+    expected = pytrec_eval.RelevanceEvaluator(qrels, wanted, relevance_level=level).evaluate(run)
     assert expected.keys() == rankings.keys()
+
+    def value(name):
+        return measure(name, relevance_level=level)(ranking, judged)
+
     for question, ranking in rankings.items():
         judged, theirs = qrels[question], expected[question]
         assert ndcg(ranking, judged, k=None) == pytest.approx(theirs["ndcg"], abs=EXACT)
-        assert measure("mrr")(ranking, judged) == pytest.approx(theirs["recip_rank"], abs=EXACT)
+        for name, of_library in {"mrr": "recip_rank", "map": "map", "r-precision": "Rprec"}.items():
+            assert value(name) == pytest.approx(theirs[of_library], abs=EXACT), name
+        names = {"ndcg": "ndcg_cut", "recall": "recall", "map": "map_cut", "p": "P", "success": "success"}
         for k in KS:
-            assert measure(f"ndcg@{k}")(ranking, judged) == pytest.approx(theirs[f"ndcg_cut_{k}"], abs=EXACT)
-            assert measure(f"recall@{k}")(ranking, judged) == pytest.approx(theirs[f"recall_{k}"], abs=EXACT)
+            for name, of_library in names.items():
+                assert value(f"{name}@{k}") == pytest.approx(theirs[f"{of_library}_{k}"], abs=EXACT), (name, k)
             reciprocal = theirs["recip_rank"] if theirs["recip_rank"] * k >= 1 - EXACT else 0.0
-            assert measure(f"mrr@{k}")(ranking, judged) == pytest.approx(reciprocal, abs=EXACT)
+            assert value(f"mrr@{k}") == pytest.approx(reciprocal, abs=EXACT)
 
 
 def test_equal_to_trec_eval_on_random_graded_runs():
@@ -48,15 +56,18 @@ def test_equal_to_trec_eval_on_random_graded_runs():
         qrels[question] = {str(document): int(random.integers(0, 5)) for document in judged}
         ranked = random.choice(names, size=random.integers(1, len(names) + 1), replace=False)
         rankings[question] = [str(document) for document in ranked]
-    assert_as_trec_eval(rankings, qrels)
+    for level in (1, 2, 4):
+        assert_as_trec_eval(rankings, qrels, level)
 
 
 @given(
     st.lists(st.integers(0, 30), min_size=1, unique=True),
-    st.dictionaries(st.integers(0, 30), st.integers(0, 4), min_size=1),
+    st.dictionaries(st.integers(0, 30), st.integers(-2, 4), min_size=1),
+    st.integers(1, 4),
 )
-def test_equal_to_trec_eval_on_any_run(ranking, judged):
-    assert_as_trec_eval({"q": [str(document) for document in ranking]}, {"q": {str(d): g for d, g in judged.items()}})
+def test_equal_to_trec_eval_on_any_run(ranking, judged, level):
+    qrels = {"q": {str(document): grade for document, grade in judged.items()}}
+    assert_as_trec_eval({"q": [str(document) for document in ranking]}, qrels, level)
 
 
 def test_equal_to_trec_eval_on_a_real_graded_run():
@@ -103,7 +114,27 @@ def test_the_ideal_counts_relevant_documents_that_were_not_found_but_only_k_of_t
     assert ndcg(["x", "a"], judged, k=1) == 0.0
 
 
-@pytest.mark.parametrize("name", ["ndcg@10", "recall@10", "mrr@10", "mrr"])
+def test_binary_metrics_by_hand_with_grade_1_and_with_grade_2_as_relevant():
+    """TREC Deep Learning: grade 1 is "related" and no hit."""
+    ranking, judged = ["a", "x", "b", "c"], {"a": 1, "b": 2, "c": 3, "d": 2, "x": 0}
+    at_1 = {"mrr": 1, "p@2": 1 / 2, "recall@3": 2 / 4, "success@1": 1, "r-precision": 3 / 4}
+    at_2 = {"mrr": 1 / 3, "p@2": 0, "recall@3": 1 / 3, "success@1": 0, "r-precision": 1 / 3}
+    at_1 |= {"map": (1 + 2 / 3 + 3 / 4) / 4, "map@3": (1 + 2 / 3) / 4}
+    at_2 |= {"map": (1 / 3 + 2 / 4) / 3, "map@3": (1 / 3) / 3}
+    for level, values in {1: at_1, 2: at_2}.items():
+        for name, value in values.items():
+            assert measure(name, relevance_level=level)(ranking, judged) == pytest.approx(value), (name, level)
+    assert measure("ndcg@10", relevance_level=2)(ranking, judged) == ndcg(ranking, judged)
+
+
+def test_judged_counts_grade_0_and_no_document_beyond_k_or_the_ranking():
+    judged = {"a": 2, "x": 0}
+    assert measure("judged@2")(["x", "y", "a"], judged) == 1 / 2
+    assert measure("judged@10")(["x", "y", "a"], judged) == 2 / 3
+    assert measure("judged@10")([], judged) == 0.0
+
+
+@pytest.mark.parametrize("name", ["ndcg@10", "recall@10", "mrr@10", "mrr", "map", "map@5", "success@3"])
 def test_edges(name):
     score = measure(name)
     assert score(["a", "b"], {"a": 2, "z": 0}) == 1.0
@@ -131,7 +162,7 @@ def test_a_depth_below_one_is_refused(metric):
 @given(
     st.lists(st.integers(0, 12), unique=True),
     st.dictionaries(st.integers(0, 12), st.integers(-1, 4)),
-    st.sampled_from(["ndcg@1", "ndcg@5", "recall@3", "mrr", "mrr@2"]),
+    st.sampled_from(["ndcg@1", "ndcg@5", "recall@3", "mrr", "mrr@2", "map", "judged@4", "p@3"]),
     st.sampled_from(["linear", "exponential"]),
 )
 def test_between_zero_and_one_and_one_for_the_ideal(ranking, judged, name, gain):
@@ -139,11 +170,13 @@ def test_between_zero_and_one_and_one_for_the_ideal(ranking, judged, name, gain)
     grades = {str(document): grade for document, grade in judged.items()}
     assert 0.0 <= score([str(document) for document in ranking], grades) <= 1.0
     ideal = sorted(grades, key=lambda document: -grades[document])
-    if any(grade > 0 for grade in grades.values()) and not name.startswith("recall"):
+    if any(grade > 0 for grade in grades.values()) and name not in ("recall@3", "judged@4", "p@3"):
         assert score(ideal, grades) == 1.0
 
 
-@pytest.mark.parametrize("name", ["ndcg", "ndcg@0", "ndcg@-1", "NDCG@10", "ndcg@10 ", "map", "", "mrr@", "recall@1.5"])
+@pytest.mark.parametrize(
+    "name", ["ndcg", "ndcg@0", "ndcg@-1", "NDCG@10", "ndcg@10 ", "map@", "p", "judged", "", "mrr@", "recall@1.5"]
+)
 def test_an_unknown_name_gets_the_known_ones(name):
-    with refused(ConfigError, "unknown-metric", repr(name), "ndcg@k", "recall@k", "mrr@k", "and mrr"):
+    with refused(ConfigError, "unknown-metric", repr(name), "ndcg@k", "recall@k", "judged@k", "r-precision"):
         measure(name)

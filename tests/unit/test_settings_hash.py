@@ -1,6 +1,7 @@
 """Every setting that can change a score is in the index hash or in the settings hash, or counts by what it gives."""
 
 import typing
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -100,6 +101,11 @@ def test_the_order_of_judgements_and_settings_of_the_service_are_not_in_the_hash
     [dataset({"d1": 1, "d2": 1}), dataset({"d1": 2}), dataset({"d1": 2, "q2": 1}), dataset({"d1": 2, "d2": 1}, True)],
 )
 def test_other_judgements_and_ignored_documents_change_the_hash(other):
+    assert settings_hash(other, DOCUMENTS, EnvironmentConfig()) != BASE
+
+
+def test_another_relevance_level_changes_the_hash():
+    other = replace(dataset({"d1": 2, "d2": 1}), relevance_level=2)
     assert settings_hash(other, DOCUMENTS, EnvironmentConfig()) != BASE
 
 

@@ -1,0 +1,117 @@
+"""One table of an evaluation: systems × datasets, by environment, with the mean over datasets, on the first metric.
+
+The cells are those of the tables by dataset (eval/tabulate.py); nothing is computed or tested here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .table import ALPHA, Legend, MeanCosts, Table, decimal, listed
+
+COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds")
+MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class WideCell:
+    """One figure."""
+
+    value: str
+    marks: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WideTable:
+    """The table as text."""
+
+    groups: list[tuple[str, int]]
+    """Environments with their number of columns; empty if there is only one environment."""
+    head: list[str]
+    """Names of the columns after the first: datasets (environments, if there is only one dataset), then costs."""
+    rows: list[tuple[str, list[WideCell]]]
+    caption: str
+    """One sentence."""
+
+    @property
+    def flat_head(self) -> list[str]:
+        """The names of the columns with their environment, for a format that has one line of them."""
+        names = [group for group, columns in self.groups for _ in range(columns)]
+        return [
+            *(f"{column} · {group}" if group else column for group, column in zip(names, self.head, strict=False)),
+            *self.head[len(names) :],
+        ]
+
+
+def wide_table(tables: Sequence[Table], metric: str, split: str, legend: Legend, costs: bool = False) -> WideTable:
+    """The wide table of `tables`: one per dataset, and their average if there are several; parts are left out.
+
+    `costs` adds columns with mean costs per question. Raises ValueError for no table.
+    """
+    columns = [table for table in tables if not table.part]
+    if not columns:
+        raise ValueError("there is no table of a dataset; expected at least one")
+    whole = columns[-1]
+    environments = whole.environments
+    places = [(name, table) for name in environments for table in columns if name in table.environments]
+    head = [table.dataset or MEAN for _, table in places]
+    grouped = len(columns) > 1 and len(environments) > 1
+    groups = [(name, sum(name == other for other, _ in places)) for name in environments] if grouped else []
+    if len(columns) == 1 and len(environments) > 1:
+        head = list(environments)
+    rows = []
+    for row in whole.rows:
+        cells = []
+        for name, table in places:
+            score = table.score(row.arm, name)
+            value = score.metrics[metric] if score is not None else None
+            cells.append(
+                WideCell(decimal(value), score.marks, score.best)
+                if score is not None and value is not None
+                else WideCell(decimal(None))
+            )
+        cells += [WideCell(cell) for cell in cost_cells(row.costs)] if costs else []
+        rows.append((row.label, cells))
+    marks = {mark for _, cells in rows for cell in cells for mark in cell.marks}
+    datasets = [table for table in columns if table.dataset or not table.average]
+    caption = _caption(metric, split, datasets, environments, [entry for entry in legend if marks & {*entry[:2]}])
+    return WideTable(groups, [*head, *(COSTS if costs else ())], rows, caption + (_COSTS_CAPTION if costs else "."))
+
+
+_COSTS_CAPTION = "; costs are means per question, earlier turns included."
+
+
+def _caption(metric: str, split: str, datasets: Sequence[Table], environments: Sequence[str], legend: Legend) -> str:
+    names = listed([table.dataset for table in datasets if table.dataset] or ["the dataset"], "and")
+    where = f"{len(datasets)} datasets" if len(datasets) > 1 else f"{names} ({datasets[0].questions:,} questions)"
+    searched = f" with {environments[0]}" if len(environments) == 1 and len(datasets) > 1 else ""
+    text = f"{metric_label(metric)} on the {split} split of {where}{searched}; bold: the best of a column"
+    if legend:
+        better = listed([mark for mark, _, _ in legend], "and")
+        worse = listed([mark for _, mark, _ in legend], "and")
+        than = listed([phrase for *_, phrase in legend], "and")
+        text += (
+            f"; {better}: significantly better than {than}, {worse}: significantly worse (paired permutation tests, "
+            f"Holm-corrected, p < {ALPHA})"
+        )
+    return text
+
+
+def metric_label(name: str) -> str:
+    """The metric as papers write it: nDCG@10, MRR."""
+    metric, at, k = name.partition("@")
+    labels = {"ndcg": "nDCG", "recall": "Recall", "mrr": "MRR", "map": "MAP", "p": "P", "r-precision": "R-precision"}
+    return labels.get(metric, metric.capitalize()) + at + k
+
+
+def cost_cells(costs: MeanCosts | None) -> list[str]:
+    """The costs as cells, in the order of `COSTS`."""
+    if costs is None:
+        return ["–"] * len(COSTS)
+    return [
+        str(costs.calls),
+        "–" if costs.tokens_in is None else f"{costs.tokens_in:.0f}",
+        "–" if costs.tokens_out is None else f"{costs.tokens_out:.1f}",
+        f"{costs.searches:.2f}",
+        f"{costs.seconds:.3f}",
+    ]
