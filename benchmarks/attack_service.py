@@ -2,11 +2,12 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from querylect.tests.several import free_port
 
 STOP_SECONDS = 60.0
 
@@ -15,8 +16,7 @@ class Service:
     """`querylect serve` of a config file on one port, through any number of deaths."""
 
     def __init__(self, config: Path, log: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._config, self._log = config, log
         self._process: subprocess.Popen[str] | None = None

@@ -9,6 +9,7 @@ import json
 import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -126,7 +127,7 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
         message = f"override {override!r} has no key and value; write it as key=value, such as train.steps=5."
         raise ConfigError(message, code="invalid-override")
     key: Key = tuple(name.split("."))
-    if _schema_key(key, schema)[0] not in dict(_schema_keys(schema)):
+    if _schema_key(key, schema)[0] not in _schema_keys(schema):
         raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}", code="unknown-setting")
     try:
         return key, parse_yaml(text)
@@ -151,13 +152,15 @@ def _section_of(annotation: object) -> type[Section] | None:
     return None
 
 
-def _schema_keys(section: type[Section], parent: Key = ()) -> Iterator[tuple[Key, type[Section] | None]]:
-    """Every key of the schema, sections included, in order."""
+@cache
+def _schema_keys(section: type[Section]) -> Mapping[Key, type[Section] | None]:
+    """Every key of the schema, sections included, in order, and the class of a section."""
+    keys: dict[Key, type[Section] | None] = {}
     for name, info in section.model_fields.items():
-        inner = _section_of(info.annotation)
-        yield (*parent, name), inner
+        inner = keys[name,] = _section_of(info.annotation)
         if inner is not None:
-            yield from _schema_keys(inner, (*parent, name))
+            keys |= {(name, *key): below for key, below in _schema_keys(inner).items()}
+    return keys
 
 
 def _schema_key(key: Key, schema: type[Section]) -> tuple[Key, dict[int, str]]:
@@ -201,7 +204,7 @@ def _unknown_key_message(key: Key, schema: type[Section]) -> str:
         full = difflib.SequenceMatcher(None, _dotted(key), _dotted(candidate)).ratio()
         return (last, full)
 
-    sections = dict(_schema_keys(schema))
+    sections = _schema_keys(schema)
     nearest = max(sections, key=likeness)
     if likeness(nearest)[0] >= 0.6:
         for depth, name in _schema_key(key, schema)[1].items():
@@ -279,7 +282,7 @@ def _expectation(kind: str, message: str, key: Key, schema: type[Section]) -> st
     if kind in plain:
         return plain[kind]
     if kind == "model_type":
-        section = dict(_schema_keys(schema)).get(_schema_key(key, schema)[0])
+        section = _schema_keys(schema).get(_schema_key(key, schema)[0])
         return f"a section with the keys {', '.join(section.model_fields)}" if section else "a section"
     if kind == "too_short":
         return "a list with at least one item" if message.startswith("List") else "at least one entry"

@@ -52,14 +52,29 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session", autouse=True)
 def _paid_once():
-    """Two costs that would come back in hundreds of tests: a new client of httpx reads all authorities (30 ms), and
+    """Three costs that would come back in hundreds of tests: a new client of httpx reads all authorities (30 ms),
+    Accelerate reads the metadata of a package whenever it asks whether that is there (6 ms, thirty times a run), and
     gc.collect(), which an evaluation calls for each model, looks through all that was imported (300 ms)."""
+    from importlib import metadata
+
     from httpx._transports import default
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(default, "create_ssl_context", cache(default.create_ssl_context))
+        patch.setattr(metadata, "metadata", cache(metadata.metadata))
         gc.collect()
         gc.freeze()
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient():
+    """What a test asks of a server without a timeout of its own is waited for, however busy the machine is."""
+    from httpx._config import DEFAULT_TIMEOUT_CONFIG
+
+    with pytest.MonkeyPatch.context() as patch:
+        for part in ("connect", "read", "write", "pool"):  # five seconds each
+            patch.setattr(DEFAULT_TIMEOUT_CONFIG, part, 60.0)
         yield
 
 
@@ -80,15 +95,20 @@ def _as_if_alone():
 
 
 LONGEST = (
-    "test_service_scifact",
     "test_slurm_cluster",
     "test_train_zero",
+    "test_service_scifact",
+    "test_attack",
     "test_docs_own_corpus",
     "test_train_stops",
-    "test_train_processes",
-    "test_eval_spec",
-    "test_rollouts_policy",
     "test_index_build",
+    "test_tracking",
+    "test_reproduction",
+    "test_rollouts_policy",
+    "test_train_processes",
+    "test_service_operation",
+    "test_eval_spec",
+    "test_hub_upload",
     "test_envs_peers",
     "test_train_mix",
 )
@@ -102,7 +122,7 @@ SLOW = {
     "test_service_scifact",
     "test_train_stops",
 }
-"""Files that only `make test-all` runs, besides the folder `cluster`."""
+"""Files that only `make test-all` runs, besides the folder `cluster` and single tests."""
 
 
 def pytest_collection_modifyitems(items):
@@ -180,7 +200,7 @@ def _running(app) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "the server did not stop"
 
 

@@ -1,4 +1,4 @@
-"""Real processes that run the `querylect` command, forked from one that has imported what training imports.
+"""Real processes that run the `querylect` command, or Python, forked from one that has imported what training imports.
 
 A process of its own, with its own output, surroundings, signals and exit code, as `python -m querylect` is one, without
 the ten seconds of a processor that each of those spends on importing PyTorch, transformers and TRL. Python's fork
@@ -8,6 +8,7 @@ server starts with the first of them and ends with the tests.
 import os
 import runpy
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
@@ -23,14 +24,24 @@ class Forked:
     """`querylect ARGUMENTS`, as far as needed with the methods of subprocess.Popen."""
 
     def __init__(
-        self, arguments: Sequence[str], stdout: Path, stderr: Path, surroundings: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        stdout: Path,
+        stderr: Path,
+        surroundings: Mapping[str, str] | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        code: str | None = None,
     ) -> None:
+        """`surroundings` are set beside the variables of this process, `environment` in place of them. With `code` it
+        runs that instead, as `python -c CODE ARGUMENTS` does."""
         context = get_context("forkserver")
         context.set_forkserver_preload(_IMPORTED)
         asked = {
             "arguments": list(arguments),
             "outputs": {1: str(stdout), 2: str(stderr)},
-            "surroundings": {**os.environ, **(surroundings or {})},
+            "environment": {**(os.environ if environment is None else environment), **(surroundings or {})},
+            "code": code,
         }
         self._process = context.Process(target=runpy.run_path, args=(__file__, {"asked": asked}, _CHILD))
         self._process.start()
@@ -58,20 +69,34 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def forked(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], code: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one to its end, with this environment alone; its exit code and what it has written."""
+    folder.mkdir(exist_ok=True)
+    outputs = (folder / "stdout", folder / "stderr")
+    ended = Forked(arguments, *outputs, environment=environment, code=code).wait(900)
+    return subprocess.CompletedProcess([*arguments], ended, *(path.read_text() for path in outputs))
+
+
 def _run(asked: dict[str, Any]) -> None:
     for number, path in asked["outputs"].items():
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
         os.close(file)
     os.environ.clear()
-    os.environ.update(asked["surroundings"])
+    os.environ.update(asked["environment"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["querylect", *asked["arguments"]]
     import torch
     from querylect.cli import main
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
-    main(asked["arguments"])
+    if asked["code"] is None:
+        sys.argv = ["querylect", *asked["arguments"]]
+        main(asked["arguments"])
+    else:
+        sys.argv = ["-c", *asked["arguments"]]
+        exec(asked["code"], {"__name__": "__main__"})
 
 
 if __name__ == _CHILD:

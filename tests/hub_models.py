@@ -299,4 +299,4 @@ def serving(hub: Hub) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)

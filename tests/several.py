@@ -17,7 +17,7 @@ from .forked import Forked
 
 
 class Beside(Processes):
-    """One of several processes that run as threads of this one. Who waits in vain at a meeting fails after 20 s."""
+    """One of several processes that run as threads of this one. Who waits in vain at a meeting fails after 60 s."""
 
     def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
         super().__init__(rank, barrier.parties)
@@ -25,9 +25,9 @@ class Beside(Processes):
 
     def all_gather(self, value: Any) -> list[Any]:
         self.board[self.rank] = value
-        self.barrier.wait(20)
+        self.barrier.wait(60)
         values = list(self.board)
-        self.barrier.wait(20)
+        self.barrier.wait(60)
         return values
 
 

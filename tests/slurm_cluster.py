@@ -125,7 +125,7 @@ def _start_daemons(cluster: Cluster, key: Path) -> None:
     cluster.run("slurmctld")
     for node in NODES:
         cluster.run("slurmd", "-N", node)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while cluster.run("sinfo", "--noheader", "--Node", "--format=%t", check=False).stdout.split() != ["idle"] * 2:
         logs = "\n".join(path.read_text()[-2000:] for path in folder.glob("slurm*.log"))
         assert time.monotonic() < until, f"the nodes do not come up:\n{logs}"

@@ -81,7 +81,7 @@ def visit(browser, environment, run_app):  # noqa: F811
             context = browser.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 900})
             context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
             page = context.new_page()
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(60_000)
             errors, asked = [], []
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)

@@ -4,6 +4,7 @@ Slow, since every job starts a service and a trainer as a user's does; so each t
 can show, and the jobs of the first run side by side.
 """
 
+import json
 import os
 import re
 import stat
@@ -20,7 +21,7 @@ import yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
-from ..lessons import ASKED, PROMPT, TEXTS, records, speaking  # noqa: F401 (fixture)
+from ..lessons import ASKED, PROMPT, TEXTS, speaking  # noqa: F401 (fixture)
 from ..slurm_cluster import cluster, processes, processes_of  # noqa: F401 (fixture)
 
 SLURM = Path(__file__).parents[2] / "slurm"
@@ -81,7 +82,8 @@ class Site:
 
     def steps(self, name="run"):
         with suppress(FileNotFoundError):
-            return [line["step"] for line in records(self.run(name) / "metrics.jsonl")]
+            whole = (self.run(name) / "metrics.jsonl").read_text().rpartition("\n")[0]  # the last may be half a line
+            return [json.loads(line)["step"] for line in whole.splitlines()]
         return []
 
     def wait(self, job, state):

@@ -15,6 +15,7 @@ from querylect.train.arguments import check_shape
 from querylect.train.distributed.processes import Processes, launched
 from querylect.train.run import train
 
+from ..forked import Forked
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from ..raising import refused
 from ..several import Started, free_port, places
@@ -118,7 +119,7 @@ def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons,
     from ..train.test_train_stops import breaking
 
     with run_app(breaking(create_app(Environment.open(lessons), lessons), after=4)) as url:
-        config = change(settings, **{"client.urls": [url], "client.deadline": 2, "train.save_steps": 100})
+        config = change(settings, **{"client.urls": [url], "client.deadline": 4, "train.save_steps": 100})
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
         ended = subprocess.run(
@@ -181,12 +182,11 @@ def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
     """None hangs, nothing half-written stays, and only the process that met the error tells it."""
     (tmp_path / "out").mkdir()
     running = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEETINGS, str(tmp_path / "out")], env=os.environ | place, stdout=subprocess.PIPE
-        )
-        for place in places(2)
+        Forked([str(tmp_path / "out")], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", place, code=MEETINGS)
+        for rank, place in enumerate(places(2))
     ]
-    first, second = (eval(process.communicate(timeout=120)[0]) for process in running)
+    assert [process.wait(120) for process in running] == [0, 0]
+    first, second = (eval((tmp_path / f"out-{rank}").read_text()) for rank in (0, 1))
     assert first[:2] == [0, 0]
     assert second[:2] == [1, 0]
     assert (first[2], second[2]) == ("ModelError: overflow [True]", "ModelError: overflow [False]")

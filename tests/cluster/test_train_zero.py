@@ -15,6 +15,7 @@ from querylect.train.distributed.zero import OPTIMIZER_PARTS
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
+from ..forked import forked
 from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from ..raising import refused
 from ..several import Started, free_port, places
@@ -90,16 +91,11 @@ print(json.dumps({
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("stage", [2, 3])
-def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(stage):
+def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(tmp_path, stage):
     """At 1e-6 hardly a bfloat16 weight changes, and nearly all copies do. ZeRO-3 leaves no weights to look at."""
     needs_deepspeed()
-    ended = subprocess.run(
-        [sys.executable, "-c", MOVING, str(CONFIGS / f"zero{stage}.json")],
-        env=os.environ | places(1)[0],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    config = str(CONFIGS / f"zero{stage}.json")
+    ended = forked([config], tmp_path / "moving", os.environ | places(1)[0], code=MOVING)
     assert ended.returncode == 0, ended.stderr[-4000:]
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["types"] == ["torch.float32"]

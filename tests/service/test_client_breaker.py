@@ -15,7 +15,7 @@ from querylect.errors import RequestError, TokenError
 
 from ..raising import refused
 
-PATIENT = ClientConfig(urls=["http://unused"], timeout=5.0, deadline=30.0)
+PATIENT = ClientConfig(urls=["http://unused"], timeout=30.0, deadline=60.0)
 
 
 @pytest.fixture

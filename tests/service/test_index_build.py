@@ -178,7 +178,7 @@ for moment in (1, total // 3, 2 * total // 3, total):
 """Builds an index again and again, each time killed when a further file is to be flushed to the disk."""
 
 
-@pytest.mark.parametrize("config", ["bm25s", "dense"], indirect=True)
+@pytest.mark.parametrize("config", ["bm25s", pytest.param("dense", marks=pytest.mark.slow)], indirect=True)
 def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(config, monkeypatch):
     flushed = []
     monkeypatch.setattr(os, "fsync", flushed.append)

@@ -99,7 +99,7 @@ def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
 def test_what_never_succeeds_is_missing_for_its_reason(opened, deed, reason):
     server = ChatServer()
     server.always = lambda body: deed
-    llm = opened(server, deadline=0.5)
+    llm = opened(server, deadline=2)
     assert llm.ask([ask("a")], SamplingParams()) == [None]
     assert llm.costs.missing == {reason: 1}
 

@@ -61,7 +61,7 @@ def test_the_service_is_gone_after_an_exception(small_environment):
     before = children()
     with pytest.raises(KeyboardInterrupt), local_service(small_environment):
         raise KeyboardInterrupt
-    assert children() == before
+    assert children() <= before
 
 
 def test_what_the_service_cannot_open_is_the_users_error_here(small_environment):
@@ -73,27 +73,32 @@ def test_what_the_service_cannot_open_is_the_users_error_here(small_environment)
     with refused(IndexFolderError, here.value.code, *facts) as failed, local_service(missing):
         pass
     assert failed.value.exit_code == 2
-    assert children() == before
+    assert children() <= before
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "facts"),
+    ("script", "seconds", "code", "facts"),
     [
-        ("echo one; echo 'no such library' >&2; exit 3", "startup-failed", ["exit code 3", "\none\nno such library"]),
-        ("echo starting; exec sleep 60", "startup-timeout", ["\nstarting"]),
+        (
+            "echo one; echo 'no such library' >&2; exit 3",
+            60,
+            "startup-failed",
+            ["exit code 3", "\none\nno such library"],
+        ),
+        ("echo starting; exec sleep 60", 2, "startup-timeout", ["\nstarting"]),
     ],
 )
 def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(
-    small_environment, tmp_path, monkeypatch, script, code, facts
+    small_environment, tmp_path, monkeypatch, script, seconds, code, facts
 ):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/bash\n{script}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     before = children()
-    with refused(EnvironmentUnavailableError, code, *facts), local_service(small_environment, ready_seconds=1):
+    with refused(EnvironmentUnavailableError, code, *facts), local_service(small_environment, ready_seconds=seconds):
         pass
-    assert children() == before
+    assert children() <= before
 
 
 PARENT = textwrap.dedent(
@@ -141,8 +146,8 @@ def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_enviro
         assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
         child, *forked = psutil.Process(parent.pid).children()
         os.killpg(parent.pid, number)
-        parent.wait(15)
-    gone, alive = psutil.wait_procs([child], timeout=15)
+        parent.wait(60)
+    gone, alive = psutil.wait_procs([child], timeout=60)
     for process in [*alive, *forked]:
         process.kill()
     assert gone == [child]
@@ -161,4 +166,4 @@ def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, cap
         os.kill(child, number)
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert all(fact in caplog.text for fact in facts)
-    assert children() == before
+    assert children() <= before

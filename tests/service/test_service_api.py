@@ -173,7 +173,7 @@ def test_bytes_that_are_no_request_are_a_client_error(http, content):
 
 
 def test_a_body_that_is_too_large_is_refused_declared_or_not(http):
-    with socket.create_connection((http.base_url.host, http.base_url.port), timeout=10) as raw:
+    with socket.create_connection((http.base_url.host, http.base_url.port), timeout=60) as raw:
         raw.sendall(f"POST /v1/search HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode())
         declared = raw.recv(65536).decode()
     assert declared.startswith("HTTP/1.1 413 ")
@@ -214,7 +214,7 @@ class Held:
     def search(self, plans):
         self.batches.append(len(plans))
         self.entered.set()
-        assert self.free.wait(20)
+        assert self.free.wait(60)
         if self.error:
             raise self.error
         return self._environment.search(plans)
@@ -238,7 +238,7 @@ def test_overload_is_a_503_that_says_when_to_come_back(held, small_environment, 
             while "querylect_queue_plans 3.0" not in (await http.get("/metrics")).text:
                 pass
             problem(await http.get("/readyz"), 503)
-            refused = await http.post("/v1/search", json={"plans": [plan("headache one too many")]}, timeout=20)
+            refused = await http.post("/v1/search", json={"plans": [plan("headache one too many")]}, timeout=60)
             held.free.set()
             return refused, await asyncio.gather(*waiting)
 
@@ -404,7 +404,7 @@ def test_a_signal_ends_the_service_after_the_requests_under_way(small_environmen
         os.kill(child.pid, number)
         child.stdin.write("go\n")
         child.stdin.flush()
-        asking.join(10)
+        asking.join(60)
         assert child.stdout.readline() == "ended\n"
     assert child.returncode == 0
     assert [answer.status_code for answer in answers] == [200]

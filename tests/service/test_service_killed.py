@@ -60,7 +60,7 @@ def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings,
     try:
         run = train(change(settings, **{"name": "killed", "client.urls": [url], "client.timeout": 10}))
     finally:
-        killer.join(10)
+        killer.join(60)
         for process in [first, *began_again]:
             process.kill()
             process.wait()

@@ -25,8 +25,9 @@ from querylect.configs.schema import ClientConfig, EnvironmentConfig
 from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.server import process as serving
 from querylect.envs.server.app import create_app
-from querylect.envs.server.process import LINGER_SECONDS, MAX_HEAD_BYTES, Server, bound
+from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
@@ -141,7 +142,7 @@ def _served(environment, config):
             time.sleep(0.005)
         yield listener.getsockname()
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -153,9 +154,10 @@ def impatient(environment, small_environment):
 
 
 @pytest.fixture
-def patient(environment, small_environment):
-    """The same with the time that a busy machine needs."""
-    with _served(environment, small_environment) as address:
+def patient(environment, small_environment, monkeypatch):
+    """The same with the time that a busy machine needs, also for a client to read why it was refused."""
+    monkeypatch.setattr(serving, "LINGER_SECONDS", 600.0)
+    with _served(environment, small_environment.model_copy(update={"read_seconds": 600.0})) as address:
         yield address
 
 
@@ -183,7 +185,7 @@ def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
 def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
     host, port = impatient
     head = POST + b"Content-Length: 900\r\n\r\n"
-    senders = [socket.create_connection((host, port), timeout=10) for _ in range(20)]
+    senders = [socket.create_connection((host, port), timeout=60) for _ in range(20)]
     for sender in senders:
         sender.sendall(head + b'{"plans": [')
     assert search(f"http://{host}:{port}", "headache").status_code == 200
@@ -200,7 +202,7 @@ def test_a_body_that_drips_is_a_408_too(impatient):
     head = POST + b"Content-Length: 900\r\n\r\n{"
     with socket.create_connection(impatient, timeout=0.05) as sender:
         sender.sendall(head)
-        answer, dripped, until = b"", 1, time.monotonic() + 20
+        answer, dripped, until = b"", 1, time.monotonic() + 60
         while not answer:
             assert time.monotonic() < until
             try:
@@ -215,7 +217,7 @@ def test_a_body_that_drips_is_a_408_too(impatient):
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_a_head_that_never_ends_is_closed(impatient, sent):
     host, port = impatient
-    with socket.create_connection((host, port), timeout=10) as sender:
+    with socket.create_connection((host, port), timeout=60) as sender:
         sender.sendall(sent)
         assert told(sender) == b""
 
@@ -235,7 +237,7 @@ LONG_HEADS = {
 def test_a_head_that_is_too_long_is_a_431_and_the_connection_closes(patient, where, piece):
     """However it arrives, also with its end in the same segment."""
     sent = LONG_HEADS[where] + b"\r\n\r\n"
-    with socket.create_connection(patient, timeout=10) as sender:
+    with socket.create_connection(patient, timeout=60) as sender:
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(ConnectionError):
             for start in range(0, len(sent), piece):
@@ -248,7 +250,7 @@ def test_a_head_that_is_too_long_is_a_431_and_the_connection_closes(patient, whe
 
 
 def test_a_client_that_goes_on_sending_reads_why_its_head_was_refused(patient):
-    with socket.create_connection(patient, timeout=10) as sender:
+    with socket.create_connection(patient, timeout=60) as sender:
         sender.sendall(LONG_HEADS["one header"])
         for _ in range(5):
             time.sleep(0.05)
@@ -256,22 +258,25 @@ def test_a_client_that_goes_on_sending_reads_why_its_head_was_refused(patient):
         assert told(sender).startswith(b"HTTP/1.1 431 ")
 
 
-def test_a_client_that_never_stops_sending_a_head_is_cut_off(patient):
-    until = time.monotonic() + LINGER_SECONDS + 30
-    with socket.create_connection(patient, timeout=10) as sender:
+def test_a_client_that_never_stops_sending_a_head_is_cut_off(patient, monkeypatch):
+    monkeypatch.setattr(serving, "LINGER_SECONDS", 0.5)
+
+    def send_on(sender):
+        until = time.monotonic() + 60
         sender.sendall(LONG_HEADS["one header"])
-        with suppress(ConnectionError):
-            while time.monotonic() < until:
-                sender.sendall(b"x" * 10_000)
-                time.sleep(0.02)
-    assert time.monotonic() < until
+        while time.monotonic() < until:
+            sender.sendall(b"x" * 10_000)
+            time.sleep(0.02)
+
+    with socket.create_connection(patient, timeout=60) as sender, pytest.raises(ConnectionError):
+        send_on(sender)
 
 
 def test_a_head_is_held_to_its_limit_in_every_request_of_a_connection(patient):
     short = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     almost = short[:-2] + b"X-Long: " + b"x" * (MAX_HEAD_BYTES - len(short) - 10) + b"\r\n\r\n"
     assert len(almost) == MAX_HEAD_BYTES
-    with socket.create_connection(patient, timeout=10) as sender:
+    with socket.create_connection(patient, timeout=60) as sender:
         for request in (short, almost, almost):
             sender.sendall(request)
             answer = b""
@@ -287,10 +292,10 @@ def test_a_head_is_held_to_its_limit_in_every_request_of_a_connection(patient):
 @pytest.mark.parametrize("endless", [b"1;" + b"x" * 10**6, b"0\r\nX-Trailer: " + b"x" * 10**6])
 def test_what_is_no_part_of_a_chunked_body_is_no_longer_than_a_head(patient, endless):
     head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with socket.create_connection(patient, timeout=10) as sender:
+    with socket.create_connection(patient, timeout=60) as sender:
         with suppress(ConnectionError):
             sender.sendall(head + endless)
-        sender.settimeout(5)  # well before the time for a body is over
+        sender.settimeout(60)  # well before the time for a body is over
         with suppress(ConnectionError):
             assert told(sender) == b""
 
@@ -300,7 +305,7 @@ def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient)
     body = json.dumps({"plans": [plan("headache", k=1)] * 2000}).encode()
     head = POST + f"Content-Length: {len(body)}\r\n\r\n".encode()
     assert len(body) > MAX_HEAD_BYTES
-    with socket.create_connection((host, port), timeout=10) as sender:
+    with socket.create_connection((host, port), timeout=60) as sender:
         for _ in range(2):
             sender.sendall(head + body)
             answer = sender.recv(65536)
@@ -312,7 +317,7 @@ def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient)
 
 def test_a_second_request_sent_before_the_first_answer_is_answered_too(patient):
     host, port = patient
-    with socket.create_connection((host, port), timeout=10) as sender:
+    with socket.create_connection((host, port), timeout=60) as sender:
         sender.sendall(
             b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         )
@@ -323,8 +328,9 @@ def test_a_second_request_sent_before_the_first_answer_is_answered_too(patient):
 
 
 def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_take(impatient):
-    with socket.create_connection(impatient, timeout=10) as sender:
+    with socket.create_connection(impatient) as sender:
         for _ in range(2):
+            sender.settimeout(60)
             sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = b""
             while b'{"status":"ok"}' not in answer:
@@ -336,9 +342,7 @@ def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_tak
 
 def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
     """Its connection holds the answer in memory; it is closed by the service, not kept until the client is gone."""
-    from querylect.envs.server import process as module
-
-    monkeypatch.setattr(module, "STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "STALLED_SECONDS", 0.5)
 
     async def endless(reader, writer):
         try:
@@ -353,11 +357,11 @@ def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
     async def serve_one():
         nonlocal gone
         gone = asyncio.get_running_loop().create_future()
-        with module.bound("127.0.0.1", 0) as listener, socket.socket() as deaf:
+        with bound("127.0.0.1", 0) as listener, socket.socket() as deaf:
             async with await asyncio.start_server(endless, sock=listener):
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 deaf.connect(listener.getsockname())
-                return await asyncio.wait_for(gone, 20)
+                return await asyncio.wait_for(gone, 60)
 
     gone = None
     assert asyncio.run(serve_one()) == errno.ETIMEDOUT
@@ -375,7 +379,7 @@ class Held:
 
     def search(self, plans):
         self.entered.set()
-        assert self.free.wait(20)
+        assert self.free.wait(60)
         return self._environment.search(plans)
 
 
@@ -412,7 +416,7 @@ def _searching(config, give_up_seconds=60.0):
     ):
         try:
             url = process.stdout.readline().strip()
-            answer = pool.submit(search, url, "slow", timeout=30)
+            answer = pool.submit(search, url, "slow", timeout=60)
             assert process.stdout.readline() == "searching\n"
             yield process, url, answer
         finally:
@@ -421,7 +425,7 @@ def _searching(config, give_up_seconds=60.0):
 
 def _until_closing(url):
     """Wait until the service has noticed a signal."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while httpx.get(f"{url}/readyz", trust_env=False).status_code == 200:
         assert time.monotonic() < until
 
@@ -439,11 +443,11 @@ def test_draining_refuses_new_work_first_and_ends_what_is_under_way(small_enviro
         assert not answer.done()
         process.stdin.write("go on\n")
         process.stdin.flush()
-        assert answer.result(20).status_code == 200
+        assert answer.result(60).status_code == 200
         assert httpx.get(f"{url}/healthz").status_code == 200, "the port stays until the time to drain is over"
         process.terminate()
         assert process.stdout.readline() == "ended\n", "a second signal ends it"
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def _go_on(process):
@@ -452,7 +456,7 @@ def _go_on(process):
 
 
 def _until_waiting(url, plans):
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while figures(url)["querylect_queue_plans"] != plans:
         assert time.monotonic() < until
 
@@ -467,11 +471,11 @@ def test_a_long_request_holds_nobody_up(small_environment):
         for _ in range(2):
             _go_on(process)
             assert process.stdout.readline() == "searching\n"
-        assert short.result(20).status_code == 200
+        assert short.result(60).status_code == 200
         assert not long.done()
         _go_on(process)
         _go_on(process)
-        assert (first.result(20).status_code, long.result(20).status_code) == (200, 200)
+        assert (first.result(60).status_code, long.result(60).status_code) == (200, 200)
 
 
 def test_what_a_client_that_has_left_asked_for_is_not_searched(small_environment):
@@ -485,7 +489,7 @@ def test_what_a_client_that_has_left_asked_for_is_not_searched(small_environment
             _until_waiting(url, 53)
         _until_waiting(url, 3)
         _go_on(process)
-        assert (first.result(20).status_code, staying.result(20).status_code) == (200, 200)
+        assert (first.result(60).status_code, staying.result(60).status_code) == (200, 200)
         seen = figures(url)
     assert seen['querylect_plans_total{outcome="searched"}'] == 3
     assert seen['querylect_requests_total{route="/v1/search",status="499"}'] == 1
@@ -494,15 +498,15 @@ def test_what_a_client_that_has_left_asked_for_is_not_searched(small_environment
 def test_the_port_closes_after_the_time_to_drain(small_environment):
     with _searching(small_environment.model_copy(update={"drain_seconds": 0.3})) as (process, url, answer):
         process.send_signal(signal.SIGINT)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         with suppress(httpx.TransportError):
             while time.monotonic() < until:
                 httpx.get(f"{url}/healthz", trust_env=False)
             pytest.fail("the port is still open")
         process.stdin.write("go on\n")
         process.stdin.flush()
-        assert answer.result(20).status_code == 200
-        assert (process.stdout.readline(), process.wait(20)) == ("ended\n", 0)
+        assert answer.result(60).status_code == 200
+        assert (process.stdout.readline(), process.wait(60)) == ("ended\n", 0)
 
 
 def test_a_third_signal_kills_a_process_whose_search_does_not_end(small_environment):
@@ -510,18 +514,18 @@ def test_a_third_signal_kills_a_process_whose_search_does_not_end(small_environm
         process.terminate()
         _until_closing(url)
         process.terminate()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         with suppress(httpx.TransportError):
             while time.monotonic() < until:
                 httpx.get(f"{url}/healthz", trust_env=False)
         process.terminate()
-        assert process.wait(20) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM
 
 
 def test_a_search_that_outlasts_the_end_is_answered_503(small_environment):
     with _searching(small_environment, give_up_seconds=0.2) as (process, _, answer):
         process.terminate()
-        assert answer.result(20).status_code == 503
+        assert answer.result(60).status_code == 503
 
 
 WORKERS = textwrap.dedent(
@@ -596,7 +600,7 @@ def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(two_w
             assert time.monotonic() < until
     two_workers.send_signal(signal.SIGTERM)
     assert two_workers.stdout.readline() == "ended\n"
-    assert two_workers.wait(20) == 0
+    assert two_workers.wait(60) == 0
     assert re.search(rf"worker {killed} ended \(code -9\); starting another", two_workers.stderr.read())
 
 
@@ -621,6 +625,7 @@ def test_a_dead_worker_that_cannot_be_replaced_ends_the_service(small_environmen
     assert f"IndexFolderError: {index}" in said
 
 
+@pytest.mark.slow
 def test_replacements_that_crash_are_started_until_one_opens(small_environment, start_workers, tmp_path):
     """Whatever kills them, such as memory that runs out for a while: each worker by itself comes back."""
     crash = tmp_path / "crash"
@@ -640,6 +645,7 @@ def test_replacements_that_crash_are_started_until_one_opens(small_environment, 
     assert parent.communicate(timeout=60)[0] == "ended\n"
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced(small_environment, start_workers):
     parent = start_workers(small_environment, hanging_seconds=6)
     assert parent.stdout.readline().startswith("http://")
@@ -756,7 +762,7 @@ def test_a_storm_of_requests_is_answered_in_full_with_200_or_503(environment, sm
 
     async def storm(url):
         limits = httpx.Limits(max_connections=100)
-        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as http:
             bodies = [{"plans": [plan(f"headache {n} {i}") for i in range(4)]} for n in range(100)]
             asked = [asyncio.create_task(http.post("/v1/search", json=body)) for body in bodies]
             while sum(task.done() for task in asked) < 90:
@@ -787,7 +793,7 @@ def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environm
     assert len(set(worth)) > 2
 
     async def storm(url):
-        settings = ClientConfig(urls=[url], timeout=5.0, deadline=3.0)
+        settings = ClientConfig(urls=[url], timeout=30.0, deadline=10.0)
         clients = [EnvironmentClient(settings) for _ in range(6)]
         try:
             storming = asyncio.gather(*(client.step(asked) for client in clients))

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ..lessons import lesson_url, lessons  # noqa: F401
+from ..lessons import lessons  # noqa: F401
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -76,16 +76,18 @@ def test_a_refusal_is_a_sentence_with_a_name_and_an_exit_code():
         assert said_in_a_sentence(code, error, "b.json"), (code, error)
 
 
-def test_a_service_survives_hostile_requests_and_one_that_answers_wrong_does_not(lesson_url, lessons, run_app):  # noqa: F811
+def test_a_service_survives_hostile_requests_and_one_that_answers_wrong_does_not(lessons, run_app):  # noqa: F811
     from attack_requests import attack
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
 
-    tally = attack(lesson_url, None, read_seconds=lessons.read_seconds, tries=60, seed=1)
+    config = lessons.model_copy(update={"read_seconds": 2.0})  # which slow senders are waited for
+    with run_app(create_app(Environment.open(config), config)) as url:
+        tally = attack(url, None, read_seconds=config.read_seconds, tries=60, seed=1)
     assert tally.tried >= 60
     assert tally.lost == []
 
-    app, answered = create_app(Environment.open(lessons), lessons), 0
+    app, answered = create_app(Environment.open(config), config), 0
 
     async def other_rewards(scope, receive, send):
         nonlocal answered
@@ -99,7 +101,7 @@ def test_a_service_survives_hostile_requests_and_one_that_answers_wrong_does_not
         await app(scope, receive, changed if scope["type"] == "http" else send)
 
     with run_app(other_rewards) as url:
-        lost = attack(url, None, read_seconds=lessons.read_seconds, tries=30, seed=1).lost
+        lost = attack(url, None, read_seconds=config.read_seconds, tries=30, seed=1).lost
     assert any(what.startswith("beside: answered 200") for what in lost)
     assert any(what.startswith("pipelined: ") for what in lost)
 

@@ -1,13 +1,12 @@
 """Where curves go besides metrics.jsonl, by the real clients: W&B against a stand-in of its server, and the others.
 
-A child process runs each W&B client, since a process keeps the login that it has found; each takes two to ten seconds.
+A child process (tests/forked.py) runs each W&B client, since a process keeps the login that it has found.
 """
 
 import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from querylect.train.tracking import (
 )
 from transformers import TrainerCallback, TrainerState
 
+from ..forked import forked
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..wandb_server import KEY, WandbServer, wandb_server
@@ -72,15 +72,20 @@ def tracked(
 ) -> str:
     """Track steps `first` to `last` in a child; what it prints to stderr. Its stdout stays empty."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", before + TRACKED + after, str(folder), json.dumps(tracking), str(first), str(last)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    asked = [str(folder), json.dumps(tracking), str(first), str(last)]
+    done = forked(asked, folder.with_name("child"), environment, code=before + TRACKED + after)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return done.stderr
 
 
-def sync(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "querylect", "sync", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+@pytest.fixture
+def sync(tmp_path):
+    """`querylect sync ARGUMENTS` in a child, with this environment."""
+
+    def run(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return forked(["sync", *map(str, arguments)], tmp_path / "sync", environment)
+
+    return run
 
 
 def test_offline_unless_somebody_says_otherwise(monkeypatch):
@@ -94,7 +99,7 @@ def test_offline_unless_somebody_says_otherwise(monkeypatch):
         assert wandb_mode(change(RunConfig(), **{"tracking.wandb": "offline"}).tracking) == "offline"
 
 
-def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server, tmp_path):
+def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server, sync, tmp_path):
     here = surroundings(server.url, tmp_path)
     run = tmp_path / "walk"
     for first, last in ((1, 2), (3, 3)):
@@ -134,7 +139,7 @@ mine.finish()
 """
 
 
-def test_a_run_is_tracked_beside_an_open_one_whatever_the_users_wandb_variables_say(server, tmp_path):
+def test_a_run_is_tracked_beside_an_open_one_whatever_the_users_wandb_variables_say(server, sync, tmp_path):
     run = tmp_path / "walk"
     here = surroundings(server.url, tmp_path) | {"WANDB_WATCH": "all", "WANDB_LOG_MODEL": "end", "WANDB_SILENT": "true"}
     assert "wandb failed" not in tracked(run, here, 1, 2, before=BEFORE.format(folder=str(tmp_path)), after=AFTER)
@@ -145,7 +150,7 @@ def test_a_run_is_tracked_beside_an_open_one_whatever_the_users_wandb_variables_
     assert not any("model" in name for name in server.uploads)
 
 
-def test_a_run_refused_midway_continues_offline_and_is_uploaded_whole(server, tmp_path):
+def test_a_run_refused_midway_continues_offline_and_is_uploaded_whole(server, sync, tmp_path):
     def answer_until_the_run_is_open(operation, asked):
         answer = WandbServer.answer(server, operation, asked)
         if operation == "UpsertBucket":
@@ -221,7 +226,7 @@ def test_only_a_whole_upload_is_marked(tmp_path, monkeypatch):
     assert {mark.parent for mark in tmp_path.rglob("*.synced")} == {first.parent, second.parent}
 
 
-def test_a_sync_that_fails_leaves_the_run_to_the_next(server, tmp_path):
+def test_a_sync_that_fails_leaves_the_run_to_the_next(server, sync, tmp_path):
     run = tmp_path / "walk"
     here = surroundings(server.url, tmp_path)
     tracked(run, here, 1, 1)
@@ -399,7 +404,7 @@ def test_trackio_has_the_figures_of_a_run_and_its_resumption(tmp_path):
         "import json; from trackio.sqlite_storage import SQLiteStorage as S; "
         f"print(json.dumps([S.get_runs('querylect'), S.get_logs('querylect', {name!r})]))"
     )
-    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, env=here, timeout=120)
+    done = forked([], tmp_path / "read", here, code=read)
     runs, logged = json.loads(done.stdout.splitlines()[-1])
     assert runs == [name], "one run"
     trained = [row for row in logged if "train/reward/turn1" in row]

@@ -26,7 +26,7 @@ class Recorder:
     def __call__(self, plans):
         self.batches.append([plan.probes[0].terms[0].text for plan in plans])
         self.entered.set()
-        assert self.free.wait(10)
+        assert self.free.wait(60)
         if any("bad" in text for text in self.batches[-1]):
             raise ValueError("cannot search bad")
         return [[RankedHit(f"{p.probes[0].terms[0].text}-{i}", 1.0 / (i + 1)) for i in range(p.k)] for p in plans]
