@@ -34,7 +34,7 @@ from .eval.papers.commands import app as paper_app
 from .export.commands import app as hub_app
 from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
-from .questions.commands import index_questions
+from .questions.commands import index_questions, index_similarity, index_test_questions
 from .slurm.commands import launch
 from .train.commands import app as train_app
 from .version import __version__
@@ -299,6 +299,8 @@ def index_verify(
 
 
 index_app.command("questions")(index_questions)
+index_app.command("test-questions")(index_test_questions)
+index_app.command("similarity")(index_similarity)
 
 
 @env_app.command("export-trec")

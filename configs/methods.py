@@ -42,11 +42,18 @@ class ChrMethodConfig(OneQueryConfig, ChrConfig):
     """`chr`: a target hypothesis minus a mimic."""
 
 
-class PassageConfig(OneQueryConfig):
-    """`query2doc`: the question and a generated passage."""
+class QuestionWeightConfig(OneQueryConfig):
+    """A method whose query can hold the question beside what was written."""
 
     keep_question_weight: PositiveWeight | None = None
     """Weight of the question in the query; None: the rewriter's default (docs/rewriters.md)."""
+
+
+class PassageConfig(QuestionWeightConfig):
+    """`query2doc`: the question and a generated passage."""
+
+    options: bool = False
+    """Show the question's answer options, if it has any."""
 
 
 class HydeConfig(PassageConfig):
@@ -58,7 +65,7 @@ class HydeConfig(PassageConfig):
     """Sampling temperature; above 0, so that the passages differ. 0 with one passage is greedy."""
 
 
-class TaggedConfig(PassageConfig):
+class TaggedConfig(QuestionWeightConfig):
     """`general`, `explore`, `direct`, `small`: tagged rewrites."""
 
     rewrite_weight: Weight = 1.0

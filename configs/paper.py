@@ -20,9 +20,12 @@ _FOLDER = Path(__file__).parent / "papers"
 AVERAGE = "average"
 """Table column with the mean of the other tasks."""
 
+POOLED = "pooled"
+"""Table column over the questions of all tasks together."""
+
 Style = Literal["reasoned", "short", "grounded"]
 JudgeName = Literal[
-    "utility", "relevancy", "declined", "faithfulness", "answer_relevancy", "guideline", "context_recall"
+    "utility", "mimic", "relevancy", "declined", "faithfulness", "answer_relevancy", "guideline", "context_recall"
 ]
 
 
@@ -42,6 +45,8 @@ class TaskConfig(Section):
     """choice: the options of every question, such as [yes, no], for files without options."""
     sources: list[str] = []
     """Environments that may be searched, the first by default; if empty, all of the paper's."""
+    environments: dict[str, str] = {}
+    """Environments that replace others in this task, such as those of its language: {wiki: wiki_zh}."""
     style: Style | None = None
     """Prompt style of the reader: reasoned, short or grounded; None: reasoned for choice, short for open, grounded for
     content."""
@@ -72,7 +77,7 @@ class TaskConfig(Section):
 
 
 JUDGES_OF: dict[str, tuple[JudgeName, ...]] = {
-    "choice": ("utility", "relevancy"),
+    "choice": ("utility", "mimic", "relevancy"),
     "open": ("context_recall", "relevancy", "declined", "faithfulness", "answer_relevancy"),
     "content": ("relevancy", "declined", "faithfulness", "answer_relevancy", "guideline"),
 }
@@ -103,15 +108,18 @@ class PaperSystem(Section):
     """Prompt style of the reader; None: that of the task."""
     tasks: list[str] | None = None
     """Tasks to run; None: all."""
+    baseline: str = ""
+    """System that this one is tested against; if empty, the paper's."""
 
 
 class Sweep(Section):
-    """A sweep of one setting of a system over several values: a table and a curve."""
+    """A sweep of one setting of some systems over several values: a table and curves."""
 
-    system: str
-    """The system to vary."""
-    setting: str
-    """The method's setting to vary, such as k or penalty."""
+    title: str = ""
+    """Title; if empty, the systems and their settings."""
+    systems: Annotated[dict[str, str | list[str]], Field(min_length=1)]
+    """Systems to vary, each with the setting of its method that takes the values, such as k or penalty. Several
+    settings share a value evenly, the first get the remainder: [first_k, second_k]."""
     values: Annotated[list[int | float], Field(min_length=2)]
     """Values of the setting."""
     task: str
@@ -121,12 +129,18 @@ class Sweep(Section):
     beside: list[str] = []
     """Systems drawn as horizontal lines."""
 
+    def settings_of(self, system: str) -> list[str]:
+        """The settings of a system that share each value."""
+        settings = self.systems[system]
+        return [settings] if isinstance(settings, str) else list(settings)
+
 
 class TableColumn(Section):
     """One column of a table."""
 
     task: str
-    """A task, or `average` for the mean of the other columns of the same metric."""
+    """A task, `average` for the mean of the other columns of the same metric, or `pooled` for the questions of all
+    tasks together."""
     metric: str
     """A metric or judge of that task."""
 
@@ -148,7 +162,7 @@ class PaperTable(Section):
 
 
 class PaperCase(Section):
-    """A case study: one question step by step, for some systems."""
+    """A case study: one question step by step, for some systems; the first of the task that they all answered."""
 
     title: str
     """Title."""
@@ -158,6 +172,10 @@ class PaperCase(Section):
     """The task that the question is from."""
     rows: Annotated[list[str], Field(min_length=1)]
     """Systems shown."""
+    right: list[str] = []
+    """Those of them whose answer has to be right."""
+    wrong: list[str] = []
+    """Those of them whose answer has to be wrong."""
 
 
 class PaperConfig(Section):
@@ -221,8 +239,9 @@ class PaperConfig(Section):
     @field_validator("tasks", "environments", "systems")
     @classmethod
     def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
-        if AVERAGE in members:
-            raise ValueError(f"the name {AVERAGE!r} is that of a column of the tables; choose another")
+        for name in (AVERAGE, POOLED):
+            if name in members:
+                raise ValueError(f"the name {name!r} is that of a column of the tables; choose another")
         return members
 
     @model_validator(mode="after")
@@ -241,18 +260,21 @@ class PaperConfig(Section):
         yield "shifts", [name for pair in self.shifts for name in pair], systems
         for name, task in self.tasks.items():
             yield f"tasks.{name}.sources", task.sources, environments
+            yield f"tasks.{name}.environments", [*task.environments, *task.environments.values()], environments
         for name, system in self.systems.items():
             yield f"systems.{name}.sources", system.sources or [], environments
             yield f"systems.{name}.tasks", system.tasks or [], tasks
+            yield f"systems.{name}.baseline", [system.baseline], systems
         for sweep in self.sweeps:
-            yield "sweeps", [sweep.system, *sweep.beside], systems
+            yield "sweeps", [*sweep.systems, *sweep.beside], systems
             yield "sweeps", [sweep.task], tasks
         for case in self.cases:
             yield f"the case {case.title!r}", [*case.rows], systems
+            yield f"the case {case.title!r}", [*case.right, *case.wrong], case.rows
             yield f"the case {case.title!r}", [case.task], tasks
         for table in self.tables:
             yield f"the table {table.title!r}", table.rows, systems
-            yield f"the table {table.title!r}", [column.task for column in table.columns], [*tasks, AVERAGE]
+            yield f"the table {table.title!r}", [column.task for column in table.columns], [*tasks, AVERAGE, POOLED]
 
 
 def known_papers() -> list[str]:
@@ -292,7 +314,10 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
         "tasks": chosen_tasks,
         "systems": {
             name: system.model_copy(
-                update={"tasks": [task for task in system.tasks if task in chosen_tasks] if system.tasks else None}
+                update={
+                    "tasks": [task for task in system.tasks if task in chosen_tasks] if system.tasks else None,
+                    "baseline": if_chosen(system.baseline),
+                }
             )
             for name, system in chosen_systems.items()
             if system.tasks is None or set(system.tasks) & set(chosen_tasks)
@@ -301,21 +326,31 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
         "alone": if_chosen(paper.alone),
         "shifts": [pair for pair in paper.shifts if all(name in chosen_systems for name in pair)],
         "sweeps": [
-            sweep.model_copy(update={"beside": [name for name in sweep.beside if name in chosen_systems]})
+            sweep.model_copy(
+                update={
+                    "beside": [name for name in sweep.beside if name in chosen_systems],
+                    "systems": {name: settings for name, settings in sweep.systems.items() if name in chosen_systems},
+                }
+            )
             for sweep in paper.sweeps
-            if sweep.system in chosen_systems and sweep.task in chosen_tasks
+            if set(sweep.systems) & set(chosen_systems) and sweep.task in chosen_tasks
         ],
         "cases": [
-            case.model_copy(update={"rows": rows})
+            case.model_copy(
+                update={
+                    part: [name for name in getattr(case, part) if name in chosen_systems]
+                    for part in ("rows", "right", "wrong")
+                }
+            )
             for case in paper.cases
-            if case.task in chosen_tasks and (rows := [name for name in case.rows if name in chosen_systems])
+            if case.task in chosen_tasks and set(case.rows) & set(chosen_systems)
         ],
         "tables": [
             table.model_copy(
                 update={"rows": [name for name in table.rows if name in chosen_systems], "columns": columns}
             )
             for table in paper.tables
-            if (columns := [column for column in table.columns if column.task in {*chosen_tasks, AVERAGE}])
+            if (columns := [column for column in table.columns if column.task in {*chosen_tasks, AVERAGE, POOLED}])
             and (not table.rows or set(table.rows) & set(chosen_systems))
         ],
     }

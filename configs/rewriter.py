@@ -35,7 +35,7 @@ class HcqrConfig(Section):
     """Documents that each query contributes."""
     budget: Annotated[int, Field(ge=1)] = 15
     """Maximum documents of the union."""
-    hypothesis_tokens: Annotated[int, Field(ge=1)] = 1024
+    hypothesis_tokens: Annotated[int, Field(ge=1)] = 2048
     """Maximum tokens of the hypothesis, thinking included."""
 
     @field_validator("without")
@@ -61,12 +61,20 @@ class ChrConfig(Section):
     """Wording of the prompt: diagnoses, as in the paper (medicine), or answers of any field (any)."""
 
 
+class MisknowTurnsConfig(Section):
+    """`misknow`: a first answer, then queries for what is missing (docs/methods_context.md)."""
+
+    queries: Annotated[int, Field(ge=1, le=8)] = 2
+    """Queries of a turn after the first, each searched beside the question."""
+
+
 class RewriterConfig(Section):
     """The policy's prompt, and how its answer becomes a search plan."""
 
     name: str = "small"
     """`general`, `explore` or `direct` (prompt levels of Yuan et al.), `small` (few-shot, for small models), `hyde` or
-    `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr` or `chr` (docs/methods.md)."""
+    `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr`, `chr` (docs/methods.md) or
+    `misknow` (two turns, docs/methods_context.md)."""
     keep_question_weight: PositiveWeight | None = None
     """Weight of the question in every probe; 0: search with the rewrite alone. None: the rewriter's default, which is 1
     for hyde, 5 (BM25) or 1 (other retrievers) for query2doc, and 0 for the others."""
@@ -76,9 +84,12 @@ class RewriterConfig(Section):
     """Maximum rewrites per answer; more is a format failure."""
     prompt: str = "hpo"
     """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
+    options: bool = False
+    """`hyde` and `query2doc` only: show the question's answer options, if it has any."""
     multi_query: MultiQueryConfig = MultiQueryConfig()
     hcqr: HcqrConfig = HcqrConfig()
     chr: ChrConfig = ChrConfig()
+    misknow: MisknowTurnsConfig = MisknowTurnsConfig()
     llm: LlmConfig | None = None
     """`hcqr` only: the frozen model that writes the hypotheses; None: the policy's base model."""
     form: AnswerForm = "json"
@@ -87,5 +98,9 @@ class RewriterConfig(Section):
     @property
     def unread(self) -> set[str]:
         """Sections that belong to other rewriters: what this one answers does not depend on them."""
-        relevant = {self.name, "llm", "form"} if self.name == "hcqr" else {self.name}
-        return {"multi_query", "hcqr", "chr", "llm", "form"} - relevant
+        relevant = {
+            "hcqr": {"hcqr", "llm", "form"},
+            "hyde": {"options"},
+            "query2doc": {"options"},
+        }.get(self.name, {self.name})
+        return {"multi_query", "hcqr", "chr", "misknow", "llm", "form", "options"} - relevant

@@ -96,6 +96,38 @@ def merge(
     typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir {shlex.quote(f'env.dataset.path={to}')}")
 
 
+To = Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")]
+
+
+@app.command("chunks")
+def chunks(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A BEIR folder with long documents.")],
+    to: To,
+    words: Annotated[int, typer.Option("--words", min=2, help="A chunk has fewer words than this.")] = 300,
+    verbose: Verbose = False,
+) -> None:
+    """Cut the documents of a BEIR folder into chunks, each once; judgements pass to all chunks of a document."""
+    set_up_logging(verbose)
+    from .knowledge_bases import write_chunks
+
+    for line in write_chunks(folder, to, words):
+        typer.echo(line)
+
+
+@app.command("pairs")
+def pairs(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines with question and answers.")],
+    to: To,
+    verbose: Verbose = False,
+) -> None:
+    """Write questions and their answers as documents of a BEIR folder, each pair once."""
+    set_up_logging(verbose)
+    from .knowledge_bases import write_pairs
+
+    for line in write_pairs(file, to):
+        typer.echo(line)
+
+
 def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetConfig:
     """Dataset settings of a benchmark that was fetched, or of its local copy `copy`."""
     if name.startswith("ir_datasets/"):

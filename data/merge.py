@@ -62,7 +62,7 @@ class _MergedQuestion:
     judged: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-class _AllDocuments:
+class AllDocuments:
     """Stands for the ids of a corpus not yet read; `_fingerprints` refuses judgements of missing documents."""
 
     def __contains__(self, _: object) -> bool:
@@ -144,7 +144,7 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
     notes: list[str] = []
     levels: dict[int, str] = {}
     for source, folder in folders.items():
-        dataset = load_beir(folder, documents=_AllDocuments())
+        dataset = load_beir(folder, documents=AllDocuments())
         if dataset.ignore_identical_ids:
             raise DataError(
                 f"{folder} says ignore_identical_ids: a document that bears the id of the question does not count. "

@@ -3,7 +3,7 @@
 Each score has its table, its generator (the answering model) and the setting in which it was measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,12 +33,11 @@ class PublishedFigure:
 
 @dataclass(frozen=True, slots=True)
 class PublishedStep:
-    """The output of one system in a case study."""
+    """What one system did in a case study."""
 
     system: str
-    first: str
-    missing: Sequence[str]
-    final: str
+    steps: Mapping[str, str]
+    """What it wrote, searched, found and answered, by step and in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def published(name: str) -> Published:
                 if value is not None
             ]
     cases = [
-        PublishedCase(**{**case, "rows": tuple(PublishedStep(system, **step) for system, step in case["rows"].items())})
+        PublishedCase(**{**case, "rows": tuple(PublishedStep(system, steps) for system, steps in case["rows"].items())})
         for case in content.get("cases", ())
     ]
     return Published(content["citation"], tuple(content.get("notes", ())), tuple(figures), tuple(cases))

@@ -19,7 +19,7 @@ from ..storage import data_sha256
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
-from .retrievers.base import Retriever
+from .retrievers.base import Retriever, truncation_of
 from .retrievers.fusion import Scored, fuse
 from .retrievers.open import check_corpus, open_retriever, verify_indexes
 from .retrievers.rerank import Reranked, Reranker
@@ -42,6 +42,13 @@ class RankedHit(NamedTuple):
 
 Ranking = list[RankedHit]
 """Best first, no document twice."""
+
+
+class PlanRanking(Ranking):
+    """The ranking of a plan."""
+
+    truncated: int = 0
+    """Texts of the plan that are longer than a query of the retriever may be, and were read only in part."""
 
 
 class Environment:
@@ -174,7 +181,7 @@ class Environment:
             return plan
         return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=question_id)
 
-    def search(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
+    def search(self, plans: Sequence[SearchPlan]) -> list[PlanRanking]:
         """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
 
         A probe that stands in several plans is ranked once. Each probe contributes its best `probe.k` documents
@@ -196,7 +203,8 @@ class Environment:
         probes = [Probe(terms=terms) for terms in depths]
         with self.intact():
             ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
-            by_terms = dict(zip(depths, ranked, strict=True))
+            truncated = map(truncation_of(self._retriever), probes)
+            by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
             return [self._ranking(plan, by_terms) for plan in plans]
 
     def score(self, question_id: str, ranking: Ranking, metrics: Sequence[str]) -> dict[str, float]:
@@ -214,14 +222,16 @@ class Environment:
         """Grade of every judged document of a question, for people. KeyError for an unknown question."""
         return self._qrels[question_id]
 
-    def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], Scored]) -> Ranking:
-        rankings = [by_terms[probe.terms] for probe in plan.probes]
+    def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]]) -> PlanRanking:
+        rankings = [by_terms[probe.terms][0] for probe in plan.probes]
         if isinstance(plan, PlanWithout):
             rankings = [ranking.without(self._documents.position(plan.without)) for ranking in rankings]
         parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
         fused = fuse(parts, plan.fuse, plan.k)
         ids = map(self._documents.id, fused.documents.tolist())
-        return list(map(RankedHit._make, zip(ids, fused.scores.tolist(), strict=True)))
+        ranking = PlanRanking(map(RankedHit._make, zip(ids, fused.scores.tolist(), strict=True)))
+        ranking.truncated = sum(by_terms[probe.terms][1] for probe in plan.probes)
+        return ranking
 
 
 def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,6 +13,9 @@ from ..configs.run_settings import load_run_config
 from ..data.commands import Verbose
 from ..errors import ConfigError
 from ..logs import set_up_logging
+
+if TYPE_CHECKING:
+    from .drift.mmd import Estimator
 
 app = typer.Typer()
 data_app = typer.Typer()
@@ -32,6 +35,13 @@ def drift(
         str | None, typer.Option("--system", help="Whose rewrites are taken; trained, or the only ones there are.")
     ] = None,
     turn: Annotated[int | None, typer.Option("--turn", help="At which turn; the system's last.")] = None,
+    estimator: Annotated[
+        str,
+        typer.Option(
+            "--estimator",
+            help="Pairs of queries: of different questions, or eq6, the paper's equation 6 as written.",
+        ),
+    ] = "different",
     shared: Annotated[
         bool, typer.Option("--shared", help="Only questions that both retrievers of a pair succeeded on.")
     ] = False,
@@ -69,6 +79,7 @@ def drift(
         success=success,
         system=system,
         turn=turn,
+        estimator=cast("Estimator", estimator),
         shared=shared,
         model=model,
         sigma=sigma,

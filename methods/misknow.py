@@ -8,7 +8,8 @@ then answers from both searches, with the missing knowledge and the reasoning in
 Table 1 of the paper, at K = 4 passages, two per search: `first` and `second` are both Wikipedia, both the QA pairs, one
 of each in either order, or both the merged knowledge base. Table 5, "w/o reasoning", is `reasoning=False`. As in the
 paper, whose judge is DeepSeek-R1, the judge may be another model than the reader, which writes the draft and the answer
-(`PromptStep.role`).
+(`PromptStep.role`). A judgement that is not of its form, even after one repair, ends the search: the draft becomes the
+answer, and the notes say so (`DRAFT_KEPT`).
 """
 
 from collections.abc import Generator, Sequence
@@ -22,11 +23,25 @@ from ..data.types import Document, Question
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample, instructions, parted
 from ..rewriters.levels import question_text
-from .method import MISSING, NO_RANKING, Outcome, PromptStep, Steps
-from .reading import READER_VERSION, Further, Notes, answered, numbered, pull, reader_prompt, shortened, text_of, usable
+from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
+from .reading import (
+    READER_VERSION,
+    Further,
+    Notes,
+    Pulled,
+    answered,
+    numbered,
+    pull,
+    reader_prompt,
+    shortened,
+    text_of,
+    usable,
+)
 
 VERSION = "misknow-judge-1"
 """The version of the judgement's wording; reading.py has the reader's."""
+DRAFT_KEPT = "draft_kept"
+"""The note of a question whose draft became the answer, because its judgement was not of the form."""
 
 _JUDGE = """You check whether a question can be answered from the passages that were found for it.
 You get the question, the passages and a first answer. Go step by step:
@@ -106,7 +121,10 @@ class Misknow:
             notes.add("drafts", text_of(draft, notes, "draft"))
             judgement = yield from self._judge(question, (*passages, *extra_passages), notes.data["drafts"][-1])
             if judgement.value is None:
-                return Outcome(notes=notes.data, failure=notes.unread("judgement", judgement))
+                failure = notes.unread("judgement", judgement)
+                if failure == MISSING:
+                    return Outcome(notes=notes.data, failure=failure)
+                return self._without_judgement(notes, (*passages, *extra_passages), first)
             notes.add("judgements", judgement.value.model_dump())
             reasoning = (
                 shortened(_reasoning(judgement), self.settings.reasoning_words) if self.settings.reasoning else ""
@@ -131,6 +149,15 @@ class Misknow:
             return Outcome(documents, plan, notes.data)
         prompt = self._reader_prompt(question, passages, Further(missing, reasoning, extra_passages))
         return (yield from answered(prompt, self.settings.max_tokens, notes, documents, plan))
+
+    def _without_judgement(self, notes: Notes, documents: tuple[Document, ...], first: Pulled) -> Outcome:
+        """The outcome where nobody could tell what is missing: the draft is the answer."""
+        notes.context(documents)
+        notes.data[DRAFT_KEPT] = True
+        if "draft" in notes.data.get("cut", ()):
+            notes.add("cut", ANSWER)
+        plan = first.plan if documents == first.documents else None
+        return Outcome(documents, plan, notes.data, answer=notes.data["drafts"][-1] if self.settings.answers else None)
 
     def _reader_prompt(self, question: Question, passages: Sequence[Document], further: Further) -> Prompt:
         return reader_prompt(question, passages, self.settings.document_words, further)

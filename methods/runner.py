@@ -39,11 +39,13 @@ class QuestionCost:
     """The costs of one question."""
 
     calls: int = 0
-    """Prompts with a reply, cached replies included; a repaired form counts as two."""
+    """Answers that were sampled, cached ones included: n samples of a prompt are n calls, a repaired form is two."""
     prompt_tokens: int | None = 0
     """Tokens read; None if the model does not report them for every reply. `tokens` counts those written."""
     tokens: int | None = 0
     searches: int = 0
+    truncated: int = 0
+    """Texts of the searches that were longer than a query of the retriever may be, and were read only in part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Runner:
 
     def _search(self, requests: Sequence["_Request"]) -> None:
         for source, group in _groups(requests, SearchStep, lambda step: step.source):
-            rankings: Sequence[list[HitBody] | None]
+            rankings: Sequence[Sequence[HitBody] | None]
             try:
                 rankings = self._searcher(source).search([step.plan for _, step in group], with_text=True)
             except EnvironmentUnavailableError as error:
@@ -120,6 +122,7 @@ class Runner:
             for (request, step), ranking in zip(group, rankings, strict=True):
                 request.run.spent.searches += len(step.plan.probes)
                 if ranking is not None:
+                    request.run.spent.truncated += getattr(ranking, "truncated", 0)
                     documents, scores = (hit.document for hit in ranking), (hit.score for hit in ranking)
                     request.answer = SearchResults(step.plan, tuple(documents), tuple(scores))
 
@@ -210,7 +213,7 @@ class _QuestionRun:
 
     def spend(self, replies: Sequence[LlmResponse]) -> None:
         """Add the costs of the replies."""
-        self.spent.calls += len(replies)
+        self.spent.calls += sum(len(reply.texts) for reply in replies)
         for reply in replies:
             self.spent.prompt_tokens = _plus(self.spent.prompt_tokens, reply.prompt_tokens)
             self.spent.tokens = _plus(self.spent.tokens, reply.tokens)

@@ -115,6 +115,11 @@ class QuestionWriter:
         """Everything that answers depend on besides the content."""
         self._salt = data_sha256(self.identity)
 
+    @property
+    def model(self) -> Llm:
+        """The writer."""
+        return self._writer
+
     def key(self, content: Document) -> str:
         """The key of the answers about a content."""
         return data_sha256([self._salt, content_hash(content)])

@@ -119,7 +119,7 @@ class _Session:
     ) -> None:
         self.config, self.env, self.existing, self.journal = config, env, existing, journal
         self.corpus: Corpus = open_corpus(env.dataset)
-        self.documents = draw(_documents(self.corpus), config.limit, config.seed)
+        self.documents = draw(documents_of(self.corpus), config.limit, config.seed)
         self.vetted: list[Vetted] = list(existing.vetted)
         self.records: list[LineAnswers] = []
         """The answers about the contents, in their order."""
@@ -140,7 +140,7 @@ class _Session:
 
         Raises ConfigError if the answers in `same_as` were given with other settings.
         """
-        with _open_writer(self.config) as writer:
+        with open_writer(self.config) as writer:
             if same_as is not None:
                 _refuse_other_settings(self.existing.models, writer.identity, same_as)
             self.models = writer.identity
@@ -253,7 +253,7 @@ class _Session:
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> int:
         """Judge the pairs of a question and a content id without a verdict. Returns how many got no reply."""
         by_id = {document.id: document for document in self.documents}
-        with _open_writer(self.config) as writer:
+        with open_writer(self.config) as writer:
             answered = {pair.key for pair in self.pairs}
             pairs_by_key = {writer.pair_key(text, by_id[name]): (text, by_id[name]) for text, name in pairs}
             pending = [pair for key, pair in pairs_by_key.items() if key not in answered]
@@ -276,7 +276,7 @@ class _Session:
 
 
 @contextmanager
-def _open_writer(config: QuestionsConfig) -> Iterator[QuestionWriter]:
+def open_writer(config: QuestionsConfig) -> Iterator[QuestionWriter]:
     """Open writer and judge, which may be the same; a local model is loaded at the first new request."""
     with ExitStack() as stack:
         writer = judge = stack.enter_context(open_llm(config.writer))
@@ -341,7 +341,7 @@ def _refuse_other_settings(previous: Mapping[str, object], now: Mapping[str, obj
         )
 
 
-def _documents(corpus: Corpus) -> Iterator[Document]:
+def documents_of(corpus: Corpus) -> Iterator[Document]:
     """All documents of a corpus. Raises DataError for a duplicate id."""
     blocks, _ = corpus.blocks(8 * 2**20)
     ids: set[str] = set()

@@ -1,7 +1,8 @@
-"""`querylect index questions`. Heavy imports stand inside it."""
+"""`querylect index questions`, `test-questions` and `similarity`. Heavy imports stand inside them."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -9,6 +10,9 @@ from ..configs.load import dump_config, load_config
 from ..configs.mix import only
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
+
+if TYPE_CHECKING:
+    from .test_sets import Kind
 
 
 def index_questions(
@@ -65,3 +69,62 @@ def index_questions(
     )
     amounts = {name: "unknown" if count is None else str(count) for name, count in costs.items()}
     typer.echo(f"{amounts['calls']} calls, {amounts['prompt_tokens']} tokens read, {amounts['tokens']} written")
+
+
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A packaged config or a YAML file, with a question index.")
+]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
+
+
+def index_test_questions(
+    config: Config,
+    kind: Annotated[str, typer.Option("--kind", help="rephrased: questions of the index in other words. new: others.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")],
+    overrides: Overrides = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="So many questions or contents, a random sample; all.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Let a model write test questions for an index of questions, as QB-RAG's paper does; none stands in the index."""
+    set_up_logging(verbose)
+    settings = load_config(config, overrides or ())
+    if kind not in ("rephrased", "new"):
+        raise ConfigError(f"--kind is {kind!r}; expected rephrased or new.", code="unknown-kind")
+    if settings.env.question_index is None:
+        raise ConfigError("env.question_index is not set; name its folder.", code="missing-folder")
+    from .test_sets import write_test_set
+
+    made = write_test_set(cast("Kind", kind), settings.questions, settings.env, to, limit)
+    typer.echo(
+        f"{made.folder}: {made.questions} questions; left out: {made.failed} replies not of their form, "
+        f"{made.repeated} that stand in the index or twice, {made.dropped} that their content does not answer"
+    )
+
+
+def index_similarity(config: Config, overrides: Overrides = None, verbose: Verbose = False) -> None:
+    """Print how similar questions of an index are to each other and to contents, beside QB-RAG's table 6."""
+    set_up_logging(verbose)
+    settings = load_config(config, overrides or ())
+    from ..data.published import published
+    from ..markdown_tables import markdown_table
+    from .similarity import question_similarities
+
+    values = asdict(question_similarities(settings.env))
+    theirs = {figure.metric: figure.value for figure in published("qb_rag").figures if figure.table == "table 6"}
+    rows = [
+        [_SIMILAR[name], "–" if value is None else f"{value:.3f}", f"{theirs[name]:.3f}"]
+        for name, value in values.items()
+    ]
+    for line in markdown_table(["mean cosine of", "here", "paper"], rows, "lrr"):
+        typer.echo(line)
+
+
+_SIMILAR = {
+    "same_content": "questions written for the same content",
+    "different_contents": "questions written for different contents",
+    "own_content": "questions and their content",
+    "other_contents": "questions and other contents",
+}

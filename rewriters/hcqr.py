@@ -81,6 +81,7 @@ class HcqrRewriter(PartsRewriter):
             gist=("the supporting query", "the distinguishing query", "the query for key features"),
             plan=self._plan,
             example=(_EXAMPLE_QUESTION, _EXAMPLE_QUERIES),
+            shown=lambda question: question.text,
         )
 
     def stage(self, question: Question) -> FirstStage:

@@ -38,13 +38,15 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
     settings = config.multi_query
     numbers = range(1, settings.queries + 1)
 
+    def shown(question: Question) -> str:
+        return question_text(question) if settings.options else question.text
+
     def task(question: Question) -> str:
-        text = question_text(question) if settings.options else question.text
         return (
             f"You are an assistant that prepares searches. Write exactly {settings.queries} different versions of the "
             "question below, with which relevant documents are found in a vector database. Each version looks at the "
             "question from another side, so that together they find what a search by distance would miss with one "
-            f"wording alone.\n\nQuestion: {text}"
+            f"wording alone.\n\nQuestion: {shown(question)}"
         )
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
@@ -58,4 +60,5 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
         gist=tuple(f"version {number} of the question" for number in numbers),
         plan=plan,
         example=(_EXAMPLE_QUESTION, _VERSIONS[: settings.queries]),
+        shown=shown,
     )

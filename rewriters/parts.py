@@ -65,6 +65,10 @@ class PartsRewriter:
     """The plan of a question and the texts of the parts."""
     example: tuple[Question, tuple[str, ...]] | None = None
     """A question and the parts of a good answer."""
+    again: str = "Answer once more, and better, in the same form."
+    """The instruction of later turns, before the form."""
+    shown: Callable[[Question], str] = question_text
+    """The question as later turns repeat it; with or without its answer options, as `task` shows it."""
 
     @property
     def opening(self) -> str:
@@ -85,8 +89,8 @@ class PartsRewriter:
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, and the same task again."""
         feedback = describe_results(documents) if documents else NOTHING_FOUND
-        instruction = f"Answer once more, and better, in the same form.\n{form_of(self.labels, self.gist)}"
-        return f"{feedback}\n\n{instruction}\n\nQuestion: {question_text(question)}"
+        instruction = f"{self.again}\n{form_of(self.labels, self.gist)}"
+        return f"{feedback}\n\n{instruction}\n\nQuestion: {self.shown(question)}"
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn after its opening; the model may repeat the first label."""

@@ -49,4 +49,4 @@ def query2doc(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRew
             terms = (Term(text=text, weight=config.rewrite_weight),)
         return SearchPlan(probes=(Probe(terms=terms),), k=k)
 
-    return PassageRewriter("query2doc", TASK, plan)
+    return PassageRewriter("query2doc", TASK, plan, options=config.options)

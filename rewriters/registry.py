@@ -13,6 +13,7 @@ from .explore import explore
 from .general import general
 from .hcqr import hcqr
 from .hyde import hyde
+from .misknow import misknow
 from .multi_query import multi_query
 from .query2doc import query2doc
 from .small import small
@@ -27,6 +28,7 @@ REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriting
     "multi_query": multi_query,
     "hcqr": hcqr,
     "chr": chr_rewriter,
+    "misknow": misknow,
 }
 
 

@@ -1,4 +1,4 @@
-"""The first stage of rewriters that have two: a frozen model is asked about every question before its rollouts begin.
+"""The first stage of rewriters that have two: a frozen model is asked about a question before its first rollout.
 
 A question whose answer is missing, or is not of the form that was asked for even after one repair, falls out and is
 counted: nothing is made up for it. Other rewriters pass all their questions on.
@@ -7,6 +7,9 @@ counted: nothing is made up for it. Other rewriters pass all their questions on.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
 
 from pydantic import BaseModel
 
@@ -41,35 +44,52 @@ def ask_first_stage(
     processes pass a `once` that asks in one of them and gives the answers to all. `lost` is called with every question
     that falls out, and why. Raises ConfigError where no question is left, and as `Llm.ask`.
     """
-    if not isinstance(rewriter, Staged):
-        return list(questions)
-    stages = {i: stage for i, question in enumerate(questions) if (stage := rewriter.stage(question)) is not None}
-    if not stages:
-        return list(questions)
-    model = policy_llm(base) if isinstance(base, PolicyConfig) else base
-    answers = dict(zip(stages, once(lambda: _ask_models(list(stages.values()), model)), strict=True))
-    reasons: Counter[str] = Counter()
-    remaining: list[Question] = []
-    for index, question in enumerate(questions):
-        answer = answers.get(index)
-        if isinstance(answer, str):
-            reasons[answer] += 1
-            lost(question, answer)
-            continue
-        if answer is not None:
-            rewriter.learn(question, answer)
-        remaining.append(question)
-    if reasons:
-        summary = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        message = f"{reasons.total()} of {len(questions)} questions fall out; their first stage gave: {summary}"
+    with StageModels(base) as models:
+        failures = learn_first_stage(rewriter, questions, models, once)
+    remaining = [question for question, reason in zip(questions, failures, strict=True) if not reason]
+    for question, reason in zip(questions, failures, strict=True):
+        if reason:
+            lost(question, reason)
+    if len(remaining) < len(questions):
         if not remaining:
-            raise ConfigError(
-                f"{message}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), or use "
-                "another rewriter.",
-                code="failed-first-stage",
-            )
-        log.warning("%s", message)
+            raise no_question_left(failures)
+        log.warning("%s", said_of(failures))
     return remaining
+
+
+def learn_first_stage(
+    rewriter: RewritingStrategy,
+    questions: Sequence[Question],
+    models: "StageModels",
+    once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),
+) -> list[str]:
+    """For each question "", after `rewriter` has learned what its first stage says, or why it has no answer."""
+    if not isinstance(rewriter, Staged):
+        return [""] * len(questions)
+    stages = {i: stage for i, question in enumerate(questions) if (stage := rewriter.stage(question)) is not None}
+    failures = [""] * len(questions)
+    for index, answer in zip(stages, once(lambda: models.ask(list(stages.values()))) if stages else (), strict=True):
+        if isinstance(answer, str):
+            failures[index] = answer
+        else:
+            rewriter.learn(questions[index], answer)
+    return failures
+
+
+def said_of(failures: Sequence[str]) -> str:
+    """How many questions fall out, and why."""
+    reasons = Counter(filter(None, failures))
+    summary = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return f"{reasons.total()} of {len(failures)} questions fall out; their first stage gave: {summary}"
+
+
+def no_question_left(failures: Sequence[str]) -> ConfigError:
+    """The error where the first stage of no question has an answer."""
+    return ConfigError(
+        f"{said_of(failures)}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), or "
+        "use another rewriter.",
+        code="failed-first-stage",
+    )
 
 
 def policy_llm(policy: PolicyConfig) -> LlmConfig:
@@ -77,16 +97,35 @@ def policy_llm(policy: PolicyConfig) -> LlmConfig:
     return LlmConfig(model=policy.model, dtype=policy.dtype)
 
 
-def _ask_models(stages: Sequence[FirstStage], base: LlmConfig) -> Answers:
-    models: dict[str, tuple[LlmConfig, list[int]]] = {}
-    for index, stage in enumerate(stages):
-        config = stage.llm or base
-        models.setdefault(config.model_dump_json(), (config, []))[1].append(index)
-    answers: dict[int, BaseModel | str] = {}
-    for config, indices in models.values():
-        with open_llm(config) as llm:
-            answers |= _ask_model(llm, {index: stages[index] for index in indices})
-    return [answers[index] for index in range(len(stages))]
+class StageModels:
+    """The frozen models of first stages, each opened when it is first asked and kept until the end of the context."""
+
+    def __init__(self, base: PolicyConfig | LlmConfig) -> None:
+        """`base` is asked where a stage names no model; of a policy it is the model as it was before any training."""
+        self._base = policy_llm(base) if isinstance(base, PolicyConfig) else base
+        self._stack = ExitStack()
+        self._models: dict[str, Llm] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def ask(self, stages: Sequence[FirstStage]) -> Answers:
+        """The answer of each stage, or the reason why there is none."""
+        by_model: dict[str, tuple[LlmConfig, list[int]]] = {}
+        for index, stage in enumerate(stages):
+            config = stage.llm or self._base
+            by_model.setdefault(config.model_dump_json(), (config, []))[1].append(index)
+        answers: dict[int, BaseModel | str] = {}
+        for key, (config, indices) in by_model.items():
+            if key not in self._models:
+                self._models[key] = self._stack.enter_context(open_llm(config))
+            answers |= _ask_model(self._models[key], {index: stages[index] for index in indices})
+        return [answers[index] for index in range(len(stages))]
 
 
 def _ask_model(llm: Llm, stages: Mapping[int, FirstStage]) -> dict[int, BaseModel | str]:

@@ -10,7 +10,7 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
 from ..errors import ConfigError
-from ..rewriters.base import RewritingStrategy
+from ..rewriters.base import RewritingStrategy, Staged
 from .distributed.processes import Processes
 from .grading import grade
 from .mix import Mixture
@@ -32,7 +32,8 @@ class TrainingData:
 
 
 def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi) -> TrainingData:
-    """Choose the questions and run the rewriter's first stage, if it has one, which drops those without an answer.
+    """Choose the questions. Where the rewriter has a first stage, it is asked about those that validate or warm up now,
+    which drops the ones without an answer, and about the others when they come up (staged.py).
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """
@@ -48,7 +49,14 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     train_split = processes.on_every_process(lambda: client.questions("train"))
     questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
     rewriter = processes.on_every_process(lambda: rewriter_for(config, client))
-    questions = answered(questions)
+    if config.train.staleness and isinstance(rewriter, Staged):
+        raise ConfigError(
+            f"train.staleness is {config.train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
+            "replace a question when it comes up. Set train.staleness=0.",
+            code="questions-not-known-ahead",
+        )
+    if config.train.warm_start.questions:
+        questions = answered(questions)
     mixture = processes.on_every_process(lambda: _make_mixture(config, questions))
     validation = processes.on_main_process(lambda: validation_questions(config.train, client, train_split))
     return TrainingData(client, rewriter, train_split, questions, mixture, answered(validation))

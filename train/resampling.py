@@ -67,7 +67,7 @@ def resample(
     while any(to_replace) and rounds < config.train.resample_rounds:
         draw = Random(f"{config.seed}-{step}-{rounds + 1}")
         candidates = [name for name in questions if name not in tried]
-        drawn = _replacements(config.mix is not None, list(chain.from_iterable(to_replace)), candidates, draw)
+        drawn = replacements(config.mix is not None, list(chain.from_iterable(to_replace)), candidates, draw)
         new = {name for name in drawn if name is not None}
         if not new:
             break
@@ -91,7 +91,7 @@ def _question_ids(trees: Sequence[Tree], slots: Sequence[int]) -> list[str]:
     return [trees[slot].question.id for slot in slots]
 
 
-def _replacements(
+def replacements(
     mixed: bool, to_replace: Sequence[str], candidates: Sequence[str], draw: Random
 ) -> Sequence[str | None]:
     """A new question for each of `to_replace`, in a mix from the same environment; None where none is left."""

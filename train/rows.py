@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from random import Random
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import torch
@@ -25,6 +26,7 @@ from .ahead import TreesAhead
 from .credit import Credit
 from .distributed.processes import Processes
 from .resampling import resample
+from .staged import StagedQuestions
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -38,6 +40,7 @@ class RolloutState(Protocol):
     grower: Grower
     sampler: Weights
     questions: Mapping[str, Question]
+    staged: StagedQuestions | None
     num_generations: int
     state: "TrainerState"
     trees: list[Tree]
@@ -127,7 +130,10 @@ def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
     run, step, processes = trainer.run, trainer.state.global_step, trainer.processes
     earlier = Counter(chain.from_iterable(processes.all_gather(ids)[: processes.rank]))
 
-    def grow(questions: Sequence[Question]) -> list[Tree]:
+    draw = Random(f"{run.seed}-{step}-first-stage")
+
+    def grow(asked: Sequence[Question]) -> list[Tree]:
+        questions = asked if trainer.staged is None else trainer.staged.ready(asked, trainer.questions, draw)
         streams = question_streams(run.seed, step, questions, earlier)
         return processes.on_every_process(
             lambda: trainer.grower.grow(questions, run.rollout.branching, streams=streams),

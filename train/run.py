@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..rollouts.grow import Grower
     from .distributed.stopping import StopOnSignal
     from .guard import CollapseGuard
+    from .staged import StagedQuestions
     from .trainer import TreeTrainer
     from .view import View
     from .watch import Watcher
@@ -246,8 +247,10 @@ def _warm_start(policy: _Policy, data: TrainingData, folder: RunFolder) -> None:
 
 def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened) -> None:
     """Train and save. View and trackers are closed at the very end, also after an error."""
+    from ..rollouts.first_stage import StageModels
     from .distributed.abort import AbortStep
     from .guard import refuse_collapse
+    from .staged import StagedQuestions
 
     processes, stopper, checkpoint = launch.processes, launch.stopper, opened.checkpoint
     if data.mixture is not None and checkpoint is not None:
@@ -255,7 +258,9 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
         processes.on_every_process(lambda: mixture.load(checkpoint))
     with ExitStack() as cleanup:
         monitors = processes.on_every_process(lambda: _open_monitors(launch, policy, opened, cleanup))
-        trainer = _make_trainer(launch, data, policy, opened, monitors)
+        models = cleanup.enter_context(StageModels(launch.config.policy))
+        questions = StagedQuestions(data.rewriter, models, processes, launch.config.mix is not None)
+        trainer = _make_trainer(launch, data, policy, opened, monitors, questions)
         try:
             _run_trainer(trainer, stopper, checkpoint)
         finally:
@@ -298,7 +303,12 @@ def _open_monitors(launch: _Launch, policy: _Policy, opened: _Opened, cleanup: E
 
 
 def _make_trainer(
-    launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened, monitors: _Monitors
+    launch: _Launch,
+    data: TrainingData,
+    policy: _Policy,
+    opened: _Opened,
+    monitors: _Monitors,
+    questions: "StagedQuestions",
 ) -> "TreeTrainer":
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -316,6 +326,7 @@ def _make_trainer(
         sampler=policy.sampler,
         questions={question.id: question for question in data.questions},
         mixture=data.mixture,
+        staged=questions,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processes=processes,
         model=policy.model,

@@ -38,6 +38,7 @@ from .packing.packing import packed_logps
 from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
 from .rows import path_reward, question_streams, rollout, row_advantages, row_mask
 from .run_folder import RunFolder, remove_traces
+from .staged import StagedQuestions
 from .subsampling import subsample
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ class TreeTrainer(GRPOTrainer):
         questions: Mapping[str, Question],
         mixture: Mixture | None = None,
         processes: Processes | None = None,
+        staged: StagedQuestions | None = None,
         **kwargs: Any,
     ) -> None:
         self.processes = processes or Processes()
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
-        self.mixture = mixture
+        self.mixture, self.staged = mixture, staged
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
         self.dropped: Sequence[Tree] = ()

@@ -41,6 +41,6 @@ class EnvironmentApi(StepClient, Protocol):
 class SearchClient(Protocol):
     """Ranks plans that belong to no question of the environment."""
 
-    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[list[HitBody]]:
-        """A ranking for each plan."""
+    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> Sequence[Sequence[HitBody]]:
+        """A ranking for each plan; `Hits` where the service says how many texts it read only in part."""
         ...

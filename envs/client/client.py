@@ -28,6 +28,7 @@ from ..server.schemas import (
     PRIMARY_METRIC,
     EnvironmentInfo,
     HitBody,
+    Hits,
     Identified,
     Limits,
     QuestionPage,
@@ -139,14 +140,14 @@ class EnvironmentClient:
                 if len(received) >= page.total:
                     return received
 
-    async def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[list[HitBody]]:
+    async def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[Hits]:
         """Rank every plan.
 
         Raises EnvironmentUnavailableError where any of them has no ranking at the deadline, and RequestError for a plan
         that the service refuses.
         """
 
-        async def send(part: Sequence[SearchPlan], deadline: float) -> list[list[HitBody]]:
+        async def send(part: Sequence[SearchPlan], deadline: float) -> list[Hits]:
             def check(answer: SearchResponse) -> None:
                 _expect(len(answer.rankings) == len(part), f"{len(answer.rankings)} rankings for {len(part)} plans")
                 _expect(answer.plan_digests == list(map(plan_digest, part)), "rankings of other plans")
@@ -156,9 +157,12 @@ class EnvironmentClient:
 
             body = _json(SearchRequest(plans=list(part), with_text=with_text))
             answer = await self._transport.ask(Call("POST", "/v1/search", SearchResponse, check, body), deadline)
-            return answer.rankings
+            rankings = [Hits(ranking) for ranking in answer.rankings]
+            for ranking, truncated in zip(rankings, answer.truncated, strict=False):  # an older service tells none
+                ranking.truncated = truncated
+            return rankings
 
-        rankings: list[list[HitBody]] = []
+        rankings: list[Hits] = []
         with self._calling():
             for outcome in await self._in_parts(plans, [plan.characters for plan in plans], send):
                 if isinstance(outcome, OutageError):
@@ -313,7 +317,7 @@ class SyncEnvironmentClient:
         """As EnvironmentClient.questions."""
         return self._wait(self._client.questions(split))
 
-    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[list[HitBody]]:
+    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[Hits]:
         """As EnvironmentClient.search."""
         return self._wait(self._client.search(plans, with_text))
 

@@ -26,6 +26,13 @@ class Retriever(Protocol):
         """The ranking of each probe, at most limits[i] documents."""
 
 
+def truncation_of(retriever: Retriever) -> Callable[[Probe], int]:
+    """The retriever's `truncated`, which counts the texts of a probe that are longer than a query may be; 0 for a
+    retriever without such a limit."""
+    count: Callable[[Probe], int] = getattr(retriever, "truncated", lambda probe: 0)
+    return count
+
+
 OpenMember = Callable[[Index, EnvironmentConfig], Retriever]
 """Opens the retriever of an index that another retriever searches."""
 

@@ -53,6 +53,10 @@ class ProbeEncoder:
                 sums[row] += term.weight * embedded[term.text].astype(np.float64)
         return sums
 
+    def truncated(self, probe: Probe) -> int:
+        """How many texts of a probe are longer than a query may be."""
+        return self._encoder.truncated([term.text for term in filter(speaks, probe.terms)])
+
 
 class Dense:
     """Ranks probes by the inner product of Σ wᵢ·e(tᵢ) with every document vector."""
@@ -64,6 +68,7 @@ class Dense:
         self._search = search or nearest.flat(vectors)
         self.embeddings = self._probe_encoder.cache
         self.caches = {"embeddings": self.embeddings}
+        self.truncated = self._probe_encoder.truncated
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Vectors = npt.NDArray[np.float32]
 
 _CHUNK = 256
+_SPECIAL_TOKENS = 8
+"""At most so many tokens does a tokenizer add to a text."""
 BATCH_TOKENS = 4096
 """Tokens, padding included, that go through the encoder at once: short queries by the hundred, long documents by the
 handful, so that the memory of a batch is bounded and its padding small."""
@@ -83,6 +85,10 @@ class Encoder:
         length = self.recipe.query_max_length or self.recipe.max_length
         return self._encode(self._query_model, [self.recipe.query_text(text) for text in texts], length, "query")
 
+    def truncated(self, texts: Sequence[str]) -> int:
+        """How many of these query texts are longer than a query may be, and so are read only in part."""
+        return truncated_queries(self._query_model, self.recipe, texts)
+
     def documents(self, texts: Sequence[Content], progress: Progress | None = None) -> Vectors:
         """Embeddings (n, d) of documents in the document template; `texts` come from the recipe's `content_of`."""
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -114,6 +120,21 @@ class Encoder:
                 task=task,
             )
         return finished(vectors, self.recipe)
+
+
+def truncated_queries(
+    model: "SentenceTransformer | SparseEncoder", recipe: RetrieverRecipe, texts: Sequence[str]
+) -> int:
+    """How many query texts have more tokens in the query template than the recipe lets a query have."""
+    length = recipe.query_max_length or recipe.max_length
+    if length is None:
+        return 0
+    # A token has at least one byte: a short text needs no tokenizer.
+    long = [text for text in map(recipe.query_text, texts) if len(text.encode()) + _SPECIAL_TOKENS > length]
+    if not long:
+        return 0
+    ids = model.tokenizer(long, truncation=False, return_attention_mask=False, verbose=False)["input_ids"]
+    return sum(len(tokens) > length for tokens in ids)
 
 
 def finished(vectors: Vectors, recipe: RetrieverRecipe) -> Vectors:

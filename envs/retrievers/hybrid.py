@@ -14,7 +14,7 @@ from ..index.documents import Documents
 from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
-from .base import OpenMember, Progress, Retriever, check_depth
+from .base import OpenMember, Progress, Retriever, check_depth, truncation_of
 from .fusion import Scored, fuse
 from .recipes import RetrieverRecipe, recipe_of
 
@@ -81,6 +81,10 @@ class Merged:
             for number, member in enumerate(members, start=1)
             for name, cache in getattr(member, "caches", {}).items()
         }
+
+    def truncated(self, probe: Probe) -> int:
+        """How many texts of a probe at least one member reads only in part."""
+        return max(truncation_of(member)(probe) for member in self._members)
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents.

@@ -326,6 +326,7 @@ class RemoteVectors:
         self._service, self._config, self._documents = service, config, documents
         self._probe_encoder = ProbeEncoder(encoder)
         self.caches = {"embeddings": self._probe_encoder.cache}
+        self.truncated = self._probe_encoder.truncated
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; empty if its vector is 0."""

@@ -20,7 +20,7 @@ from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
 from .answerable import Integers, first_contents, in_tie_order, matrix
-from .base import OpenMember, Progress, Retriever
+from .base import OpenMember, Progress, Retriever, truncation_of
 from .fusion import NOTHING, Scored
 from .question_index import QuestionIndex, content_hash, open_question_index, verify_question_index
 from .recipes import RetrieverRecipe, recipe_of
@@ -127,6 +127,7 @@ class QuestionRetriever:
         """`questions` ranks the questions; `ends` and `contents` as in `first_contents`."""
         self.held = files
         self.caches = getattr(questions, "caches", {})
+        self.truncated = truncation_of(questions)
         self._questions, self._every = questions, every
         self._ends, self._contents = ends, contents
 

@@ -20,7 +20,7 @@ from ...storage import data_sha256
 from ..index.documents import Documents
 from ..plan import Probe, speaks
 from ..server.cache import ByteCache, remembered
-from .base import Retriever, check_depth
+from .base import Retriever, check_depth, truncation_of
 from .encoder import fingerprint_of, loading_kwargs
 from .fusion import Scored, best
 
@@ -113,6 +113,7 @@ class Reranked:
         self._documents = documents
         self._cache: ByteCache[tuple[str, int], float] = ByteCache(_CACHE_BYTES, _bytes)
         self.caches: dict[str, ByteCache] = {**getattr(retriever, "caches", {}), "pairs": self._cache}
+        self.truncated = truncation_of(retriever)
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; every distinct pair is scored once.

@@ -20,7 +20,7 @@ from ..index.documents import Documents
 from ..plan import Probe, speaks
 from ..server.cache import ByteCache, remembered
 from .base import Progress
-from .encoder import fill_in, fingerprint_of, finished, loading_kwargs
+from .encoder import fill_in, fingerprint_of, finished, loading_kwargs, truncated_queries
 from .fusion import NOTHING, Scored, best
 from .recipes import RetrieverRecipe
 
@@ -76,6 +76,10 @@ class Splade:
     def queries(self, texts: Sequence[str]) -> list[Words]:
         """The weighted words of each query text, in the query template."""
         return self._encode([self.recipe.query_text(text) for text in texts], self.recipe.query_max_length, "query")
+
+    def truncated(self, texts: Sequence[str]) -> int:
+        """How many of these query texts are longer than a query may be, and so are read only in part."""
+        return truncated_queries(self._model, self.recipe, texts)
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write the words of a block of documents, document by document."""
@@ -160,6 +164,10 @@ class SpladeIndex:
                 query[word_ids] += term.weight * weights.astype(np.float64)
             rankings.append(self._best(query, limit))
         return rankings
+
+    def truncated(self, probe: Probe) -> int:
+        """How many texts of a probe are longer than a query may be."""
+        return self._encoder.truncated([term.text for term in filter(speaks, probe.terms)])
 
     def _best(self, query: npt.NDArray[np.float64], limit: int) -> Scored:
         scores: npt.NDArray[np.float64] = np.zeros(self._size)

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from ...configs.schema import EnvironmentConfig
 from ...errors import RequestError, UserError
 from ...version import __version__
-from ..environment import Environment
+from ..environment import Environment, PlanRanking
 from ..page.router import Writer, page_router
 from ..plan import SearchPlan, is_unicode, plan_digest
 from .batching import Batcher, Hits, OverloadedError
@@ -92,7 +92,9 @@ class ServiceState:
         self, request: Request, plans: Sequence[SearchPlan], digests: Sequence[str] | None = None
     ) -> list[Hits]:
         """Rank admitted plans. ClientGoneError once the client has closed the connection."""
-        return await while_connected(request, self.batcher.search(plans, digests))
+        ranked = await while_connected(request, self.batcher.search(plans, digests))
+        self.metrics.truncated.inc(sum(map(truncated, ranked)))
+        return ranked
 
     def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, object]]:
         """The wire form of a ranking (schemas.HitBody) as a dictionary for JSON."""
@@ -141,6 +143,11 @@ class ServiceState:
     def ready(self) -> bool:
         """Whether plans are taken, and searched soon."""
         return self.batcher.ready and not self.going_down.is_set() and not self.environment.damage
+
+
+def truncated(hits: Hits) -> int:
+    """Texts of a ranking's plan that were read only in part."""
+    return hits.truncated if isinstance(hits, PlanRanking) else 0
 
 
 def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
@@ -269,7 +276,11 @@ def create_app(
         ranked = await service.rank(request, body.plans, digests)
 
         def rankings() -> dict[str, object]:
-            return {"plan_digests": digests, "rankings": [service.ranking(hits, body.with_text) for hits in ranked]}
+            return {
+                "plan_digests": digests,
+                "rankings": [service.ranking(hits, body.with_text) for hits in ranked],
+                "truncated": [truncated(hits) for hits in ranked],
+            }
 
         return await service.answer(rankings)
 

@@ -306,7 +306,7 @@ class Batcher:
                     for i, outcome in zip(group, part, strict=True):
                         outcomes[i] = outcome
             return outcomes
-        return [tuple(ranking) for ranking in rankings]
+        return list(rankings)
 
 
 def _groups(holders: Sequence[tuple[_Request, ...]]) -> list[list[int]]:

@@ -43,6 +43,11 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        self.truncated = Counter(
+            "querylect_truncated_texts",
+            "Texts of ranked plans that were longer than a query of the retriever may be, and were read only in part.",
+            registry=registry,
+        )
         self.queue = Gauge(
             "querylect_queue_plans", "Plans that wait or are searched.", registry=registry, multiprocess_mode="livesum"
         )

@@ -76,6 +76,13 @@ class HitBody(Wire):
         return Document(id=self.id, title=self.title, text=self.text)
 
 
+class Hits(list[HitBody]):
+    """A ranking as a client gets it, best first."""
+
+    truncated: int = 0
+    """Texts of the plan that were read only in part (`SearchResponse.truncated`)."""
+
+
 class Identified(Wire):
     """What every ranking and every reward depends on; rewards are comparable where both are equal."""
 
@@ -91,6 +98,9 @@ class SearchResponse(Identified):
     plan_digests: list[str]
     """For each ranking the digest of the plan that it answers (envs/plan.py), as the service read it."""
     rankings: list[list[HitBody]]
+    truncated: list[int] = []
+    """For each ranking, how many texts of its plan were longer than a query of the retriever may be, and were read only
+    in part."""
 
 
 class StepResult(Wire):

@@ -7,12 +7,13 @@ thousand queries as for a hundred. Only the draws are random: every permutation 
 Eq. 6 is unbiased only for independent sides, and sides that answer the same questions are not independent: among the
 n·m pairs between the sides, eq. 6 counts n pairs of queries of the same question, which are alike because they ask the
 same. `value` takes the same three means over pairs of *different* questions only. It is unbiased in both cases and
-equals eq. 6 where no question has two queries. `equation6` has eq. 6 as written.
+equals eq. 6 where no question has two queries. `equation6` has eq. 6 as written. With the estimator "eq6", value,
+interval and p are those of eq. 6, as in the paper's figure 3.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from .draws import Floats, Labels, PooledSides, batches, drawn_weights, permuted_labels
 
 Progress = Callable[[int, int], None]
+Estimator = Literal["different", "eq6"]
+"""The pairs that `value` and `p` are of: those of different questions, or all of eq. 6."""
 
 LEVEL = 0.95
 _PAIRS_AT_ONCE = 1 << 16
@@ -64,7 +67,7 @@ class Drift:
     """RE-MMD² between two sides. Values are squared distances in the kernel's space; they can be below 0."""
 
     value: float
-    """The means of eq. 6 over pairs of queries of different questions."""
+    """The means of eq. 6 over pairs of queries of different questions; with the estimator "eq6" eq. 6 as written."""
     low: float | None
     """95% bootstrap interval of `value`; None where no resample could be computed."""
     high: float | None
@@ -87,6 +90,7 @@ def compare(
     permutations: int,
     resamples: int,
     seed: int,
+    estimator: Estimator = "different",
     progress: Progress | None = None,
 ) -> Drift:
     """Estimate RE-MMD² with its interval and p. Deterministic for the same pooled queries and seed.
@@ -108,11 +112,14 @@ def compare(
     value, equation6, means = (estimate[..., 0] for estimate in _from_sums(observed, unit_weights, same, layout))
     resampled = _resampled(forms, weights, same, layout)
     (low, high), (equation6_low, equation6_high) = _interval(resampled[0]), _interval(resampled[1])
+    excluded = _of_same_question(same, layout)
+    if estimator == "eq6":
+        value, low, high, excluded = equation6, equation6_low, equation6_high, _of_same_query(same, layout)
     return Drift(
         value=float(value),
         low=low,
         high=high,
-        p=_p(layout, labels, forms, same, float(value)),
+        p=_p(layout, labels, forms, excluded, float(value)),
         equation6=float(equation6),
         equation6_low=equation6_low,
         equation6_high=equation6_high,
@@ -212,7 +219,29 @@ def _interval(values: Floats) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
-def _p(layout: PooledSides, labels: Labels, forms: Forms, same: _Same, value: float) -> float:
+class _Excluded(NamedTuple):
+    """What an estimator leaves out of the kernel sums, and how many pairs that is; the first four by question."""
+
+    x: Floats
+    y: Floats
+    x_pairs: Floats
+    y_pairs: Floats
+    xy: float
+    xy_pairs: float
+
+
+def _of_same_question(same: _Same, layout: PooledSides) -> _Excluded:
+    first, second = layout.counts()
+    x, y = same.xx + same.diagonal[0], same.yy + same.diagonal[1]
+    return _Excluded(x, y, first**2, second**2, float(same.xy.sum()), float(first @ second))
+
+
+def _of_same_query(same: _Same, layout: PooledSides) -> _Excluded:
+    """Eq. 6 leaves out only the pairs of a query with itself."""
+    return _Excluded(same.diagonal[0], same.diagonal[1], *layout.counts(), 0.0, 0.0)
+
+
+def _p(layout: PooledSides, labels: Labels, forms: Forms, excluded: _Excluded, value: float) -> float:
     """Share of the layouts (the permuted ones and the observed one) whose value is at least the observed value.
 
     Swapping a shared question moves the kernel sums within its queries to the other side; a question on one side only
@@ -221,9 +250,8 @@ def _p(layout: PooledSides, labels: Labels, forms: Forms, same: _Same, value: fl
     total = forms.xx + forms.yy + 2 * forms.xy
     first, second = layout.counts()
     shared = (first > 0) & (second > 0)
-    same_sums = _by_label(same.xx + same.diagonal[0], same.yy + same.diagonal[1], shared)
-    same_counts = _by_label(first**2, second**2, shared)
-    cross_sum, cross_count = same.xy.sum(), first @ second
+    same_sums = _by_label(excluded.x, excluded.y, shared)
+    same_counts = _by_label(excluded.x_pairs, excluded.y_pairs, shared)
     extreme = 0
     for columns in batches(labels.draws.shape[1]):
         draws = labels.draws[:, columns].astype(float)
@@ -235,7 +263,7 @@ def _p(layout: PooledSides, labels: Labels, forms: Forms, same: _Same, value: fl
         pairs_x, pairs_y = ((same_counts[0] + sign * (same_counts[1] @ draws)) / 2 for sign in (1, -1))
         xx = ((total + 2 * linear + signed) / 4 - x) / (size_x**2 - pairs_x)
         yy = ((total - 2 * linear + signed) / 4 - y) / (size_y**2 - pairs_y)
-        xy = ((total - signed) / 4 - cross_sum) / (size_x * size_y - cross_count)
+        xy = ((total - signed) / 4 - excluded.xy) / (size_x * size_y - excluded.xy_pairs)
         extreme += int((xx + yy - 2 * xy >= value - _ROUNDING * total / len(signs) ** 2).sum())
     return float((extreme + 1) / (labels.draws.shape[1] + 1))
 

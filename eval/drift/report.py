@@ -21,6 +21,10 @@ from .results import KINDS, DriftResults, Pair, drift_identity, pair_of
 from .words import Value
 
 TITLES = {"semantic": "Semantic drift: what is asked for", "structural": "Structural drift: how it is worded"}
+ESTIMATORS = {
+    "different": "equation 6 over pairs of different questions",
+    "eq6": "equation 6 as written, over all pairs, in every value, interval and test",
+}
 FEW_QUESTIONS = 50
 """With fewer questions on a side, the page warns that little can be concluded."""
 PAIR_COLUMNS = (
@@ -107,7 +111,12 @@ def notes_of(results: DriftResults) -> list[str]:
     if any(pair.shared for pair in pairs):
         notes.append(
             "The retrievers share questions. Equation 6 as it is written counts the two queries of a question among "
-            "the pairs between the sides, which pulls it down; RE-MMD² here is over pairs of different questions."
+            "the pairs between the sides, which pulls it down; RE-MMD² here is "
+            + (
+                "equation 6 as written, and lower for it."
+                if results.settings.estimator == "eq6"
+                else "over pairs of different questions."
+            )
         )
     evaluated = any(system.answers is not None for system in systems)
     if evaluated and any(pair.shared < min(pair.questions) for pair in pairs):
@@ -126,6 +135,7 @@ def settings_said(results: DriftResults) -> list[tuple[str, str]]:
     settings = results.settings
     return [
         ("Successful", results.success),
+        ("Estimator", ESTIMATORS[settings.estimator]),
         ("Questions", "those that both sides of a pair succeeded on" if settings.shared else "every side's own"),
         ("Semantic kernel", f"exp(−|x − y|² / 2σ²) over embeddings by {results.model}"),
         ("σ", f"{results.sigma:.4f}, {results.sigma_said}"),

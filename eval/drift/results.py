@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 
 from ..identity import digest
-from .mmd import Drift
+from .mmd import Drift, Estimator
 from .queries import RetrieverQueries
 from .words import Profile, TellingTerm
 
@@ -23,6 +23,8 @@ class DriftSettings:
     """None: the trained system, or the only one besides the raw questions."""
     turn: int | None = None
     """None: the last turn of the system."""
+    estimator: Estimator = "different"
+    """eq6: value, interval and p are those of eq. 6 as written."""
     shared: bool = False
     """Compare a pair only on questions in which both retrievers succeeded."""
     model: str = MINILM

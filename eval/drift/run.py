@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from ..placement import refuse_other
 from ..statistics import holm
 from .draws import PooledSides
 from .kernels import Gaussian, Linear, Vectors, median_sigma
-from .mmd import Kernel, compare
+from .mmd import Estimator, Kernel, compare
 from .queries import QuestionKey, RetrieverQueries, read_system, success_of
 from .results import KINDS, DriftResults, DriftSettings, Pair, drift_identity
 from .words import count_words, profile, telling_terms, tf_idf, variety_size
@@ -58,6 +58,11 @@ def check(settings: DriftSettings, names: Sequence[str]) -> None:
         raise ConfigError(
             f"drift is between two or more retrievers; given is {', '.join(names) or 'none'}.",
             code="too-few-retrievers",
+        )
+    if settings.estimator not in get_args(Estimator):
+        raise ConfigError(
+            f"--estimator is {settings.estimator!r}; expected {' or '.join(get_args(Estimator))}.",
+            code="unknown-estimator",
         )
     for name, value, minimum in (
         ("--permutations", settings.permutations, 1),
@@ -103,6 +108,7 @@ def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode
                     permutations=settings.permutations,
                     resamples=settings.bootstrap,
                     seed=settings.seed,
+                    estimator=settings.estimator,
                     progress=progress,
                 )
         first, second = layout.counts()

@@ -34,6 +34,11 @@ def sources_of(paper: PaperConfig, task: str, system: PaperSystem) -> list[str]:
     return list(paper.tasks[task].sources or paper.environments)
 
 
+def environment_of(paper: PaperConfig, task: str, source: str) -> str:
+    """The environment that a source stands for in a task, which may have its own in another language."""
+    return paper.tasks[task].environments.get(source, source)
+
+
 @contextmanager
 def naming(system: str) -> Iterator[None]:
     """Prefix a ConfigError with the name of the system."""
@@ -95,7 +100,13 @@ def open_bases(paper: PaperConfig, systems: Mapping[str, PaperSystem], stack: Ex
     is, both before the first index is built, and as the opening of an environment.
     """
     rows = rows_of(paper, systems)
-    names = list(dict.fromkeys(source for task, _, system in rows for source in sources_of(paper, task, system)))
+    names = list(
+        dict.fromkeys(
+            environment_of(paper, task, source)
+            for task, _, system in rows
+            for source in sources_of(paper, task, system)
+        )
+    )
     for name in names:
         if _lacks_index(paper.environments[name]):
             _check_data(name, paper.environments[name])

@@ -28,13 +28,15 @@ class PaperRecord(ReaderRecord):
     """All that the reader wrote; None where the method answered, or nobody did."""
     judged: Mapping[str, JudgeScore]
     """The verdicts by judge; a judge who had nothing to judge is not there."""
+    shown: tuple[str, ...] = ()
+    """The beginnings of the first documents, for case studies."""
     notes: Mapping[str, Any]
     """What the method said on the way."""
     prompts: tuple[str, ...]
     """Versions of the prompts that the method used."""
     spent: Mapping[str, int | None]
-    """Of the method: calls, prompt_tokens, tokens, searches; of the reader: reader_prompt_tokens, reader_tokens.
-    Tokens are None where an endpoint does not say."""
+    """Of the method: calls, prompt_tokens, tokens, searches, truncated (methods/runner.py); of the reader:
+    reader_prompt_tokens, reader_tokens. Tokens are None where an endpoint does not say."""
 
     @property
     def reason(self) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ...configs.paper import PaperConfig
+from ...configs.paper import POOLED, PaperConfig
+from ...methods.misknow import DRAFT_KEPT
 from ..statistics import Alternative, ExactComparison, compare_exactly, holm
 from ..table import Adjusted
-from ..tasks.judge_prompts import LABELS
+from ..tasks.judge_prompts import LABELS, MIMIC_LABELS
 from ..tasks.judges import BY_SOURCE, JudgeScore
 from ..tasks.records import by_row
 from ..tasks.shift import Shift, retrieval_shift
@@ -21,6 +22,8 @@ from .records import PaperRecord
 
 COSTS = ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens", "reader_tokens")
 LOWER_IS_BETTER = ("declined",)
+ALL = "all"
+"""`accuracy:all`: a metric over all questions, where one without a value counts 0."""
 DUR = "dur"
 """The decision-useful rate: contexts that entail the right answer or are useful for it (seed 000, section 4.6)."""
 
@@ -33,6 +36,10 @@ class Mean:
     """None where there is nothing to average."""
     n: int
     """Values that it is the mean of."""
+
+
+NOTHING = Mean(None, 0)
+"""The mean of nothing."""
 
 
 def mean_of(values: Iterable[float | None]) -> Mean:
@@ -62,6 +69,10 @@ class PaperRow:
     """Cases whose judge failed, by judge; they are in no mean."""
     unjudged: Mapping[str, int]
     """Cases whose judge did not reply, by judge; the same."""
+    draft_kept: int
+    """Questions that a method answered with its draft, because it could not read what its judge wrote."""
+    truncated: int
+    """Texts of searches that were longer than a query of the retriever may be, and were read only in part."""
     means: Mapping[str, Mean]
     prompts: tuple[str, ...]
     """Versions of the prompts of the method."""
@@ -103,7 +114,13 @@ class PaperResults:
     def figure(self, task: str, system: str, metric: str) -> Mean:
         """One figure, a share or a cost; a mean of nothing where there is none."""
         rows = (row for row in self.rows if (row.task, row.system) == (task, system))
-        return next((row.means[metric] for row in rows if metric in row.means), Mean(None, 0))
+        return next((row.means[metric] for row in rows if metric in row.means), NOTHING)
+
+    def pooled(self, system: str, metric: str) -> Mean:
+        """One figure over the questions of all tasks together."""
+        figures = [row.means[metric] for row in self.rows if row.system == system and metric in row.means]
+        n = sum(figure.n for figure in figures)
+        return Mean(sum((figure.value or 0.0) * figure.n for figure in figures) / n, n) if n else NOTHING
 
 
 def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperResults:
@@ -138,6 +155,8 @@ def _row(
     values = [values_of(record) for record in records]
     metrics = dict.fromkeys(name for figures in values for name in figures)
     means = {name: mean_of(figures.get(name) for figures in values) for name in metrics}
+    scored = dict.fromkeys(name for record in records for name in record.scores)
+    means |= {f"{name}:{ALL}": mean_of(record.scores.get(name) or 0.0 for record in records) for name in scored}
     means |= {name: mean_of(record.spent[name] for record in records if not record.reason) for name in COSTS}
     verdicts: dict[str, list[JudgeScore]] = {}
     for record in records:
@@ -145,6 +164,11 @@ def _row(
             verdicts.setdefault(judge, []).append(verdict)
     if "utility" in verdicts:
         means |= _by_label(by_question, alone)
+    if "mimic" in verdicts:
+        means |= {
+            f"accuracy:{label}": mean_of(_labelled(by_question, "mimic", label).values())
+            for label in MIMIC_LABELS.values()
+        }
     return PaperRow(
         task=task,
         system=system,
@@ -155,6 +179,8 @@ def _row(
         no_choice=sum(not record.chosen for record in answered) if choice else 0,
         off_format={judge: sum(bool(verdict.failure) for verdict in given) for judge, given in verdicts.items()},
         unjudged={judge: sum(verdict.missing for verdict in given) for judge, given in verdicts.items()},
+        draft_kept=sum(DRAFT_KEPT in record.notes for record in records),
+        truncated=sum(record.spent.get("truncated") or 0 for record in records),
         means=means,
         prompts=tuple(dict.fromkeys(version for record in records for version in record.prompts)),
     )
@@ -164,22 +190,28 @@ def _by_label(by_question: Mapping[str, PaperRecord], alone: Mapping[str, PaperR
     """Accuracy within each label of the utility judge, and the gain over no retrieval on the same questions."""
     means: dict[str, Mean] = {}
     for label in LABELS.values():
-        labelled = {
-            question: record.scores["accuracy"]
-            for question, record in by_question.items()
-            if "utility" in record.judged and record.judged["utility"].label == label
-        }
+        labelled = _labelled(by_question, "utility", label)
         pairs = [(x, alone[question].scores["accuracy"]) for question, x in labelled.items() if question in alone]
         means[f"accuracy:{label}"] = mean_of(labelled.values())
         means[f"gain:{label}"] = mean_of(x - y for x, y in pairs if x is not None and y is not None)
     return means
 
 
+def _labelled(by_question: Mapping[str, PaperRecord], judge: str, label: str) -> dict[str, float | None]:
+    """Accuracy of each question whose verdict has a label."""
+    return {
+        question: record.scores["accuracy"]
+        for question, record in by_question.items()
+        if judge in record.judged and record.judged[judge].label == label
+    }
+
+
 def _comparisons(paper: PaperConfig, cells: Cells) -> list[PaperComparison]:
     tests: list[tuple[tuple[str, str, str, str], ExactComparison]] = []
     for (task, system), by_question in cells.items():
-        base = cells.get((task, paper.baseline))
-        if base is None or system == paper.baseline or "[" in system:
+        baseline = (paper.systems[system].baseline if system in paper.systems else "") or paper.baseline
+        base = cells.get((task, baseline))
+        if base is None or system == baseline or "[" in system:
             continue
         ours = [values_of(record) for record in by_question.values()]
         theirs = [values_of(base[question]) if question in base else {} for question in by_question]
@@ -187,30 +219,43 @@ def _comparisons(paper: PaperConfig, cells: Cells) -> list[PaperComparison]:
             a, b = ([values.get(metric) for values in side] for side in (ours, theirs))
             better: Alternative = "less" if metric in LOWER_IS_BETTER else "greater"
             if test := compare_exactly(a, b, better):
-                tests.append(((task, system, paper.baseline, metric), test))
+                tests.append(((task, system, baseline, metric), test))
     adjusted = holm([test.p for _, test in tests])
     return [PaperComparison(*names, test, p) for (names, test), p in zip(tests, adjusted, strict=True)]
 
 
+_Rankings = dict[str, Sequence[str] | None]
+"""Document ids by task and question; None for a missing ranking."""
+
+
+def _rankings(task: str, records: Mapping[str, PaperRecord]) -> _Rankings:
+    return {
+        f"{task}/{question}": record.documents if record.searched and not record.failure else None
+        for question, record in records.items()
+    }
+
+
 def _shifts(paper: PaperConfig, cells: Cells) -> list[ShiftRow]:
-    rows = []
-    for task in paper.tasks:
-        for first, second in paper.shifts:
+    """For each pair of systems every task, and the questions of all tasks together where there are several."""
+    rows: list[ShiftRow] = []
+    for first, second in paper.shifts:
+        by_task: list[tuple[str, _Rankings, _Rankings, list[str]]] = []
+        for task in paper.tasks:
             a, b = cells.get((task, first)), cells.get((task, second))
             if a is None or b is None:
                 continue
-            x, y = (
-                {
-                    question: record.documents if record.searched and not record.failure else None
-                    for question, record in side.items()
-                }
-                for side in (a, b)
-            )
+            x, y = _rankings(task, a), _rankings(task, b)
             right = [
-                question
+                f"{task}/{question}"
                 for question, record in a.items()
                 if record.scores.get("accuracy") == 1 and question in b and b[question].scores.get("accuracy") == 0
             ]
+            by_task.append((task, x, y, right))
+        if len(by_task) > 1:
+            x = {key: ids for _, side, _, _ in by_task for key, ids in side.items()}
+            y = {key: ids for _, _, side, _ in by_task for key, ids in side.items()}
+            by_task.append((POOLED, x, y, [name for _, _, _, right in by_task for name in right]))
+        for task, x, y, right in by_task:
             rows.append(ShiftRow(task, first, second, "all", retrieval_shift(x, y, paper.shift_k)))
             rows.append(ShiftRow(task, first, second, "right", retrieval_shift(x, y, paper.shift_k, right)))
     return rows

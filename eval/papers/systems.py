@@ -21,14 +21,16 @@ from ..tasks.gold import Gold
 from ..tasks.items import Items
 from ..tasks.judges import JUDGES, Case, JudgeScore, Setting, judged
 from ..tasks.metrics import letter
-from ..tasks.reader import ReaderAnswer, generator_prompt, read_answer
+from ..tasks.reader import ReaderAnswer, generator_prompt, read_answer, shortened
 from ..tasks.records import keyed_records
-from .knowledge_bases import KnowledgeBase, naming, sources_of
+from .knowledge_bases import KnowledgeBase, environment_of, naming, sources_of
 from .records import PaperRecord
 
-_FORM = 3
+_FORM = 4
 """Part of every key: to be raised where a record gets another meaning."""
 
+_SHOWN, _SHOWN_WORDS = 3, 60
+"""Documents that a case study shows, and words of each."""
 DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
 OPEN_METRICS = ("em", "accuracy", "f1")
 
@@ -63,7 +65,9 @@ class SystemRun:
         self._run, self._paper, self._task, self._name = run, run.paper, task, name
         self._config: TaskConfig = run.paper.tasks[task]
         self._style: Style = system.style or self._config.style or DEFAULT_STYLE[self._config.kind]
-        self._bases = {source: run.bases[source] for source in sources_of(run.paper, task, system)}
+        self._bases = {
+            source: run.bases[environment_of(run.paper, task, source)] for source in sources_of(run.paper, task, system)
+        }
         card = next((base.card for base in self._bases.values()), None)
         with naming(name):
             self._method = make_method(system.method, system.settings, card, run.methods)
@@ -127,6 +131,7 @@ class SystemRun:
                 cut=cut,
                 scores={},
                 judged={},
+                shown=tuple(shortened(document, _SHOWN_WORDS) for document in outcome.documents[:_SHOWN]),
                 notes=dict(outcome.notes),
                 prompts=result.prompts,
                 spent={
@@ -134,6 +139,7 @@ class SystemRun:
                     "prompt_tokens": spent.prompt_tokens,
                     "tokens": spent.tokens,
                     "searches": spent.searches,
+                    "truncated": spent.truncated,
                     "reader_prompt_tokens": reply.prompt_tokens if reply else 0,
                     "reader_tokens": reply.tokens if reply else 0,
                 },
@@ -166,6 +172,7 @@ class SystemRun:
                 searched=record.searched and not record.failure,
                 answer=record.answer,
                 sources=tuple(result.outcome.notes.get(SOURCES, ())) if len(self._bases) > 1 else (),
+                notes=result.outcome.notes,
             )
             for item, result, record in zip(items, results, records, strict=True)
         ]

@@ -1,10 +1,10 @@
 """results.md: each table of the paper with our figures beside the paper's own, and what the paper has no table for."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...configs.paper import AVERAGE, PaperConfig, PaperSystem, PaperTable, Sweep, TableColumn
+from ...configs.paper import AVERAGE, POOLED, PaperConfig, PaperSystem, PaperTable, Sweep, TableColumn
 from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
 from ...markdown_tables import markdown_table
@@ -13,8 +13,8 @@ from ..tasks.judge_prompts import LABELS
 from ..tasks.metrics import TITLES
 from .cases import HEAD as CASE_HEAD
 from .cases import case_lines
-from .results import COSTS, DUR, PaperResults, PaperRow, mean_of
-from .sweeps import sweep_points
+from .results import ALL, COSTS, DUR, NOTHING, Mean, PaperResults, PaperRow, mean_of
+from .sweeps import setting_said, sweep_points, swept
 
 HERE = "here"
 CHECK = (
@@ -22,6 +22,10 @@ CHECK = (
     "below; all others are the paper's, with its models, corpus and questions. A run by a smaller model, over another "
     "corpus or over few questions checks that the machinery works. It does not repeat the paper's measurement, and the "
     "order of systems in it says nothing about the methods."
+)
+LEGEND = (
+    "A cell is a mean and, in brackets, the number of questions that it is of. Where some questions have no value, "
+    "*x of N* follows: the mean over all N questions, those without a value counted as 0."
 )
 NAMES = {
     **TITLES,
@@ -59,7 +63,7 @@ class PaperPage:
 
     def text(self, facts: Mapping[str, Any], curves: Mapping[int, str]) -> str:
         """The whole page."""
-        parts = [f"# {self.paper.title or self.paper.name}", self.reference.citation, CHECK, _models(facts)]
+        parts = [f"# {self.paper.title or self.paper.name}", self.reference.citation, CHECK, _models(facts), LEGEND]
         for paper_table in self.paper.tables:
             parts += [f"## {paper_table.title}", *self._table(paper_table)]
         for case in self.paper.cases:
@@ -120,32 +124,36 @@ class PaperPage:
 
     def _measured(self, paper_table: PaperTable, system: str, column: TableColumn) -> str:
         """Our figure; an average only where every task of it has one."""
+        if column.task == POOLED:
+            return _cell(self.results.pooled(system, column.metric), unit=_UNITS[paper_table.unit])
         tasks = [column.task]
         if column.task == AVERAGE:
             same = [other.task for other in paper_table.columns if other.metric == column.metric]
             tasks = [task for task in same if task != AVERAGE] or list(
                 dict.fromkeys(row.task for row in self.results.rows)
             )
-        means = [self.results.figure(task, system, column.metric).value for task in tasks]
-        value = None if None in means else mean_of(means).value
-        if paper_table.unit == "percent":
-            return percentage(value)
-        return decimal(value, 2 if paper_table.unit == "share" else 1)
+        own, over_all = (
+            _average([self.results.figure(task, system, name) for task in tasks])
+            for name in (column.metric, f"{column.metric}:{ALL}")
+        )
+        return _cell(own, over_all, _UNITS[paper_table.unit])
 
     def _missing(self) -> list[str]:
         judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))
-        head = ["task", "system", "questions", "answered", "no answer", "cut", "no choice"]
+        head = ["task", "system", "questions", "answered", "no answer", "cut", "no choice", "draft kept", "queries cut"]
         head += [f"{name}: n / off format / no reply" for name in judges]
         lines = []
         for row in self.results.rows:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in row.reasons.items())
             line = [row.task, self._label(row.system), str(row.questions), str(row.answered), reasons or "0"]
-            lines.append([*line, str(row.cut), str(row.no_choice), *(_judge_cell(row, judge) for judge in judges)])
+            counts = (row.cut, row.no_choice, row.draft_kept, row.truncated)
+            lines.append([*line, *map(str, counts), *(_judge_cell(row, judge) for judge in judges)])
         return [
             "## What is missing",
             table(head, lines),
             "None of these is a 0: what has no answer or no verdict is left out of the means. An answer that names no "
-            "option is a wrong one.",
+            "option is a wrong one. *Draft kept*: the judgement of the method could not be read, and its draft is the "
+            "answer. *Queries cut*: texts that the retriever read only up to its limit (`query_max_length`).",
         ]
 
     def _utility(self) -> list[str]:
@@ -158,13 +166,13 @@ class PaperPage:
             for label in LABELS.values():
                 accuracy, gain = row.means[f"accuracy:{label}"], row.means[f"gain:{label}"]
                 cells += [
-                    percentage(row.means[label].value),
-                    f"{percentage(accuracy.value)} / {points(gain.value)} ({gain.n})",
+                    _cell(row.means[label]),
+                    f"{_cell(accuracy)} / {_cell(gain, unit=points)}",
                 ]
             lines.append([row.task, self._label(row.system), *cells])
         head = ["task", "system"]
         for label in LABELS.values():
-            head += [f"{label.replace('_', ' ').upper()} %", "accuracy / gain over no retrieval (n)"]
+            head += [f"{label.replace('_', ' ').upper()} %", "accuracy / gain over no retrieval"]
         return ["## Contexts by label", table(head, lines)]
 
     def _shift(self) -> list[str]:
@@ -181,31 +189,54 @@ class PaperPage:
                     f"{self._label(row.system)} / {self._label(row.against)}",
                     "first right, second wrong" if right else "all",
                     str(shift.n),
+                    str(shift.empty),
                     percentage(shift.zero_overlap),
                     decimal(shift.mean_overlap, 2),
                     decimal(shift.mean_shared, 2),
                     " · ".join(_published(cell) for cell in paper if cell),
                 ]
             )
-        head = ["task", "systems", "questions", "n", "zero overlap %", "mean overlap", "mean shared"]
+        head = ["task", "systems", "questions", "n", "empty", "zero overlap %", "mean overlap", "mean shared"]
         return ["## Retrieval shift", table([*head, "paper: n · zero · mean"], lines)]
 
     def _sweep(self, sweep: Sweep, curve: str | None) -> list[str]:
-        metric = f"sweep:{sweep.setting}"
-        theirs = {figure.system: figure for figure in self.reference.figures if figure.metric == metric}
+        theirs = {
+            figure.system: figure
+            for figure in self.reference.figures
+            if (figure.task, figure.metric) == (sweep.task, f"sweep:{sweep.metric}")
+        }
+        names = {
+            (system, value): swept(system, sweep.settings_of(system), value)
+            for system in sweep.systems
+            for value in sweep.values
+        }
+        printed = [system for system in sweep.systems if any(names[system, value] in theirs for value in sweep.values)]
+        points = {system: dict(sweep_points(sweep, system, self.results)) for system in sweep.systems}
         rows = [
-            [f"{value:g}", percentage(mean.value), str(mean.n), _published(theirs.get(f"{value:g}"))]
-            for value, mean in sweep_points(sweep, self.results)
+            [
+                f"{value:g}",
+                *(_cell(points[system][value]) for system in sweep.systems),
+                *(_published(theirs.get(names[system, value])) for system in printed),
+            ]
+            for value in sweep.values
+        ]
+        labels = [self._label(system) for system in sweep.systems]
+        setting = setting_said(sweep)
+        by_setting = f"{', '.join(labels)} by {setting}"
+        head = [
+            setting,
+            *(f"{label}: {HERE}" for label in labels),
+            *(f"{self._label(name)}: paper" for name in printed),
         ]
         return [
-            f"## {self._label(sweep.system)} by {sweep.setting}, {sweep.task}",
-            table([sweep.setting, f"{_name(sweep.metric)} {HERE}", "n", "paper"], rows),
-            f"![{sweep.setting}]({curve})" if curve is not None else "",
+            f"## {sweep.title or by_setting}, {sweep.task}: {_name(sweep.metric)}",
+            table(head, rows),
+            f"![{setting}]({curve})" if curve is not None else "",
         ]
 
     def _costs(self) -> list[str]:
         lines = [
-            [row.task, self._label(row.system), *(decimal(row.means[name].value, 1) for name in COSTS)]
+            [row.task, self._label(row.system), *(_cell(row.means[name], unit=_number) for name in COSTS)]
             for row in self.results.rows
         ]
         return ["## Cost of a question", table(["task", "system", *map(_name, COSTS)], lines)]
@@ -268,6 +299,32 @@ def _generators(figures: Figures, columns: Sequence[TableColumn]) -> list[str]:
     return list(
         dict.fromkeys(key[2] for column in columns for key in figures if key[:2] == (column.task, column.metric))
     )
+
+
+def _average(figures: Sequence[Mean]) -> Mean:
+    """The mean over tasks, of all their questions together; only where every task has one."""
+    values = [figure.value for figure in figures]
+    complete = None not in values
+    return Mean(mean_of(values).value if complete else None, sum(figure.n for figure in figures) if complete else 0)
+
+
+def _number(value: float | None) -> str:
+    return decimal(value, 1)
+
+
+def _share(value: float | None) -> str:
+    return decimal(value, 2)
+
+
+_UNITS: Mapping[str, Callable[[float | None], str]] = {"percent": percentage, "share": _share, "number": _number}
+
+
+def _cell(figure: Mean, over_all: Mean = NOTHING, unit: Callable[[float | None], str] = percentage) -> str:
+    """A mean and its number of questions; with the mean over all questions where that is of more."""
+    if figure.value is None and not over_all.n:
+        return unit(None)
+    more = f"; {unit(over_all.value)} of {over_all.n}" if over_all.n > figure.n else ""
+    return f"{unit(figure.value)} ({figure.n}{more})"
 
 
 def _judge_cell(row: PaperRow, judge: str) -> str:

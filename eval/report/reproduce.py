@@ -22,7 +22,18 @@ def of_drift(folder: Path, content: DriftFile) -> str:
     """Measure drift again into the same folder, with every setting that is not the default."""
     settings, defaults = content.settings, DriftSettings()
     words: list[object] = ["querylect", "drift"]
-    for name in ("success", "system", "turn", "model", "sigma", "permutations", "bootstrap", "terms", "seed"):
+    for name in (
+        "success",
+        "system",
+        "turn",
+        "estimator",
+        "model",
+        "sigma",
+        "permutations",
+        "bootstrap",
+        "terms",
+        "seed",
+    ):
         if getattr(settings, name) != getattr(defaults, name):
             words.append(f"--{name}={getattr(settings, name)}")
     if settings.shared:

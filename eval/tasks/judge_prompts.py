@@ -15,6 +15,7 @@ from .gold import Gold
 from .reader import lettered, numbered, shortened
 
 UTILITY = "utility-1"
+MIMIC = "mimic-1"
 RELEVANCY = "answerability-1"
 DECLINED = "declined-1"
 FAITHFULNESS = "faithfulness-1"
@@ -25,6 +26,17 @@ CONTEXT_RECALL = "context-recall-2"
 NOT_USEFUL = "NOT_USEFUL"
 LABELS = {"ENTAILED": "entailed", "USEFUL_BUT_NOT_ENTAILED": "useful", NOT_USEFUL: "not_useful"}
 """The labels of the utility judge: in its answers → in results."""
+
+
+MIMIC_LABELS = {"EXCELLENT": "excellent", "GOOD": "good", "POOR": "poor", "INVALID": "invalid"}
+"""The labels of the mimic judge: in its answers → in results."""
+
+
+class Mimic(BaseModel):
+    """Seed 001, section 4.6."""
+
+    explanation: str
+    quality: Literal["EXCELLENT", "GOOD", "POOR", "INVALID"]
 
 
 class Utility(BaseModel):
@@ -96,6 +108,14 @@ _UTILITY = (
     "question and right answer that makes it reachable with very little more. Being on the topic is not enough.\n"
     "- NOT_USEFUL: everything else: background, shared words, weak hints, or evidence for another option."
 )
+_MIMIC = (
+    "You rate the second of two hypotheses that were written for a multiple-choice question before a search: the "
+    "target is to describe the right answer, the mimic the most plausible wrong one. Explain briefly, then rate it:\n"
+    "- EXCELLENT: the mimic is the most plausible alternative for this question, the first that has to be ruled out.\n"
+    "- GOOD: the mimic is a plausible alternative, but not the hardest one here.\n"
+    "- POOR: the mimic says the same as the target in other words, or is about something that no option speaks of.\n"
+    "- INVALID: the target is wrong in itself, so that the pair cannot be rated."
+)
 _ANSWERABLE = (
     "Judge whether the text below holds the answer to the question. Explain step by step what the question asks for "
     "and what the text says about it, then set answerable to true where the text by itself answers the question, and "
@@ -142,6 +162,11 @@ _UTILITY_EXAMPLE = WorkedExample(
     f"{_QUESTION}\n\nOptions:\nA. Oxygen\nB. Carbon dioxide\n\nRight answer: B. Carbon dioxide\n\nContext:\n{_CONTEXT}",
     Utility(selected_answer="B", label="ENTAILED"),
 )
+_MIMIC_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\nOptions:\nA. Oxygen\nB. Carbon dioxide\n\nRight answer: B. Carbon dioxide\n\nTarget: Plants "
+    "take up carbon dioxide for photosynthesis.\n\nMimic: Plants take up oxygen too, when they breathe at night.",
+    Mimic(explanation="Oxygen is the gas that one confuses with the right one.", quality="EXCELLENT"),
+)
 _ANSWERABLE_EXAMPLE = WorkedExample(
     f"Text: {_CONTEXT.partition(' ')[2]}\n\n{_QUESTION}",
     Answerable(explanation="The question asks for a gas, and the text names carbon dioxide.", answerable=True),
@@ -182,6 +207,14 @@ def utility(item: Gold, documents: Sequence[Document], words: int) -> FormPrompt
     right = options[item.right]
     parts = [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {right}"]
     return _prompt(UTILITY, _UTILITY, [*parts, _context("Context", documents, words)], _UTILITY_EXAMPLE)
+
+
+def mimic(item: Gold, plus: str, minus: str) -> FormPrompt:
+    """How good the mimic of a pair of hypotheses is."""
+    assert item.right is not None, "the mimic judge takes multiple choice"
+    options = lettered(item.question.options)
+    parts = [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {options[item.right]}"]
+    return _prompt(MIMIC, _MIMIC, [*parts, f"Target: {plus}", f"Mimic: {minus}"], _MIMIC_EXAMPLE)
 
 
 def answerable(question: Question, document: Document, words: int) -> FormPrompt:

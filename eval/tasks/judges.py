@@ -41,6 +41,8 @@ class Case:
     """None where there is none."""
     sources: Sequence[str] = ()
     """The knowledge base of each document, where several were searched."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What the method wrote on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,13 @@ class Judge:
 
     name: str
     version: str
-    judges: Literal["context", "answer"]
+    judges: Literal["context", "answer", "hypotheses"]
     steps: Callable[[Case, Setting], Judging]
 
     def applies(self, case: Case) -> bool:
         """Whether the case has what is judged."""
+        if self.judges == "hypotheses":
+            return bool(case.notes.get("H_plus") and case.notes.get("H_minus"))
         return case.searched if self.judges == "context" else case.answer is not None
 
 
@@ -139,6 +143,14 @@ def _utility(case: Case, setting: Setting) -> Judging:
     value = yield from _ask(prompt, prompts.Utility, setting)
     useful = float(value.label != prompts.NOT_USEFUL)
     return JudgeScore(value=useful, label=prompts.LABELS[value.label], said=value.model_dump())
+
+
+def _mimic(case: Case, setting: Setting) -> Judging:
+    """Seed 001, section 4.6: how good is the mimic hypothesis? The paper's ratings are a physician's."""
+    prompt = prompts.mimic(case.item, str(case.notes["H_plus"]), str(case.notes["H_minus"]))
+    value = yield from _ask(prompt, prompts.Mimic, setting)
+    label = prompts.MIMIC_LABELS[value.quality]
+    return JudgeScore(value=float(label == "excellent"), label=label, said=value.model_dump())
 
 
 def _relevancy(case: Case, setting: Setting) -> Judging:
@@ -251,6 +263,7 @@ JUDGES: Mapping[str, Judge] = {
     judge.name: judge
     for judge in (
         Judge("utility", prompts.UTILITY, "context", _utility),
+        Judge("mimic", prompts.MIMIC, "hypotheses", _mimic),
         Judge("relevancy", prompts.RELEVANCY, "context", _relevancy),
         Judge("context_recall", prompts.CONTEXT_RECALL, "context", _context_recall),
         Judge("declined", prompts.DECLINED, "answer", _declined),

@@ -19,6 +19,8 @@ class Shift:
     """Questions compared."""
     left_out: int
     """Questions for which a method has no ranking."""
+    empty: int
+    """Questions for which a method ranked no document: there is nothing to overlap, so they are not compared."""
     zero_overlap: float | None
     """Share of questions without a shared document; None without questions, like the means below."""
     mean_overlap: float | None
@@ -28,13 +30,15 @@ class Shift:
 
 
 def overlap(a: Sequence[str], b: Sequence[str], k: int) -> tuple[int, float]:
-    """The number of documents among the first k of both, and the ratio. Two empty rankings share nothing: 0 and 0."""
+    """The number of documents among the first k of both, and the ratio. ValueError where both are empty."""
     if k < 1:
         raise ValueError(f"k is {k}; expected at least 1")
     first, second = set(a[:k]), set(b[:k])
     shared = len(first & second)
     longest = max(len(first), len(second))
-    return shared, shared / longest if longest else 0.0
+    if not longest:
+        raise ValueError("both rankings are empty; they have no overlap")
+    return shared, shared / longest
 
 
 def retrieval_shift(
@@ -49,11 +53,12 @@ def retrieval_shift(
     """
     questions = [question for question in a if question in b] if only is None else list(dict.fromkeys(only))
     pairs = [(a.get(question), b.get(question)) for question in questions]
-    overlaps = [overlap(x, y, k) for x, y in pairs if x is not None and y is not None]
+    overlaps = [overlap(x, y, k) for x, y in pairs if x and y]
     n = len(overlaps)
     return Shift(
         n=n,
-        left_out=len(questions) - n,
+        left_out=sum(x is None or y is None for x, y in pairs),
+        empty=sum(x is not None and y is not None and not (x and y) for x, y in pairs),
         zero_overlap=sum(not shared for shared, _ in overlaps) / n if n else None,
         mean_overlap=math.fsum(ratio for _, ratio in overlaps) / n if n else None,
         mean_shared=sum(shared for shared, _ in overlaps) / n if n else None,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -120,6 +121,21 @@ def test_equal_queries_can_be_compared_with_a_given_sigma():
     assert (results.sigma, results.sigma_said) == (1.0, "given")
 
 
+def test_equation_6_as_written_is_every_value_of_its_mode():
+    keys = [f"q{n}" for n in range(30)]
+    systems = [plain("a", KEYWORDS, keys), plain("b", SENTENCES, keys)]
+    (usual,), (strict,) = (
+        measure(systems, replace(QUICK, estimator=estimator), embed, "hash").pairs for estimator in ("different", "eq6")
+    )
+    for kind, drift in strict.drifts.items():
+        assert (drift.value, drift.low) == (usual.drifts[kind].equation6, usual.drifts[kind].equation6_low)
+    pulled = [pair.drifts["structural"].value for pair in (strict, usual)]
+    assert pulled[0] < pulled[1], "the same questions on both sides pull it down"
+    page = as_markdown(measure(systems, replace(QUICK, estimator="eq6"), embed, "hash"))
+    assert "equation 6 as written, over all pairs" in page
+    assert "equation 6 as written, and lower for it" in page
+
+
 @pytest.mark.parametrize(
     ("names", "settings", "code", "facts"),
     [
@@ -128,6 +144,7 @@ def test_equal_queries_can_be_compared_with_a_given_sigma():
         (["a", "b"], DriftSettings(bootstrap=0), "out-of-range", ["--bootstrap", 0]),
         (["a", "b"], DriftSettings(terms=-1), "out-of-range", ["--terms", -1]),
         (["a", "b"], DriftSettings(sigma=0.0), "out-of-range", ["--sigma", 0.0]),
+        (["a", "b"], DriftSettings(estimator="eq7"), "unknown-estimator", ["--estimator", "'eq7'", "eq6"]),
         (["a", "b"], DriftSettings(success="most"), "invalid-success", ["--success", "'most'"]),
     ],
 )

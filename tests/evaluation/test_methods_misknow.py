@@ -10,7 +10,7 @@ from querylect.data.types import Dataset, Question, Split
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
-from querylect.methods.method import GARBLED, MISSING, NO_RANKING
+from querylect.methods.method import MISSING, NO_RANKING
 from querylect.methods.plain import marked_answer
 from querylect.methods.reading import NO_ANSWER, plan_of, reader_prompt, shares, shortened, usable
 from querylect.methods.runner import Runner
@@ -182,14 +182,23 @@ def test_the_answer_can_be_left_to_another_reader():
     assert (ids(outcome), outcome.answer, len(model.prompts)) == (["w1", "w2", "w3"], None, 0)
 
 
+def test_without_a_readable_judgement_the_draft_is_the_answer():
+    wrong_type = form(thought="x", judge="yes", missing_knowledge=[], query=[])
+    for garbled in ("ąę 狗 {]", wrong_type):
+        outcome, model = run(misknow(), judging(garbled), wiki=Shelf(WIKI))
+        assert (outcome.failure, outcome.answer, ids(outcome)) == ("", "Ann", ["w1", "w2"])
+        assert (outcome.notes["draft_kept"], len(model.prompts)) == (True, 3), "draft, judgement, its repair"
+        assert len(outcome.notes["sources"]) == 2
+        unread = outcome.notes["unreadable"]
+        assert (unread["step"], unread["text"]) == ("judgement", garbled)
+    outcome, _ = run(misknow(answers=False), judging(wrong_type), wiki=Shelf(WIKI))
+    assert (outcome.failure, outcome.answer, ids(outcome)) == ("", None, ["w1", "w2"]), "another reader answers"
+    outcome, _ = run(misknow(), judging(wrong_type, Text("Ann of", False)), wiki=Shelf(WIKI))
+    assert (outcome.answer, outcome.notes["cut"]) == ("Ann of", ["draft", "answer"])
+
+
 def test_what_is_wrong_is_recorded_and_never_answered():
     wiki, down = Shelf(WIKI), Shelf(WIKI, down=True)
-    garbage, _ = run(misknow(), lambda prompt: "ąę 狗 {]", wiki=wiki)
-    assert (garbage.failure, garbage.answer, garbage.documents) == (GARBLED, None, ())
-    unread = garbage.notes["unreadable"]
-    assert (unread["step"], unread["text"], "Invalid JSON" in unread["problem"]) == ("judgement", "ąę 狗 {]", True)
-    wrong_type = form(thought="x", judge="yes", missing_knowledge=[], query=[])
-    assert run(misknow(), judging(wrong_type), wiki=wiki)[0].failure == GARBLED
     assert run(misknow(), lambda prompt: None, wiki=wiki)[0].failure == MISSING
     silent_judge, _ = run(misknow(), judging(None), wiki=wiki)
     assert (silent_judge.failure, silent_judge.notes["drafts"]) == (MISSING, ["Ann"])

@@ -19,12 +19,12 @@ from ..chat_server import ChatServer, serving
 from ..method_doubles import Scripted, doc
 from ..obliging import obliging
 
-FORMED = ("general", "explore", "direct", "small", "multi_query", "hcqr", "chr", "misknow", "migres", "cot")
+FORMED = ("general", "explore", "direct", "small", "multi_query", "hcqr", "chr", "migres", "cot")
 """Methods that read a form: what is none is a failure, whatever it says."""
 WORDS = ("hyde", "query2doc", "csqe", "thinkqe", "qa_rag")
 """Methods that search with whatever was written, as long as something was."""
-ANSWERS = ("direct_gen", "std_rag")
-"""Methods whose answer is whatever was written, the empty text too."""
+ANSWERS = ("direct_gen", "std_rag", "misknow")
+"""Methods whose answer is whatever was written, the empty text too; of misknow it is the draft."""
 SEARCH_FIRST = ("std_rag", "misknow", "migres", "main_rag", "rerank", "csqe", "thinkqe")
 WITHOUT_MODEL = ("rerank", "first_titles", "rm3", "weighted_words")
 QUESTIONS = [

@@ -90,7 +90,7 @@ def values(environment, server, tmp_path):
             "hyde": {"method": "hyde", "settings": {"k": 2, "passages": 2}, "tasks": ["mcq"]},
         },
         "shifts": [["rag", "hyde"]],
-        "sweeps": [{"system": "rag", "setting": "k", "values": [1, 2], "task": "mcq", "beside": ["alone"]}],
+        "sweeps": [{"systems": {"rag": "k"}, "values": [1, 2], "task": "mcq", "beside": ["alone"]}],
         "tables": [
             {
                 "title": "Accuracy",
@@ -126,7 +126,7 @@ def test_a_whole_paper(values, server, tmp_path):
     assert rag["means"]["gain:entailed"] == {"value": pytest.approx(2 / 3), "n": 3}
     assert rag["means"]["gain:not_useful"] == {"value": None, "n": 0}
     assert (rag["means"]["calls"]["value"], rag["means"]["searches"]["value"]) == (0, 1)
-    assert (hyde["means"]["calls"]["value"], hyde["means"]["searches"]["value"]) == (1, 1)
+    assert (hyde["means"]["calls"]["value"], hyde["means"]["searches"]["value"]) == (2, 1), "each sample is a call"
     assert [prompt.partition("-")[0] for prompt in hyde["prompts"]] == ["hyde"]
     open_row = row(results, "open", "rag")
     assert {name: open_row["means"][name]["value"] for name in ("em", "accuracy", "f1")} == {
@@ -139,7 +139,7 @@ def test_a_whole_paper(values, server, tmp_path):
     test = comparisons["mcq", "rag", "accuracy"]["test"]
     assert (test["test"], test["higher"], test["lower"], test["p"]) == ("binomial", 2, 0, 0.25)
     shift = {one["only"]: one["shift"] for one in results["shifts"] if one["task"] == "mcq"}
-    assert shift["all"]["n"] == 4
+    assert (shift["all"]["n"], shift["all"]["empty"]) == (3, 1), "the odd question has no document"
     assert shift["right"]["n"] == sum(
         a["scores"]["accuracy"] == 1 and b["scores"]["accuracy"] == 0
         for a, b in zip(
@@ -155,7 +155,7 @@ def test_a_whole_paper(values, server, tmp_path):
     for part in (
         "mcq n = 4, open n = 1",
         "checks that the machinery works",
-        "| No retrieval | 25.0 | 25.0 |",
+        "| No retrieval | 25.0 (4) | 25.0 (4) |",
         "utility-1",
     ):
         assert part in text
@@ -241,6 +241,8 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     page, results = run(values, tmp_path / "out", sweeps=[])
     rag = row(results, "mcq", "rag")
     assert (rag["answered"], rag["reasons"], rag["means"]["accuracy"]) == (3, {"no reply": 1}, {"value": 2 / 3, "n": 3})
+    assert rag["means"]["accuracy:all"] == {"value": 2 / 4, "n": 4}, "the same with failures as wrong answers"
+    assert "| rag | 66.7 (3; 50.0 of 4) | 66.7 (3; 50.0 of 4) |" in page.read_text()
     assert rag["unjudged"] == {"utility": 1}
     lost = next(one for one in written(page) if (one["system"], one["question_id"]) == ("rag", "sugar"))
     assert (lost["answer"], lost["scores"]) == (None, {"accuracy": None})

@@ -4,10 +4,12 @@ import json
 import os
 from functools import cache
 
+import httpx
 import numpy as np
 import pytest
 import torch
 from querylect.configs.schema import (
+    ClientConfig,
     DatasetConfig,
     EnvironmentConfig,
     HybridConfig,
@@ -17,6 +19,7 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.index.build import (
     build_index,
@@ -32,7 +35,11 @@ from querylect.envs.retrievers.open import (
     verify_indexes,
 )
 from querylect.envs.retrievers.recipes import content_fields
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
+from querylect.methods.methods import make_method
+from querylect.methods.runner import Runner
+from querylect.rewriters.card import RetrieverCard
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from ..encoders import DOCUMENTS, hidden_states, loaded, save_bert, save_cross_encoder, save_mlm
@@ -281,6 +288,55 @@ def test_every_pair_is_scored_once(models, dataset, tmp_path, monkeypatch):
         environment.search(plans(3))
     assert asked
     assert len(asked) == len(set(asked))
+
+
+def test_queries_that_are_read_only_in_part_are_counted(models, dataset, tmp_path, run_app):
+    """By a retriever, by those that wrap it, through the service, and in a method's costs."""
+    recipe = RecipeConfig(query_model=models["two"], query_max_length=8)
+    config = EnvironmentConfig(
+        dataset=dataset, retriever="medcpt", model=models["one"], recipe=recipe, index=str(tmp_path / "index")
+    )
+    whole, cut = "a wing", "the heat transfer of a slab in a wind tunnel"
+    plans = [
+        SearchPlan.of(whole, k=2),
+        SearchPlan.of(cut, k=2),
+        SearchPlan(probes=[probe([(whole, 1.0), (cut, 0.5)]), probe([(cut, 1.0)]), probe([(" ", 1.0)])], k=2),
+    ]
+    environment = opened(config)
+    assert [ranking.truncated for ranking in environment.search(plans)] == [0, 1, 2]
+    longer = recipe.model_copy(update={"query_max_length": 64})
+    exact = config.model_copy(update={"recipe": longer, "index": str(tmp_path / "exact")})
+    assert [ranking.truncated for ranking in opened(exact).search(plans)] == [0, 0, 0]
+    words = EnvironmentConfig(
+        dataset=dataset,
+        retriever="splade",
+        model=models["mlm"],
+        recipe=RecipeConfig(query_max_length=8),
+        index=str(tmp_path / "splade"),
+    )
+    assert [ranking.truncated for ranking in opened(words).search(plans)] == [0, 1, 2]
+    both = EnvironmentConfig(
+        dataset=dataset,
+        retriever="hybrid",
+        index=str(tmp_path / "both"),
+        hybrid=HybridConfig(
+            members=[
+                MemberConfig(index=str(tmp_path / "words"), retriever="bm25"),
+                MemberConfig(index=config.index, retriever="medcpt", model=models["one"], recipe=recipe),
+            ]
+        ),
+    )
+    assert [ranking.truncated for ranking in opened(both).search(plans)] == [0, 1, 2]
+    with (
+        run_app(create_app(environment, config)) as url,
+        SyncEnvironmentClient(ClientConfig(), [url]) as client,
+    ):
+        assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2]
+        assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2], "from the cache, too"
+        assert "querylect_truncated_texts_total 6.0" in httpx.get(f"{url}/metrics").text
+        method = make_method("std_rag", {"answers": False}, RetrieverCard("medcpt", "dense"))
+        asked = [Question("a", whole), Question("b", cut)]
+        assert [run.spent.truncated for run in Runner(None, {"": client}).run(method, asked)] == [0, 1]
 
 
 def hybrid(dataset, models, folder, depth=100):

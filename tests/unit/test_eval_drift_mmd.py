@@ -53,8 +53,8 @@ def direct_across(matrix, n, questions):
     return mean(first, first) + mean(second, second) - 2 * mean(first, second)
 
 
-def drift(kernel, layout, permutations=19, resamples=19, seed=0):
-    return compare(kernel, layout, permutations=permutations, resamples=resamples, seed=seed)
+def drift(kernel, layout, permutations=19, resamples=19, seed=0, **options):
+    return compare(kernel, layout, permutations=permutations, resamples=resamples, seed=seed, **options)
 
 
 @pytest.mark.parametrize(("n", "m", "block"), [(7, 11, 4), (20, 20, 2048), (2, 30, 5)])
@@ -105,12 +105,19 @@ def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
         (Linear(csr_matrix(vectors)), vectors @ vectors.T),
     ):
         extreme, seen = 0, direct_across(matrix, 6, QUESTIONS)
+        extreme6, seen6 = 0, direct(matrix, 6)
         for draw in range(200):
             signs = labels.draws[QUESTIONS, draw] * labels.factor
             order = np.concatenate([np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)])
             n = int((signs > 0).sum())
-            extreme += direct_across(matrix[np.ix_(order, order)], n, QUESTIONS[order]) >= seen - 1e-12
-        assert drift(kernel, layout, permutations=200, seed=8).p == (extreme + 1) / 201
+            permuted = matrix[np.ix_(order, order)]
+            extreme += direct_across(permuted, n, QUESTIONS[order]) >= seen - 1e-12
+            extreme6 += direct(permuted, n) >= seen6 - 1e-12
+        usual = drift(kernel, layout, permutations=200, seed=8)
+        strict = drift(kernel, layout, permutations=200, seed=8, estimator="eq6")
+        assert (usual.p, strict.p) == ((extreme + 1) / 201, (extreme6 + 1) / 201)
+        assert strict.value == pytest.approx(seen6) != pytest.approx(usual.value)
+        assert (strict.value, strict.low, strict.high) == (usual.equation6, usual.equation6_low, usual.equation6_high)
 
 
 def test_a_resampled_value_is_the_direct_one_of_the_drawn_questions(monkeypatch):

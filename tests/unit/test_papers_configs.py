@@ -1,16 +1,21 @@
 """The packaged papers, their published figures, and what the command makes of its flags."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
 from querylect.data.published import published
+from querylect.envs.retrievers.recipes import recipe_of
 from querylect.errors import ConfigError
 from querylect.eval.papers.cases import case_rows
+from querylect.eval.papers.knowledge_bases import environment_of, rows_of, sources_of
 from querylect.eval.papers.records import PaperRecord
-from querylect.eval.papers.results import Mean, PaperResults, PaperRow
-from querylect.eval.papers.sweeps import sweep_systems
+from querylect.eval.papers.results import COSTS, Mean, PaperResults, PaperRow, tabulate_paper
+from querylect.eval.papers.sweeps import draw_sweep, sweep_systems
 from querylect.eval.papers.tables import markdown
+from querylect.eval.tasks.judges import JudgeScore
 from querylect.methods.methods import method_settings
 
 from ..raising import refused
@@ -96,10 +101,48 @@ def test_a_sweep_changes_one_setting_at_its_place():
     assert load_paper("chr").systems["chr"].settings["penalty"] == 1.0
 
 
+def test_a_sweep_shares_a_value_among_the_settings_of_a_system():
+    paper = load_paper("misknow")
+    systems = sweep_systems(paper)
+    assert len(systems) == 4 * 5, "two figures of the same systems are of the same runs"
+    ours = systems["misknow_qa[first_k+second_k=6]"]
+    assert (ours.settings["first_k"], ours.settings["second_k"], ours.tasks) == (3, 3, ["huatuo"])
+    assert systems["std_wiki[k=6]"].settings["k"] == 6
+    costs = dict.fromkeys(COSTS, Mean(1.0, 4))
+    rows = [
+        PaperRow("huatuo", name, 4, 4, {}, 0, 0, {}, {}, 0, 0, {"rouge1": Mean(value, 4), **costs}, ())
+        for name, value in (("std_wiki[k=2]", 0.0), ("misknow_qa[first_k+second_k=2]", 0.1))
+    ]
+    facts = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
+    page = markdown(paper, paper.systems, PaperResults(rows), facts, {})
+    assert "by number of passages, huatuo: ROUGE-1" in page
+    assert "| 2 | 0.0 (4) | – | – | 10.0 (4) |" in page
+    assert "misknow_qa" in draw_sweep(paper.sweeps[1], PaperResults(rows))
+    assert draw_sweep(paper.sweeps[0], PaperResults(rows)) is None, "no context recall"
+    page = markdown(load_paper("chr"), {}, PaperResults(()), facts, {})
+    assert "| 1 | – | 53.1 |" in page, "the paper's own values beside ours"
+
+
+def test_a_task_has_the_knowledge_bases_of_its_language():
+    paper = load_paper("misknow")
+    searched = {
+        (task, environment_of(paper, task, source))
+        for task, _, system in rows_of(paper, paper.systems)
+        for source in sources_of(paper, task, system)
+    }
+    assert searched == {("nq", name) for name in ("wiki", "pairs", "merged")} | {
+        ("huatuo", name) for name in ("wiki_zh", "pairs_zh", "merged_zh")
+    }
+    for environment in paper.environments.values():
+        assert recipe_of(environment.env).similarity == "cos"
+    with refused(ConfigError, None, "tasks.huatuo.environments", "'wiki_fr'"):
+        load_paper("misknow", ["tasks.huatuo.environments.wiki=wiki_fr"])
+
+
 def test_our_figures_stand_beside_the_papers():
     paper = load_paper("chr")
     rows = [
-        PaperRow(task, "chr", 10, 10, {}, 0, 0, {}, {}, {"accuracy": Mean(value, 10), **costs}, ())
+        PaperRow(task, "chr", 10, 10, {}, 0, 0, {}, {}, 0, 3, {"accuracy": Mean(value, 10), **costs}, ())
         for task, value in (("mmlu_med", 0.25), ("medqa", 0.5), ("bioasq", 0.75))
         for costs in [
             {
@@ -117,44 +160,112 @@ def test_our_figures_stand_beside_the_papers():
         "questions": {"medqa": {"asked": 10}},
     }
     page = markdown(paper, paper.systems, results, facts, {})
-    assert "| here | CHR | 25.0 | 50.0 | 75.0 | 50.0 |" in page
+    assert "| here | CHR | 25.0 (10) | 50.0 (10) | 75.0 (10) | 50.0 (30) |" in page
     assert "| Gemma-2-9B-It | CHR | 70.3 | 53.1 | 80.7 | 68.1 |" in page
     assert "| here | HyDE (H+ only) | – | – | – | – |" in page
-    assert "| CHR | 2.0 | 1 | 2.0 | 303 |" in page, "generators across"
+    both = "2.0 (10) | 2.0 (10) | 2.0 (20)"
+    assert f"| CHR | {both} | 1 | {both} | 303 |" in page, "generators across, the mean of the paper's two tasks"
     assert "MedCPT over MedCorp" in page
     assert '{"model": "small"}' in page
+    assert "| medqa | CHR | 10 | 10 | 0 | 0 | 0 | 0 | 3 |" in page, "three queries were cut"
     two = PaperResults(rows[:2])
     page = markdown(paper, paper.systems, two, facts, {})
-    assert "| here | CHR | 25.0 | 50.0 | – | – |" in page, "no average of some of the tasks"
+    assert "| here | CHR | 25.0 (10) | 50.0 (10) | – | – |" in page, "no average of some of the tasks"
+
+
+def recorded(task, system, question, answer, accuracy=None, notes=None, judged=None, **rest):
+    plain = {key: {} for key in ("documents", "prompts", "spent")}
+    plain |= {
+        "searched": True,
+        "failure": "",
+        "text": None,
+        "chosen": "",
+        "cut": False,
+        "key": "",
+        "judged": judged or {},
+    }
+    scores = {} if accuracy is None else {"accuracy": accuracy}
+    names = {"task": task, "system": system, "question_id": question, "question": f"text of {question}"}
+    return PaperRecord(**{**plain, **names, "answer": answer, "scores": scores, "notes": notes or {}, **rest})
+
+
+NO_FACTS = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
 
 
 def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
     paper = load_paper("misknow")
     judged = {"judge": True, "missing_knowledge": ["when | where"]}
-    notes = {"drafts": ["a draft"], "judgements": [judged, {"judge": False, "missing_knowledge": ["not asked for"]}]}
-
-    def record(system, question, answer):
-        plain = {key: {} for key in ("documents", "scores", "judged", "prompts", "spent")}
-        rest = {"searched": True, "failure": "", "text": None, "chosen": "", "cut": False, "key": "", "task": "nq"}
-        names = {"system": system, "question_id": question, "question": f"text of {question}"}
-        return PaperRecord(**names, answer=answer, notes=notes, **plain, **rest)
-
+    notes = {
+        "drafts": ["a draft"],
+        "judgements": [judged, {"judge": False, "missing_knowledge": ["not asked for"]}],
+        "queries": [["q1"], []],
+    }
     answers = {"misknow_wiki": (None, "x", "y"), "misknow_qa": ("u", "v" * 999, "w")}
     cells = {
-        ("nq", system): {name: record(system, name, said) for name, said in zip("abc", own, strict=True)}
+        ("nq", system): {
+            name: recorded("nq", system, name, said, notes=notes, shown=("Oslo: a city",))
+            for name, said in zip("abc", own, strict=True)
+        }
         for system, own in answers.items()
     }
     rows = case_rows(paper, cells)
-    assert [(row.system, row.question, row.first, row.missing) for row in rows] == [
-        ("misknow_wiki", "text of b", "a draft", ["when | where"]),
-        ("misknow_qa", "text of b", "a draft", ["when | where"]),
+    steps = [("first answer", "a draft"), ("missing knowledge", "when | where"), ("query 1", "q1")]
+    steps += [("document 1", "Oslo: a city")]
+    assert [(row.system, row.question, list(row.steps)) for row in rows] == [
+        ("misknow_wiki", "text of b", [*steps, ("answer", "x")]),
+        ("misknow_qa", "text of b", [*steps, ("answer", "v" * 999)]),
     ]
-    facts = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
-    page = markdown(paper, paper.systems, PaperResults((), cases=rows), facts, {})
-    assert "| here | Misknow-RAG wiki | text of b | a draft | when \\| where | x |" in page
+    page = markdown(paper, paper.systems, PaperResults((), cases=rows), NO_FACTS, {})
+    assert "| here | Misknow-RAG wiki | missing knowledge | when \\| where |" in page
     assert f"| {'v' * 300}… |" in page
-    assert "| paper | Misknow-RAG QA pairs | Who has the most all star mvp awards? (right: Bob Pettit, Kobe" in page
+    assert "| paper |  | question | Who has the most all star mvp awards? (right: Bob Pettit, Kobe" in page
+    assert "| paper | Misknow-RAG QA pairs | answer | Bob Pettit, Kobe Bryant, LeBron James |" in page
     assert case_rows(paper, {}) == []
+
+
+def test_a_case_of_two_hypotheses_is_one_that_the_contrast_decides():
+    paper = load_paper("chr")
+    pair = {"H_plus": "amantadine", "H_minus": "encephalitis", "penalty": 1.0}
+    cells = {
+        ("mmlu_med", system): {
+            name: recorded("mmlu_med", system, name, "A", right, notes=pair)
+            for name, right in zip("abc", own, strict=True)
+        }
+        for system, own in {"chr_plus": (1, 0, 0), "chr": (1, 0, 1)}.items()
+    }
+    rows = case_rows(paper, cells)
+    assert [(row.system, row.question, row.steps[-1]) for row in rows] == [
+        ("chr_plus", "text of c", ("answer", "A (wrong)")),
+        ("chr", "text of c", ("answer", "A (right)")),
+    ]
+    page = markdown(paper, paper.systems, PaperResults((), cases=rows), NO_FACTS, {})
+    assert "| here | CHR | answer | A (right) |" in page
+    assert page.count("none of those that were asked fits") == 2, "of the two other cases"
+    assert rows[0].steps[:2] == (("target hypothesis", "amantadine"), ("mimic hypothesis", "encephalitis"))
+    staged = {"first_stage": {"confirming_evidence": ["x", "y"], "best_guess": "z"}, "rewrites": ["q"]}
+    (row,) = case_rows(load_paper("hcqr"), {("medqa", "hcqr"): {"a": recorded("medqa", "hcqr", "a", "B", 1, staged)}})
+    assert row.steps[:3] == (("confirming evidence", "x; y"), ("best guess", "z"), ("query 1", "q"))
+
+
+def test_accuracy_by_the_quality_of_the_mimic_is_over_both_tasks():
+    paper = load_paper("chr")
+    records = [
+        recorded(task, "chr", name, "A", right, judged={"mimic": JudgeScore(value=0.0, label=label)}, documents=("d",))
+        for task, own in {
+            "mmlu_med": (("a", 1, "good"), ("b", 0, "good"), ("c", 1, "excellent")),
+            "medqa": (("a", 0, "good"), ("b", 1, "invalid")),
+        }.items()
+        for name, right, label in own
+    ]
+    records = [replace(record, spent=dict.fromkeys(COSTS, 1)) for record in records]
+    hyde = [replace(record, system="hyde", scores={"accuracy": 0}, documents=("e",)) for record in records]
+    results = tabulate_paper(paper, [*records, *hyde])
+    assert results.pooled("chr", "accuracy:good") == Mean(pytest.approx(1 / 3), 3)
+    page = markdown(paper, paper.systems, results, NO_FACTS, {})
+    assert "| CHR | 100.0 (1) | 66.7 | 33.3 (3) | 40 | – | 37.5 |" in page
+    pooled = {row.only: row.shift for row in results.shifts if row.task == "pooled"}
+    assert (pooled["all"].n, pooled["right"].n, pooled["right"].zero_overlap) == (5, 3, 1.0)
+    assert "587" in page, "beside the paper's"
 
 
 def test_unknown_papers_and_a_setting_that_is_gone_are_told(tmp_path):

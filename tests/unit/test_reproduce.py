@@ -20,11 +20,12 @@ def test_what_a_results_file_says_of_its_systems_and_settings_adds_no_option():
     content = DriftFile(
         created="",
         success="",
-        settings=DriftSettings(system="--output=/elsewhere"),
+        settings=DriftSettings(system="--output=/elsewhere", estimator="eq6"),
         notes=[],
         systems=[SourceEntry("--output", ODD)],
         pairs=[],
         versions={},
     )
     words = shlex.split(reproduce.of_drift(Path("drift"), content))
-    assert words == ["querylect", "drift", "--system=--output=/elsewhere", "--output", "drift", "--", f"--output={ODD}"]
+    options = ["--system=--output=/elsewhere", "--estimator=eq6"]
+    assert words == ["querylect", "drift", *options, "--output", "drift", "--", f"--output={ODD}"]

@@ -80,7 +80,9 @@ def test_the_rewriter_is_asked_with_the_hypothesis_and_without_the_options():
         assert said in message["content"]
     assert "red light" not in message["content"]
     assert rewriter.opening == "Query 1:"
-    assert "Query 3:" in rewriter.follow_up(CHOICE, [Document("d", "T", "t")], 2)
+    later = rewriter.follow_up(CHOICE, [Document("d", "T", "t")], 2)
+    assert "Query 3:" in later
+    assert "red light" not in later, "nor in a later turn"
     rewriter.learn(CHOICE, Hypothesis.model_validate_json(OPEN))
     assert "scattering" in rewriter.first(CHOICE)[0]["content"], "the newest hypothesis counts"
 
@@ -121,7 +123,7 @@ def test_both_stages_as_a_method():
     assert terms(outcome.plan) == [[("s", 1.0)], [("k", 1.0)]]
     assert outcome.notes["first_stage"]["best_guess_text"] == "blue light"
     assert outcome.notes["rewrites"] == ["s", "d", "k"]
-    assert [draw.max_tokens for draw in model.draws] == [1024, 512]
+    assert [draw.max_tokens for draw in model.draws] == [2048, 512]
     assert [document.id for document in outcome.documents] == ["a", "b"]
 
 

@@ -84,6 +84,7 @@ def test_multi_query_shows_options_only_where_it_is_told_to():
     for options in (False, True):
         (message,) = rewriter(options=options).first(CHOICE)
         assert ("B. citrus" in message["content"]) == options
+        assert ("B. citrus" in rewriter(options=options).follow_up(CHOICE, [], 2)) == options, "in later turns alike"
         assert "exactly 3 different versions" in message["content"]
         assert message["content"].endswith("Sub-query 3: <version 3 of the question>")
     many = Question("q", "which?", tuple(f"option {number}" for number in range(10)))

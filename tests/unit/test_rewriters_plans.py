@@ -18,7 +18,7 @@ from ..raising import refused
 BM25 = RetrieverCard("bm25", "bm25")
 ASKED = Question("q", "Big head")
 
-TAGGED = sorted(REWRITERS.keys() - {"hyde", "query2doc", "multi_query", "hcqr", "chr"})
+TAGGED = sorted(REWRITERS.keys() - {"hyde", "query2doc", "multi_query", "hcqr", "chr", "misknow"})
 """Those that ask for tagged answers; the others' are tested in test_rewriters_passages.py."""
 
 every_rewriter = pytest.mark.parametrize("name", TAGGED)

@@ -15,6 +15,7 @@ DOCUMENTS = (Document("d1", "Mercury", "melts at -39"), Document("d2", "Iron", "
 CHOICE = Gold(Question("q", "What melts at 1538?", ("mercury", "iron")), right=1)
 OPEN = Gold(Question("q", "Who?"), answers=("Ada", "Lovelace"))
 CONTENT = Gold(Question("q", "What is iron?"), contents=(DOCUMENTS[1],))
+CASES = {"utility": CHOICE, "mimic": CHOICE, "context_recall": OPEN}
 
 
 class Script:
@@ -34,7 +35,9 @@ def verdicts(name, answers, *cases):
 
 
 def case(item, answer="an answer", documents=DOCUMENTS, searched=True):
-    return Case(item, documents, searched, answer)
+    return Case(
+        item, documents, searched, answer, notes={"H_plus": "iron melts late", "H_minus": "mercury melts early"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,16 @@ def test_utility_by_label(label, value, short):
     assert (verdict.value, verdict.label, verdict.failure, verdict.version) == (value, short, "", "utility-1")
     for part in ("What melts at 1538?", "A. mercury\nB. iron", "Right answer: B. iron", "[2] Iron: melts at 1538"):
         assert part in script.seen[0]
+
+
+@pytest.mark.parametrize(("quality", "value"), [("EXCELLENT", 1), ("GOOD", 0), ("POOR", 0), ("INVALID", 0)])
+def test_a_mimic_hypothesis_is_rated(quality, value):
+    rated = case(CHOICE, searched=False, answer=None)
+    (verdict,), script = verdicts("mimic", {"": {"explanation": "", "quality": quality}}, rated)
+    assert (verdict.value, verdict.label) == (value, quality.lower())
+    for part in ("Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"):
+        assert part in script.seen[0]
+    assert verdicts("mimic", {}, Case(CHOICE, (), True, "B"))[0] == [None], "a method without hypotheses"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +73,7 @@ def test_a_judge_off_its_form_is_a_failure_and_no_zero(text):
 
 @pytest.mark.parametrize("name", sorted(JUDGES))
 def test_no_reply_is_missing_and_garbage_is_a_failure(name):
-    item = {"utility": CHOICE, "context_recall": OPEN}.get(name, CONTENT)
+    item = CASES.get(name, CONTENT)
     silent = Gold(Question("q", "silence?", item.question.options), item.right, item.answers, item.contents)
     found, _ = verdicts(name, {}, case(item), case(silent))
     assert [(one.value, one.failure, one.missing) for one in found] == [(None, OFF_FORMAT, False), (None, "", True)]
@@ -72,6 +85,7 @@ GOOD = {
     '"points"': {"points": ["one"]},
     '"score"': {"explanation": "", "score": 1.0},
     '"label"': {"selected_answer": "A", "label": "ENTAILED"},
+    '"quality"': {"explanation": "", "quality": "EXCELLENT"},
     '"answerable"': {"explanation": "", "answerable": True},
     '"verdict"': {"explanation": "", "verdict": True},
     "": "a golden answer",
@@ -210,8 +224,8 @@ def test_many_cases_travel_together():
     assert [len(said) for _, said in echo.batches] == [3]
 
 
-CASES = {"utility": CHOICE, "context_recall": OPEN}
 LINES = {
+    "mimic": {"Mimic: ": "Explanation: the other metal\nQuality: good"},
     "utility": {"Right answer": "Selected answer: B\nLabel: useful but not entailed"},
     "relevancy": {"Iron": "Explanation: it says so\nAnswerable: yes", "Mercury": "Explanation: no\nAnswerable: no"},
     "declined": {"Reply: ": "Explanation: it: answers\nVerdict: no"},
@@ -227,7 +241,15 @@ LINES = {
         "Answer: Ada": "Statements:\n1. Ada wrote.\n2. It ran.",
     },
 }
-VALUES = {"utility": 1, "relevancy": 1, "declined": 0, "faithfulness": 1, "answer_relevancy": 1, "guideline": 0.5}
+VALUES = {
+    "utility": 1,
+    "mimic": 0,
+    "relevancy": 1,
+    "declined": 0,
+    "faithfulness": 1,
+    "answer_relevancy": 1,
+    "guideline": 0.5,
+}
 
 
 @pytest.mark.parametrize("name", sorted(JUDGES))

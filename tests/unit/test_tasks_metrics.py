@@ -240,14 +240,16 @@ def test_overlap_by_hand():
     assert overlap("abcde", "edxyz", 5) == (2, 0.4)
     assert overlap("abcde", "edxyz", 2) == (0, 0.0)
     assert overlap("ab", "abc", 5) == (2, pytest.approx(2 / 3))
-    assert overlap("", "", 5) == (0, 0.0)
-    a = {"1": "abcde", "2": "abcde", "3": None, "4": "abcde"}
-    b = {"1": "vwxyz", "2": "abxyz", "3": "abcde", "4": "abcde"}
+    a = {"1": "abcde", "2": "abcde", "3": None, "4": "abcde", "5": "", "6": "abcde", "7": ""}
+    b = {"1": "vwxyz", "2": "abxyz", "3": "abcde", "4": "abcde", "5": "", "6": "", "7": None}
     shift = retrieval_shift(a, b, 5)
-    assert (shift.n, shift.left_out, shift.zero_overlap) == (3, 1, pytest.approx(1 / 3))
+    assert (shift.n, shift.left_out, shift.zero_overlap) == (3, 2, pytest.approx(1 / 3))
+    assert shift.empty == 2, "a method that ranked no document has no overlap, not one of zero"
     assert (shift.mean_overlap, shift.mean_shared) == (pytest.approx(1.4 / 3), pytest.approx(7 / 3))
     assert retrieval_shift(a, b, 5, ["1", "3"]).zero_overlap == 1
     none = retrieval_shift(a, b, 5, [])
     assert (none.n, none.zero_overlap, none.mean_overlap) == (0, None, None), "no question is not every question"
     with pytest.raises(ValueError, match="k is 0"):
         overlap("a", "b", 0)
+    with pytest.raises(ValueError, match="both rankings are empty"):
+        overlap("", "", 5)

@@ -1,0 +1,76 @@
+"""Knowledge bases of chunks and of question-answer pairs."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.cli import main
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.knowledge_bases import chunks_of, write_chunks, write_pairs
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.errors import DataError
+
+from ..raising import refused
+
+
+def test_a_chunk_has_fewer_words_and_keeps_the_text_as_it_is():
+    assert chunks_of("one two,  three four five", 3) == ["one two,", "three four", "five"]
+    assert chunks_of("缺铁 会贫血", 4) == ["缺铁 会", "贫血"], "a character is a word"
+    assert chunks_of(" ", 3) == [" "]
+    assert chunks_of("one two", 300) == ["one two"]
+
+
+@given(st.text(st.sampled_from("ab 缺\n"), max_size=60), st.integers(2, 9))
+def test_chunks_are_the_whole_text_in_order(text, words):
+    parts = chunks_of(text, words)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    assert all(len(re.findall("缺|[ab]+", part)) < words for part in parts)
+
+
+def test_chunks_stand_once_and_inherit_judgements(tmp_path):
+    corpus = [Document("1", "Dogs", "red dogs bark"), Document("2", "Dogs", "red dogs sleep"), Document("3", "", "")]
+    questions = [Question("q", "which dogs?"), Question("p", "who sleeps?")]
+    split = Split(questions, {"q": {"1": 2, "2": 1}, "p": {"2": 1}})
+    save_beir(Dataset("dogs", corpus, {"test": split}), tmp_path / "dogs")
+    (line,) = write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
+    assert "3 documents in 4 chunks" in line
+    assert "1 that stood before" in line
+    written = load_beir(tmp_path / "chunks")
+    assert [(one.id, one.title, one.text) for one in written.corpus] == [
+        ("1#1", "Dogs", "red dogs"), ("1#2", "Dogs", "bark"), ("2#2", "Dogs", "sleep"), ("3#1", "", ""),
+    ]  # fmt: skip
+    assert written.splits["test"].qrels == {"q": {"1#1": 2, "1#2": 2, "2#2": 1}, "p": {"1#1": 1, "2#2": 1}}
+    with refused(DataError, "already-exists", tmp_path / "chunks"):
+        write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
+
+
+def test_pairs_are_documents_and_go_into_a_merged_knowledge_base(tmp_path, capsys):
+    rows = [
+        {"_id": "a", "question": "what stops pain?", "answers": ["aspirin", "ibuprofen"]},
+        {"_id": "b", "question": "贫血怎么办？", "answer": "补铁"},
+        {"_id": "c", "question": "what stops pain?", "answers": ["aspirin", "ibuprofen"]},
+        {"_id": "d", "question": "and what else?", "answers": []},
+    ]
+    file = tmp_path / "qa.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["data", "pairs", str(file), "--to", str(tmp_path / "pairs")])
+    assert "2 pairs, 1 that stood before left out, 1 without an answer skipped" in capsys.readouterr().out
+    written = load_beir(tmp_path / "pairs")
+    assert [(one.id, one.title, one.text) for one in written.corpus] == [
+        ("a", "what stops pain?", "aspirin; ibuprofen"), ("b", "贫血怎么办？", "补铁"),
+    ]  # fmt: skip
+    assert written.splits["train"].qrels == {"a": {"a": 1}, "b": {"b": 1}}
+    with pytest.raises(SystemExit):
+        main(["data", "chunks", str(tmp_path / "pairs"), "--to", str(tmp_path / "chunks"), "--words", "2"])
+    assert "2 documents in 4 chunks" in capsys.readouterr().out
+    sources = [f"pairs={tmp_path / 'pairs'}", f"chunks={tmp_path / 'chunks'}"]
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "merge", *sources, "--questions", "pairs", "--to", str(tmp_path / "merged")])
+    assert ended.value.code in (0, None)
+    assert len(load_beir(tmp_path / "merged").corpus) == 6
+    file.write_text('{"_id": "a", "question": "why?"}\n')
+    with refused(DataError, "no-right-answers", file):
+        write_pairs(file, tmp_path / "none")

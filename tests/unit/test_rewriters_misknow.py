@@ -1,0 +1,47 @@
+"""Misknow-RAG's query writing in turns: a first answer, then queries for what is missing."""
+
+from querylect.configs.schema import RewriterConfig
+from querylect.data.types import Document, Question
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.registry import make_rewriter
+
+QUESTION = Question("q", "Who tamed the red dog?", ("Ann", "Ben"))
+SECOND = " Passage 1 has no name.\nMissing: the tamer's name\nQuery 1: red dog tamer\nQuery 2: tamers by name"
+
+
+def made(**settings):
+    return make_rewriter(RewriterConfig(name="misknow", misknow=settings), RetrieverCard("contriever", "dense"), 10)
+
+
+def test_the_first_turn_answers_and_searches_with_the_question():
+    rewriter = made()
+    (message,) = rewriter.first(QUESTION)
+    assert "B. Ben" in message["content"]
+    assert message["content"].endswith("Answer: <your first answer>")
+    read = rewriter.parse(QUESTION, " Dogs.\nAnswer: Ann", 1)
+    assert ([probe.terms[0].text for probe in read.plan.probes], read.plan.k) == ([QUESTION.text], 10)
+    assert (read.think, read.rewrites) == ("Thought: Dogs.\nAnswer: Ann", (QUESTION.text,))
+    assert rewriter.parse(QUESTION, SECOND, 1).failure == "missing part", "the form of the second turn"
+
+
+def test_the_second_turn_searches_for_what_is_missing_beside_the_question():
+    rewriter = made()
+    shown = rewriter.follow_up(QUESTION, [Document("d", "Dogs", "some are red")], 2)
+    assert "[1] Dogs: some are red" in shown
+    assert "Query 2: <query 2>" in shown
+    assert "Query 3" not in shown
+    assert "found no documents" in rewriter.follow_up(QUESTION, [], 2)
+    read = rewriter.parse(QUESTION, SECOND, 2)
+    assert [probe.terms[0].text for probe in read.plan.probes] == [QUESTION.text, "red dog tamer", "tamers by name"]
+    assert (read.plan.fuse, read.plan.k) == ("interleave", 10)
+    assert read.rewrites == ("red dog tamer", "tamers by name")
+    assert read.think == "Thought: Passage 1 has no name.\nMissing: the tamer's name"
+    assert rewriter.parse(QUESTION, " x\nAnswer: Ann", 2).plan is None
+    three = made(queries=3).parse(QUESTION, f"{SECOND}\nQuery 3: dogs", 2)
+    assert three.rewrites[-1] == "dogs"
+
+
+def test_all_answers_begin_alike():
+    rewriter = made()
+    assert rewriter.opening == "Thought:"
+    assert rewriter.parse(QUESTION, f"Thought:{SECOND}", 2) == rewriter.parse(QUESTION, SECOND, 2)

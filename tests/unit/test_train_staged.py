@@ -1,0 +1,136 @@
+"""The first stage in training: asked when a question comes up, once, and another question where it fails."""
+
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from threading import Barrier
+
+import pytest
+from pydantic import BaseModel
+from querylect.configs.llm import LlmConfig
+from querylect.data.types import Question
+from querylect.errors import ConfigError
+from querylect.llms.base import Message, Prompt, SamplingParams
+from querylect.llms.structured import AskForm
+from querylect.rewriters.base import FirstStage
+from querylect.rollouts.first_stage import StageModels
+from querylect.train.distributed.processes import Processes
+from querylect.train.staged import StagedQuestions
+
+from ..raising import refused
+
+
+class Value(BaseModel):
+    """What a first stage says."""
+
+    of: str
+
+
+class Rewriter:
+    """A rewriter of two stages."""
+
+    name, opening = "two", ""
+
+    def __init__(self):
+        self.learned = {}
+
+    def stage(self, question):
+        return FirstStage(AskForm(Prompt((Message(role="user", content=question.id),)), Value, SamplingParams()), None)
+
+    def learn(self, question, answer):
+        self.learned[question.id] = answer.of
+
+    def learn_example(self, question): ...
+
+    first = follow_up = parse = None
+
+
+class Models(StageModels):
+    """Has no answer for some questions, and notes what it is asked."""
+
+    def __init__(self, fails):
+        super().__init__(LlmConfig(model="m"))
+        self.fails, self.asked = fails, []
+
+    def ask(self, stages):
+        names = [stage.ask.prompt.messages[0]["content"] for stage in stages]
+        self.asked += names
+        return ["no reply" if self.fails(name) else Value(of=name) for name in names]
+
+
+def questions(*names):
+    return {name: Question(name, name) for name in names}
+
+
+def made(fails, mixed=False, processes=None):
+    rewriter, models = Rewriter(), Models(fails)
+    return StagedQuestions(rewriter, models, processes or Processes(), mixed), rewriter, models
+
+
+def ids(found):
+    return [question.id for question in found]
+
+
+def test_a_question_is_asked_about_when_it_comes_up_and_once():
+    known = questions(*"abcdef")
+    staged, rewriter, models = made(lambda name: False)
+    assert models.asked == []
+    assert ids(staged.ready([known["b"], known["a"], known["b"]], known, Random(0))) == ["b", "a", "b"]
+    assert models.asked == ["b", "a"]
+    assert ids(staged.ready([known["a"], known["c"]], known, Random(0))) == ["a", "c"]
+    assert (models.asked, rewriter.learned) == (["b", "a", "c"], {"a": "a", "b": "b", "c": "c"})
+
+
+def test_a_question_without_an_answer_is_replaced_by_another_one():
+    known = questions(*"abcd")
+    staged, _, models = made(lambda name: name in "ab")
+    found = ids(staged.ready([known["a"], known["c"]], known, Random(0)))
+    assert found == ["d", "c"], "b fails too, if it is drawn"
+    assert ids(staged.ready([known["a"], known["b"]], known, Random(1)))[0] in "cd"
+    assert len(models.asked) == len(set(models.asked)), "what failed is not asked about again"
+
+
+def test_in_a_mix_another_question_is_of_the_same_environment():
+    known = questions("x/1", "x/2", "y/1", "y/2", "y/3", "y/4")
+    staged, _, _ = made(lambda name: name == "x/1", mixed=True)
+    assert ids(staged.ready([known["x/1"], known["y/1"]], known, Random(0))) == ["x/2", "y/1"]
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_run_ends_where_no_question_has_an_answer(count):
+    known = questions(*map(str, range(count)))
+    staged, _, models = made(lambda name: True)
+    with refused(ConfigError, "failed-first-stage", "rewriter.llm"):
+        staged.ready([known["0"], known["1"]], known, Random(0))
+    assert len(models.asked) <= 66, "not the whole split"
+
+
+class Together(Processes):
+    """One of two processes in threads of one test; a gather waits for both."""
+
+    def __init__(self, rank, barrier, values):
+        super().__init__(rank, 1)
+        self.barrier, self.values = barrier, values
+
+    def all_gather(self, value):
+        self.values[self.rank] = value
+        self.barrier.wait(60)
+        gathered = list(self.values)
+        self.barrier.wait(60)
+        return gathered
+
+
+def test_processes_agree_on_what_replaces_a_question():
+    known, barrier, values = questions(*"abcdefgh"), Barrier(2), [None, None]
+    asked = [["a", "c"], ["b", "a"]]
+
+    def ready(rank):
+        staged, _, models = made(lambda name: name in "ab", processes=Together(rank, barrier, values))
+        found = ids(staged.ready([known[name] for name in asked[rank]], known, Random(7)))
+        return found, models.asked
+
+    with ThreadPoolExecutor(2) as pool:
+        (first, about), (second, same) = pool.map(ready, (0, 1))
+    assert about == same, "both know the same of every question"
+    assert first[1] == "c"
+    assert not set("ab") & {*first, *second}
+    assert len({first[0], *second}) == 3, "each slot its own"
