@@ -378,9 +378,12 @@ def serve(
 
         with bound(served.host, served.port):
             pass  # a port in use is told before a model is loaded
-        from .inference.server import open_rewriter
+        from .inference.load import open_trained
 
-        writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn, trust)
+        trained = open_trained(rewriter, checkpoint=checkpoint, revision=revision, trust=trust)
+        from .inference.server import open_rewriter  # which imports PyTorch
+
+        writer, extend = open_rewriter(trained, env, turn)
     from .envs.server.serve import serve as serve_environment
 
     def ready(url: str) -> None:

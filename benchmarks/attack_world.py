@@ -67,11 +67,13 @@ class World:
         self._marks: dict[str, list[tuple[float, str]]] = {}
 
     def command(self, name: str, *more: str) -> list[str]:
-        """The arguments of index, train, eval or export."""
+        """The arguments of index, verify, train, rewrite, eval or export."""
         return {
             "index": ["index", "build", str(self.yaml), "--overwrite"],
             "verify": ["index", "verify", str(self.yaml)],
             "train": ["train", str(self.yaml)],
+            "rewrite": ["rewrite", str(self.run), "--checkpoint", "final",
+                        *(f"-q{text}" for text, _ in ASKED.values())],
             "eval": ["eval", str(self.run)],
             "export": ["export", str(self.run), "--to", str(self.exported), "--merge-lora", "--overwrite",
                        "--base-model", "example/tiny", "--license", "apache-2.0"],
@@ -79,7 +81,10 @@ class World:
 
     def child(self, name: str, *more: str, limit: int | None = None, beside: bool = False) -> Child:
         """Start a command; `beside` another that still runs."""
-        return Child(self.command(name, *more), self.folder / ("second" if beside else "child"), limit)
+        return Child(self.command(name, *more), self._place(beside), limit)
+
+    def _place(self, beside: bool = False) -> Path:
+        return self.folder / ("second" if beside else "child")
 
     def again(self, name: str) -> Child:
         """Start a command again as a user would: training that has begun with --resume."""
@@ -100,6 +105,7 @@ class World:
             for part in (self.index, self.run, self.exported):
                 if part.exists():
                     shutil.copytree(part, self.undisturbed / name / part.name)
+            shutil.copy(child.stdout, self.undisturbed / name)
         return self._marks
 
     def build(self, config: Path) -> None:
@@ -124,14 +130,16 @@ class World:
             shutil.rmtree(path, ignore_errors=True)
 
     def differences(self, name: str) -> list[str]:
-        """Files whose content differs from that of the undisturbed command, times aside."""
+        """Files whose content differs from that of the undisturbed command, times aside; of `rewrite`, what it said."""
         part, files = {
             "index": (self.index, ("",)),
             "train": (self.run, RUN_FILES),
             "eval": (self.run, EVAL_FILES),
             "export": (self.exported, ("",)),
+            "rewrite": (self._place(), ("stdout",)),
         }[name]
-        now, expected = contents(part, files), contents(self.undisturbed / name / part.name, files)
+        before = self.undisturbed / name / (part.name if name != "rewrite" else "")
+        now, expected = contents(part, files), contents(before, files)
         return sorted(path for path in now.keys() | expected.keys() if now.get(path) != expected.get(path))
 
     def leftovers(self) -> list[str]:

@@ -7,6 +7,7 @@ the same to readers of YAML 1.1.
 import math
 import re
 from io import StringIO
+from itertools import accumulate
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -18,6 +19,9 @@ from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import implicit_resolvers
 
 _TAG = "tag:yaml.org,2002:"
+_BRACKETS = re.compile(r"[][{}]")
+_MOST_OPEN = 1000
+"""Flow brackets that may be open at once: the parser's time grows with their square, and Python cannot nest more."""
 
 
 class InvalidYAMLError(ValueError):
@@ -106,6 +110,8 @@ def card_metadata(text: str) -> dict[str, object]:
 
 
 def _load(yaml: YAML, text: str) -> Any:
+    if _most_open(text) > _MOST_OPEN:
+        raise InvalidYAMLError("its brackets or blocks are nested too deeply")
     try:
         return yaml.load(text)
     except MarkedYAMLError as error:
@@ -119,6 +125,11 @@ def _load(yaml: YAML, text: str) -> Any:
         raise InvalidYAMLError("its brackets or blocks are nested too deeply") from None
     except (YAMLError, ValueError) as error:
         raise InvalidYAMLError(" ".join(str(error).split())) from error
+
+
+def _most_open(text: str) -> int:
+    """How many flow brackets are open at once, those in strings included."""
+    return max(accumulate((1 if bracket in "[{" else -1 for bracket in _BRACKETS.findall(text)), initial=0))
 
 
 def write_yaml(value: object) -> str:

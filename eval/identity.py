@@ -14,6 +14,7 @@ from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
+from ..digests import DIGESTS
 from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
@@ -45,7 +46,7 @@ def model_identity(name: str) -> str:
 def folder_identity(folder: Path) -> str:
     """SHA-256 over the names, sizes and contents of a model's files."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.suffix in _MODEL_SUFFIXES and path.is_file()):
+    for path in sorted(path for path in folder.iterdir() if _of_model(path)):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
@@ -57,6 +58,10 @@ def folder_identity(folder: Path) -> str:
                 file.seek(number * (size - SAMPLE) // (SAMPLES - 1))
                 digest.update(file.read(SAMPLE))
     return digest.hexdigest()
+
+
+def _of_model(path: Path) -> bool:
+    return path.suffix in _MODEL_SUFFIXES and path.name != DIGESTS and path.is_file()
 
 
 def weights_identity(base_model: str, checkpoint: Path | None) -> dict[str, str | None]:

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..data.types import Question
+from ..digests import FolderDigests, refuse_damaged
 from ..errors import DataError
 from ..storage import append, cut_off_half_a_line, parse_json, writing
 from .identity import digest
-from .records import EvalRecord, read_records, record_line, write_json
+from .records import EvalRecord, read_records, record_line, write_json, write_text
 
 AnswerKey = tuple[str, int, int]
 """Question id, turn, sample."""
@@ -36,17 +37,20 @@ class Journal:
         self.records = self.folder / "records.jsonl"
         self.unanswered = self.folder / "missing.jsonl"
         self.identity = identity
+        self.remedy = f"Restore it from a copy, or remove {self.folder} and evaluate again, which asks this cell anew."
+        self._digests = FolderDigests(self.folder, write_text)
 
     def read(self) -> list[EvalRecord]:
         """The records that count, in the order in which their questions were first answered.
 
-        Raises DataError for a complete line that is not a record.
+        Raises StorageError where lines have other bytes than were written, DataError for a complete line that is not a
+        record.
         """
         if not self.records.is_file():
             return []
         cut_off_half_a_line(self.records)
         by_key: dict[AnswerKey, EvalRecord] = {}
-        for record in read_records(self.records):
+        for record in read_records(self.records, self.remedy):
             question, turn, sample = record.question_id, record.turn, record.sample
             by_key[question, turn, sample] = record
             later = turn + 1
@@ -59,6 +63,7 @@ class Journal:
         if not self.unanswered.is_file():
             return {}
         cut_off_half_a_line(self.unanswered)
+        refuse_damaged(self.folder, {self.unanswered.name}, self.remedy)
         try:
             rows = [parse_json(line) for line in self.unanswered.read_text(encoding="utf-8").splitlines()]
             reasons = {(row["question_id"], row["turn"], row["sample"]): str(row["reason"]) for row in rows}
@@ -88,6 +93,7 @@ class Journal:
                 write_json(self.folder / "cell.json", self.identity)
             cut_off_half_a_line(path)
             append(path, lines)
+            self._digests.appended(path, lines.encode())
 
 
 def finished(

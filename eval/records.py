@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from .. import storage
 from ..data.types import Question
+from ..digests import FolderDigests, refuse_damaged
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import StepResult
 from ..errors import DataError, in_one_line
@@ -180,8 +181,8 @@ def record_of_search(
 
 
 def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
-    """Write JSON lines atomically. Raises StorageError where the disk does not take them."""
-    write_text(path, "".join(map(record_line, records)))
+    """Write JSON lines atomically, with their digest. Raises StorageError where the disk does not take them."""
+    write_with_digest(path, "".join(map(record_line, records)))
 
 
 def record_line(record: EvalRecord) -> str:
@@ -189,8 +190,13 @@ def record_line(record: EvalRecord) -> str:
     return json.dumps(asdict(record), ensure_ascii=False) + "\n"
 
 
-def read_records(path: Path) -> list[EvalRecord]:
-    """Read a file of `write_records`. Raises DataError with the number of a line that is not a record."""
+def read_records(path: Path, remedy: str = "Run `querylect eval` again.") -> list[EvalRecord]:
+    """Read a file of `write_records` or of a cell's journal.
+
+    Raises StorageError where it has other bytes than were written, DataError with the number of a line that is not a
+    record.
+    """
+    refuse_damaged(path.parent, {path.name}, remedy)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -217,8 +223,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write plain data as JSON, as `write_text`."""
-    write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    """Write plain data as JSON, as `write_text`, with its digest."""
+    write_with_digest(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+
+
+def write_with_digest(path: Path, text: str) -> None:
+    """`write_text` for a file that is read again, with its digest in the folder's `digests.json`."""
+    with FolderDigests(path.parent, write_text).replacing(path):
+        write_text(path, text)
 
 
 def metrics_of(

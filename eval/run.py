@@ -28,7 +28,7 @@ from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
 from ..envs.server.schemas import EnvironmentInfo
 from ..errors import CheckpointError, ConfigError
-from ..rollouts.checkpoints import find_checkpoint, find_warm_start
+from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkpoint
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
 from ..storage import command_at_work, refuse_unwritable
@@ -147,7 +147,7 @@ def evaluate_each(
     """
     members = chosen(config, name)
     refuse_training_split(config)
-    checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
+    checkpoint = open_checkpoint(run, checkpoint_name) if run is not None else None
     warm_start = find_warm_start(run) if run is not None else None
     placement = place_results(config, run, output, checkpoint, overwrite)
     if run is not None and checkpoint is not None:

@@ -32,7 +32,7 @@ from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
 from .leakage import TrainedQuestions
 from .placement import question_set, refuse_other
-from .records import EvalRecord, write_json, write_records, write_text
+from .records import EvalRecord, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .spec_tables import build_tables, family, wide_table_of
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
@@ -183,7 +183,7 @@ def _incomplete(evaluation: SpecEvaluation) -> QuerylectError | None:
 def write_results(evaluation: SpecEvaluation) -> None:
     """Write all files except the cells."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
-    write_text(folder / "plan.yaml", dump_spec(spec))
+    write_with_digest(folder / "plan.yaml", dump_spec(spec))
     records = {cell: _records(cell) for cell in cells}
     notes = list(dict.fromkeys(evaluation.notes))
     notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]

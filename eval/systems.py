@@ -15,13 +15,14 @@ from ..configs.mix import environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RunConfig
 from ..data.types import Question
+from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..llms.access import Llm
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import joins
 from ..rewriters.registry import make_rewriter
-from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.checkpoints import open_checkpoint
 from ..rollouts.engines.base import Engine
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.llms import open_llm
@@ -157,6 +158,7 @@ class TrainingFreeSystem(System):
         path = folder / _WEIGHTS_FILE
         if not path.is_file():
             return None
+        refuse_damaged(folder, {path.name}, f"Remove the folder {folder} and evaluate again.")
         try:
             return Tuned(**parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
@@ -283,7 +285,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
             raise ConfigError(message, code="no-run")
         config = load_run_config(folder, trust=trust, unused=("client",))
         if settings.checkpoint != UNTRAINED:
-            checkpoint = find_checkpoint(folder, settings.checkpoint)
+            checkpoint = open_checkpoint(folder, settings.checkpoint)
     elif settings.llm is None:
         config = config.model_copy(update={"policy": settings.policy or spec.policy})
     rollout = settings.rollout or config.rollout

@@ -17,10 +17,11 @@ from random import Random
 from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
 from ..data.leakage import words
 from ..data.types import Question
+from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import EnvironmentInfo, Step, StepResult
-from ..errors import EnvironmentUnavailableError
+from ..errors import EnvironmentUnavailableError, StorageError
 from ..logs import progress_bar
 from ..methods.method import SearchResults
 from ..methods.training_free import TrainingFree, additions, training_free
@@ -285,9 +286,12 @@ def _key(name: str, info: EnvironmentInfo, questions: Sequence[Question], tuning
 
 
 def _read_cache(cache: Path | None) -> dict[str, Tuned]:
-    """The cached choices; empty where the file is missing or unreadable, because a choice can be repeated."""
+    """The cached choices; empty where the file is missing, unreadable or damaged, because a choice can be repeated."""
+    if cache is None:
+        return {}
     try:
-        rows = parse_json(cache.read_text(encoding="utf-8")) if cache is not None else {}
+        refuse_damaged(cache.parent, {cache.name}, "The weights are chosen again.")
+        rows = parse_json(cache.read_text(encoding="utf-8"))
         return {key: Tuned(**value) for key, value in rows.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, StorageError):
         return {}

@@ -18,6 +18,7 @@ from ..configs.run_settings import known_settings
 from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
 from ..data.leakage import words
+from ..digests import refuse_damaged
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
@@ -120,6 +121,7 @@ def _result_paths(run: Path, environment: str) -> Iterator[Path]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    refuse_damaged(path.parent, {path.name}, "Restore it from a copy, or evaluate again.")
     values = read_json(path)
     if values is None:
         raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.", code="unreadable-file")

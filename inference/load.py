@@ -20,7 +20,7 @@ from ..configs.trust import FLAG, refuse_untrusted, untrusted_in
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..export.exported import FILE, Exported, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
-from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.checkpoints import open_checkpoint
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import resolve_model
 from ..storage import parse_json
@@ -110,7 +110,7 @@ def open_trained(
         return _open_export(name, folder, settings, trust, token)
     if run:
         config = load_run_config(folder, settings, trust=trust, unused=_UNUSED)
-        checkpoint_path = find_checkpoint(folder, checkpoint)
+        checkpoint_path = open_checkpoint(folder, checkpoint)
         turn = used_turn(config, folder, checkpoint_path)
         trained = of_config(name, config, checkpoint_path, _environment_record(folder), turn)
         untrusted = [] if trust else untrusted_settings(folder, config, settings)

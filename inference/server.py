@@ -24,7 +24,7 @@ from ..envs.server.middleware import note
 from ..envs.server.schemas import MAX_K, HitBody, RequestBody, Wire
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from .batching import ClosedError
-from .load import only_member, open_trained
+from .load import Trained, only_member
 from .results import RewriteResult
 from .rewriter import Rewriter
 
@@ -154,19 +154,13 @@ class _PageSearcher:
 
 
 def open_rewriter(
-    name: str,
-    env: str | None,
-    checkpoint: str | None = None,
-    revision: str | None = None,
-    turn: int | None = None,
-    trust: bool = False,
+    trained: Trained, env: str | None, turn: int | None = None
 ) -> tuple[PageWriter, Callable[[FastAPI], None]]:
     """Load a rewriter for a service; return its page button and the function that mounts its routes.
 
     `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation.
-    `name`, `checkpoint`, `revision` and `trust` are those of `open_trained`. Raises as it and as `load_policy`.
+    Raises as `only_member` and `load_policy`.
     """
-    trained = open_trained(name, checkpoint=checkpoint, revision=revision, trust=trust)
     rewriter = Rewriter(only_member(trained, env if env in trained.members else None), turn=turn)
     return PageWriter(rewriter), partial(mount, rewriter=rewriter)
 

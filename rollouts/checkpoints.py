@@ -3,8 +3,15 @@
 import re
 from pathlib import Path
 
+from ..digests import refuse_damaged, refuse_damaged_folder
 from ..errors import CheckpointError
 from ..storage import parse_json
+
+_RUN_FILES = {
+    "run.json", "config.yaml", "environment.json", "base.json", "provenance.json", "tracking_id",
+    "metrics.jsonl", "rollouts.jsonl", "validation.jsonl", "warm_start.jsonl",
+}  # fmt: skip
+"""What training writes beside the checkpoints."""
 
 
 def find_checkpoint(run: Path, name: str | None = None) -> Path:
@@ -36,9 +43,38 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     return numbered[max(numbered)]
 
 
+def open_checkpoint(run: Path, name: str | None = None) -> Path:
+    """`find_checkpoint` for use: every file of the checkpoint is read once, and what training wrote beside it.
+
+    Raises StorageError where one of them has other bytes than were written.
+    """
+    checkpoint = find_checkpoint(run, name)
+    refuse_damaged_run(run)
+    refuse_damaged_checkpoint(checkpoint)
+    return checkpoint
+
+
+def refuse_damaged_run(run: Path) -> None:
+    """Raise StorageError where settings, records or logs of a run have other bytes than were written."""
+    remedy = "Restore it from a copy. If it was changed on purpose, remove its entry from digests.json."
+    refuse_damaged(run, _RUN_FILES, remedy)
+
+
+def refuse_damaged_checkpoint(checkpoint: Path) -> None:
+    """Raise StorageError where a file of a checkpoint has other bytes than were written."""
+    refuse_damaged_folder(checkpoint, "Restore it from a copy, or use another checkpoint of the run: remove this one.")
+
+
 def find_warm_start(run: Path) -> Path | None:
-    """The policy of a run after its warm start and before GRPO; None where the run had none."""
-    return run / "warm_start" if (run / "warm_start").is_dir() and _is_policy(run / "warm_start") else None
+    """The policy of a run after its warm start and before GRPO; None where the run had none.
+
+    Raises StorageError where one of its files has other bytes than were written.
+    """
+    folder = run / "warm_start"
+    if not folder.is_dir() or not _is_policy(folder):
+        return None
+    refuse_damaged_folder(folder, f"Restore it from a copy, or remove {folder} to evaluate the run without it.")
+    return folder
 
 
 def base_fingerprint(run: Path) -> str | None:

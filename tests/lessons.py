@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.digests import FolderDigests
 
 from .tiny import CHATML, tiny_tokenizer
 
@@ -184,12 +185,18 @@ def records(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def edit(path: Path, text: str) -> None:
+    """Replace a file of a run or an evaluation together with its digest, as a run of other content would have it."""
+    with FolderDigests(path.parent, Path.write_text).replacing(path):
+        path.write_text(text, encoding="utf-8")
+
+
 def stopped_copy(config, folder, output, upto):
     """A copy in `output` of a finished run that saved every step, as if it had been stopped after step `upto`, its log
     running ahead of its checkpoint; gives its settings and its folder."""
     config = change(config, output=str(output))
     copy = Path(shutil.copytree(folder, output / folder.name))
-    (copy / "config.yaml").write_text((folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
+    edit(copy / "config.yaml", (folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
     for step in range(upto + 1, config.train.steps + 1):
         shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
     shutil.rmtree(copy / "final")

@@ -34,7 +34,7 @@ from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
 from .distributed.zero import deepspeed_asked, zero_stage
 from .questions import TrainingData, prepare_data
-from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error, write_atomically
+from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -227,7 +227,7 @@ def _open_folder(
 ) -> RunFolder:
     folder = start.folder or RunFolder.create(config)
     folder.same_base(config.policy.model, base, start.checkpoint is not None)
-    write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+    folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
     folder.forget_after(start.step)
     folder.note_start(provenance)
     return folder

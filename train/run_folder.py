@@ -7,7 +7,8 @@ provenance.json   git state and versions per start
 checkpoints/      checkpoint-N, complete or absent  warm_start.jsonl  loss per step before GRPO, where there was one
 final/            the trained policy                warm_start/       the policy before GRPO, where there was one
 base.json         fingerprint of the base weights   validation.jsonl  one record per validation, where there is one
-                                                    best/             the policy that was best in validation
+digests.json      sha256 of the files beside it;    best/             the policy that was best in validation
+                  each checkpoint has its own
 """
 
 import json
@@ -27,10 +28,12 @@ from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, RunConfig, TrainConfig
 from ..configs.trust import is_own_run, links_outside, note_own_run
+from ..digests import DIGESTS, FolderDigests, describe_folder, refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, StorageError, in_one_line
 from ..provenance import Start
+from ..rollouts.checkpoints import refuse_damaged_checkpoint, refuse_damaged_run
 from ..sources import portable
-from ..storage import another_took_over, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
+from ..storage import another_took_over, append, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
 from ..version import __version__
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
@@ -73,6 +76,7 @@ class RunFolder:
         self.warm = path / "warm_start"
         self.validation = path / "validation.jsonl"
         self.best = path / "best"
+        self._digests = FolderDigests(path, write_atomically)
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
@@ -81,13 +85,14 @@ class RunFolder:
         folder.refuse_existing()
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            (folder.path / DIGESTS).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(
                 f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
             ) from error
         version = {"format": FORMAT, "querylect": __version__}
-        write_atomically(folder.format, json.dumps(version, indent=2) + "\n")
-        write_atomically(folder.path / "config.yaml", dump_config(config))
+        folder.write(folder.format, json.dumps(version, indent=2) + "\n")
+        folder.write(folder.path / "config.yaml", dump_config(config))
         note_own_run(folder.path)
         return folder
 
@@ -96,7 +101,8 @@ class RunFolder:
         """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
 
         Raises CheckpointError if there is no run, if it has another format, if relevant settings differ (the message
-        names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read.
+        names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read; StorageError
+        if a file that the resumed run builds on is damaged.
         """
         folder = cls(config.run_folder)
         if not (folder.path / "config.yaml").exists():
@@ -104,6 +110,7 @@ class RunFolder:
         folder.refuse_other_format()
         if not trust and not is_own_run(folder.path):
             folder._refuse_untrusted()
+        refuse_damaged_run(folder.path)
         changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
         if changed:
             raise CheckpointError(
@@ -118,6 +125,12 @@ class RunFolder:
                 "Raise it to go on.",
                 code="beyond-last-step",
             )
+        if checkpoint is not None:
+            refuse_damaged_checkpoint(checkpoint)
+            for kept in (folder.best, folder.warm):
+                refuse_damaged_folder(
+                    kept, f"Restore it from a copy, remove {kept} to go on without it, or start a new run (name=…)."
+                )
         return folder, checkpoint
 
     def refuse_existing(self) -> None:
@@ -234,14 +247,19 @@ class RunFolder:
                     f"Bring back what {previous.get('model')!r} was then, or start a new run under another name.",
                     code="other-weights",
                 )
-        write_atomically(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
+        self.write(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
 
     def note_start(self, start: Start) -> None:
         """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
         path = self.path / "provenance.json"
         earlier = _read_object(path).get("starts") if start["step"] and path.exists() else None
         starts = earlier if isinstance(earlier, list) else []
-        write_atomically(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
+        self.write(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file of the folder atomically, with its digest. Raises StorageError."""
+        with self._digests.replacing(path):
+            write_atomically(path, text)
 
     def forget_after(self, step: int) -> None:
         """Drop records after `step`, and a truncated last line, so that a resumed run logs no step twice.
@@ -249,25 +267,29 @@ class RunFolder:
         At step 0 the run starts over, including its warm start.
         """
         if step == 0:
-            self.warm_start.unlink(missing_ok=True)
-            self.validation.unlink(missing_ok=True)
+            for path in (self.warm_start, self.validation):
+                with self._digests.replacing(path):
+                    path.unlink(missing_ok=True)
             shutil.rmtree(self.best, ignore_errors=True)
         for path in (self.metrics, self.rollouts, self.validation):
             if path.exists():
                 lines = [line for line in path.read_bytes().split(b"\n") if 0 <= _logged_step(line) <= step]
-                write_atomically(path, "".join(f"{line.decode()}\n" for line in lines))
+                self.write(path, "".join(f"{line.decode()}\n" for line in lines))
 
-    def append(self, path: Path, record: Mapping[str, JsonValue]) -> None:
-        """Append one line of JSON. Raises StorageError if it cannot be written, and then leaves the file as it was."""
+    def append(self, path: Path, *records: Mapping[str, JsonValue]) -> None:
+        """Append lines of JSON. Raises StorageError if they cannot be written, and then leaves the file as it was."""
         size = path.stat().st_size if path.exists() else 0
         _refuse_lost(path)
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        except OSError as error:
+            append(path, text)
+            self._digests.appended(path, text.encode())
+        except (OSError, StorageError) as error:
             with suppress(OSError):
                 os.truncate(path, size)
-            raise storage_error(path, error) from error
+            if isinstance(error, OSError):
+                raise storage_error(path, error) from error
+            raise
 
     def read(self, path: Path) -> list[dict[str, float]]:
         """The records of `metrics` or `validation`, without truncated lines; empty if there is no such log."""
@@ -328,6 +350,7 @@ def staged(target: Path) -> Iterator[Path]:
         target.parent.mkdir(exist_ok=True)  # checkpoints/, never a run folder that was removed
         staging.mkdir()
         yield staging
+        (staging / DIGESTS).write_text(describe_folder(staging), encoding="utf-8")
         folder_reaches_the_disk(staging)
         shutil.rmtree(target, ignore_errors=True)
         staging.rename(target)

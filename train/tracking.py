@@ -29,7 +29,7 @@ from ..configs.schema import RunConfig, TrackingConfig
 from ..errors import in_one_line
 from ..provenance import Start
 from .metrics import COLUMNS, TableRow
-from .run_folder import write_atomically
+from .run_folder import RunFolder
 from .sync import credentials
 
 if TYPE_CHECKING:
@@ -205,10 +205,24 @@ class TrackioTracker(TrackioCallback):  # type: ignore[misc]
             super().on_train_end(args, state, control, **kwargs)
 
 
+class _WithoutWriterThreads:
+    """A `threading.excepthook` that prints no traceback of TensorBoard's threads: GuardedCallback reports the error,
+    which the next write raises again."""
+
+    def __init__(self, report: Callable[[threading.ExceptHookArgs], object]) -> None:
+        self._report = report
+
+    def __call__(self, failure: threading.ExceptHookArgs) -> None:
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            self._report(failure)
+
+
 def tensorboard_callback(run: TrackedRun) -> TensorBoardCallback:
     """Event files in `tensorboard/` of the run folder; a resumed run purges steps after its checkpoint."""
     from torch.utils.tensorboard import SummaryWriter
 
+    if not isinstance(threading.excepthook, _WithoutWriterThreads):
+        threading.excepthook = _WithoutWriterThreads(threading.excepthook)
     step = run.provenance["step"]
     purge = None if not run.joined else step + 1 if step else 0
     writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge)
@@ -307,7 +321,7 @@ def tracking_id(folder: Path) -> tuple[str, bool]:
     if stored.exists():
         return stored.read_text(encoding="utf-8").strip(), True
     new = secrets.token_hex(4)
-    write_atomically(stored, new + "\n")
+    RunFolder(folder).write(stored, new + "\n")
     return new, False
 
 

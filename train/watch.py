@@ -97,8 +97,8 @@ class Watcher(TrainerCallback):
         record = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
         self.folder.append(self.folder.metrics, record)
         trees = trainer.trees[: self.run.train.log_rollouts]
-        for tree in trees:
-            self.folder.append(self.folder.rollouts, {"step": step, **describe(tree)})
+        if trees:
+            self.folder.append(self.folder.rollouts, *({"step": step, **describe(tree)} for tree in trees))
         table_is_due = bool(trees) and self._table_is_due(step)
         self.trackers.log(record, rows(step, trees, self.run.reward.metric) if table_is_due else ())
         self._table_step = step if table_is_due else self._table_step

@@ -12,7 +12,7 @@ import pytest
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.spec_files import load_spec
 from querylect.envs.index.open import open_index
-from querylect.errors import ConfigError, DataError
+from querylect.errors import ConfigError, DataError, StorageError
 from querylect.eval.drift.report import write_files
 from querylect.eval.drift.results import DriftSettings
 from querylect.eval.drift.run import measure
@@ -30,7 +30,7 @@ from querylect.eval.results import EnvironmentEntry, SpecResults, table_json, ta
 from querylect.rewriters.card import RetrieverCard
 
 from ..evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
-from ..lessons import ASKED, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..lessons import ASKED, edit, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..service.test_cli import end, room  # noqa: F401 (a fixture)
 from ..unit.test_eval_curves import run
@@ -146,7 +146,11 @@ def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path)
     ):
         with refused(ConfigError, code, tmp_path / name, *facts):
             read_source(tmp_path / name)
-    (drift / "drift.json").write_text('{"systems": []}')
+    written = (drift / "drift.json").read_text()
+    (drift / "drift.json").write_text(written.replace("0.", "1.", 1))
+    with refused(StorageError, "damaged-file", drift / "drift.json", "querylect drift"):
+        read_source(drift)
+    edit(drift / "drift.json", '{"systems": []}')
     with refused(DataError, "unreadable-file", drift / "drift.json", "created", "querylect drift"):
         read_source(drift)
 

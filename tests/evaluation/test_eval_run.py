@@ -27,6 +27,7 @@ from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
 
+from ..lessons import edit
 from ..raising import refused
 
 TERMS = {
@@ -163,8 +164,8 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     report = run(tmp_path / "out")
     assert report == tmp_path / "out" / "report.html"
     assert sorted(path.name for path in report.parent.iterdir()) == [
-        "cells", "comparisons.csv", "eval.jsonl", "report.html", "results.json", "scores.csv", "tables.md",
-        "tables.tex",
+        "cells", "comparisons.csv", "digests.json", "eval.jsonl", "report.html", "results.json", "scores.csv",
+        "tables.md", "tables.tex",
     ]  # fmt: skip
     rows = read_records(report.parent / "eval.jsonl")
     assert len(rows) == 20 * (5 + 3)
@@ -512,7 +513,7 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
 def test_what_changes_no_answer_is_no_other_evaluation(tmp_path):
     run(tmp_path)
     run(tmp_path, config=remote(permutations=50, bootstrap=60, examples=1))
-    (tmp_path / "results.json").write_text("{}")
+    edit(tmp_path / "results.json", "{}")
     with refused(ConfigError, "unidentified-results", tmp_path / "results.json"):
         run(tmp_path)
 

@@ -100,7 +100,8 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, a
     assert incomplete is None
     assert asked == {"prompts": 10, "loads": 1}
     assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
-        "cells", "comparisons.csv", "plan.yaml", "questions", "results.json", "scores.csv", "tables.html", "tables.md",
+        "cells", "comparisons.csv", "digests.json", "plan.yaml", "questions", "results.json", "scores.csv",
+        "tables.html", "tables.md",
         "tables.tex", "trec",
     ]  # fmt: skip
     rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")

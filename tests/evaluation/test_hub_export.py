@@ -29,7 +29,7 @@ from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.open import load_engine
 
 from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
-from ..lessons import change, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..lessons import change, edit, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 
 MERGED = ExportOptions(merge_lora=True)
@@ -188,13 +188,13 @@ def unevaluated(run):
 def of_older_weights(run):
     os.utime(run / "final" / "adapter_config.json")
     values = json.loads((run / "final" / "adapter_config.json").read_text())
-    (run / "final" / "adapter_config.json").write_text(json.dumps({**values, "lora_alpha": 9}))
+    edit(run / "final" / "adapter_config.json", json.dumps({**values, "lora_alpha": 9}))
 
 
 def rewrite_results(run, change_them):
     values = json.loads((run / "results.json").read_text())
     change_them(values)
-    (run / "results.json").write_text(json.dumps(values))
+    edit(run / "results.json", json.dumps(values))
 
 
 def of_the_training_split(run):
@@ -219,7 +219,13 @@ def without_answers(run):
 
 def cut(run):
     text = (run / "results.json").read_text()
-    (run / "results.json").write_text(text[: len(text) // 2])
+    edit(run / "results.json", text[: len(text) // 2])
+
+
+def changed_on_the_disk(run):
+    text = (run / "results.json").read_text()
+    assert '"seed": 0' in text
+    (run / "results.json").write_text(text.replace('"seed": 0', '"seed": 4', 1))
 
 
 def of_trained_questions(run):
@@ -239,6 +245,7 @@ def of_trained_questions(run):
         (of_other_settings, CheckpointError, "other-settings", ["rollout.documents"]),
         (without_answers, CheckpointError, "no-trained-answers", ["results.json"]),
         (cut, CheckpointError, "unreadable-file", ["results.json"]),
+        (changed_on_the_disk, StorageError, "damaged-file", ["results.json"]),
         (of_trained_questions, DataError, "trained-questions", [1, "eval.jsonl"]),
     ],
 )
@@ -333,7 +340,7 @@ def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, evalua
     export_to_folder(copied, target, replace(MERGED, example="again"))
     assert read_exported(target).member().chat.question == "again"
     first, rest = (copied / "metrics.jsonl").read_text().split("\n", 1)
-    (copied / "metrics.jsonl").write_text(f"{json.dumps({**json.loads(first), 'loss': 9})}\n{rest}")
+    edit(copied / "metrics.jsonl", f"{json.dumps({**json.loads(first), 'loss': 9})}\n{rest}")
     with refused(ConfigError, "other-run", target, "'run'"):
         export_to_folder(copied, target, MERGED)
 
@@ -367,7 +374,7 @@ def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(e
 
 def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_path):  # noqa: F811
     config = change(load_config(str(copied / "config.yaml")), **{"policy.lora": None})
-    (copied / "config.yaml").write_text(dump_config(config))
+    edit(copied / "config.yaml", dump_config(config))
     note_own_run(copied)
     shutil.rmtree(copied / "final")
     shutil.copytree(folder, copied / "final")
@@ -380,12 +387,12 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
     config = load_config(str(copied / "config.yaml"))
     members = {"one": {}, "other": {"client": {"urls": ["http://127.0.0.1:9"]}}}
     plain = {**config.model_dump(), "mix": {"environments": members}}
-    (copied / "config.yaml").write_text(dump_config(type(config).model_validate(plain)))
+    edit(copied / "config.yaml", dump_config(type(config).model_validate(plain)))
     note_own_run(copied)
     whole = json.loads((copied / "environment.json").read_text())
     with refused(CheckpointError, "environments-not-described", "environment.json"):
         export_to_folder(copied, tmp_path / "out", MERGED)
-    (copied / "environment.json").write_text(json.dumps({**whole, "environments": {"one": whole, "other": whole}}))
+    edit(copied / "environment.json", json.dumps({**whole, "environments": {"one": whole, "other": whole}}))
     (copied / "eval-one").mkdir()
     for name in ("results.json", "eval.jsonl"):
         shutil.move(copied / name, copied / "eval-one" / name)
@@ -404,7 +411,7 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
 
 def test_a_rewriter_with_a_first_stage_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):  # noqa: F811
     config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
-    (copied / "config.yaml").write_text(dump_config(config))
+    edit(copied / "config.yaml", dump_config(config))
     note_own_run(copied)
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))

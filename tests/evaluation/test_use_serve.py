@@ -21,6 +21,7 @@ from querylect.envs.server.app import create_app
 from querylect.envs.server.batching import OverloadedError
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
 from querylect.inference import server as serving
+from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter, mount, open_rewriter
 
@@ -271,7 +272,7 @@ def test_another_checkpoint_answers_otherwise(trained):  # noqa: F811
     (folder / "again" / "final").rename(folder / "checkpoints" / "checkpoint-3")
     said = []
     for checkpoint in ("final", "checkpoint-3"):
-        writer, _ = open_rewriter(str(folder), None, checkpoint)
+        writer, _ = open_rewriter(open_trained(str(folder), checkpoint=checkpoint), None)
         said.append(writer(Question("q", "my head hurts"), {"name": "bm25", "kind": "bm25"}))
     assert said[0].failure == ""
     assert said[0] != said[1]

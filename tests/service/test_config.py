@@ -227,9 +227,10 @@ def test_a_syntax_error_names_file_line_and_column(written):
     assert refusal("invalid-yaml", path).startswith(f"{path}, line 4, column 5: ")
 
 
-def test_yaml_nested_too_deeply_is_one_sentence(written):
-    for text in ("seed: " + "[" * 2000, "- " * 2000 + "x"):
-        assert "nested too deeply" in refusal("invalid-yaml", written(text))
+def test_yaml_nested_too_deeply_is_one_sentence(written, monkeypatch):
+    assert "nested too deeply" in refusal("invalid-yaml", written("- " * 2000 + "x"))
+    monkeypatch.setattr("ruamel.yaml.YAML.load", None)  # whose time grows with the square of open brackets
+    assert "nested too deeply" in refusal("invalid-yaml", written("seed: " + "[" * 100_000))
 
 
 @pytest.mark.parametrize("name", ["x\ntouch y", "$(id)", "a b", "", ".", "..", "-rf", ".a", "a/b", "it's", "é", "a+b"])

@@ -23,9 +23,9 @@ from querylect.envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ModelError, RequestError
-from querylect.inference.load import of_config
+from querylect.inference.load import of_config, open_trained
 from querylect.inference.rewriter import Rewriter
-from querylect.inference.server import PageWriter, open_rewriter
+from querylect.inference.server import PageWriter
 
 from ..raising import refused
 
@@ -337,7 +337,7 @@ def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tm
     (tmp_path / "config.yaml").write_text(dump_config(policy))
     note_own_run(tmp_path)
     with refused(CheckpointError, None, tmp_path, "querylect train"):
-        open_rewriter(str(tmp_path), None)
+        open_trained(str(tmp_path))
 
 
 def test_serve_hands_the_rewriter_to_the_page(small_environment, tiny_policy, tmp_path, monkeypatch):

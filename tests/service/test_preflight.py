@@ -73,6 +73,8 @@ COMMANDS = {
     "serve: retriever": ("serve {run} env.retriever=bm26", "unknown-retriever"),
     "serve: index": ("serve {run} env.index=none", "missing-index"),
     "serve: port": ("serve {run} {port} --rewriter nowhere", "cannot-bind"),
+    "serve: rewriter": ("serve {run} --rewriter nowhere", "unknown-config"),
+    "serve: rewriter folder": ("serve {run} --rewriter {folder}", "not-a-rewriter"),
     "index build: retriever": ("index build {run} env.retriever=bm26 env.index=new", "unknown-retriever"),
     "index build: dataset": ("index build {run} env.dataset.path=none env.index=new", "missing-folder"),
     "index build: index": ("index build {run}", "already-exists"),

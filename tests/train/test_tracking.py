@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from querylect.configs.schema import RunConfig
@@ -368,6 +369,30 @@ def tensorboard_figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
     read = EventAccumulator(str(folder), purge_orphaned_data=True)
     read.Reload()
     return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+
+def test_a_removed_run_folder_costs_tensorboard_one_sentence(tmp_path, caplog, monkeypatch):
+    pytest.importorskip("tensorboard", reason="no TensorBoard: pip install -e '.[tensorboard]'")
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    folder, config = tmp_path / "walk", RunConfig(tracking={"wandb": "disabled", "report_to": ["tensorboard"]})
+    folder.mkdir()
+    trackers = open_trackers(config, folder, {"step": 0, "git": {}})
+    trackers.begin(grpo_config(config, folder), TrainerState())
+    (guarded,) = trackers._guarded
+    until = time.monotonic() + 60
+    while not list(folder.glob("tensorboard/*")) and time.monotonic() < until:
+        time.sleep(0.01)
+    shutil.rmtree(folder)
+    step = 0
+    while not guarded.ended(time.monotonic() + 0.05) and time.monotonic() < until:
+        step += 1
+        trackers.log({"step": step, "reward/turn1": 0.5})
+    assert guarded.ended(0)
+    assert caplog.text.count("tensorboard failed and gets no more of this run") == 1
+    assert reported == []
+    threading.excepthook(SimpleNamespace(thread=threading.current_thread()))
+    assert len(reported) == 1, "other threads are reported as before"
 
 
 def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(settings, served):  # noqa: F811

@@ -12,7 +12,7 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import CheckpointError, StorageError
 from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder, staged, write_atomically
 
-from ..lessons import change
+from ..lessons import change, edit
 from ..raising import refused
 
 WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
@@ -116,7 +116,7 @@ def test_a_run_of_another_format_is_not_resumed(tmp_path, written, code, facts):
     if written is None:
         folder.format.unlink()
     else:
-        folder.format.write_text(written)
+        edit(folder.format, written)
     with refused(CheckpointError, code, *facts):
         RunFolder.reopen(config)
 
@@ -151,7 +151,7 @@ def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):
     with staged(tmp_path / "place") as place:
         (place / "inner").mkdir()
         (place / "inner" / "weights").write_text("x")
-    assert set(done[: done.index("renamed")]) == {".place.writing", "inner", "weights"}
+    assert set(done[: done.index("renamed")]) == {".place.writing", "inner", "weights", "digests.json"}
     assert done[done.index("renamed") + 1 :] == [tmp_path.name], "and so has its name"
     done.clear()
     write_atomically(tmp_path / "config.yaml", "a: 1")

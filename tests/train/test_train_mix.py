@@ -14,7 +14,18 @@ from querylect.rollouts.grow import Grower
 from querylect.train.run import train
 
 from ..encoders import save_bert
-from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, stopped_copy, without_seconds  # noqa: F401
+from ..lessons import (  # noqa: F401
+    ASKED,
+    change,
+    edit,
+    lesson_url,
+    lessons,
+    records,
+    settings,
+    speaking,
+    stopped_copy,
+    without_seconds,
+)
 from ..raising import refused
 from .test_train_stops import breaking
 
@@ -254,7 +265,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path, upto)
 def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 2)
     lost = copy / "checkpoints" / "checkpoint-2" / "mix.json"
-    lost.write_text('{"positions": {}')
+    edit(lost, '{"positions": {}')
     with refused(CheckpointError, "unreadable-file", lost, f"{lost.parent} "):
         train(config, resume=True)
 
@@ -272,7 +283,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
     assert (served["name"], list(served["retriever"])) == ("bm25 + dense", ["bm25", "dense"])
     assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
     served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"
-    (copy / "environment.json").write_text(json.dumps(served))
+    edit(copy / "environment.json", json.dumps(served))
     with refused(CheckpointError, "other-environment", "index_hash: 'bm25: ", ", dense: 0000"):
         train(config, resume=True)
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import CheckpointError, ConfigError, ModelError
+from querylect.errors import CheckpointError, ConfigError, ModelError, StorageError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
 
 from ..lessons import (  # noqa: F401
     ANSWER_TOKENS,
     change,
+    edit,
     lesson_url,
     lessons,
     records,
@@ -56,8 +57,8 @@ def copy_of(straight, tmp_path, upto):
 def test_a_run_folder_is_complete(straight):
     config, folder = straight
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".lock", "base.json", "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl",
-        "provenance.json", "rollouts.jsonl", "run.json",
+        ".lock", "base.json", "checkpoints", "config.yaml", "digests.json", "environment.json", "final",
+        "metrics.jsonl", "provenance.json", "rollouts.jsonl", "run.json",
     ]  # fmt: skip
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
@@ -156,6 +157,8 @@ def without_tensors(file, count):
     weights = load_file(file)
     names = sorted(weights)
     save_file({name: weights[name] for name in names[:-count]}, file, {"format": "pt"})
+    for folder in (file.parent, file.parent.parent):  # as in a checkpoint of an earlier version
+        (folder / "digests.json").unlink(missing_ok=True)
     return names[-count]
 
 
@@ -286,7 +289,7 @@ def test_a_changed_setting_is_named_and_refused(straight, tmp_path):
 def test_another_environment_is_refused(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 1)
     served = json.loads((copy / "environment.json").read_text())
-    (copy / "environment.json").write_text(json.dumps({**served, "index_hash": "0" * 64}))
+    edit(copy / "environment.json", json.dumps({**served, "index_hash": "0" * 64}))
     with refused(CheckpointError, "other-environment", "index_hash: '0000"):
         train(config, resume=True)
 
@@ -314,6 +317,9 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
     config, copy = copy_of(straight, tmp_path, 2)
     damaged = copy / "checkpoints" / "checkpoint-2" / name
     damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    with refused(StorageError, "damaged-file", damaged, "remove this one"):
+        train(config, resume=True)
+    (damaged.parent / "digests.json").unlink()  # as in a checkpoint of an earlier version
     with refused(CheckpointError, "unloadable-checkpoint", damaged.parent):
         train(config, resume=True)
     damaged.unlink()
@@ -322,6 +328,46 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
 
         assert RunFolder(copy).newest_checkpoint(config) == copy / "checkpoints" / "checkpoint-1"
     assert "checkpoint-2 is passed over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run.json",
+        "config.yaml",
+        "base.json",
+        "environment.json",
+        "provenance.json",
+        "metrics.jsonl",
+        "rollouts.jsonl",
+        "digests.json",
+        "checkpoints/checkpoint-2/trainer_state.json",
+        "checkpoints/checkpoint-2/adapter_model.safetensors",
+        "checkpoints/checkpoint-2/digests.json",
+    ],
+)
+def test_a_digit_that_changed_in_a_file_of_a_run_is_named(straight, tmp_path, name):
+    """What still parses would be taken: other figures in the log, other weights."""
+    from querylect.inference.load import open_trained
+    from querylect.train.run_folder import RunFolder
+
+    config, copy = copy_of(straight, tmp_path, 2)
+    RunFolder.reopen(config)
+    path = copy / name
+    content = path.read_bytes()
+    last = max(content.rfind(b"%d" % digit) for digit in range(10))
+    path.write_bytes(content[:last] + (b"1" if content[last : last + 1] != b"1" else b"2") + content[last + 1 :])
+    for read in (lambda: RunFolder.reopen(config), lambda: open_trained(str(copy), trust=True)):
+        with refused(StorageError, "damaged-file", path.parent, path.name):
+            read()
+
+
+def test_a_log_that_lost_its_last_lines_is_not_continued(straight, tmp_path):
+    config, copy = copy_of(straight, tmp_path, 2)
+    path = copy / "rollouts.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with refused(StorageError, "damaged-file", path):
+        train(config, resume=True)
 
 
 def test_a_checkpoint_whose_adapter_lacks_tensors_is_refused(straight, tmp_path):
@@ -341,8 +387,7 @@ def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking)
     config, copy = copy_of(straight, tmp_path, 2)
     other = save_speaking(tmp_path / "other", heads=2)
     config = change(config, **{"policy.model": str(other)})
-    written = (copy / "config.yaml").read_text().replace(str(speaking), str(other))
-    (copy / "config.yaml").write_text(written)
+    edit(copy / "config.yaml", (copy / "config.yaml").read_text().replace(str(speaking), str(other)))
     with refused(CheckpointError, "other-weights", repr(str(other)), speaking):
         train(config, resume=True)
     (copy / "base.json").unlink()  # a run from before there were fingerprints
@@ -371,7 +416,7 @@ def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, t
     config, copy = copy_of(straight, tmp_path, 2)
     model = shutil.copytree(speaking, tmp_path / "model")
     config = change(config, **{"policy.model": str(model)})
-    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace(str(speaking), str(model)))
+    edit(copy / "config.yaml", (copy / "config.yaml").read_text().replace(str(speaking), str(model)))
     weights = load_file(model / "model.safetensors")
     changed = {name: tensor * 1.02 if "q_proj" in name else tensor for name, tensor in weights.items()}
     save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
@@ -400,8 +445,10 @@ def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
         ("metrics.jsonl", b'{"step": 5, "reward/turn1": {}'),
         ("rollouts.jsonl", b'{"step": 5, "t": "\xc3'),
     ):
-        lines = (copy / name).read_bytes().split(b"\n")
-        (copy / name).write_bytes(b"\n".join([*lines[: 4 if name[0] == "m" else 8], tail]))
+        lines = (copy / name).read_text().split("\n")[: 4 if name[0] == "m" else 8]
+        edit(copy / name, "".join(f"{line}\n" for line in lines))
+        with (copy / name).open("ab") as file:
+            file.write(tail)
     train(config, resume=True)
     for name in ("metrics.jsonl", "rollouts.jsonl"):
         assert [r["step"] for r in records(copy / name)] == [r["step"] for r in records(straight[1] / name)]

@@ -45,15 +45,16 @@ def test_another_identity_is_another_cell(tmp_path, change):
 
 def test_a_cut_last_line_is_cut_off_and_writing_goes_on_behind_the_whole_ones(tmp_path):
     journal = Journal(tmp_path, {})
-    journal.append([row("q0"), row("q1")])
-    whole = journal.records.read_bytes()
-    for cut in (1, 40, len(record_line(row("q1"))) - 1):
-        journal.records.write_bytes(whole[: len(whole) - cut])
+    journal.append([row("q0")])
+    first, second = journal.records.read_bytes(), record_line(row("q1")).encode()
+    digests = (journal.folder / "digests.json").read_bytes()
+    for cut in (1, 40, len(second) - 1):
+        journal.records.write_bytes(first + second[:-cut])
+        (journal.folder / "digests.json").write_bytes(digests)
         assert journal.read() == [row("q0")]
         journal.append([row("q1")])
-        assert journal.records.read_bytes() == whole
-    journal.records.write_bytes(b'{"system": "r')
-    assert journal.read() == []
+        assert journal.records.read_bytes() == first + second
+        assert Journal(tmp_path, {}).read() == [row("q0"), row("q1")]
 
 
 def test_half_a_line_longer_than_a_block_is_cut_off_too(tmp_path):
@@ -71,6 +72,20 @@ def test_a_whole_line_that_is_no_record_is_an_error(tmp_path):
         file.write(b'{"system": "raw"}\n')
     with refused(DataError, "invalid-record", journal.records, "line 2"):
         journal.read()
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "missing.jsonl"])
+def test_a_figure_that_changed_in_an_answer_is_named_with_the_cell(tmp_path, name):
+    journal = Journal(tmp_path, {})
+    journal.append([row("q0", 0.25)])
+    journal.miss({("q1", 1, 0): "HTTP 500"})
+    path = journal.folder / name
+    path.write_text(path.read_text().replace("0.25", "0.75").replace("500", "429"))
+    again = Journal(tmp_path, {})
+    with refused(StorageError, "damaged-file", path, f"remove {journal.folder}"):
+        again.missing()
+    (journal.folder / "digests.json").unlink()  # as in a folder of an earlier version
+    assert list(again.missing().values()) == ["HTTP 429" if name == "missing.jsonl" else "HTTP 500"]
 
 
 def test_of_a_question_that_was_asked_again_the_last_answer_counts(tmp_path):

@@ -13,6 +13,7 @@ ORDER = [
     "markdown_tables",
     "provenance",
     "storage",
+    "digests",
     "rewards",
     "configs",
     "data",
