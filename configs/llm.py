@@ -11,6 +11,9 @@ AnswerForm = Literal["json", "lines"]
 """Format of structured answers: one JSON object, or labelled lines, which small models follow more reliably
 (docs/llms.md)."""
 
+ResponseFormat = Literal["repair", "always", "never"]
+"""Which structured answers an endpoint holds to their JSON schema."""
+
 
 class LlmConfig(Section):
     """A prompted (frozen) language model (docs/llms.md)."""
@@ -23,6 +26,13 @@ class LlmConfig(Section):
     """Name of the environment variable with the endpoint's API key; if it is unset, no key is sent."""
     extra: dict[str, object] = {}
     """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""
+    response_format: ResponseFormat = "repair"
+    """Endpoint: when a structured answer is held to its JSON schema (`response_format`; vLLM, OpenAI): in the second
+    attempt after an answer that could not be read, always, or never. An endpoint that refuses the field is asked
+    without it."""
+    opens_thinking: bool = False
+    """Endpoint: true where the chat template opens <think> in the prompt and the server does not separate thoughts
+    (DeepSeek-R1, QwQ, Qwen3-Thinking): an answer without </think> is then a thought that was cut."""
     concurrency: Annotated[int, Field(ge=1)] = 8
     """Endpoint: maximum concurrent requests."""
     timeout: Annotated[float, Field(gt=0)] = 120.0

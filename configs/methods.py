@@ -12,7 +12,15 @@ _ONLY = [""]
 """Sources of a method that searches the only knowledge base."""
 
 
-class AskingConfig(Section):
+class WordedConfig(Section):
+    """A method that asks a model."""
+
+    prompts: str | None = None
+    """Prompts in your own words: a YAML file with a text for each stage, or a folder of STAGE.txt files
+    (docs/methods.md). None: those of this project."""
+
+
+class AskingConfig(WordedConfig):
     """Sampling settings of methods that rewrite or expand the query."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -106,7 +114,7 @@ class ThinkQeConfig(OneQueryConfig):
     """Words of each document shown to the model."""
 
 
-class MethodAnswersConfig(Section):
+class MethodAnswersConfig(WordedConfig):
     """A method that can write the final answer."""
 
     answers: bool = True
@@ -119,7 +127,7 @@ class DirectGenConfig(MethodAnswersConfig):
     """`direct_gen`: no retrieval."""
 
 
-class CotConfig(Section):
+class CotConfig(WordedConfig):
     """`cot`: no retrieval, step-by-step reasoning."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -191,7 +199,7 @@ class MisknowConfig(ReadingConfig):
         return self
 
 
-class QaRagConfig(Section):
+class QaRagConfig(WordedConfig):
     """`qa_rag`: search with a generated answer."""
 
     k: Annotated[int, Field(ge=1)] = 10
@@ -221,7 +229,7 @@ class RerankMethodConfig(Section):
         return self
 
 
-class MainRagConfig(Section):
+class MainRagConfig(WordedConfig):
     """`main_rag`: answer from each document separately, and judge each."""
 
     k: Annotated[int, Field(ge=1)] = 15

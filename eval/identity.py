@@ -15,6 +15,7 @@ from ..configs.llm import LlmConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
 from ..digests import DIGESTS
+from ..rewriters import prompted
 from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
@@ -129,9 +130,9 @@ def _prompts(rewriter: RewritingStrategy, turns: int) -> list[object]:
     follow_ups = [
         [rewriter.follow_up(question, hits, turn) for hits in (documents, [])] for turn in range(2, turns + 1)
     ]
-    rewrites = [rewriter.parse(question, completion, 1) for completion in _EXAMPLE_COMPLETIONS]
+    rewrites = [rewriter.read(question, completion, 1) for completion in _EXAMPLE_COMPLETIONS]
     plans = [rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None for rewrite in rewrites]
-    return [rewriter.name, rewriter.opening, rewriter.first(question), follow_ups, plans]
+    return [rewriter.name, rewriter.opening, rewriter.first(question), follow_ups, plans, prompted.VERSION]
 
 
 def digest(value: Mapping[str, object] | Sequence[object]) -> str:

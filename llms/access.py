@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from ..configs.llm import ResponseFormat
 from .base import Backend, Costs, LlmResponse, MissingResponse, Prompt, SamplingParams
 from .cache import ReplyCache
 
@@ -18,8 +19,11 @@ _KEY_FORM = 2
 class Llm:
     """One model; close it (`with`)."""
 
-    def __init__(self, backend: Backend, cache: ReplyCache | None = None) -> None:
-        self.backend, self.cache = backend, cache
+    def __init__(
+        self, backend: Backend, cache: ReplyCache | None = None, response_format: ResponseFormat = "never"
+    ) -> None:
+        """`response_format` says which structured answers are asked for with their schema."""
+        self.backend, self.cache, self.response_format = backend, cache, response_format
         self.costs = Costs()
 
     def __enter__(self) -> Self:
@@ -91,7 +95,8 @@ class Llm:
             "messages": [[message["role"], message["content"]] for message in prompt.messages],
             "version": prompt.version,
             "draw": [draw.n, draw.temperature, draw.top_p, draw.max_tokens, draw.seed, draw.first_logprobs],
-        } | ({"opening": prompt.opening} if prompt.opening else {})
+        }
+        payload |= {name: value for name, value in (("opening", prompt.opening), ("schema", prompt.schema)) if value}
         return hashlib.sha256(
             json.dumps(payload, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
         ).hexdigest()

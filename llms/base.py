@@ -33,6 +33,12 @@ class Prompt:
     opening: str = ""
     """What the answer begins with. A local model finds it prefilled in its turn, and its texts begin with it; an
     endpoint cannot be given it and begins by itself."""
+    schema: str = ""
+    """The JSON schema that an endpoint with structured outputs holds the answer to, as JSON; "" for any text."""
+    stage: str = ""
+    """The stage of a method that it belongs to, by which it can be replaced (methods/wording.py)."""
+    fields: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """What it shows besides the question, by placeholder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ name, and an endpoint that does not answer at all, end the run.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Self
 
 import httpx
@@ -90,11 +92,14 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
-    def text(self) -> Text:
+    def text(self, opens_thinking: bool) -> Text:
         tokens = (self.logprobs.content if self.logprobs is not None else None) or []
         first = {alternative.token: alternative.logprob for alternative in tokens[0].top_logprobs} if tokens else {}
         finished = self.finish_reason != "length"
-        return Text(self.message.text(finished), finished, first)
+        text = self.message.text(finished)
+        if opens_thinking and not text.lstrip().startswith(THINK_OPEN):
+            text = THINK_OPEN + text
+        return Text(text, finished, first)
 
 
 class _Usage(BaseModel):
@@ -120,15 +125,20 @@ class Endpoint:
                 code="invalid-url",
             )
         self._config = config
-        self._reached = self._refused = False
+        self._reached = self._refused = self._without_schema = False
         self._consecutive_failures = 0
         self._last_error = ""
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """URL, model and the extra fields of every request."""
+        """URL, model, the extra fields of every request, and what changes replies where it is not the default."""
         config = self._config
-        return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
+        identity: dict[str, object] = {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
+        if config.opens_thinking:
+            identity["opens_thinking"] = True
+        if config.response_format != "repair":
+            identity["response_format"] = config.response_format
+        return identity
 
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         """Ask all prompts, `concurrency` at a time; deliver each outcome as it comes.
@@ -185,6 +195,9 @@ class Endpoint:
         deadline = self._config.deadline
         texts: list[Text] = []
         usages: list[_Usage | None] = []
+        refused_schema = False
+        if self._without_schema:
+            prompt = replace(prompt, schema="")
         _last_failure.set("timeout")
         try:
             async with asyncio.timeout(deadline):
@@ -197,12 +210,20 @@ class Endpoint:
                         raw = await create(**self._request(prompt, draw, len(texts)))
                     except openai.APIError as error:
                         status = getattr(error, "status_code", None)
+                        if status in REFUSED and prompt.schema:
+                            # The prompt is at fault, or the field: the request without it will tell.
+                            prompt, refused_schema = replace(prompt, schema=""), True
+                            costs.retries += 1
+                            continue
                         if reached or not self._reached or status in (*WRONG, *REFUSED):
                             raise
                         costs.retries += 1
                         continue  # it is there: go on until the deadline
+                    if refused_schema and not self._without_schema:
+                        self._without_schema = True
+                        log.warning("%s has no structured outputs; it is asked without", self._config.base_url)
                     answer = _Completion.model_validate_json(raw.content)
-                    texts += [choice.text() for choice in answer.choices]
+                    texts += [choice.text(self._config.opens_thinking) for choice in answer.choices]
                     usages.append(answer.usage)
         except openai.APIStatusError as error:
             if error.status_code in WRONG:
@@ -238,6 +259,7 @@ class Endpoint:
             "max_tokens": draw.max_tokens,
             "seed": draw.seed + received,
             **({"logprobs": True, "top_logprobs": draw.first_logprobs} if draw.first_logprobs else {}),
+            **({"response_format": _response_format(prompt.schema)} if prompt.schema else {}),
             **self._config.extra,
         }
         sent = {name: value for name, value in fields.items() if value is not None}
@@ -257,6 +279,10 @@ class Endpoint:
             "kept. Start it, correct base_url, or raise the deadline, and run the same command again.",
             code=code,
         )
+
+
+def _response_format(schema: str) -> dict[str, object]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": json.loads(schema)}}
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

@@ -10,9 +10,9 @@ in words; the parts are in the order of the fields:
     list of models         the lines of the first, the lines of the second, …; or `Label: none`
 
 Values need no quotes and no escapes; a colon in them is text, and so is a label in the middle of a line. The answer
-ends with its last part: after the line of a word or number, else at a blank line or a label. Text after that, which
-small models often add, is ignored. Everything else is an error: a part that is missing, empty, out of order or a copy
-of the request (`<text>`), and text before the first part or before the first number of a list.
+ends with its last part: after the line of a word or number, else at a blank line or a label. Text before the first
+part and after the last one, which models often add, is ignored. Everything else is an error: a part that is missing,
+empty, out of order or a copy of the request (`<text>`), and text before the first number of a list.
 """
 
 import re
@@ -26,7 +26,9 @@ from pydantic.fields import FieldInfo
 
 Kind = Literal["text", "yes_no", "choice", "number", "texts", "numbers", "models"]
 
-_WORDS = {"yes": True, "true": True, "no": False, "false": False}
+_TRUE = ("yes", "true", "y", "1", "ja", "oui", "sí", "si", "sì", "sim", "да", "是", "是的", "はい", "예", "네")
+_FALSE = ("no", "false", "n", "0", "nein", "non", "não", "нет", "否", "不是", "いいえ", "아니오", "아니요")
+_WORDS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
 _NONE = "none"
 _MARKS = " \t.!*_\"'()[]<>"
 """Characters that may surround a single word."""
@@ -73,16 +75,18 @@ def labels_of(form: type[BaseModel]) -> list[str]:
     return [leaf.label for part in parts_of(form) for leaf in (part.inner or (part,))]
 
 
-def label_pattern(label: str) -> re.Pattern[str]:
-    """Matches a label at the start of a line, with the markup that chat models put around it."""
+def label_pattern(label: str, numbered: bool = False) -> re.Pattern[str]:
+    """Matches a label at the start of a line, with the markup that chat models put around it; `numbered` allows a
+    number before it too, and words in parentheses after it."""
     words = "[ _]".join(map(re.escape, re.split("[ _]", label)))
-    return re.compile(rf"^[ \t>*#_-]*{words}[ \t*_]*[:：][ \t*_]*", re.IGNORECASE | re.MULTILINE)
+    number, aside = (r"(?:\d{1,2}[.)][ \t*_]*)?", r"(?:\([^()\n]{0,60}\)[ \t*_]*)?") if numbered else ("", "")
+    return re.compile(rf"^[ \t>*#_-]*{number}{words}[ \t*_]*{aside}[:：][ \t*_]*", re.IGNORECASE | re.MULTILINE)
 
 
-def split_at_labels(text: str, labels: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
+def split_at_labels(text: str, labels: Iterable[str], numbered: bool = False) -> tuple[str, list[tuple[str, str]]]:
     """The text before the first label, and each label with the text up to the next one."""
     marks = sorted(
-        (mark.start(), mark.end(), label) for label in labels for mark in label_pattern(label).finditer(text)
+        (mark.start(), mark.end(), label) for label in labels for mark in label_pattern(label, numbered).finditer(text)
     )
     if not marks:
         return text, []
@@ -131,9 +135,9 @@ def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> Parse
     """Parse one answer; never raises. If the answer is not `finished` but cut off at its limit, the last part counts
     only if it is text: half a number or word may be another one."""
     parts = parts_of(form)
-    preamble, marks = split_at_labels(text, [part.label for part in _flatten(parts)])
-    if preamble.strip():
-        return ParsedLines({}, "text before the first label")
+    _, marks = split_at_labels(text, [part.label for part in _flatten(parts)], numbered=True)
+    if not marks and len(parts) == 1 and parts[0].kind == "texts" and (items := _only_list(text)):
+        return ParsedLines({parts[0].key: items})
     values: dict[str, object] = {}
     position = 0
     for index, part in enumerate(parts):
@@ -148,6 +152,85 @@ def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> Parse
                 return ParsedLines(values, f"the label {label!r} stands where {part.label!r} belongs")
             break
     return ParsedLines(values)
+
+
+def _only_list(text: str) -> list[str]:
+    """The items of a numbered list that is all of an answer, but for a line that announces it; [] for another text."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    if lines and not _ITEM.match(lines[0]) and lines[0].rstrip("*_ ").endswith((":", "：")):
+        lines = lines[1:]
+    return (
+        _items("\n".join(lines))
+        if lines and all(re.match(r"[ \t]*\d", line) and _ITEM.match(line) for line in lines)
+        else []
+    )
+
+
+def fitted(value: object, form: type[BaseModel]) -> object:
+    """A JSON value with the keys and values of `form`: keys in any case and spelling, words for true and false, one
+    text instead of a list of one, numbers as text. What does not fit is left for the model to reject.
+
+    A list or a text alone stands for the only part of a form that has one.
+    """
+    try:
+        parts = parts_of(form)
+    except TypeError:
+        return value
+    if isinstance(value, list) and len(parts) == 1 and not any(_is_of(member, parts) for member in value):
+        value = {parts[0].key: value}
+    return _fitted_parts(value, parts) if isinstance(value, dict) else value
+
+
+def _fitted_parts(value: Mapping[str, object], parts: Sequence[FormPart]) -> dict[str, object]:
+    keys = {_plain_key(name): part for part in parts for name in (part.key, part.label)}
+    return {
+        part.key: _fitted_value(member, part)
+        for key, member in value.items()
+        if (part := keys.get(_plain_key(key))) is not None
+    }
+
+
+def _fitted_value(value: object, part: FormPart) -> object:
+    if isinstance(value, str) and is_placeholder(value):
+        return None
+    if part.kind == "models":
+        entries = value if isinstance(value, list) else [value] if isinstance(value, dict) else []
+        return [_fitted_parts(entry, part.inner) if isinstance(entry, dict) else entry for entry in entries]
+    if part.kind in ("texts", "numbers"):
+        if value is None:
+            return []
+        members = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+        if members is None:
+            return _value(part, str(value)) if str(value).strip() else []
+        return [_fitted_member(member, part) for member in members]
+    if part.kind == "text":
+        if isinstance(value, list) and value and all(isinstance(member, str) for member in value):
+            return " ".join(value)
+        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return _value(part, value) if isinstance(value, str) else value
+
+
+def _fitted_member(value: object, part: FormPart) -> object:
+    if isinstance(value, dict) and len(value) == 1:
+        (value,) = value.values()
+    if part.kind == "numbers" and isinstance(value, str):
+        numbers = re.findall(r"(?<!\d)\d{1,15}(?!\d)", value)
+        return int(numbers[0]) if len(numbers) == 1 else value
+    if part.kind == "texts" and isinstance(value, str) and is_placeholder(value):
+        return None
+    return str(value) if part.kind == "texts" and isinstance(value, int | float) else value
+
+
+def _is_of(value: object, parts: Sequence[FormPart]) -> bool:
+    return (
+        isinstance(value, dict)
+        and {_plain_key(key) for key in value} & {_plain_key(part.key) for part in parts} != set()
+    )
+
+
+def _plain_key(key: object) -> str:
+    words = re.sub(r"[-−⁻]$", "minus", re.sub(r"[+⁺]$", "plus", str(key).strip()))
+    return "".join(filter(str.isalnum, words)).casefold()
 
 
 class _PartReader:
@@ -242,7 +325,7 @@ def _number(word: str) -> int | float | str:
 
 
 def _plain(word: str) -> str:
-    return word.strip(_MARKS).replace("_", " ").casefold()
+    return re.sub(r"[_-]", " ", word.strip(_MARKS)).casefold()
 
 
 def _request_lines(part: FormPart, gist: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,10 @@
-"""Answers of a fixed form that a pydantic model describes, parsed strictly: as one JSON object, or as labelled lines.
+"""Answers of a fixed form that a pydantic model describes: as one JSON object, or as labelled lines.
 
-A reply must be one JSON object that validates, or the lines of llms/lines.py, and nothing else; thinking before it and
-one code fence around it are removed. An invalid reply gets one repair: the model is shown its text and the problems. If
-the second text is invalid too, it is recorded as a failure with its text, neither dropped nor guessed at.
+The object may stand anywhere in the reply, with keys in any case, or the reply may be the lines of llms/lines.py,
+whichever of the two was asked for. What could mean two things is not guessed at: several different objects, a cut
+object, a placeholder, a value that does not fit. Then the model is asked once more and shown its text and the problems;
+an endpoint is made to keep to the JSON schema in that repair, or always (`LlmConfig.response_format`). If the second
+text is invalid too, it is recorded as a failure with its text.
 
 Callers write a prompt once (`FormPrompt`). As lines it becomes a chat: the task, an example and its answer, then the
 case; the answer begins with its first label, which is prefilled for a local model. In a repair, the valid first parts
@@ -10,21 +12,22 @@ are prefilled too.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from ..configs.llm import AnswerForm
+from ..envs.plan import is_unicode
 from . import lines
 from .access import Llm
-from .base import THINK_CLOSE, THINK_OPEN, LlmResponse, Message, Prompt, SamplingParams
+from .base import LlmResponse, Message, Prompt, SamplingParams
+from .json_answers import find_values
+from .prose import answer_of, is_refusal, without_fences
 
 Form = TypeVar("Form", bound=BaseModel, covariant=True)
 
-_FENCE = re.compile(r"\A```(?:json|text)?\s*\n(.*)\n\s*```\Z", re.DOTALL)
 _MAX_ERRORS = 5
 
 
@@ -59,6 +62,9 @@ class FormPrompt:
     """JSON: whether the request follows the case or precedes it."""
     gist: Mapping[str, str] = field(default_factory=dict)
     """Lines: a description of each part, by key, if the task does not give it."""
+    stage: str = ""
+    """As in `Prompt`, like `fields`."""
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     def worded(self, form: type[BaseModel], way: AnswerForm = "json") -> Prompt:
         """The prompt for an answer written in that way."""
@@ -111,6 +117,9 @@ def ask_structured(
     if draw.n != 1:
         raise ValueError(f"n is {draw.n}; a structured answer is one text")
     plain_prompts = [prompt if isinstance(prompt, Prompt) else prompt.worded(form, way) for prompt in prompts]
+    schema = strict_schema(form) if way == "json" else ""
+    if llm.response_format == "always":
+        plain_prompts = [replace(prompt, schema=schema) for prompt in plain_prompts]
     outcomes: list[Structured[Form]] = []
     for reply in llm.ask(plain_prompts, draw):
         if reply is None:
@@ -119,6 +128,8 @@ def ask_structured(
             outcomes.append(_read_reply(reply, form, way))
     failed = [index for index, outcome in enumerate(outcomes) if outcome.failure]
     repairs = [_repair(plain_prompts[index], outcomes[index], form, way) for index in failed]
+    if llm.response_format != "never":
+        repairs = [replace(prompt, schema=schema) for prompt in repairs]
     for index, reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
         if reply is not None:
             second = _read_reply(reply, form, way)
@@ -127,34 +138,71 @@ def ask_structured(
 
 
 def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool = True) -> Structured[Form]:
-    """Parse one text strictly; `finished` says whether it was completed."""
-    body = without_thinking(text).strip()
-    if fenced := _FENCE.match(body):
-        body = fenced[1]
-    json_text, order_failure = body, ""
+    """Parse one text; `finished` says whether it was completed. `way` is tried first, then the other one."""
+    split = answer_of(text)
+    failure = split.failure if is_unicode(text) else "invalid unicode"
+    if failure:
+        return Structured(failure=f"the answer: {failure}", text=text)
+    ways: Sequence[AnswerForm] = ("json", "lines") if way == "json" else ("lines", "json")
+    first, second = (_read_one(split.answer, form, one, finished) for one in ways)
+    # Of two failures, the one of the form that the answer is written in says more.
+    foreign = second.value is not None or (way == "lines" and not _has_labels(split.answer, form) and bool(second.text))
+    outcome = first if first.value is not None or not foreign else second
+    if outcome.value is None and is_refusal(split.answer) and not find_values(split.answer):
+        outcome = Structured(failure="the answer: refusal")
+    return replace(outcome, text=text)
+
+
+def _read_one(answer: str, form: type[Form], way: AnswerForm, finished: bool) -> Structured[Form]:
     if way == "lines":
-        parsed = lines.read_lines(body, form, finished)
-        json_text, order_failure = json.dumps(parsed.values), parsed.failure
+        return _read_lines(answer, form, finished)
+    found = [outcome for value in find_values(answer, finished) for outcome in _validated(value, form)]
+    values = [outcome.value for outcome in found if outcome.value is not None]
+    if values and all(value == values[0] for value in values):
+        return Structured(value=values[0])
+    if values:
+        return Structured(failure="the answer: several objects of the form, which differ; write one", text=answer)
+    if found:
+        return replace(found[-1], text=answer)
+    return Structured(failure="the answer: no complete JSON object")
+
+
+def _read_lines(answer: str, form: type[Form], finished: bool) -> Structured[Form]:
     try:
-        value = form.model_validate_json(json_text, strict=True)
+        parsed = lines.read_lines(without_fences(answer), form, finished)
+    except TypeError:  # a form that lines cannot express: only JSON was asked for
+        return Structured(failure="the answer: no lines")
+    (outcome,) = _validated(dict(parsed.values), form)[:1]
+    if not parsed.failure:
+        return outcome
+    return Structured(failure=f"{parsed.failure}; {outcome.failure}" if outcome.failure else parsed.failure)
+
+
+def _has_labels(answer: str, form: type[BaseModel]) -> bool:
+    return bool(lines.split_at_labels(answer, lines.labels_of(form))[1])
+
+
+def _validated(value: object, form: type[Form]) -> list[Structured[Form]]:
+    """The outcome for a value, and for the objects inside it where it is none of the form itself."""
+    outcome: Structured[Form]
+    try:
+        outcome = Structured(value=form.model_validate(lines.fitted(value, form)))
     except ValidationError as error:
         problems = [f"{path or 'the answer'}: {message}" for path, message in _problems(error)]
-        return Structured(failure="; ".join([order_failure, *problems] if order_failure else problems), text=text)
-    return Structured(failure=order_failure, text=text) if order_failure else Structured(value=value, text=text)
+        outcome = Structured(failure="; ".join(problems))
+    if outcome.value is not None:
+        return [outcome]
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    nested = [inner for member in members if isinstance(member, dict) for inner in _validated(member, form)]
+    return [inner for inner in nested if inner.value is not None] or [outcome]
 
 
-def without_thinking(text: str) -> str:
-    """`text` without a leading <think> part; the empty text if that part never ends."""
-    return parted(text)[1]
+def strict_schema(form: type[BaseModel]) -> str:
+    """The JSON schema of a form in the dialect of strict structured outputs, as JSON."""
+    from openai import pydantic_function_tool
 
-
-def parted(text: str) -> tuple[str, str]:
-    """The thinking of a leading <think> part, and the text after it; "" and `text` without one."""
-    start = text.lstrip()
-    if not start.startswith(THINK_OPEN):
-        return "", text
-    thinking, _, answer = start.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
-    return thinking, answer
+    schema: Any = pydantic_function_tool(form, name="answer")["function"]["parameters"]
+    return json.dumps(schema, sort_keys=True)
 
 
 def instructions(form: type[BaseModel]) -> str:
@@ -179,7 +227,7 @@ def _repair(prompt: Prompt, outcome: Structured, form: type[BaseModel], way: Ans
     labels = ", ".join(lines.labels_of(form)) if way == "lines" else ""
     request = f"Write all of it again, each of these labels on a line of its own: {labels}" if labels else ""
     instruction = f"Your answer does not have the required form: {outcome.failure}.\n{request or instructions(form)}"
-    answer = Message(role="assistant", content=outcome.text)
+    answer = Message(role="assistant", content=outcome.text.strip() or "(empty)")
     opening = lines.opening(form, _valid_prefix(outcome, form)) if way == "lines" else ""
     return Prompt((*prompt.messages, answer, Message(role="user", content=instruction)), prompt.version, opening)
 
@@ -187,9 +235,9 @@ def _repair(prompt: Prompt, outcome: Structured, form: type[BaseModel], way: Ans
 def _valid_prefix(outcome: Structured, form: type[BaseModel]) -> dict[str, object]:
     """The values of the first parts of an invalid answer in lines, up to the first invalid part."""
     finished = outcome.replies[-1].texts[0].finished
-    values = lines.read_lines(without_thinking(outcome.text).strip(), form, finished).values
+    values = lines.read_lines(answer_of(outcome.text).answer, form, finished).values
     try:
-        form.model_validate_json(json.dumps(values), strict=True)
+        form.model_validate(values)
     except ValidationError as error:
         invalid = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
         valid: dict[str, object] = {}

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from ..configs.methods import CsqeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
+from ..llms import prose
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..rewriters.levels import one_line
-from ..rewriters.parse import without_end_of_turn, without_think
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 from .reading import user_prompt
 from .rewritten import searched
@@ -79,8 +79,8 @@ class Csqe:
 
 def pivotal(text: str, documents: Sequence[Document]) -> tuple[list[str], int]:
     """The quoted sentences of an answer that occur in a document, each once, and how many occur in none."""
-    _, answer, failure = without_think(without_end_of_turn(text))
-    if failure or not is_unicode(answer):
+    answer = prose.answer_of(text).answer
+    if not is_unicode(answer):
         return [], 0
     corpus = [_words(document.contents) for document in documents]
 
@@ -98,26 +98,27 @@ def pivotal(text: str, documents: Sequence[Document]) -> tuple[list[str], int]:
 
 def passage_of(text: str) -> str:
     """The passage of an answer; "" where it holds none."""
-    _, passage, failure = without_think(without_end_of_turn(text))
-    return "" if failure or not is_unicode(passage) else passage
+    passage = prose.passage_of(text).answer
+    return passage if is_unicode(passage) else ""
 
 
 def pick_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
     """The prompt that asks for sentences of the first ranking."""
+    context = numbered(documents, words)
     content = (
         "You are an efficient search assistant. Below stand a question and the documents that a first search found. "
         "Look through the documents and decide which of them bear on the question, even if only in part. Then copy out "
         "of each of these, word for word, the key sentences that make it bear on the question. Name each document and "
         'write every sentence on a line of its own, in double quotes:\nDocument 1:\n"a key sentence"\n\n'
-        f"Question: {question.text}\nDocuments found:\n{numbered(documents, words)}"
+        f"Question: {question.text}\nDocuments found:\n{context}"
     )
-    return user_prompt(content, PICK)
+    return user_prompt(content, PICK, "pick", documents=context)
 
 
 def passage_prompt(question: Question) -> Prompt:
     """The prompt that asks for a passage without any document."""
     content = f"Write a passage that answers the question, and nothing else.\n\nQuestion: {question.text}"
-    return user_prompt(content, PASSAGE)
+    return user_prompt(content, PASSAGE, "passage")
 
 
 def numbered(documents: Sequence[Document], words: int) -> str:

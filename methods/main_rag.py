@@ -147,10 +147,12 @@ def _log_sum(first: Mapping[str, float], word: str) -> float | None:
 def predictor_prompt(question: Question, document: str) -> Prompt:
     """The prompt of the first agent (figure 7)."""
     task = f"{_PREDICTOR} {_CHOICE}" if question.options else _PREDICTOR
-    return user_prompt(f"{task}\n\nDocument: {document}\n\nQuestion: {question_text(question)}", PREDICTOR_VERSION)
+    content = f"{task}\n\nDocument: {document}\n\nQuestion: {question_text(question)}"
+    return user_prompt(content, PREDICTOR_VERSION, "predictor", document=document)
 
 
 def judge_prompt(question: Question, document: str, answer: str) -> Prompt:
     """The prompt of the second agent (figure 8)."""
     parts = [_JUDGE, f"Document: {document}", f"Question: {question_text(question)}", f"Answer: {answer or '(empty)'}"]
-    return user_prompt("\n\n".join([*parts, _JUDGE_QUESTION]), JUDGE_VERSION)
+    content = "\n\n".join([*parts, _JUDGE_QUESTION])
+    return user_prompt(content, JUDGE_VERSION, "judge", document=document, answer=answer or "(empty)")

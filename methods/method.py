@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from ..llms.base import Prompt, SamplingParams
+from ..llms.base import Message, Prompt, SamplingParams
 from ..llms.structured import AskForm, Role
 
 MISSING = "no reply"
@@ -45,6 +45,8 @@ class PromptStep:
     role: Role = "writer"
     small: Prompt | None = None
     """The same prompt with an example, for small models: asked instead where forms are written as lines."""
+    more: tuple[Message, ...] = ()
+    """Messages that follow the prompt: an answer to it, and the request for another one."""
 
 
 @dataclass(frozen=True, slots=True)

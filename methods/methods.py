@@ -29,6 +29,7 @@ from .rerank import Rerank
 from .rewritten import Rewritten, version_of
 from .thinkqe import ThinkQe
 from .training_free import TrainingFreeMethod, training_free
+from .wording import reworded
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -128,7 +129,8 @@ def make_method(
     Raises ConfigError as `method_settings`, and for settings that do not fit the retriever.
     """
     config = method_settings(name, settings, methods)
-    return methods[name].build(config, card)
+    method = methods[name].build(config, card)
+    return reworded(name, method, config.prompts) if isinstance(config, settings_of.WordedConfig) else method
 
 
 def method_settings(name: str, settings: Mapping[str, object], methods: Mapping[str, KnownMethod] = METHODS) -> Section:

@@ -79,6 +79,14 @@ _QUERIES = (
     "thing, and other than the queries that were made before."
 )
 
+_STAGES: Mapping[type[BaseModel], str] = {Kept: "filter", Extracted: "extract", Judged: "judge", Queries: "queries"}
+_HEADINGS = {
+    "passages": "Passages",
+    "information": "Information",
+    "missing": "Missing",
+    "previous": "Queries made before",
+}
+
 _EXAMPLE_QUESTION = "## Question\nWho wrote Emma, and in which year did she die?"
 _EXAMPLE_PASSAGES = "## Passages\n[1] Emma: A novel by Jane Austen.\n[2] Bath: A city in Somerset.\n\n"
 _EXAMPLE_INFORMATION = "## Information\n- Jane Austen wrote Emma.\n\n"
@@ -127,18 +135,13 @@ class Migres:
                 useful = yield from self._filter(question, visited[old_count:], notes)
                 supporting, pieces = yield from self._extract(question, useful, notes)
                 context, information = (*context, *supporting), [*information, *pieces]
-                judgement = yield from self._ask_form(
-                    Judged, question, _JUDGE, notes, _information_section(information)
-                )
+                judgement = yield from self._ask_form(Judged, question, _JUDGE, notes, information=_list(information))
                 missing = [] if judgement.sufficient else judgement.missing
                 queries = []
                 if remaining and not judgement.sufficient:
-                    sections = (
-                        _information_section(information),
-                        f"## Missing\n{_list(missing)}",
-                        f"## Queries made before\n{_list(previous_queries)}",
-                    )
-                    answer = yield from self._ask_form(Queries, question, _QUERIES, notes, *sections)
+                    parts = {"information": information, "missing": missing, "previous": previous_queries}
+                    listed = {name: _list(lines) for name, lines in parts.items()}
+                    answer = yield from self._ask_form(Queries, question, _QUERIES, notes, **listed)
                     queries = usable(answer.queries, previous_queries, self.settings.queries)
             except _FormError as error:
                 return Outcome(notes=notes.data, failure=error.failure)
@@ -156,7 +159,7 @@ class Migres:
     ) -> Generator[AskForm, Structured[Kept], tuple[Document, ...]]:
         if not new:
             return ()
-        answer = yield from self._ask_form(Kept, question, _FILTER, notes, self._passages_section(new))
+        answer = yield from self._ask_form(Kept, question, _FILTER, notes, passages=self._numbered(new))
         return tuple(document for number, document in enumerate(new, start=1) if number in answer.passages)
 
     def _extract(
@@ -165,22 +168,24 @@ class Migres:
         """The passages that support an extracted piece of information, and these pieces."""
         if not useful:
             return (), []
-        answer = yield from self._ask_form(Extracted, question, _EXTRACT, notes, self._passages_section(useful))
+        answer = yield from self._ask_form(Extracted, question, _EXTRACT, notes, passages=self._numbered(useful))
         grounded = [piece for piece in answer.pieces if 1 <= piece.passage <= len(useful) and piece.information.strip()]
         notes.add("unfounded", len(answer.pieces) - len(grounded))
         cited = {piece.passage for piece in grounded}
         supporting = tuple(document for number, document in enumerate(useful, start=1) if number in cited)
         return supporting, [piece.information.strip() for piece in grounded]
 
-    def _passages_section(self, passages: Sequence[Document]) -> str:
-        return f"## Passages\n{numbered(passages, self.settings.document_words)}"
+    def _numbered(self, passages: Sequence[Document]) -> str:
+        return numbered(passages, self.settings.document_words)
 
     def _ask_form(
-        self, form: type[Form], question: Question, task: str, notes: Notes, *parts: str
+        self, form: type[Form], question: Question, task: str, notes: Notes, **fields: str
     ) -> Generator[AskForm, Structured[Form], Form]:
         """The reply to one step. Raises _FormError where there is none, or none of that form."""
-        case = "\n\n".join([*parts, f"## Question\n{question_text(question)}"])
-        prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False)
+        sections = [f"## {_HEADINGS[name]}\n{text}" for name, text in fields.items()]
+        case = "\n\n".join([*sections, f"## Question\n{question_text(question)}"])
+        stage = _STAGES[form]
+        prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False, stage=stage, fields=fields)
         answer = yield AskForm(prompt, form, SamplingParams(max_tokens=self.settings.form_tokens))
         if answer.value is None:
             raise _FormError(notes.unread(form.__name__, answer))
@@ -193,10 +198,6 @@ class _FormError(Exception):
     def __init__(self, failure: str) -> None:
         super().__init__(failure)
         self.failure = failure
-
-
-def _information_section(information: Sequence[str]) -> str:
-    return f"## Information\n{_list(information)}"
 
 
 def _list(lines: Sequence[str]) -> str:

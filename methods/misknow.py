@@ -21,7 +21,8 @@ from ..configs.methods import MisknowConfig
 from ..data.leakage import unique
 from ..data.types import Document, Question
 from ..llms.base import LlmResponse, Prompt, SamplingParams
-from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample, instructions, parted
+from ..llms.prose import split_thinking
+from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample, instructions
 from ..rewriters.levels import question_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import (
@@ -178,12 +179,13 @@ def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:
         f"## First answer\n{draft or '(empty)'}",
     ]
     examples = "\n\n".join(f"{example.case}\n{example.json}" for example in _EXAMPLES)
+    fields = {"passages": passages, "draft": draft or "(empty)"}
     request = f"{instructions(Judgement)}\n\n## Examples\n{examples}"
-    return FormPrompt(_JUDGE, "\n\n".join(case), VERSION, _EXAMPLES, request, request_last=False)
+    return FormPrompt(_JUDGE, "\n\n".join(case), VERSION, _EXAMPLES, request, False, stage="judge", fields=fields)
 
 
 def _reasoning(judgement: Structured[Judgement]) -> str:
     """The thinking before a judgement, if the model thinks, and the judgement's `thought`."""
     assert judgement.value is not None, "only a judgement has a thought"
-    thinking, _ = parted(judgement.text)
+    thinking = split_thinking(judgement.text).thinking
     return " ".join(part for part in (thinking.strip(), judgement.value.thought.strip()) if part)

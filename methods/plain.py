@@ -6,13 +6,13 @@ read the results: K passages of one source, or K/2 of each of two ("2-way retrie
 source, made by `querylect data merge`.
 """
 
-import re
 from dataclasses import dataclass
 
 from ..configs.methods import CotConfig, DirectGenConfig, StdRagConfig
 from ..data.leakage import unique
 from ..data.types import Question
 from ..llms.base import Prompt, SamplingParams
+from ..llms.prose import marked_answer
 from ..rewriters.levels import question_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, text_of, user_prompt
@@ -23,7 +23,6 @@ _COT = (
     "from it, in a few sentences. Then end with one line of this form, in the language of the question:\nAnswer: {form}"
 )
 _SHORT, _CHOICE = "the answer alone, in a few words", "the letter of the right option alone"
-_ANSWER = re.compile(r"^[\s*#_>]*answer[ *_]*[:：][ \t*_]*(.*?)[\s*_]*$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,4 @@ class StdRag:
 def cot_prompt(question: Question) -> Prompt:
     """The chain-of-thought prompt."""
     task = _COT.format(form=_CHOICE if question.options else _SHORT)
-    return user_prompt(f"{task}\n\nQuestion: {question_text(question)}", COT_VERSION)
-
-
-def marked_answer(text: str) -> str | None:
-    """The last non-empty text behind an "Answer:" that begins a line; None without one."""
-    answers = [answer for answer in _ANSWER.findall(text) if answer]
-    return answers[-1] if answers else None
+    return user_prompt(f"{task}\n\nQuestion: {question_text(question)}", COT_VERSION, "reader")

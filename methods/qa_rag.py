@@ -12,6 +12,7 @@ from ..data.leakage import unique
 from ..data.types import Question
 from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Prompt, SamplingParams
+from ..llms.prose import passage_of
 from ..rewriters.levels import question_text
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep, Steps
 from .reading import Notes, best_first, text_of, user_prompt
@@ -39,10 +40,11 @@ class QaRag:
         reply = yield PromptStep(answer_prompt(question), SamplingParams(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(failure=MISSING)
-        answer = text_of(reply, notes, "written answer")
-        notes.data["written"] = answer
+        notes.data["written"] = text_of(reply, notes, "written answer")
+        written = passage_of(reply.texts[0].text)
+        answer = written.answer
         if not answer or not is_unicode(answer):
-            return Outcome(notes=notes.data, failure=EMPTY)
+            return Outcome(notes=notes.data, failure=written.failure or EMPTY)
         texts = [answer, question.text] if self.settings.rerank else [answer]
         rankings = yield [SearchStep(SearchPlan.of(text, k=self.settings.k), self.settings.source) for text in texts]
         if None in rankings:
@@ -60,4 +62,4 @@ class QaRag:
 
 def answer_prompt(question: Question) -> Prompt:
     """The prompt for the answer to search with."""
-    return user_prompt(f"{_TASK}\n\nQuestion: {question_text(question)}", VERSION)
+    return user_prompt(f"{_TASK}\n\nQuestion: {question_text(question)}", VERSION, "answer")

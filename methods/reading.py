@@ -15,7 +15,8 @@ from ..data.leakage import fingerprint
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
-from ..llms.structured import Structured, without_thinking
+from ..llms.prose import without_end_of_turn, without_thinking
+from ..llms.structured import Structured
 from ..rewriters.levels import one_line, question_text
 from .method import ANSWER, GARBLED, MISSING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
@@ -124,10 +125,12 @@ def reader_prompt(
     parts = ["\n".join([_TASK if any_passage else _ALONE, *rules]), f"## Example\n{_example(question, any_passage)}"]
     if passages:
         parts.append("## Passages\n" + numbered(passages, words))
-    if section := _further(further, words, len(passages) + 1):
+    section = _further(further, words, len(passages) + 1)
+    if section:
         parts.append("## Missing knowledge\n" + section)
     parts += [f"## Question\n{question_text(question)}", "## Answer"]
-    return user_prompt("\n\n".join(parts), READER_VERSION)
+    shown = numbered(passages, words)
+    return user_prompt("\n\n".join(parts), READER_VERSION, "reader", passages=shown, further=section)
 
 
 def _further(further: Further, words: int, start: int) -> str:
@@ -147,9 +150,9 @@ def _example(question: Question, passages: bool) -> str:
     return f"{example}\n{_EXAMPLE_OPTIONS}\nAnswer: B" if question.options else f"{example}\nAnswer: Kristiania"
 
 
-def user_prompt(text: str, version: str) -> Prompt:
-    """A prompt of one user message."""
-    return Prompt((Message(role="user", content=text),), version)
+def user_prompt(text: str, version: str, stage: str, **fields: str) -> Prompt:
+    """A prompt of one user message, for a stage of a method; `fields` are its parts besides the question."""
+    return Prompt((Message(role="user", content=text),), version, stage=stage, fields=fields)
 
 
 def numbered(documents: Sequence[Document], words: int, start: int = 1) -> str:
@@ -221,4 +224,4 @@ def text_of(reply: LlmResponse, notes: Notes, stage: str) -> str:
     """The text of a reply without its thinking; a text that was cut off is noted."""
     if not reply.texts[0].finished:
         notes.add("cut", stage)
-    return without_thinking(reply.texts[0].text).strip()
+    return without_end_of_turn(without_thinking(reply.texts[0].text))

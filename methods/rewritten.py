@@ -1,4 +1,6 @@
-"""The simplest methods: a rewriter is asked once, its plan is searched, and the results are the context.
+"""The simplest methods: a rewriter is asked, its plan is searched, and the results are the context.
+
+An answer that cannot be read is sent back once.
 
 Any rewriter of rewriters/registry.py works this way, including those of two stages, whose first stage is asked like any
 other step. HyDE samples several passages for one plan.
@@ -15,7 +17,8 @@ from ..envs.plan import SearchPlan
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.structured import Structured, version_in
 from ..rewriters.base import Exemplified, RewritingStrategy, Staged
-from ..rewriters.frozen import read_reply
+from ..rewriters.frozen import read_reply, repair
+from ..rewriters.hcqr import HcqrRewriter
 from .method import GARBLED, MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
 
@@ -44,7 +47,9 @@ class Rewritten:
                 return failed(answer)
             self.rewriter.learn(question, answer.value)
             notes["first_stage"] = answer.value.model_dump(mode="json")
-        prompt = Prompt(tuple(self.rewriter.first(question)), self.version, self.rewriter.opening)
+        fields = self.rewriter.fields(question) if isinstance(self.rewriter, HcqrRewriter) else {}
+        messages = tuple(self.rewriter.first(question))
+        prompt = Prompt(messages, self.version, self.rewriter.opening, stage="rewriter", fields=fields)
         small = None
         if isinstance(self.rewriter, Exemplified):
             small = replace(prompt, messages=tuple(self.rewriter.first_with_example(question)))
@@ -53,6 +58,12 @@ class Rewritten:
         if reply is None:
             return Outcome(failure=MISSING, notes=notes)
         rewrite = read_reply(self.rewriter, question, reply)
+        if rewrite.plan is None:
+            more = repair(reply.texts[0].text, rewrite.failure)
+            again: LlmResponse | None = yield PromptStep(prompt, self.draw, small=small, more=more)
+            notes["repaired"] = again is not None
+            if again is not None:
+                reply, rewrite = again, read_reply(self.rewriter, question, again)
         notes |= {"rewrites": list(rewrite.rewrites), "texts": [sample.text for sample in reply.texts]}
         if rewrite.plan is None:
             return Outcome(failure=rewrite.failure, notes=notes)

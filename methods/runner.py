@@ -137,7 +137,8 @@ class Runner:
                 request.answer = self.cross_encoder.scores(step.question, [text.contents for text in step.documents])
 
     def _prompt(self, step: PromptStep) -> Prompt:
-        return step.small if self.form == "lines" and step.small is not None else step.prompt
+        prompt = step.small if self.form == "lines" and step.small is not None else step.prompt
+        return replace(prompt, messages=(*prompt.messages, *step.more)) if step.more else prompt
 
     def _way(self, step: AskForm) -> AnswerForm:
         """The form of a step's answer: a plain Prompt asks for JSON by itself."""

@@ -60,7 +60,11 @@ class RewritingStrategy(Protocol):
         ...
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read the text sampled in turn `turn` (1, 2, …)."""
+        """Read the text that a policy sampled in turn `turn` (1, 2, …), strictly: what breaks the form fails."""
+        ...
+
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        """Read the whole answer of a prompted model to turn `turn`, whatever it writes around it (`prompted.py`)."""
         ...
 
 

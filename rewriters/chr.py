@@ -86,6 +86,11 @@ def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRe
         task=lambda question: _task(question, config.chr),
         gist=("the target hypothesis", "the mimic hypothesis"),
         plan=plan,
+        roles=(
+            r"h[ _]?(?:plus|\+|⁺)|(?:positive|target)(?: hypothesis)?(?: \(?h[ _]?(?:plus|\+|⁺)\)?)?",
+            r"h[ _]?(?:minus|[-−–⁻])|(?:negative|mimic)(?: hypothesis)?(?: \(?h[ _]?(?:minus|[-−–⁻])\)?)?",
+        ),
+        long=True,
     )
 
 

@@ -1,11 +1,15 @@
-"""Run any rewriter with a language model that is not trained: an endpoint, or a local model."""
+"""Run any rewriter with a language model that is not trained: an endpoint, or a local model.
+
+An answer that cannot be read is sent back once, with what is wrong with it.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..data.types import Question
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
+from ..llms.prose import without_thinking
 from .base import Rewrite, RewritingStrategy
 from .passages import PassageRewriter
 
@@ -52,16 +56,37 @@ def ask_turn(
     if draw.n > 1 and not joins(rewriter):
         raise ValueError(f"n is {draw.n}, and {rewriter.name} makes a plan of one answer; only hyde joins several")
     prompts = [Prompt(tuple(chat)) for chat in chats]
-    answers: list[FrozenAnswer | None] = []
-    for question, reply in zip(questions, llm.ask(prompts, draw, missing=missing), strict=True):
-        if reply is None:
-            answers.append(None)
-            continue
-        rewrite = read_reply(rewriter, question, reply, turn)
-        text = "\n\n".join(sample.text for sample in reply.texts)
-        finished = all(sample.finished for sample in reply.texts)
-        answers.append(FrozenAnswer(rewrite, text, reply.prompt_tokens, reply.tokens, finished))
+    replies = llm.ask(prompts, draw, missing=missing)
+    answers = [
+        _answer(rewriter, question, reply, turn) if reply is not None else None
+        for question, reply in zip(questions, replies, strict=True)
+    ]
+    failed = [(index, answer) for index, answer in enumerate(answers) if answer and answer.rewrite.failure]
+    repairs = [Prompt((*chats[index], *repair(answer.text, answer.rewrite.failure))) for index, answer in failed]
+    for (index, first), reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
+        if reply is not None:
+            second = _answer(rewriter, questions[index], reply, turn)
+            read, written = add(first.prompt_tokens, second.prompt_tokens), add(first.tokens, second.tokens)
+            answers[index] = replace(second, prompt_tokens=read, tokens=written)
     return answers
+
+
+def _answer(rewriter: RewritingStrategy, question: Question, reply: LlmResponse, turn: int) -> FrozenAnswer:
+    text = "\n\n".join(sample.text for sample in reply.texts)
+    finished = all(sample.finished for sample in reply.texts)
+    return FrozenAnswer(read_reply(rewriter, question, reply, turn), text, reply.prompt_tokens, reply.tokens, finished)
+
+
+def repair(text: str, failure: str) -> tuple[Message, ...]:
+    """The messages that send an answer back for the failure of its reading."""
+    said = without_thinking(text) or "(no answer)"
+    request = f"Your answer could not be read: {failure}. Give it again, in exactly the form that was asked for."
+    return Message(role="assistant", content=said), Message(role="user", content=request)
+
+
+def add(first: int | None, second: int | None) -> int | None:
+    """The sum of two token counts; None if one is unknown."""
+    return None if first is None or second is None else first + second
 
 
 def joins(rewriter: RewritingStrategy) -> bool:
@@ -70,8 +95,6 @@ def joins(rewriter: RewritingStrategy) -> bool:
 
 
 def read_reply(rewriter: RewritingStrategy, question: Question, reply: LlmResponse, turn: int = 1) -> Rewrite:
-    """Parse a reply of that turn; several texts become one rewrite if the rewriter joins them."""
-    # A text begins with the opening if it was prefilled for a local model, or if the model wrote it itself, as in the
-    # examples; `parse` puts it in front again.
-    rewrites = [rewriter.parse(question, sample.text.removeprefix(rewriter.opening), turn) for sample in reply.texts]
+    """Read a reply of that turn; several texts become one rewrite if the rewriter joins them."""
+    rewrites = [rewriter.read(question, sample.text, turn) for sample in reply.texts]
     return rewriter.join(question, rewrites) if isinstance(rewriter, PassageRewriter) else rewrites[0]

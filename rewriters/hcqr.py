@@ -82,6 +82,11 @@ class HcqrRewriter(PartsRewriter):
             plan=self._plan,
             example=(_EXAMPLE_QUESTION, _EXAMPLE_QUERIES),
             shown=lambda question: question.text,
+            roles=(
+                r"support\w*(?: evidence)?|confirm\w*(?: evidence)?|evidence",
+                r"distin\w+|differen\w+(?: diagnosis)?|discriminat\w+",
+                r"key[ -]?(?:clinical )?(?:features?|facts?)|features?|specific\w*(?: features?)?",
+            ),
         )
 
     def stage(self, question: Question) -> FirstStage:
@@ -109,6 +114,16 @@ class HcqrRewriter(PartsRewriter):
     def notes(self, question: Question) -> Mapping[str, Any]:
         return {"hypothesis": self._hypothesis_of(question).model_dump(mode="json")}
 
+    def fields(self, question: Question) -> Mapping[str, str]:
+        """The parts of the hypothesis, as the prompt shows them."""
+        hypothesis = self._hypothesis_of(question)
+        return {
+            "guess": hypothesis.guess,
+            "reasoning": hypothesis.reasoning,
+            "evidence": "; ".join(hypothesis.confirming_evidence),
+            "features": "; ".join(hypothesis.discriminating_features),
+        }
+
     def _plan(self, question: Question, queries: Sequence[str]) -> SearchPlan:
         settings = self.config.hcqr
         selected = [query for role, query in zip(ROLES, queries, strict=True) if role not in settings.without]
@@ -124,16 +139,16 @@ class HcqrRewriter(PartsRewriter):
         return self._hypotheses[question.id]
 
     def _task(self, question: Question) -> str:
-        hypothesis = self._hypothesis_of(question)
+        fields = self.fields(question)
         return (
             "You are an expert for search queries, and you write precise queries with a clear aim. Write 3 highly "
             "targeted queries that find evidence for the question below.\n\n"
             f"Question: {question.text}\n"
-            f"Best guess at the answer: {hypothesis.guess}\n"
-            f"Reasoning: {hypothesis.reasoning}\n"
-            f"Evidence needed: {'; '.join(hypothesis.confirming_evidence)}\n"
-            f"Key features: {'; '.join(hypothesis.discriminating_features)}\n\n"
-            f"Query 1 finds evidence that supports {hypothesis.guess}; it follows the main line of reasoning.\n"
+            f"Best guess at the answer: {fields['guess']}\n"
+            f"Reasoning: {fields['reasoning']}\n"
+            f"Evidence needed: {fields['evidence']}\n"
+            f"Key features: {fields['features']}\n\n"
+            f"Query 1 finds evidence that supports {fields['guess']}; it follows the main line of reasoning.\n"
             "Query 2 finds criteria that tell the best candidate answers apart.\n"
             "Query 3 finds specific key features or facts of the question."
         )
@@ -189,4 +204,12 @@ def _formulator_prompt(question: Question, choice: bool) -> FormPrompt:
     )
     case = f"Question: {question_text(question) if choice else question.text}"
     examples = _CHOICE_EXAMPLES if choice else _OPEN_EXAMPLES
-    return FormPrompt("You are an expert analyst who sits an exam.", case, FORMULATOR, examples, request, gist=gist)
+    return FormPrompt(
+        "You are an expert analyst who sits an exam.",
+        case,
+        FORMULATOR,
+        examples,
+        request,
+        gist=gist,
+        stage="formulator",
+    )

@@ -14,6 +14,7 @@ from .base import Rewrite
 from .card import RetrieverCard
 from .parse import REWRITE_CLOSE, REWRITE_OPEN, render
 from .plans import AnswerReader
+from .prompted import read_tagged
 
 _KIND_IN_WORDS = {
     "bm25": "lexical BM25",
@@ -27,6 +28,7 @@ NOTHING_FOUND = (
     "Your last answer found no documents: either it did not keep to the required form, or nothing in the collection "
     "matched it. Write another rewrite, in the required form."
 )
+_EXAMPLE_REWRITE = "what the retriever gets"
 ONE_REWRITE = f"Give exactly one {REWRITE_OPEN} part."
 
 
@@ -60,10 +62,14 @@ class LevelRewriter:
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         return self.reader.read(question, text)
 
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        parsed = read_tagged(text, self.reader.config.max_rewrites, [_EXAMPLE_REWRITE])
+        return self.reader.rewrite(question, parsed)
+
 
 def output_format(reason: str, count: str) -> str:
     """The form of an answer, the same in every turn; the levels differ in the topic of the reasoning."""
-    form = render("how you arrive at the rewrite", ["what the retriever gets"])
+    form = render("how you arrive at the rewrite", [_EXAMPLE_REWRITE])
     return (
         f"Reason first, between {THINK_OPEN} and {THINK_CLOSE}: {reason}. Then write the query between {REWRITE_OPEN} "
         f"and {REWRITE_CLOSE}: only the query, none of the reasoning. {count} Write nothing outside of these parts:\n"

@@ -54,12 +54,20 @@ class MisknowRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read one turn. What is written beside the queries is kept as thinking."""
-        parts = self.draft if turn == 1 else self.judgement
-        rewrite = parts.parse(question, text, turn)
+        return self._with_thoughts(question, self._parts(turn).parse(question, text, turn), turn)
+
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        """The same for a prompted model."""
+        return self._with_thoughts(question, self._parts(turn).read(question, text, turn), turn)
+
+    def _parts(self, turn: int) -> PartsRewriter:
+        return self.draft if turn == 1 else self.judgement
+
+    def _with_thoughts(self, question: Question, rewrite: Rewrite, turn: int) -> Rewrite:
         if rewrite.plan is None:
             return rewrite
         thoughts = rewrite.rewrites[: len(rewrite.rewrites) if turn == 1 else 2]
-        lines = [f"{label}: {said}" for label, said in zip(parts.labels, thoughts, strict=False)]
+        lines = [f"{label}: {said}" for label, said in zip(self._parts(turn).labels, thoughts, strict=False)]
         queries = (question.text,) if turn == 1 else rewrite.rewrites[2:]
         return replace(rewrite, think="\n".join(filter(None, [rewrite.think, *lines])), rewrites=queries)
 

@@ -44,6 +44,9 @@ class MixedRewriter:
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         return self._member_of(question).parse(question, text, turn)
 
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        return self._member_of(question).read(question, text, turn)
+
     def stage(self, question: Question) -> FirstStage | None:
         """The first stage of a question, if the rewriter of its environment has one."""
         member = self._member_of(question)

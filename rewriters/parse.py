@@ -1,4 +1,4 @@
-"""The strict parser of `<think>…</think><rewrite>…</rewrite>`.
+"""The strict parser of `<think>…</think><rewrite>…</rewrite>`, for a policy in training (`prompted.py` for others).
 
 Pure functions of the text sampled in one turn. The prompt is never parsed, so tags in instructions, examples or
 documents earn nothing; and since an answer must begin with `<think>`, every answer fails if a caller puts the prompt in
@@ -14,12 +14,10 @@ from dataclasses import dataclass
 
 from ..envs.plan import is_unicode
 from ..llms.base import THINK_CLOSE, THINK_OPEN
+from ..llms.prose import without_end_of_turn
 
 REWRITE_OPEN, REWRITE_CLOSE = "<rewrite>", "</rewrite>"
 TAGS = (THINK_OPEN, THINK_CLOSE, REWRITE_OPEN, REWRITE_CLOSE)
-
-END_OF_TURN = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "</s>")
-"""Marks that may follow an answer if the caller decodes special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +88,6 @@ def parse_plain(text: str) -> Parsed:
     if unclosed:
         return Parsed(think, failure="unclosed think")
     return Parsed(think, (body,)) if body else Parsed(think, failure="empty answer")
-
-
-def without_end_of_turn(text: str) -> str:
-    """`text` without surrounding whitespace and the marks that may follow an answer."""
-    text = text.strip()
-    while mark := next((mark for mark in END_OF_TURN if text.endswith(mark)), None):
-        text = text.removesuffix(mark).rstrip()
-    return text
 
 
 def without_think(text: str) -> tuple[str, str, str]:

@@ -1,11 +1,13 @@
-"""Answers in labelled parts: the parser, and what the rewriters that ask for them share.
+"""Answers in labelled parts: the parser for training, and what the rewriters that ask for them share.
 
 An answer is a sequence of parts, each beginning with its label at the start of a line (`Query 1: …`): every label once
 and in order, optional thinking in <think> tags before them, and nothing else. Markup of chat models around a label
-(`**Query 1:**`, `- Query 1:`) is skipped; a part may span several lines. Nothing needs escaping, so a model of some
-hundred million parameters can learn the form from the reward; its first label is prefilled (`opening`).
+(`**Query 1:**`, `- Query 1:`) is skipped; a part may span several lines, without a blank one. Nothing needs escaping,
+so a model of some hundred million parameters can learn the form from the reward; its first label is prefilled
+(`opening`). `prompted.py` reads the answers of models that are not trained.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,10 +15,13 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Message
 from ..llms.lines import is_placeholder, label_pattern, split_at_labels
+from ..llms.prose import without_end_of_turn
 from .base import Rewrite
 from .levels import describe_results, question_text
-from .parse import Parsed, without_end_of_turn, without_think
+from .parse import Parsed, without_think
+from .prompted import read_labelled
 
+_BLANK = re.compile(r"\n[ \t]*\n")
 NOTHING_FOUND = "Your last answer found no documents: it did not keep to the form, or nothing matched it."
 
 
@@ -36,7 +41,7 @@ def read_parts(text: str, labels: Sequence[str]) -> Parsed:
         return Parsed(think, failure="repeated part")
     if actual != list(labels):
         return Parsed(think, failure="parts out of order")
-    if preamble.strip():
+    if preamble.strip() or any(_BLANK.search(body.strip()) for _, body in marks):
         return Parsed(think, failure="text outside parts")
     texts = tuple(" ".join(body.split()) for _, body in marks)
     empty = any(not text or is_placeholder(text) for text in texts)
@@ -69,6 +74,10 @@ class PartsRewriter:
     """The instruction of later turns, before the form."""
     shown: Callable[[Question], str] = question_text
     """The question as later turns repeat it; with or without its answer options, as `task` shows it."""
+    roles: tuple[str, ...] = ()
+    """Regular expressions of what prompted models call each part besides its label."""
+    long: bool = False
+    """Whether a part may have several paragraphs."""
 
     @property
     def opening(self) -> str:
@@ -95,6 +104,11 @@ class PartsRewriter:
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn after its opening; the model may repeat the first label."""
         has_opening = label_pattern(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
-        parts = read_parts(text if has_opening else f"{self.opening} {text}", self.labels)
+        return self._rewrite(question, read_parts(text if has_opening else f"{self.opening} {text}", self.labels))
+
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        return self._rewrite(question, read_labelled(text, self.labels, self.roles, self.long))
+
+    def _rewrite(self, question: Question, parts: Parsed) -> Rewrite:
         plan = None if parts.failure else self.plan(question, parts.rewrites)
         return Rewrite(plan, parts.think, parts.rewrites, parts.failure)

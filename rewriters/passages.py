@@ -12,7 +12,8 @@ from ..envs.plan import SearchPlan
 from ..llms.base import Message
 from .base import Rewrite
 from .levels import describe_results, question_text
-from .parse import parse_plain
+from .parse import Parsed, parse_plain
+from .prompted import read_passage
 
 AGAIN = (
     "Write another passage, a better one to search with: take up the names, terms and style of the documents that come "
@@ -50,7 +51,12 @@ class PassageRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn; it fails without a passage."""
-        parsed = parse_plain(text)
+        return self._rewrite(question, parse_plain(text))
+
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        return self._rewrite(question, read_passage(text))
+
+    def _rewrite(self, question: Question, parsed: Parsed) -> Rewrite:
         plan = None if parsed.failure else self.plan(question, parsed.rewrites)
         return Rewrite(plan, parsed.think, parsed.rewrites, parsed.failure)
 

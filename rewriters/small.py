@@ -21,8 +21,9 @@ from ..llms.base import Message
 from .base import Rewrite
 from .card import RetrieverCard
 from .levels import question_text
-from .parse import parse, parse_plain, render
+from .parse import REWRITE_OPEN, parse, parse_plain, render
 from .plans import AnswerReader
+from .prompted import read_passage, read_tagged
 
 PROMPTS = Path(__file__).parent / "prompts"
 
@@ -170,6 +171,14 @@ class SmallRewriter:
         if self.prompt.form == "plain":
             return self.reader.rewrite(question, parse_plain(text))
         return self.reader.read(question, self.opening + text)
+
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        """As `parse`, for a model that was not trained on the form; the opening counts only where the text has none."""
+        if self.prompt.form == "plain":
+            return self.reader.rewrite(question, read_passage(text))
+        continued = self.opening and REWRITE_OPEN not in text
+        whole = self.opening + text if continued else text
+        return self.reader.rewrite(question, read_tagged(whole, self.reader.config.max_rewrites))
 
 
 def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:

@@ -43,6 +43,14 @@ class Chat:
             )
         return [*self._ids(text), *self._ids(opening)]
 
+    def first_of_prompted(self, messages: Sequence[Message], opening: str = "") -> tuple[list[int], str]:
+        """`first` for a model that is not trained, and what its answer begins with: `opening`, or the tag of a template
+        that opens the thinking."""
+        text = self._render(messages)
+        if text.rstrip().endswith(THINK_OPEN):
+            return self._ids(text), THINK_OPEN
+        return [*self._ids(text), *self._ids(opening)], opening
+
     def continuation(
         self, messages: Sequence[Message], message: str, completion: Sequence[int], opening: str = ""
     ) -> list[int]:

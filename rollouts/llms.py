@@ -22,4 +22,5 @@ def open_llm(config: LlmConfig) -> Llm:
 
         backend = Endpoint(config)
     file = cache_file(config.cache)
-    return Llm(backend, ReplyCache(file) if file is not None else None)
+    response_format = config.response_format if config.base_url is not None else "never"
+    return Llm(backend, ReplyCache(file) if file is not None else None, response_format)

@@ -63,13 +63,14 @@ class LocalModel:
         from .random_streams import stream
 
         engine, chat = self._engine, self._chat
-        ids = [
-            chat.first(
+        starts = [
+            chat.first_of_prompted(
                 [Message(role=message["role"], content=chat.plain(message["content"])) for message in prompt.messages],
                 prompt.opening,
             )
             for prompt in prompts
         ]
+        ids = [prompt_ids for prompt_ids, _ in starts]
         fitting = [index for index, prompt_ids in enumerate(ids) if len(prompt_ids) <= self._config.max_prompt_tokens]
         for index in sorted(set(range(len(prompts))) - set(fitting)):
             deliver(index, MissingResponse("prompt too long"))
@@ -85,7 +86,7 @@ class LocalModel:
             )
             sampled = engine.generate([ids[index] for index in batch], draw.n, sampling)
             for index, samples in zip(batch, sampled, strict=True):
-                opening = prompts[index].opening
+                opening = starts[index][1]
                 texts = tuple(
                     Text(opening + chat.text(sample.ids), sample.finished, self._first(sample.first))
                     for sample in samples

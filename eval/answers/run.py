@@ -20,7 +20,7 @@ from ...envs.server.schemas import EnvironmentInfo
 from ...errors import DataError
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, Prompt, SamplingParams, Text
-from ...llms.structured import without_thinking
+from ...llms.prose import without_thinking
 from ...logs import progress_bar
 from ...provenance import versions
 from ...rollouts.llms import open_llm
@@ -31,8 +31,9 @@ from ..placement import refuse_other
 from ..records import NO_RAG, write_json, write_text
 from ..results import comparison_json
 from ..table import Arm
+from ..tasks.choice import chosen
 from ..tasks.gold import Gold, GoldSet, gold_answers
-from ..tasks.metrics import chosen, letter
+from ..tasks.metrics import letter
 from ..tasks.reader import ANSWERS_VERSION, reader_prompt
 from ..tasks.records import keyed_records, open_journal, reader_name, refuse_silence
 from .sources import Contexts, Searches, raw_searches, recorded_ndcg, recorded_searches

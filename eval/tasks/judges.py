@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from ...data.types import Document, Question
 from ...llms.base import SamplingParams
-from ...llms.structured import AskForm, FormPrompt, Structured, version_in, without_thinking
+from ...llms.prose import passage_of
+from ...llms.structured import AskForm, FormPrompt, Structured, version_in
 from ...methods.method import Outcome, PromptStep, Steps
 from ...methods.runner import Runner
 from . import judge_prompts as prompts
@@ -198,7 +199,7 @@ def _guideline(case: Case, setting: Setting) -> Judging:
     reply = yield PromptStep(prompts.golden(case.item, setting.words), setting.draw)
     if reply is None:
         return JudgeScore(missing=True)
-    golden = without_thinking(reply.texts[0].text).strip()
+    golden = passage_of(reply.texts[0].text).answer
     if not golden:
         details = {"text": reply.texts[0].text, "why": "the golden answer is empty"}
         return JudgeScore(failure=OFF_FORMAT, said=details)

@@ -1,4 +1,4 @@
-"""Metrics of an answer in [0, 1], and which option it names.
+"""Metrics of an answer in [0, 1].
 
 Exact match (em), precision, recall and F1 over words are those of SQuAD (Rajpurkar et al. 2016, and 2018 for empty
 answers): lower case, no punctuation, no articles, single spaces. Accuracy is 1 where the answer contains a right answer
@@ -23,9 +23,6 @@ from ...sources import install_command
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_ALONE = re.compile(r"\W*([A-Za-z])\W*\Z")
-_LEADING = re.compile(r"\(?([A-Za-z])[).:]+(?=\s|\Z)")
-_NAMED = re.compile(r"\b[Aa]nswer(?: is)?\s*:?\s*\**\(?([A-Z])\b")
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _SPACELESS = re.compile(f"[{_CJK}]")
 _TOKENS = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
@@ -78,28 +75,6 @@ def tokens(text: str) -> list[str]:
 def letter(index: int | None) -> str:
     """The letter of an option, counted from 0; "" for none."""
     return "" if index is None else string.ascii_uppercase[index]
-
-
-def chosen(answer: str, options: Sequence[str]) -> int | None:
-    """The index of the option that an answer names; None where it names none.
-
-    Recognised forms: the letter alone ("B", "(b)."), a leading letter ("B) aspirin"), the last letter after the word
-    answer ("The answer is B"), or the words of exactly one option.
-    """
-    text = answer.strip()
-    letters = _NAMED.findall(text)
-    for match in (_ALONE.match(text), _LEADING.match(text)):
-        if match and (index := _option_index(match[1], options)) is not None:
-            return index
-    if letters:
-        return _option_index(letters[-1], options)
-    matching = [index for index, option in enumerate(options) if normalise(option) == normalise(text)]
-    return matching[0] if len(matching) == 1 and normalise(text) else None
-
-
-def _option_index(option_letter: str, options: Sequence[str]) -> int | None:
-    index = string.ascii_uppercase.index(option_letter.upper())
-    return index if index < len(options) else None
 
 
 def _exact_match(answer: str, right: str) -> float:

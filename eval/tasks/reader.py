@@ -7,16 +7,15 @@ few sentences from the documents alone, or a refusal (seed 002, appendix H.3). T
 Without documents the prompts do not mention any.
 """
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
-from ...llms.structured import without_thinking
-from .metrics import chosen, letter
+from ...llms.prose import marked_answer, without_end_of_turn, without_thinking
+from .choice import choice_fields, chosen
+from .metrics import letter
 
 ANSWERS_VERSION, GENERATOR_VERSION = "answers-1", "generator-1"
 """Of the two prompts. Increase with every change of the wording: every result records it."""
@@ -49,10 +48,6 @@ _GROUNDED = (
     "determine the answer to that.', and where there are none, 'I do not know the answer to that.'"
 )
 _NONE_FOUND = "(no document was found)"
-
-_CHOICE_TEXT = re.compile(r'"answer_choice"\s*:\s*"((?:[^"\\]|\\.)*)"')
-_CHOICE_BARE = re.compile(r'"answer_choice"\s*:\s*\(?([A-Za-z])\b')
-_ANSWER_LINE = re.compile(r"^\W*answer\W*[:：]\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +85,11 @@ def generator_prompt(
 
 def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
     """Parse the reader's text for a question, after removing thinking in <think> tags."""
-    reply = without_thinking(text).strip()
+    reply = without_end_of_turn(without_thinking(text))
     if question.options:
-        return _choice(reply, question.options)
-    lines = _ANSWER_LINE.findall(reply) if style == "reasoned" else []
-    return ReaderAnswer(lines[-1].strip().strip("*").strip() if lines else reply)
+        return ReaderAnswer((choice_fields(reply) or [reply])[-1], chosen(reply, question.options))
+    marked = marked_answer(reply) if style == "reasoned" else None
+    return ReaderAnswer(reply if marked is None else marked)
 
 
 def numbered(documents: Sequence[Document], words: int) -> list[str]:
@@ -124,16 +119,3 @@ def _instruction(choice: bool, style: Style) -> str:
     if style == "reasoned":
         return _THINK_CHOICE if choice else _THINK_SHORT
     return _CHOICE if choice else _SHORT
-
-
-def _choice(reply: str, options: Sequence[str]) -> ReaderAnswer:
-    quoted, bare = _CHOICE_TEXT.findall(reply), _CHOICE_BARE.findall(reply)
-    text = _unescaped(quoted[-1]) if quoted else bare[-1] if bare else reply
-    return ReaderAnswer(text, chosen(text, options))
-
-
-def _unescaped(text: str) -> str:
-    try:
-        return str(json.loads(f'"{text}"'))
-    except ValueError:
-        return text

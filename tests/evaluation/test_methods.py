@@ -236,7 +236,7 @@ def test_the_runner_says_how_forms_are_written():
     for way, other in (("json", "lines"), ("lines", "json")):
         (right,) = Runner(Llm(Echo(lambda text, way=way: said[way])), {}, form=way).run(Judging(), QUESTIONS[:1])
         assert right.outcome.notes == {"value": Judgement(fits=True), "failure": ""}
-        (wrong,) = Runner(Llm(Echo(lambda text, other=other: said[other])), {}, form=way).run(Judging(), QUESTIONS[:1])
-        assert wrong.outcome.notes["value"] is None
+        (also,) = Runner(Llm(Echo(lambda text, other=other: said[other])), {}, form=way).run(Judging(), QUESTIONS[:1])
+        assert also.outcome.notes["value"] == Judgement(fits=True), "an answer in the other form is read, too"
     (plain,) = Runner(Llm(Echo(lambda text: said["json"])), {}, form="lines").run(Judging(prompt), QUESTIONS[:1])
     assert plain.outcome.notes == {"value": Judgement(fits=True), "failure": ""}, "a plain prompt asks for JSON itself"

@@ -105,7 +105,7 @@ def test_the_published_method_asks_once_for_json():
     [
         ((json.dumps({"H_plus": "a"}), "sorry"), GARBLED),
         ((json.dumps({"H_plus": "a", "H_minus": " "}),) * 2, GARBLED),
-        (("H_plus: a\nH_minus: b",) * 2, GARBLED),
+        (("H_plus: a\nno second line",) * 2, GARBLED),
         ((None,), MISSING),
     ],
 )

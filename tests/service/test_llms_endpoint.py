@@ -1,16 +1,20 @@
 """An endpoint over real HTTP that answers, refuses, stalls and talks nonsense: what is lost is missing, never empty."""
 
+import json
 from contextlib import ExitStack
 from email.utils import formatdate
 from types import SimpleNamespace
 
 import openai
 import pytest
+from pydantic import BaseModel
 from querylect.configs.llm import LlmConfig
 from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import Prompt, SamplingParams, Text
 from querylect.llms.endpoint import Endpoint
+from querylect.llms.prose import without_thinking
+from querylect.llms.structured import ask_structured, strict_schema
 from querylect.rollouts.llms import open_llm
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
@@ -40,7 +44,7 @@ def opened(run_app, waits):
 
         def open_(server, **settings):
             url = stack.enter_context(serving(run_app, server))
-            return Llm(Endpoint(LlmConfig(model="m", base_url=url, cache=None, **{"deadline": 30, **settings})))
+            return open_llm(LlmConfig(model="m", base_url=url, cache=None, **{"deadline": 30, **settings}))
 
         yield open_
 
@@ -214,3 +218,44 @@ def test_cut_texts_first_tokens_and_unknown_counts_are_told(opened):
     assert reply.texts[0].first == {"Yes": -0.1, "No": -2.4}
     assert not reply.texts[0].finished
     assert (reply.prompt_tokens, reply.tokens, llm.costs.tokens) == (None, None, 0)
+
+
+class Verdict(BaseModel):
+    verdict: bool
+
+
+def test_a_repair_is_held_to_the_schema_and_an_endpoint_without_it_is_asked_without(opened):
+    server = ChatServer(lambda body: '{"verdict": true}' if "response_format" in body else "hm")
+    llm = opened(server)
+    (mended,) = ask_structured(llm, [ask("judge")], Verdict, SamplingParams())
+    assert (mended.value, mended.repaired) == (Verdict(verdict=True), True)
+    first, second = server.bodies
+    assert "response_format" not in first
+    assert second["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "strict": True, "schema": json.loads(strict_schema(Verdict))},
+    }
+    plain = ChatServer(lambda body: '{"verdict": false}' if len(body["messages"]) > 1 else "hm")
+    plain.always = lambda body: (400, {}) if "response_format" in body else None
+    llm = opened(plain)
+    for number in (1, 2):
+        (outcome,) = ask_structured(llm, [ask(f"judge {number}")], Verdict, SamplingParams())
+        assert outcome.value == Verdict(verdict=False)
+    assert ["response_format" in body for body in plain.bodies] == [False, True, False, False, False]
+    assert llm.costs.missing == {}
+
+
+def test_a_prompt_that_is_refused_with_and_without_a_schema_is_missing(opened):
+    server = ChatServer()
+    server.always = lambda body: (400, {}) if len(body["messages"]) > 1 else None
+    (outcome,) = ask_structured(opened(server), [ask("judge")], Verdict, SamplingParams())
+    assert (outcome.value, outcome.repaired, outcome.text) == (None, False, "an answer")
+    assert len(server.bodies) == 3
+
+
+def test_where_the_template_opens_the_thinking_a_text_without_its_end_is_a_thought(opened):
+    texts = {"whole": "so it is</think>B", "cut": "so it may be", "open": "<think>so</think>B"}
+    llm = opened(ChatServer(lambda body: texts[last_user(body)]), opens_thinking=True)
+    replies = llm.ask([ask(name) for name in texts], SamplingParams())
+    assert [without_thinking(reply.texts[0].text) for reply in replies] == ["B", "", "B"]
+    assert llm.identity["opens_thinking"]

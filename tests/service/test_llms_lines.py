@@ -72,6 +72,9 @@ def test_parts_may_run_over_lines_and_bear_the_marks_of_chat_models():
     assert value(text, Judgement) == JUDGED
     assert value(f"<think>is Judge: no?\nJudge: no</think>\n```\n{FULL}\n```", Judgement) == JUDGED
     assert value(FULL.replace("1. ", "").replace("2. ", ""), Judgement) == JUDGED, "a line for each, without numbers"
+    assert value(f"Here is my judgement:\n\n{FULL.replace('yes', '是')}", Judgement) == JUDGED
+    assert value(FULL.replace("Judge:", "2. **Judge** (missing?):"), Judgement) == JUDGED
+    assert value(JUDGED.model_dump_json(), Judgement) == JUDGED, "JSON where lines were asked for"
 
 
 @pytest.mark.parametrize(
@@ -87,13 +90,12 @@ def test_an_answer_ends_with_its_last_part(after):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "thought: Field required"),
-        ("I think so. \n" + FULL, "text before the first label"),
+        ("", "empty answer"),
+        ("I think so.", "thought: Field required"),
         (FULL.replace("Judge: yes\n", ""), "'Missing knowledge' stands where 'Judge' belongs"),
         ("Judge: yes\n" + FULL.replace("Judge: yes\n", ""), "'Judge' stands where 'Thought' belongs"),
         (FULL.replace("Judge: yes", "Judge: yes\nJudge: no"), "'Judge' stands where 'Missing knowledge' belongs"),
         (FULL.replace("yes", "yes and no"), "judge: Input should be a valid boolean"),
-        (FULL.replace("yes", "是"), "judge: Input should be a valid boolean"),
         (
             FULL.replace("Thought: Passage 1 says nothing.", "Thought:"),
             "'Thought' has no value; thought: Field required",
@@ -235,7 +237,7 @@ def test_a_wrong_answer_is_mended_once_from_where_it_went_wrong():
     script = Script(" right\nVerdict: yes", " so.\nVerdict: perhaps", " no", " off", " off again")
     right, mended, failed = ask_structured(Llm(script), [case(1), case(2), case(3)], YesNo, SamplingParams(), "lines")
     assert (right.value, right.repaired) == (YesNo(explanation="right", verdict=True), False)
-    assert (mended.value, mended.repaired) == (None, True)
+    assert (mended.value, mended.repaired) == (YesNo(explanation="so.", verdict=False), True)
     assert failed.value is None
     assert script.asked[3].opening == "Explanation: so.\nVerdict:"
     assert script.asked[4].opening == "Explanation: no\nVerdict:"
@@ -251,7 +253,7 @@ def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
     assert (outcome.value, outcome.repaired) == (YesNo(explanation="so", verdict=True), True)
     said, ask = script.asked[1].messages[-2:]
     assert said["content"] == "Sure! Verdict: yes"
-    assert "text before the first label" in ask["content"]
+    assert "explanation: Field required" in ask["content"]
     assert ask["content"].endswith(
         "\nWrite all of it again, each of these labels on a line of its own: Explanation, Verdict"
     )

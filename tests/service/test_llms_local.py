@@ -6,10 +6,12 @@ from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import PolicyConfig
 from querylect.errors import ModelError
 from querylect.llms.base import Prompt, SamplingParams
+from querylect.llms.prose import without_thinking
 from querylect.rollouts.llms import open_llm
 from querylect.rollouts.policy import torch_dtype
 
 from ..raising import refused
+from ..tiny import CHATML, save_tiny
 
 
 def ask(text):
@@ -129,3 +131,11 @@ def test_other_weights_in_the_same_folder_are_another_model(tmp_path):
     assert seen["dtype"] == str(torch_dtype(auto)).removeprefix("torch."), "auto is not the same on every device"
     with refused(ModelError, None, tmp_path / "nowhere"):
         open_llm(LlmConfig(model=str(tmp_path / "nowhere"), cache=None))
+
+
+def test_thoughts_that_the_template_opens_stand_in_the_text(tmp_path):
+    folder = save_tiny(tmp_path / "thinks", chat_template=CHATML.replace("assistant\n{", "assistant\n<think>\n{"))
+    with open_llm(LlmConfig(model=str(folder), dtype="float32", cache=None)) as llm:
+        (reply,) = llm.ask([Prompt(PROMPTS[0].messages, opening="Query 1:")], SamplingParams(max_tokens=4))
+    assert reply.texts[0].text.startswith("<think>")
+    assert without_thinking(reply.texts[0].text) == "", "it was cut while it thought"

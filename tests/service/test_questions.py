@@ -88,7 +88,7 @@ def test_answerable_questions_are_kept_with_their_contents(tmp_path, corpus):  #
 
 
 def test_what_is_not_the_form_is_mended_once_and_then_a_failure_on_record(tmp_path, corpus):  # noqa: F811
-    told = Told({**WRITTEN, "citrus": "Here are questions!", "word": '{"questions": ["one", 2]}'})
+    told = Told({**WRITTEN, "citrus": "Here are questions!", "word": '{"questions": ["one", {"a": 1, "b": 2}]}'})
     told.garbled = {"What is aspirin for?"}
     with asking(told) as config:
         said = write_question_index(config, corpus, folder_of(corpus))

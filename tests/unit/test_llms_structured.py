@@ -1,12 +1,15 @@
-"""Answers of a fixed form: strict reading, one repair that shows the error, then a recorded failure."""
+"""Answers of a fixed form: what is read, one repair that shows the error, then a recorded failure."""
 
+import json
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
-from querylect.llms.structured import Structured, ask_structured, instructions, read
+from querylect.llms.json_answers import find_values
+from querylect.llms.structured import Structured, ask_structured, instructions, read, strict_schema
 
 
 class Verdict(BaseModel):
@@ -39,9 +42,28 @@ def prompts(count):
 
 @pytest.mark.parametrize(
     "text",
-    [RIGHT, f"  {RIGHT}\n", f"```json\n{RIGHT}\n```", f"```\n{RIGHT}\n```", f"<think>is {{it}}?</think>\n{RIGHT}"],
+    [
+        RIGHT,
+        f"  {RIGHT}\n",
+        f"```json\n{RIGHT}\n```",
+        f"```\n{RIGHT}\n```",
+        f"<think>is {{it}}?</think>\n{RIGHT}",
+        f'is it {{"label": "NOT USEFUL", "score": 0}}?</think>\n{RIGHT}',
+        f"Here is my answer: {RIGHT} I hope this helps!",
+        f"{RIGHT} {RIGHT}",
+        f"[{RIGHT}]",
+        f'{{"answer": {RIGHT}}}',
+        '{"Label": "useful", "SCORE": "3", "why": ""}',
+        '{"label": "USEFUL", "score": 3,}',
+        "{'label': 'USEFUL', 'score': 3}",
+        '{label: "USEFUL", score: 3}',
+        '{"label": "USEFUL", "score": 3',
+        f'{{"label": "<label>", "score": 1}} would be wrong. {RIGHT}',
+        "**Label:** USEFUL\n**Score:** 3",
+        "Sure!\n\n1. Label: useful\n2. Score: 3\n\nLet me know if you need more.",
+    ],
 )
-def test_one_object_is_read_with_its_fence_or_thinking(text):
+def test_an_object_is_read_wherever_it_stands(text):
     assert read(text, Verdict) == Structured(value=VALUE, text=text)
 
 
@@ -50,17 +72,18 @@ def test_one_object_is_read_with_its_fence_or_thinking(text):
     [
         "",
         "USEFUL",
-        f"Here: {RIGHT}",
-        f"{RIGHT} {RIGHT}",
-        "[" + RIGHT + "]",
         '{"label": "USEFUL"}',
-        '{"label": "useful", "score": 3}',
-        '{"label": "USEFUL", "score": "3"}',
-        '{"label": "USEFUL", "score": 3, "why": ""}',
+        '{"label": "very useful", "score": 3}',
+        '{"label": "USEFUL", "score": "high"}',
+        '{"label": "USEFUL", "score": null}',
+        '{"label": "USEFUL", "label": "NOT USEFUL", "score": 3}',
+        f'{RIGHT} or {{"label": "NOT USEFUL", "score": 3}}',
         "<think>" + RIGHT,
+        "I'm sorry, but I can't judge this.",
+        '{"label": "USEFUL", "score": 3\ud800}',
     ],
 )
-def test_everything_else_is_a_failure_that_says_why(text):
+def test_what_could_mean_two_things_or_nothing_is_a_failure_that_says_why(text):
     outcome = read(text, Verdict)
     assert outcome.value is None
     assert outcome.failure
@@ -88,3 +111,39 @@ def test_a_repair_without_a_reply_leaves_the_first_failure():
     assert outcome.failure
     with pytest.raises(ValueError, match="n is 2"):
         ask_structured(Llm(Script()), prompts(1), Verdict, SamplingParams(n=2))
+
+
+def test_half_an_object_at_the_limit_is_not_taken_for_a_whole_one():
+    for text in (
+        '{"label": "USEFUL", "score": 3',
+        '```json\n{"label": "USEFUL", "score": 3',
+        "Label: USEFUL\nScore: 3",
+    ):
+        assert read(text, Verdict, finished=False).value is None
+        assert read(text, Verdict).value == VALUE
+
+
+def test_the_schema_goes_with_the_repair_or_with_both_or_with_none():
+    sent = {}
+    for response_format in ("repair", "always", "never"):
+        script = Script("hm", RIGHT)
+        ask_structured(Llm(script, None, response_format), prompts(1), Verdict, SamplingParams())
+        sent[response_format] = [bool(prompt.schema) for prompt in script.asked]
+    assert sent == {"repair": [False, True], "always": [True, True], "never": [False, False]}
+    script = Script("hm", "Label: USEFUL\nScore: 3")
+    ask_structured(Llm(script, None, "always"), prompts(1), Verdict, SamplingParams(), "lines")
+    assert not any(prompt.schema for prompt in script.asked), "lines fit no JSON schema"
+
+
+def test_a_schema_is_strict_and_part_of_the_key():
+    schema = json.loads(strict_schema(Verdict))
+    assert (schema["additionalProperties"], schema["required"]) == (False, ["label", "score"])
+    plain = prompts(1)[0]
+    llm = Llm(Script())
+    assert llm.key(plain, SamplingParams()) != llm.key(replace(plain, schema="{}"), SamplingParams())
+
+
+def test_a_model_that_repeats_a_bracket_is_read_in_linear_time():
+    for text in ("{" * 50_000, "[" * 50_000, '{"a": ' * 10_000, "[[" * 20_000 + RIGHT):
+        assert read(text, Verdict).value in (None, VALUE)
+        assert len(find_values(text)) <= 1

@@ -76,8 +76,8 @@ def test_hcqr_and_chr_take_two_options_and_ten(question, letter, text):
 
 def test_what_keeps_to_no_line_is_recorded_and_no_answer():
     method = make_method("chr", {}, None)
-    outcome, _ = run(method, lambda prompt: '{"H_plus": "a", "H_minus": "b"}', lines=True, wiki=Shelf(WIKI))
+    outcome, _ = run(method, lambda prompt: '{"H_plus": "a"}', lines=True, wiki=Shelf(WIKI))
     assert outcome.failure == GARBLED
-    assert outcome.notes["problem"].startswith("text before the first label; H_plus: Field required")
+    assert outcome.notes["problem"].startswith("H_minus: Field required")
     outcome, _ = run(migres(), lambda prompt: "不", lines=True, wiki=Shelf(WIKI))
     assert (outcome.failure, outcome.notes["unreadable"]["text"]) == (GARBLED, "不")

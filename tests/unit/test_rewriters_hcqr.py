@@ -135,7 +135,7 @@ def test_both_stages_as_a_method():
         ((json.dumps({**FEATURES, "best_guess": "x", "confirming_evidence": []}), "{}"), GARBLED),
         ((None,), MISSING),
         ((OPEN, None), MISSING),
-        ((OPEN, "Query 1: only"), "missing part"),
+        ((OPEN, "Query 1: only", "Query 1: still"), "missing part"),
     ],
 )
 def test_a_stage_that_fails_ends_the_method(said, failure):
@@ -183,10 +183,10 @@ def test_where_all_fall_out_the_run_ends(opened):
 
 
 def test_a_small_model_forms_hypotheses_in_lines(opened):
-    opened[0]["base"] = Script(LINES, "?", OPEN)
+    opened[0]["base"] = Script(LINES, "?", "??")
     rewriter = make_rewriter(RewriterConfig(name="hcqr", form="lines"), BM25, 10)
     questions = [PLAIN, Question("other", "why not?")]
-    assert ask_first_stage(rewriter, questions, PolicyConfig(model="base")) == [PLAIN], "JSON is no line"
+    assert ask_first_stage(rewriter, questions, PolicyConfig(model="base")) == [PLAIN]
     assert "Best guess at the answer: scattering" in rewriter.first(PLAIN)[0]["content"]
     assert "form" not in RewriterConfig(name="hcqr").unread
     assert "form" in RewriterConfig(name="chr").unread
@@ -258,5 +258,5 @@ def test_a_small_model_is_shown_an_example_where_forms_are_lines():
             assert "Best guess at the answer: Croup" in chat[0]["content"]
             assert model.prompts[1].version == "hcqr-rewriter-1/lines"
     copied = "Query 1: <the supporting query>\nQuery 2: <the distinguishing query>\nQuery 3: x"
-    outcome = run("hcqr", PLAIN, Script(OPEN, copied), Collection("d1"))
+    outcome = run("hcqr", PLAIN, Script(OPEN, copied, copied), Collection("d1"))
     assert outcome.failure == "empty part", "the form itself is no answer"

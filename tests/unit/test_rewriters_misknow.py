@@ -45,3 +45,10 @@ def test_all_answers_begin_alike():
     rewriter = made()
     assert rewriter.opening == "Thought:"
     assert rewriter.parse(QUESTION, f"Thought:{SECOND}", 2) == rewriter.parse(QUESTION, SECOND, 2)
+
+
+def test_a_prompted_model_may_write_more_around_its_answer():
+    rewriter = made()
+    chatty = f"Sure! Here is my judgement:\n\n**Thought:**{SECOND}\n\nI hope this helps!"
+    assert rewriter.read(QUESTION, chatty, 2) == rewriter.parse(QUESTION, f"Thought:{SECOND}", 2)
+    assert rewriter.parse(QUESTION, chatty, 2).plan is None, "training stays strict"

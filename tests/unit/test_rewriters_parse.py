@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from querylect.rewriters.parse import END_OF_TURN, TAGS, Parsed, parse, render
+from querylect.llms.prose import END_OF_TURN
+from querylect.rewriters.parse import TAGS, Parsed, parse, render
 
 untagged = st.text().filter(lambda text: not any(tag in text for tag in TAGS))
 pieces = st.sampled_from([*TAGS, *END_OF_TURN, "<", ">", "</", "a b", " ", "\n", "<think", "rewrite>", "\ud800"])

@@ -34,6 +34,7 @@ CHOICE = Question("q", "what lowers blood sugar", ("insulin", "citrus"))
         ("Query 2: a\nQuery 1: b", Parsed(failure="parts out of order")),
         ("Query 1: a\nQuery 2: b\nQuery 2: c", Parsed(failure="repeated part")),
         ("Sure!\nQuery 1: a\nQuery 2: b", Parsed(failure="text outside parts")),
+        ("Query 1: a\nQuery 2: b\n\nI hope this helps!", Parsed(failure="text outside parts")),
         ("Query 1: \ud800\nQuery 2: b", Parsed(failure="invalid unicode")),
     ],
 )
@@ -117,5 +118,5 @@ def test_hyde_as_a_method_samples_its_passages():
 def test_garbage_and_silence_end_a_method_with_a_reason(name):
     for said, failure in (("", True), (None, True)):
         texts = [said] * 8 if said is not None and name == "hyde" else said
-        outcome = run(name, QUESTION, Script(texts), Collection("a"))
+        outcome = run(name, QUESTION, Script(texts, texts), Collection("a"))
         assert (bool(outcome.failure), outcome.documents) == (failure, ())

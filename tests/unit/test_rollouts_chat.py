@@ -174,3 +174,11 @@ def test_cut_never_ends_in_half_a_character(chat):
     assert {chat.cut("漢字漢字漢字漢字", tokens).rstrip("…") for tokens in range(1, 24)} <= {
         "漢字漢字漢字漢字"[:length] for length in range(9)
     }
+
+
+def test_a_template_that_opens_the_thinking_of_a_prompted_model_leaves_its_tag_to_the_answer():
+    template = STRIPS_THINKING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    ids, opening = chat_of(template).first_of_prompted(FIRST, "Query 1:")
+    assert opening == "<think>", "a label inside the thoughts would begin no answer"
+    assert chat_of(template).tokenizer.decode(ids).endswith("assistant\n<think>\n")
+    assert chat_of().first_of_prompted(FIRST, "Query 1:") == (chat_of().first(FIRST, "Query 1:"), "Query 1:")

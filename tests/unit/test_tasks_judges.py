@@ -158,7 +158,7 @@ def test_guideline_in_three_steps():
     assert "[1] Iron" in script.seen[0], "the golden answer is from the documents of the question"
     assert "Mercury" not in script.seen[0]
     assert "Answer: It is a metal." in script.seen[2]
-    for wrong in ({"explanation": "", "score": 1.5}, {"explanation": "", "score": "0.5"}):
+    for wrong in ({"explanation": "", "score": 1.5}, {"explanation": "", "score": "half"}):
         changed = {**answers, "- a metal\n- an element": wrong}
         assert verdicts("guideline", changed, case(CONTENT))[0][0].failure == OFF_FORMAT
     assert verdicts("guideline", {**answers, "Ideal answer": {"points": []}}, case(CONTENT))[0][0].value == 0.5

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.eval.tasks import metrics
-from querylect.eval.tasks.metrics import chosen, normalise, score_text, tokens
+from querylect.eval.tasks.metrics import normalise, score_text, tokens
 from querylect.eval.tasks.reader import generator_prompt, read_answer
 from querylect.eval.tasks.shift import overlap, retrieval_shift
 
@@ -74,47 +74,6 @@ def test_metrics_stay_in_their_range_and_agree(answer, right):
     assert 0 <= scores["f1"] <= 1
     assert scores["f1"] == 1 or scores["em"] == 0
     assert score_text(answer, [answer], ["f1", "em"]) == {"f1": 1, "em": 1}
-
-
-OPTIONS = ["aspirin", "insulin", "vitamin C", "a statin"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "place"),
-    [
-        ("B", 1),
-        (" (b).\n", 1),
-        ("**C**", 2),
-        ("B) because it lowers sugar", 1),
-        ("(D): a statin", 3),
-        ("C. vitamin C", 2),
-        ("The answer is B.", 1),
-        ("I think the answer is A, no, the answer is (C)", 2),
-        ("Answer: D", 3),
-        ("The answer is **B**", 1),
-        ("Insulin.", 1),
-        ("A statin", 3),
-        ("E", None),
-        ("Answer: F", None),
-        ("Q: which one lowers sugar? Answer: B", 1),
-        ("", None),
-        ("A lesion of the nerve", None),
-        ("e.g. insulin", None),
-        ("A or B", None),
-        ("the answer is a matter of taste", None),
-        ("胰岛素", None),
-    ],
-)
-def test_which_option_an_answer_names(answer, place):
-    assert chosen(answer, OPTIONS) == place
-
-
-def test_two_and_ten_options():
-    assert chosen("B", ["yes", "no"]) == 1
-    assert chosen("C", ["yes", "no"]) is None
-    assert chosen("no", ["yes", "no"]) == 1
-    assert chosen("J", [str(number) for number in range(10)]) == 9
-    assert chosen("x", ["x", "X."]) is None, "the words of two options name none, and x is no letter of two"
 
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "Mat.", "dogs", ""]), max_size=8).map(" ".join)

@@ -1,0 +1,174 @@
+"""Prompts in the user's own words: what a model is asked then, and what is refused before it is asked."""
+
+import json
+
+import pytest
+from querylect.configs.yaml12 import parse_yaml
+from querylect.data.types import Question
+from querylect.errors import ConfigError
+from querylect.methods.methods import METHODS, make_method
+from querylect.methods.wording import COMMON, STAGES
+from querylect.rewriters.card import RetrieverCard
+
+from ..method_doubles import Shelf, doc, run
+from ..pages import blocks
+from ..raising import refused
+
+QUESTION = Question("q", "Who tamed {the} red dog?", ("Ann", "Bob"))
+BM25 = RetrieverCard("bm25", "bm25")
+HYPOTHESIS = {
+    "discriminating_features": ["red {guess}"],
+    "reasoning": "so",
+    "confirming_evidence": ["tamers"],
+    "best_guess": "A",
+    "best_guess_text": "Ann",
+}
+ANSWERS = {
+    "hcqr.formulator": json.dumps(HYPOTHESIS),
+    "hcqr.rewriter": "Query 1: a\nQuery 2: b\nQuery 3: c",
+    "multi_query.rewriter": "Sub-query 1: a\nSub-query 2: b\nSub-query 3: c",
+    "chr.hypotheses": '{"H_plus": "Ann", "H_minus": "Bob"}',
+    "csqe.pick": '"text of d1"',
+    "misknow.judge": '{"thought": "t", "judge": true, "missing_knowledge": ["m"], "query": ["q2"]}',
+    "migres.filter": '{"passages": [1]}',
+    "migres.extract": '{"pieces": [{"passage": 1, "information": "i"}]}',
+    "migres.judge": '{"sufficient": false, "missing": ["m"]}',
+    "migres.queries": '{"queries": ["q2"]}',
+    **{f"{name}.rewriter": "<think></think><rewrite>a</rewrite>" for name in ("general", "explore", "direct", "small")},
+}
+
+
+def own_words(name):
+    """A text for every stage of a method, with all placeholders."""
+    return {
+        stage: {
+            "system": f"Stage {name}.{stage}",
+            "user": "\n".join(f"<{field.rstrip('?')}>{{{field.rstrip('?')}}}" for field in (*COMMON, *fields)),
+        }
+        for stage, fields in STAGES[name].items()
+    }
+
+
+@pytest.fixture
+def worded(tmp_path):
+    def make(name, texts, **settings):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(texts), encoding="utf-8")  # JSON is YAML
+        return make_method(name, {"prompts": str(path), **settings}, BM25)
+
+    return make
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_every_stage_of_every_method_is_asked_in_the_users_words(name, worded):
+    seen = {}
+
+    class Model:
+        identity = {"model": "m"}  # noqa: RUF012
+
+        def generate(self, prompts, draw, deliver, costs):
+            from querylect.llms.base import LlmResponse, Text
+
+            for place, prompt in enumerate(prompts):
+                system, user = (message["content"] for message in prompt.messages[:2])
+                stage = system.removeprefix("Stage ")
+                seen.setdefault(stage, []).append((user, prompt))
+                text = Text(ANSWERS.get(stage, "Answer: Ann"), True, {"Yes": -0.1, "No": -2.0})
+                deliver(place, LlmResponse((text,) * draw.n, 1, 1))
+
+    from querylect.llms.access import Llm
+    from querylect.methods.runner import Runner
+
+    table = Shelf({})
+    table.table = type("All", (), {"get": lambda self, key, default: [doc("d1"), doc("d2", "text {b}")]})()
+    method = worded(name, own_words(name))
+    (ran,) = Runner(Llm(Model()), {"": table}, form="lines").run(method, [QUESTION])
+    assert ran.outcome.failure == ""
+    assert set(seen) == {f"{name}.{stage}" for stage in STAGES[name]}, "also where small models get other prompts"
+    for stage, asked in seen.items():
+        for user, prompt in asked:
+            assert user.startswith("<question>Who tamed {the} red dog?\n<options>A. Ann\nB. Bob\n")
+            assert prompt.version.startswith(f"{stage.partition('.')[2]}-")
+            assert prompt.opening == ""
+    fields = {stage: user for stage, asked in seen.items() for user, _ in asked}
+    if name == "hcqr":
+        assert "<guess>Ann\n<reasoning>so\n<evidence>tamers\n<features>red {guess}" in fields["hcqr.rewriter"]
+    if name == "misknow":
+        assert "<draft>Answer: Ann" in fields["misknow.judge"]
+        assert "<further>More was wanted on: m" in fields["misknow.reader"]
+    if name == "migres":
+        assert "<missing>- m\n<information>- i\n<previous>- Who tamed" in fields["migres.queries"]
+
+
+def test_every_method_that_asks_has_its_stages_listed():
+    asking = {name for name, known in METHODS.items() if "prompts" in known.settings.model_fields}
+    assert asking == set(STAGES)
+
+
+def test_a_repair_continues_the_users_prompt_and_the_versions_follow_the_text(worded):
+    asked = []
+
+    def answer(prompt):
+        asked.append(prompt)
+        return "hm" if len(asked) == 1 else "Sub-query 1: a\nSub-query 2: b\nSub-query 3: c"
+
+    method = worded("multi_query", {"rewriter": "Mine: {question}"})
+    outcome, _ = run(method, answer, QUESTION, wiki=Shelf({"a": [doc("d")]}))
+    assert asked[0] == "Mine: Who tamed {the} red dog?"
+    assert "missing part" in asked[1]
+    assert (outcome.failure, outcome.notes["repaired"]) == ("", True)
+    versions = {tuple(worded("multi_query", {"rewriter": text}).versions) for text in ("{question}", "{question}!")}
+    assert len(versions) == 2
+
+
+def test_a_folder_has_a_file_for_each_stage_and_other_stages_stay(tmp_path):
+    (tmp_path / "rewriter.txt").write_text('{guess}? {question} {{name}} {"json": 1}', encoding="utf-8")
+    seen = []
+
+    def answer(prompt):
+        seen.append(prompt)
+        return ANSWERS["hcqr.formulator" if len(seen) == 1 else "hcqr.rewriter"]
+
+    method = make_method("hcqr", {"prompts": str(tmp_path)}, BM25)
+    run(method, answer, QUESTION, wiki=Shelf({}))
+    assert "Analyze the question with care" in seen[0]
+    assert seen[1] == 'Ann? Who tamed {the} red dog? {name} {"json": 1}'
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "code", "facts"),
+    [
+        ("hcqr", {"rewriter": "{question}"}, "missing-placeholder", ["rewriter", "{guess}"]),
+        ("hcqr", {"formulator": "Answer."}, "missing-placeholder", ["formulator", "{question}"]),
+        ("misknow", {"judge": "{question} {passages}"}, "missing-placeholder", ["judge", "{draft}"]),
+        ("chr", {"hypotheses": "{question} {letter}"}, "unknown-placeholder", ["{letter}", "{{letter}}", "{options}"]),
+        ("chr", {"rewriter": "{question}"}, "unknown-stage", ["'rewriter'", "hypotheses"]),
+        ("chr", {"hypotheses": ["{question}"]}, "invalid-prompt", ["chr"]),
+        ("chr", {}, "invalid-prompt", ["chr"]),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_by_name(worded, name, texts, code, facts):
+    with refused(ConfigError, code, name, *facts):
+        worded(name, texts)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with refused(ConfigError, "unreadable-file", str(tmp_path / "none.yaml")):
+        make_method("chr", {"prompts": str(tmp_path / "none.yaml")}, None)
+
+
+def test_the_example_of_the_page_runs(tmp_path):
+    (text,) = [block.text for block in blocks("methods.md") if "formulator:" in block.text]
+    assert set(parse_yaml(text)) == set(STAGES["hcqr"])
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    seen = []
+
+    def answer(prompt):
+        seen.append(prompt)
+        return ANSWERS["hcqr.formulator" if len(seen) == 1 else "hcqr.rewriter"]
+
+    method = make_method("hcqr", {"prompts": str(tmp_path / "mine.yaml")}, BM25)
+    outcome, _ = run(method, answer, QUESTION, wiki=Shelf({"a": [doc("d")]}))
+    assert outcome.failure == ""
+    assert QUESTION.text in seen[0]
+    assert "Ann" in seen[1]
