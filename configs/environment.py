@@ -28,6 +28,8 @@ class DatasetConfig(Section):
     """finagentbench: rank text chunks, or document types."""
     subset: str | None = None
     """mteb: the subset, such as a language, of a dataset with several."""
+    leave_out: str | None = None
+    """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
     ignore_identical_ids: bool | None = None
     """Exclude the document whose id equals the question's id from its ranking; None follows the dataset's files."""
     relevance_level: Annotated[int, Field(ge=1)] | None = None
@@ -179,8 +181,9 @@ class MemberConfig(Section):
 
     retriever: str
     """As `env.retriever`, except hybrid."""
-    index: str
-    """Index folder of this retriever."""
+    index: str = ""
+    """Index folder of this retriever; if empty, it lies beside the hybrid's under a name from the retriever and its
+    settings. In an evaluation spec, that is the index of an environment with this retriever."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
     engine: Engine = "bm25s"

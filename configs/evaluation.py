@@ -132,6 +132,10 @@ class SpecConfig(Section):
     """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size per dataset, or per part of a dataset, drawn with `seed`; None: all questions."""
+    leaks: Literal["drop", "refuse"] = "drop"
+    """Questions that a system was trained on, by words. drop: leave them out for all systems of the dataset and list
+    them in leaks.jsonl, but a system trained on more than half of them is not evaluated there; refuse: do not evaluate
+    the system there."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]

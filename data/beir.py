@@ -1,25 +1,29 @@
 """Datasets as BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/{train,dev,test}.tsv` (Thakur et al. 2021).
 
-A split holds exactly the questions with a judgement above 0 in its qrel file, in the order of `queries.jsonl`; every
-relevant document of a split is in the corpus. Omissions are counted in `Dataset.notes`.
+Every file may be gzipped. Questions may also be TREC topics (`topics.*` or `queries.tsv`) and judgements TREC qrels.
+A split holds exactly the questions with a judgement above 0 in its qrel file, in the order of the questions file; every
+judged document of a split is in the corpus. Omissions are counted in `Dataset.notes`.
 """
 
 import json
 import os
-import re
 import shutil
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DataError
 from ..storage import parse_json, storage, write_lines
-from .jsonl import ALL_LINES, Span, identifier_of, read_lines, read_records, text_of
+from .benchmark import splits_of, within_corpus
+from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_lines, read_records, text_of
+from .rows import grade_of
+from .trec import read_topics
 from .types import Dataset, Document, Question, Split, relevant
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _HEADER = ("query-id", "corpus-id", "score")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_QREL_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
+_QUESTION_FILES = ("queries.jsonl", "queries.tsv", *(f"topics{suffix}" for suffix in (".tsv", ".txt", ".xml", ".trec")))
 
 
 def load_beir(
@@ -27,30 +31,36 @@ def load_beir(
 ) -> Dataset:
     """Read a BEIR folder. `splits` names those to read ("train", "validation", "test"); None reads all there are.
 
-    With `documents`, the ids of a corpus stored elsewhere (in an index), `corpus.jsonl` is not read and
-    `Dataset.corpus` is empty; every judged document must be among them.
+    A folder with neither questions nor judgements is a corpus: it has no splits. With `documents`, the ids of a corpus
+    stored elsewhere (in an index), `corpus.jsonl` is not read and `Dataset.corpus` is empty.
 
-    The qrel files are tab-separated, with or without a header line. Grades of 0 or less mean "not relevant"; they are
-    kept, but for those of unknown questions and documents. Name, licence, `ignore_identical_ids` and `relevance_level`
-    come from an optional `meta.json`.
+    The qrel files are tab-separated, with or without a header line, or in the form of TREC. Judgements whose document
+    or question does not exist are dropped and counted. Name, licence, `ignore_identical_ids` and `relevance_level` come
+    from an optional `meta.json`.
 
-    Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, and a judgement whose
-    document or question does not exist.
+    Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, a split without
+    relevant documents, and as `splits_of` and `within_corpus`.
     """
     folder = beir_folder(path)
+    if splits is None and not (folder / "qrels").exists() and not _question_files(folder):
+        corpus = _read_documents(corpus_file(folder)) if documents is None else ()
+        name, licence = name_and_licence(folder)
+        return Dataset(name, corpus, {}, (f"{name} is a corpus without questions.",), licence)
     files = _qrel_files(folder / "qrels", splits)
-    corpus = _read_documents(folder / "corpus.jsonl") if documents is None else ()
-    questions = _read_questions(folder / "queries.jsonl")
+    corpus = _read_documents(corpus_file(folder)) if documents is None else ()
+    questions = _read_questions(folder)
     if documents is None:
         documents = {document.id for document in corpus}
     notes: list[str] = []
-    loaded = {name: _read_split(name, file, questions, documents) for name, file in files.items()}
-    unjudged = len(questions.keys() - {question.id for split in loaded.values() for question in split.questions})
-    if unjudged:
-        notes.append(
-            f"{folder.name}: {unjudged} of {len(questions)} questions have no relevant document in {', '.join(loaded)} "
-            "and are skipped."
-        )
+    qrels = {name: _read_qrels(file) for name, file in files.items()}
+    for split, file in files.items():
+        if not any(map(relevant, qrels[split].values())):
+            raise DataError(
+                f"{file} judges no document as relevant (score above 0); the {split} split would be empty.",
+                code="no-relevant-documents",
+            )
+    loaded, dropped = within_corpus(folder.name, splits_of(folder.name, questions, qrels, notes), documents)
+    notes += dropped
     name, licence = name_and_licence(folder)
     ignores = read_meta(folder).get("ignore_identical_ids", False)
     if not isinstance(ignores, bool):
@@ -79,6 +89,34 @@ def beir_folder(path: str | Path) -> Path:
             code="missing-folder",
         )
     return folder
+
+
+def corpus_file(folder: Path) -> Path:
+    """The corpus of a BEIR folder: `corpus.jsonl`, or that gzipped; it need not exist."""
+    return plain_or_gzipped(folder / "corpus.jsonl")
+
+
+def question_records(folder: Path) -> Iterator[tuple[Path, int, dict[str, object]]]:
+    """Yield (file, line number, record with `_id` and `text`) for each question of a BEIR folder.
+
+    Raises DataError for a missing or invalid file, and where the folder has two.
+    """
+    files = _question_files(folder)
+    if len(files) > 1:
+        raise DataError(
+            f"{folder} holds the questions in {files[0].name} and in {files[1].name}. Keep one of them.",
+            code="given-twice",
+        )
+    path = files[0] if files else folder / _QUESTION_FILES[0]
+    if not files or ".jsonl" in path.suffixes:
+        yield from ((path, number, record) for number, record in read_records(path, "the questions, one per line"))
+    else:
+        for number, name, text in read_topics(path):
+            yield path, number, {"_id": name, "text": text}
+
+
+def _question_files(folder: Path) -> list[Path]:
+    return [file for name in _QUESTION_FILES if (file := plain_or_gzipped(folder / name)).is_file()]
 
 
 def name_and_licence(folder: Path) -> tuple[str, str]:
@@ -185,8 +223,9 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
     """Split name → qrel file, for the requested splits."""
     files: dict[str, Path] = {}
     for stem, split in _QREL_FILES.items():
-        file = folder / f"{stem}.tsv"
-        if file.is_file():
+        for file in (plain_or_gzipped(folder / f"{stem}{suffix}") for suffix in _QREL_SUFFIXES):
+            if not file.is_file():
+                continue
             if split in files:
                 raise DataError(
                     f"{folder} holds both {files[split].name} and {file.name} for one split. Keep one of them.",
@@ -196,7 +235,7 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
     if not files:
         raise DataError(
             f"{folder} holds no qrel file; expected train.tsv, dev.tsv or test.tsv with lines "
-            "'query-id<TAB>corpus-id<TAB>score'. Add at least one.",
+            "'query-id<TAB>corpus-id<TAB>score' or TREC's 'query-id 0 corpus-id score'. Add at least one.",
             code="no-judgements",
         )
     if splits is None:
@@ -240,10 +279,10 @@ def _read_documents(path: Path) -> tuple[Document, ...]:
     return tuple(corpus)
 
 
-def _read_questions(path: Path) -> dict[str, Question]:
+def _read_questions(folder: Path) -> dict[str, Question]:
     questions: dict[str, Question] = {}
     lines: dict[str, int] = {}
-    for number, record in read_records(path, "the questions, one per line"):
+    for path, number, record in question_records(folder):
         identifier = identifier_of(record, path, number)
         _refuse_second(identifier, number, lines, path, "question")
         text = text_of(record, "text", path, number, None)
@@ -261,46 +300,39 @@ def _read_questions(path: Path) -> dict[str, Question]:
     return questions
 
 
-def _read_split(name: str, path: Path, questions: Mapping[str, Question], documents: Container[str]) -> Split:
+def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """question id → document id → grade, of a file in the form of BEIR or of TREC."""
     qrels: dict[str, dict[str, int]] = {}
-    unknown_documents: list[str] = []
-    unknown_questions: list[str] = []
-    for number, (question, document, grade) in _read_qrels(path):
-        if question not in questions:
-            unknown_questions += [question] if grade > 0 else []
-        elif document not in documents:
-            unknown_documents += [document] if grade > 0 else []
-        elif qrels.setdefault(question, {}).setdefault(document, grade) != grade:
+    for number, (question, document, score) in _judgements(path):
+        grade = grade_of(score, path, number)
+        if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
             raise DataError(
                 f"{path}, line {number}: question {question!r} and document {document!r} are judged {grade} here and "
                 f"{qrels[question][document]} before. Keep one of the two lines.",
                 code="conflicting-grades",
             )
-    _refuse_unknown(unknown_documents, path, "document", "corpus.jsonl")
-    _refuse_unknown(unknown_questions, path, "question", "queries.jsonl")
-    qrels = {question: judged for question, judged in qrels.items() if relevant(judged)}
-    if not qrels:
-        raise DataError(
-            f"{path} judges no document as relevant (score above 0); the {name} split would be empty.",
-            code="no-relevant-documents",
-        )
-    return Split(tuple(question for identifier, question in questions.items() if identifier in qrels), qrels)
+    return qrels
 
 
-def _read_qrels(path: Path) -> Iterable[tuple[int, tuple[str, str, int]]]:
+def _judgements(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
+    """(line number, (question, document, grade)): three fields with tabs, or TREC's four with any white space."""
     first = True
     for number, line in read_lines(path, "judgements, one per line"):
         fields = line.split("\t")
         header, first = first and tuple(field.strip().lower() for field in fields) == _HEADER, False
         if header:
             continue
-        if len(fields) != 3 or not _INTEGER.fullmatch(fields[2].strip()):
+        trec = line.split()
+        if len(fields) == 3:
+            yield number, (fields[0], fields[1], fields[2])
+        elif len(trec) == 4:
+            yield number, (trec[0], trec[2], trec[3])
+        else:
             raise DataError(
-                f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' with a whole number as "
-                "score (the header may only be the first line). Correct the line.",
+                f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be "
+                "the first line), or TREC's 'query-id 0 corpus-id score'. Correct the line.",
                 code="invalid-line",
             )
-        yield number, (fields[0], fields[1], int(fields[2]))
 
 
 def read_meta(folder: Path) -> dict[str, object]:
@@ -326,13 +358,4 @@ def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Pa
             f"{path}, line {number}: {kind} id {identifier!r} is on line {first} already; ids must be unique. "
             "Rename or remove one of the two.",
             code="duplicate-id",
-        )
-
-
-def _refuse_unknown(identifiers: Sequence[str], path: Path, kind: str, source: str) -> None:
-    if identifiers:
-        raise DataError(
-            f"{path}: {kind} {identifiers[0]!r} is judged but is not in {source} "
-            f"({len(identifiers)} such judgements). Add it to {source} or remove its judgements.",
-            code=f"unknown-{kind}",
         )

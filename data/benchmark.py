@@ -1,8 +1,8 @@
 """A published benchmark before it becomes a dataset in memory or a BEIR folder.
 
 Readers load all judged questions at once, but stream the documents, as often as needed, so that a corpus larger than
-memory can be written or embedded in blocks. In every form, ids are unique, every judged document is in the corpus, and
-no training question has the id or the words of a test question.
+memory can be written or embedded in blocks. In every form, ids are unique, judgements of documents that the corpus
+lacks are dropped and counted, and no training question has the id or the words of a test question.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -27,17 +27,15 @@ class Benchmark:
     ignore_identical_ids: bool = False
     relevance_level: int = 1
     """The least grade that binary metrics count as relevant."""
-    may_lack_documents: bool = False
-    """Whether judgements of documents missing from the corpus are dropped and counted instead of refused."""
 
 
 def load_benchmark(benchmark: Benchmark) -> Dataset:
     """The benchmark with its whole corpus in memory.
 
-    Raises DataError for an empty corpus, a duplicate id, and a judged document that is not in the corpus.
+    Raises DataError for an empty corpus, for a duplicate id, and as `within_corpus`.
     """
     corpus = tuple(unique(benchmark))
-    splits, notes = judged_within(benchmark, {document.id for document in corpus})
+    splits, notes = within_corpus(benchmark.name, benchmark.splits, {document.id for document in corpus})
     return Dataset(
         name=benchmark.name,
         corpus=corpus,
@@ -65,44 +63,43 @@ def unique(benchmark: Benchmark) -> Iterator[Document]:
         raise DataError(f"{benchmark.name}: the corpus holds no document. Fetch its files again.", code="no-documents")
 
 
-def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict[str, Split], list[str]]:
-    """The splits without judgements of documents missing from the corpus, and notes on what was dropped.
+def within_corpus(
+    name: str, splits: Mapping[str, Split], documents: Container[str]
+) -> tuple[dict[str, Split], list[str]]:
+    """The splits without judgements of documents that are not in the corpus, and notes on what was dropped.
 
-    Raises DataError unless `may_lack_documents`, and if a split has no question left. A missing document with a grade
-    of 0 or less is dropped without a word: no metric of a ranking of this corpus can depend on it.
+    Raises DataError where more than half of the relevant documents of a split are missing, because corpus and
+    judgements then do not belong together.
     """
-    splits: dict[str, Split] = {}
+    kept: dict[str, Split] = {}
     notes: list[str] = []
-    for name, split in benchmark.splits.items():
-        present = {
-            question: {document: grade for document, grade in judged.items() if document in documents}
-            for question, judged in split.qrels.items()
-        }
-        missing = [
-            (question, document)
-            for question, judged in split.qrels.items()
-            for document in relevant(judged)
-            if document not in present[question]
-        ]
+    for split_name, split in splits.items():
+        judged = {(question, document) for question, grades in split.qrels.items() for document in grades}
+        missing = {pair for pair in judged if pair[1] not in documents}
         if not missing:
-            splits[name] = Split(split.questions, present)
+            kept[split_name] = split
             continue
-        message = (
-            f"{benchmark.name}, {name}: {len(missing)} judged documents, {missing[0][1]!r} among them, are not in "
-        )
-        if not benchmark.may_lack_documents:
+        lost = [(question, document) for question, document in sorted(missing) if split.qrels[question][document] > 0]
+        total = sum(len(relevant(grades)) for grades in split.qrels.values())
+        if 2 * len(lost) > total:
             raise DataError(
-                f"{message}the corpus: the files do not belong together. Fetch them again.", code="unknown-document"
+                f"{name}, {split_name}: {len(lost)} of {total} relevant documents, {lost[0][1]!r} among them, are not "
+                "in the corpus; expected at least half. Corpus and judgements do not belong together: fetch or copy "
+                "them again, or take those judgements out.",
+                code="unknown-document",
             )
-        qrels = {question: judged for question, judged in present.items() if relevant(judged)}
-        if not qrels:
-            raise DataError(f"{message}the corpus, so that no question is left. Fetch it again.", code="no-questions")
-        splits[name] = Split([question for question in split.questions if question.id in qrels], qrels)
+        qrels = {
+            question: {document: grade for document, grade in grades.items() if (question, document) not in missing}
+            for question, grades in split.qrels.items()
+        }
+        questions = tuple(question for question in split.questions if relevant(qrels[question.id]))
+        kept[split_name] = Split(questions, {question.id: qrels[question.id] for question in questions})
         notes.append(
-            f"{message}the corpus and are dropped, with {len(split.questions) - len(qrels)} questions that had no "
-            "other."
+            f"{name}, {split_name}: {len(missing)} of {len(judged)} judgements are dropped, {len(lost)} of them of "
+            f"relevant documents: their documents are not in the corpus. {len(split.questions) - len(questions)} "
+            "questions had no other relevant document and are left out."
         )
-    return splits, notes
+    return kept, notes
 
 
 def splits_of(
@@ -110,20 +107,40 @@ def splits_of(
 ) -> dict[str, Split]:
     """Splits of the questions (id → Question) that have a relevant document, in the order of `questions`.
 
-    `qrels`: split → question id → document id → grade. Notes on what is left out are appended
-    to `notes`. Raises DataError if no split has a question.
+    `qrels`: split → question id → document id → grade; grades of 0 or less are kept. Notes on what is left out are
+    appended to `notes`. Raises DataError if no split has a question, or if more than half of the judged questions of a
+    split do not exist.
     """
     splits: dict[str, Split] = {}
     for split in ("train", "validation", "test"):
-        judged = {question: grades for question, grades in qrels.get(split, {}).items() if relevant(grades)}
-        skipped = len(qrels.get(split, {})) - len(judged)
-        if skipped:
-            notes.append(f"{name}, {split}: {skipped} questions have no relevant document and are skipped.")
-        if judged:
-            splits[split] = Split(tuple(question for key, question in questions.items() if key in judged), judged)
+        judged = qrels.get(split, {})
+        unknown = [question for question in judged if question not in questions]
+        if 2 * len(unknown) > len(judged):
+            raise DataError(
+                f"{name}, {split}: {len(unknown)} of {len(judged)} judged questions, {unknown[0]!r} among them, do not "
+                "exist; expected at least half. Questions and judgements do not belong together: fetch or copy them "
+                "again, or take those judgements out.",
+                code="unknown-question",
+            )
+        if unknown:
+            notes.append(
+                f"{name}, {split}: the judgements of {len(unknown)} of {len(judged)} questions are dropped, "
+                f"{unknown[0]!r} among them: these questions do not exist."
+            )
+        with_relevant = {question: grades for question, grades in judged.items() if relevant(grades)}
+        asked = tuple(question for identifier, question in questions.items() if identifier in with_relevant)
+        if asked:
+            splits[split] = Split(asked, {question.id: with_relevant[question.id] for question in asked})
     if not splits:
         raise DataError(
-            f"{name}: no question has a relevant document; expected at least one. Fetch its files again.",
+            f"{name}: no question has a relevant document (grade above 0); expected at least one. Look at the "
+            "judgements, or fetch the files again.",
             code="no-relevant-documents",
+        )
+    skipped = len(questions.keys() - {question.id for split in splits.values() for question in split.questions})
+    if skipped:
+        notes.append(
+            f"{name}: {skipped} of {len(questions)} questions have no relevant document in {', '.join(splits)} and are "
+            "skipped."
         )
     return splits

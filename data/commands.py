@@ -45,30 +45,8 @@ def get(
     with progress_bar(f"fetching {name}") as progress:
         folder = fetch(benchmark, to or _folder(name), copy, revision, progress=progress)
     typer.echo(f"{folder}\nlicence: {benchmark.licence or 'see its README.md'}")
-    typer.echo(
-        f"next: querylect data prepare {name} --to FOLDER, "
-        f"or env.dataset.kind={benchmark.kind} env.dataset.path={folder}"
-    )
-
-
-@app.command("check")
-def check(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A BEIR folder, or one that `data get` wrote.")],
-    parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="How to read a folder that does not say so.")] = None,
-    task: Annotated[str, typer.Option("--task", help="finagentbench: chunks or documents.")] = "chunks",
-    subset: Annotated[str | None, typer.Option("--subset", help="mteb: a language or other subset.")] = None,
-    verbose: Verbose = False,
-) -> None:
-    """Say what a dataset holds, whether its files are whole, and which questions stand in two splits."""
-    set_up_logging(verbose)
-    from .check import check as check_dataset
-    from .fetched import source_of
-
-    kind = kind or source_of(path.expanduser()).kind or None
-    settings = {"kind": kind, "path": str(path), "parts": split_commas(parts), "task": task, "subset": subset}
-    for line in check_dataset(path, dataset_settings(settings) if kind and kind != "beir" else None):
-        typer.echo(line)
+    as_it_is = f", or env.dataset.kind={benchmark.kind} env.dataset.path={folder}" if benchmark.layout is None else ""
+    typer.echo(f"next: querylect data prepare {name} --to FOLDER{as_it_is}")
 
 
 @app.command("merge")
@@ -135,13 +113,19 @@ def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetC
     from .fetched import source_of
     from .known import known
 
-    folder = copy or _folder(name)
-    if not folder.expanduser().is_dir():
-        raise DataError(f"{folder} does not exist. Fetch it: querylect data get {name}; or give a copy with --from.")
+    folder = fetched_folder(name, copy)
     entry = known().get(name)
     kind = entry.kind if entry else source_of(folder.expanduser()).kind or "mteb"
     ignores = {"ignore_identical_ids": True} if entry and entry.ignore_identical_ids else {}
     return dataset_settings({"kind": kind, "path": str(folder), **options, **ignores})
+
+
+def fetched_folder(name: str, copy: Path | None) -> Path:
+    """The folder of a benchmark that was fetched, or `copy`. Raises DataError if there is none."""
+    folder = copy or _folder(name)
+    if not folder.expanduser().is_dir():
+        raise DataError(f"{folder} does not exist. Fetch it: querylect data get {name}; or give a copy with --from.")
+    return folder
 
 
 def dataset_settings(values: Mapping[str, object]) -> DatasetConfig:

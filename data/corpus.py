@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
-from .beir import beir_folder, load_beir, name_and_licence, no_document, read_corpus
+from .beir import beir_folder, corpus_file, load_beir, name_and_licence, no_document, read_corpus
 from .jsonl import Span, spans
 from .load import as_configured, corpus_hash, held_out, read_dataset
 from .types import Dataset, Document
@@ -35,14 +35,14 @@ class Origin:
 
 
 class BeirCorpus:
-    """The `corpus.jsonl` of a BEIR folder."""
+    """The `corpus.jsonl` of a BEIR folder, plain or gzipped."""
 
     def __init__(self, config: DatasetConfig) -> None:
         """Raises DataError if there is no such folder."""
         assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         self._config = config
         self._folder = beir_folder(config.path)
-        self._file = self._folder / "corpus.jsonl"
+        self._file = corpus_file(self._folder)
         self.name, self.licence = name_and_licence(self._folder)
 
     def blocks(self, size: int) -> tuple[list[Span], int]:
@@ -81,7 +81,7 @@ class BeirCorpus:
         return f"{self._file.name} has other content"
 
     def questions(self, documents: Container[str]) -> Dataset:
-        """The dataset without its corpus; every judged document must be among `documents`."""
+        """The dataset without its corpus, whose ids are `documents`."""
         return held_out(as_configured(load_beir(self._folder, documents=documents), self._config))
 
 

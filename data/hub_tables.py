@@ -33,14 +33,14 @@ def open_tables(path: str | Path, subset: str | None = None) -> Benchmark:
 
     `subset` chooses among several in a dataset, such as languages. Name, licence and `ignore_identical_ids` come from
     `source.json` if there is one. Raises DataError for a missing table or subset, a broken row, an invalid grade, and
-    judgements of questions that are missing.
+    as `splits_of`.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected one with corpus, queries and qrels. {FETCH}")
     tables = _tables(folder, subset)
     questions = _questions(tables.questions)
-    qrels = {split: _qrels(files, questions) for split, files in tables.qrels.items()}
+    qrels = {split: _qrels(files) for split, files in tables.qrels.items()}
     from .fetched import source_of
 
     source = source_of(folder)
@@ -168,9 +168,8 @@ def _refuse_gaps(paths: list[Path]) -> None:
 def _documents(files: list[Path]) -> Iterator[Document]:
     for path in files:
         for number, row in read_rows(path, ("text",), "a table of documents with _id, title and text"):
-            title = row.get("title")
-            text = string_of(row, "text", path, number)
-            yield Document(_id(row, path, number), title if isinstance(title, str) else "", text)
+            title = "" if row.get("title") is None else string_of(row, "title", path, number)
+            yield Document(_id(row, path, number), title, string_of(row, "text", path, number))
 
 
 def _questions(files: list[Path]) -> dict[str, Question]:
@@ -189,18 +188,12 @@ def _questions(files: list[Path]) -> dict[str, Question]:
     return questions
 
 
-def _qrels(files: list[Path], questions: Mapping[str, Question]) -> dict[str, dict[str, int]]:
+def _qrels(files: list[Path]) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for path in files:
         for number, row in read_rows(path, _GRADES, "judgements with query-id, corpus-id and score"):
             question, document = id_of(row, "query-id", path, number), id_of(row, "corpus-id", path, number)
             grade = grade_of(row["score"], path, number)
-            if question not in questions:
-                raise DataError(
-                    f"{path}, row {number}: question {question!r} is judged and is not in queries: the files do not "
-                    f"belong together. {FETCH}",
-                    code="unknown-question",
-                )
             if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
                 raise DataError(
                     f"{path}, row {number}: question {question!r} and document {document!r} are judged {grade} here "

@@ -28,7 +28,7 @@ _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "v
 
 
 def open_ir_datasets(identifier: str) -> Benchmark:
-    """Read the questions and judgements of an id; documents are read on demand. Judgements of unknown ids are dropped.
+    """Read the questions and judgements of an id; documents are read on demand.
 
     Raises DataError if the library is not installed, for an unknown id, and for an id without documents, questions or
     judgements; DownloadError if its files cannot be fetched.
@@ -45,10 +45,9 @@ def open_ir_datasets(identifier: str) -> Benchmark:
             questions.setdefault(str(query.query_id), Question(str(query.query_id), text))
         judged = qrels.setdefault(split, {})
         for number, qrel in enumerate(_iterate(name, dataset.qrels_iter), start=1):
-            if str(qrel.query_id) in questions:
-                grades = judged.setdefault(str(qrel.query_id), {})
-                grade = grade_of(qrel.relevance, Path(name), number)
-                grades[str(qrel.doc_id)] = max(grade, grades.get(str(qrel.doc_id), grade))
+            grades = judged.setdefault(str(qrel.query_id), {})
+            grade = grade_of(qrel.relevance, Path(name), number)
+            grades[str(qrel.doc_id)] = max(grade, grades.get(str(qrel.doc_id), grade))
     first = next(iter(splits.values()))
     notes: list[str] = []
     base, _, last = identifier.rpartition("/")
@@ -61,7 +60,6 @@ def open_ir_datasets(identifier: str) -> Benchmark:
         licence=f"See https://ir-datasets.com/{identifier.partition('/')[0]}.html",
         ignore_identical_ids=identifier.startswith("beir/"),
         relevance_level=2 if _LEVEL_TWO.match(identifier) else 1,
-        may_lack_documents=True,
     )
 
 

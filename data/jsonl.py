@@ -1,6 +1,7 @@
 """Reads JSON-lines files, whole or in byte spans; errors name the file and the line."""
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,11 +33,12 @@ ALL_LINES = Span()
 def spans(path: Path, size: int, expected: str) -> tuple[list[Span], int]:
     """Spans of at most `size` bytes that cover the file, and its number of lines, blank ones included.
 
-    Reads the file once without parsing it. Raises DataError as `read_lines` does.
+    Reads the file once without parsing it. The bytes of a gzipped file are those of its content; each span of one is
+    reached by decompressing all before it. Raises DataError as `read_lines` does.
     """
     breaks, last = [0], b"\n"
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             ends_with_break = [True]
             while True:
                 newlines, remaining = 0, size
@@ -47,6 +49,10 @@ def spans(path: Path, size: int, expected: str) -> tuple[list[Span], int]:
                 breaks.append(breaks[-1] + newlines)
                 ends_with_break.append(last == b"\n")
             length = file.tell()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"{path} is not readable ({error}); expected {expected}. Compress or copy it again.", code="unreadable-file"
+        ) from error
     except OSError as error:
         raise _unreadable(path, expected, error) from error
     edges = [*range(0, length, size), length] if length else [0, 0]
@@ -65,7 +71,7 @@ def read_lines(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[tu
     """
     number = span.line
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with _opened(path) as file:
             if span.start:
                 file.seek(span.start - 1)
                 file.readline()
@@ -86,6 +92,16 @@ def read_lines(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[tu
         ) from error
     except OSError as error:
         raise _unreadable(path, expected, error) from error
+
+
+def plain_or_gzipped(path: Path) -> Path:
+    """The file, or `path.gz` where only that exists. Raises DataError where both exist."""
+    gzipped = path.with_name(f"{path.name}.gz")
+    if not gzipped.is_file():
+        return path
+    if path.is_file():
+        raise DataError(f"{path} and {gzipped.name} both exist. Remove one of them.", code="given-twice")
+    return gzipped
 
 
 def read_records(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -125,8 +141,9 @@ def identifier_of(record: Mapping[str, object], path: Path, number: int) -> str:
 
 
 def text_of(record: Mapping[str, object], key: str, path: Path, number: int, default: str | None) -> str:
-    """A text field of a record; `default` if it is missing. Raises DataError if the value is no text."""
-    value = record.get(key, default)
+    """A text field of a record; `default` if it is missing or null. Raises DataError if the value is no text."""
+    value = record.get(key)
+    value = default if value is None else value
     if not isinstance(value, str):
         raise DataError(
             f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or correct it.", code="invalid-field"
@@ -143,6 +160,10 @@ def _unicode(text: str, key: str, path: Path, number: int) -> str:
             f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Correct the text.", code="invalid-unicode"
         ) from error
     return text
+
+
+def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    return gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _unreadable(path: Path, expected: str, error: OSError) -> DataError:

@@ -28,8 +28,7 @@ from .beir import (
 )
 from .jsonl import identifier_of, read_records, text_of
 from .leakage import fingerprint
-from .merge import AllDocuments
-from .types import Document, Question, Split
+from .types import AllDocuments, Document, Question, Split
 
 CHUNK_WORDS = 300
 """The paper's chunks of Wikipedia have fewer words; its chunks of the Chinese encyclopedia have 400 tokens."""

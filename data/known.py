@@ -1,7 +1,8 @@
 """Catalogue of `querylect data get`: where a benchmark is published, in which form, under which licence.
 
-`ragbench`, `finagentbench` and `beir/NAME` are in known.yaml. `mteb/NAME` is looked up in the library mteb, an
-optional extra; `hub:OWNER/NAME` is any dataset on the Hub with tables of documents, questions and judgements.
+`ragbench`, `finagentbench`, `beir/NAME`, and the question sets and corpora of the papers are in known.yaml. `mteb/NAME`
+is looked up in the library mteb, an optional extra; `hub:OWNER/NAME` is any dataset on the Hub with tables of
+documents, questions and judgements.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,12 +32,33 @@ class HubFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a question set or corpus has what `convert` needs: names of columns."""
+
+    splits: Mapping[str, str]
+    """Split → pattern of its files; `corpus` for a corpus."""
+    question: tuple[str, ...] = ()
+    """The first of these that holds a text is the question."""
+    answer: str = ""
+    options: str = ""
+    id: str = ""
+    """Empty: rows are numbered."""
+    title: str = ""
+    text: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read."""
+        return tuple(filter(None, (*self.question, self.answer, self.options, self.id, self.title, self.text)))
+
+
+@dataclass(frozen=True, slots=True)
 class KnownBenchmark:
     """Catalogue entry of one benchmark."""
 
     name: str
     kind: str
-    """`dataset.kind` of the published form."""
+    """`dataset.kind` of the published form; one of `convert.CONVERTED` where it has to be converted first."""
     about: str
     licence: str
     repositories: tuple[HubFiles, ...] = ()
@@ -49,6 +71,8 @@ class KnownBenchmark:
     """Published numbers of documents, and of questions and judgements above 0 in `split`; may be empty."""
     split: str = "test"
     """The split that published results are for."""
+    layout: Layout | None = None
+    """For kinds that have to be converted."""
 
 
 @cache
@@ -87,7 +111,12 @@ def listed() -> Iterator[tuple[str, str, str]]:
 def _from_entry(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
     repositories = tuple(HubFiles(item["repo"], tuple(item["files"])) for item in entry.get("repositories", ()))
     files = tuple(entry.get("files") or (pattern for repository in repositories for pattern in repository.files))
-    return KnownBenchmark(**{**entry, "name": name, "repositories": repositories, "files": files})
+    layout = entry.get("layout")
+    if layout is not None:
+        question = layout.get("question", ())
+        layout = Layout(**{**layout, "question": (question,) if isinstance(question, str) else tuple(question)})
+    fields = {"name": name, "repositories": repositories, "files": files, "layout": layout}
+    return KnownBenchmark(**{**entry, **fields})
 
 
 def _beir(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:

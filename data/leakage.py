@@ -1,43 +1,163 @@
-"""Finds questions that occur in two splits, so that no test question is trained on; near-duplicate texts by MinHash.
+"""Finds questions that occur in two splits, so that no test question is trained on.
 
-Three criteria, from strict to loose: the same id, the same words, nearly the same letters (`near_overlap`). The first
-two are certain, and such questions are removed from the earlier split; the third is only reported, for a reader to
-judge.
+Four criteria, from strict to loose: the same id, the same words, nearly the same letters or words (`near_texts.py`),
+and on request near vectors of an encoder. The first two are certain, and such questions are removed from the earlier
+split; the others are reported, for a reader to judge. Words are compared without case, punctuation, accents and
+invisible characters, in one form of compatible characters (NFKC), and letters of other scripts that look like Latin
+ones as these.
 """
 
 import hashlib
+import json
 import re
-import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from .types import Dataset, Document, Question, Split
+from ..errors import DataError
+from ..storage import write_lines
+from .folding import folded
+from .jsonl import read_records
+from .near_texts import near_duplicates
+from .types import Dataset, Document, Question, Split, relevant
 
 _ORDER = ("train", "validation", "test")
 _WORD = re.compile(r"\w+")
+_BLOCK = 4096
+
+Criterion = Literal["id", "words", "letters", "embedding"]
+Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+"""Vectors of texts, of shape (texts, dimension); they need not have length 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A question that is, or nearly is, a question of another split."""
+
+    criterion: Criterion
+    similarity: float
+    """1 for the same id or words; else as `near_texts.similarity`, or the cosine."""
+    split: str
+    question: Question
+    """The question to leave out."""
+    other_split: str
+    other: Question
+
+    def record(self) -> dict[str, object]:
+        """The leak as a line of a file; `split` and `_id` name the question to leave out."""
+        return {
+            "split": self.split,
+            "_id": self.question.id,
+            "text": self.question.text,
+            "criterion": self.criterion,
+            "similarity": round(self.similarity, 4),
+            "of": {"split": self.other_split, "_id": self.other.id, "text": self.other.text},
+        }
+
+
+def exact_leaks(splits: Mapping[str, Split]) -> list[Leak]:
+    """The questions of each split whose id or words a later split has."""
+    return [
+        leak
+        for first, second in _pairs(splits)
+        for leak in _same(first, splits[first].questions, second, splits[second].questions)
+    ]
+
+
+def trained_on(split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[Leak]:
+    """The questions of `split` whose id or words a training question has."""
+    return _same(split, questions, "train", train)
+
+
+def near_leaks(splits: Mapping[str, Split]) -> list[Leak]:
+    """The pairs of questions of two splits that are nearly the same, without those of `exact_leaks`."""
+    return [
+        Leak("letters", value, first, question, second, other)
+        for first, second in _pairs(splits)
+        for question, other, value in near_questions(splits[first].questions, splits[second].questions)
+    ]
+
+
+def vector_leaks(splits: Mapping[str, Split], embed: Embed, threshold: float, known: Iterable[Leak] = ()) -> list[Leak]:
+    """For each question, the nearest of every later split if their cosine is `threshold` or more.
+
+    Questions of the leaks in `known` are left out. Every question is embedded once, and compared with all of the later
+    splits.
+    """
+    reported = {(leak.split, leak.question.id) for leak in known}
+    vectors = {name: _unit(embed([question.text for question in splits[name].questions])) for name in splits}
+    leaks: list[Leak] = []
+    for first, second in _pairs(splits):
+        for start in range(0, len(splits[first].questions), _BLOCK):
+            cosines = vectors[first][start : start + _BLOCK] @ vectors[second].T
+            for row, column in enumerate(cosines.argmax(axis=1)):
+                question, value = splits[first].questions[start + row], float(cosines[row, column])
+                if value >= threshold and (first, question.id) not in reported:
+                    other = splits[second].questions[int(column)]
+                    leaks.append(Leak("embedding", value, first, question, second, other))
+    return leaks
+
+
+def near_questions(left: Sequence[Question], right: Sequence[Question]) -> list[tuple[Question, Question, float]]:
+    """(left, right, similarity) of the pairs that are nearly, but not exactly, the same."""
+    ids, texts = {question.id for question in right}, {words(question.text) for question in right}
+    remaining = [question for question in left if question.id not in ids and words(question.text) not in texts]
+    near = near_duplicates([words(q.text) for q in remaining], [words(q.text) for q in right])
+    return [(remaining[pair.left], right[pair.right], pair.similarity) for pair in near]
 
 
 def overlap(dataset: Dataset) -> list[str]:
-    """One sentence for each pair of splits that share a question id or a question text.
+    """One sentence for each pair of splits that share a question id or a question text (`exact_leaks`)."""
+    return [
+        f"{dataset.name}: {_distinct(leaks, 'id')} question ids and {_distinct(leaks, 'words')} question texts stand "
+        f"in both {first} and {second} (for instance {_example(leaks)!r}): figures for {second} are not held out."
+        for (first, second), leaks in _by_pair(exact_leaks(dataset.splits))
+    ]
 
-    Texts are compared by their words, without case and punctuation.
-    """
-    messages = []
-    for first, second in combinations([name for name in _ORDER if name in dataset.splits], 2):
-        pair = dataset.splits[first].questions, dataset.splits[second].questions
-        ids = set.intersection(*({question.id for question in questions} for questions in pair))
-        texts = set.intersection(*({words(question.text) for question in questions} for questions in pair))
-        if ids or texts:
-            messages.append(
-                f"{dataset.name}: {len(ids)} question ids and {len(texts)} question texts stand in both {first} and "
-                f"{second} (for instance {min(ids or texts)!r}): figures for {second} are not held out."
-            )
-    return messages
+
+def near_overlap(dataset: Dataset, leaks: Iterable[Leak] | None = None) -> list[str]:
+    """One sentence for each pair of splits with near-duplicate questions (`leaks`; None: those of `near_leaks`)."""
+    return [
+        f"{dataset.name}: {len({leak.other.id for leak in found})} of {len(dataset.splits[second].questions)} "
+        f"questions of {second} are nearly the same as one of {first} (for instance {found[0].other.text!r} and "
+        f"{found[0].question.text!r}): look at them before you call {second} held out."
+        for (first, second), found in _by_pair(near_leaks(dataset.splits) if leaks is None else leaks)
+    ]
+
+
+def vector_overlap(dataset: Dataset, leaks: Iterable[Leak]) -> list[str]:
+    """One sentence for each pair of splits with `vector_leaks`."""
+    return [
+        f"{dataset.name}: {len(found)} questions of {first} have the meaning of one of {second} to the encoder (for "
+        f"instance {found[0].question.text!r} and {found[0].other.text!r}, cosine {found[0].similarity:.3f})."
+        for (first, second), found in _by_pair(leaks)
+    ]
+
+
+def shared_documents(dataset: Dataset) -> list[str]:
+    """One sentence for each pair of splits: how many relevant documents of the later one the earlier one has too."""
+    documents = {
+        name: {document for grades in split.qrels.values() for document in relevant(grades)}
+        for name, split in dataset.splits.items()
+    }
+    return [
+        f"{dataset.name}: {len(documents[first] & documents[second])} of {len(documents[second])} relevant documents "
+        f"of {second} are relevant to a question of {first} too."
+        for first, second in _pairs(dataset.splits)
+    ]
+
+
+def describe_left_out(leaks: Sequence[Leak], questions: int, file: str) -> str:
+    """A sentence on questions of a split that are left out because they were trained on."""
+    return (
+        f"{len({leak.question.id for leak in leaks})} of {questions} {leaks[0].split} questions are left out, because "
+        f"they are training questions by id or words; {file} lists them (for instance {leaks[0].question.text!r})."
+    )
 
 
 def overlap_with_train(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[str]:
@@ -52,59 +172,60 @@ def near_overlap_with_train(
     return near_overlap(Dataset(name, (), {"train": Split(train, {}), split: Split(questions, {})}))
 
 
-def near_overlap(dataset: Dataset) -> list[str]:
-    """One sentence for each pair of splits with near-duplicate questions, without those that `overlap` finds."""
-    messages = []
-    for first, second in combinations([name for name in _ORDER if name in dataset.splits], 2):
-        pairs = near_questions(dataset.splits[first].questions, dataset.splits[second].questions)
-        if pairs:
-            left, right = pairs[0]
-            messages.append(
-                f"{dataset.name}: {len(pairs)} of {len(dataset.splits[second].questions)} questions of {second} are "
-                f"nearly the same as one of {first} (for instance {right.text!r} and {left.text!r}; similarity of "
-                f"letters {THRESHOLD} or more): look at them before you call {second} held out."
-            )
-    return messages
-
-
-def near_questions(left: Sequence[Question], right: Sequence[Question]) -> list[tuple[Question, Question]]:
-    """(left, right) for each question of `right` that nearly, but not exactly, repeats one of `left`."""
-    texts, ids = {words(question.text) for question in left}, {question.id for question in left}
-    remaining = [question for question in right if question.id not in ids and words(question.text) not in texts]
-    near = near_duplicates([question.text for question in left], [question.text for question in remaining])
-    return [(left[pair.left], remaining[pair.right]) for pair in near]
-
-
 def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) -> tuple[dict[str, Split], list[str]]:
     """The splits without training questions that are in validation or test, and validation questions that are in test.
 
     The test split is unchanged. Questions are equal by id or by words; with `near` also by nearly the same letters.
     Notes say how many were removed. A split without remaining questions is dropped.
     """
-    cleaned: dict[str, Split] = {}
-    notes: list[str] = []
-    later: list[Question] = []
-    for split in reversed([split for split in _ORDER if split in splits]):
-        questions = list(splits[split].questions)
-        ids, texts = {question.id for question in later}, {words(question.text) for question in later}
-        near_ids = {question.id for _, question in near_questions(later, questions)} if near and later else set()
-        remaining = [q for q in questions if q.id not in ids and words(q.text) not in texts and q.id not in near_ids]
-        if len(remaining) < len(questions):
-            notes.append(
-                f"{name}: {len(questions) - len(remaining)} of {len(questions)} questions of {split} are taken out: "
-                f"they stand in a later split{', or nearly so' if near else ''}."
+    leaks = [*exact_leaks(splits), *(near_leaks(splits) if near else ())]
+    cleaned = without(splits, ((leak.split, leak.question.id) for leak in leaks))
+    notes = [
+        f"{name}: {removed} of {len(splits[split].questions)} questions of {split} are taken out: they stand in a "
+        f"later split{', or nearly so' if near else ''}."
+        for split in reversed(_ORDER)
+        if split in splits and (removed := len(splits[split].questions) - _size(cleaned, split))
+    ]
+    return cleaned, notes
+
+
+def without(splits: Mapping[str, Split], left_out: Iterable[tuple[str, str]]) -> dict[str, Split]:
+    """The splits without these questions, given as (split, id). A split without remaining questions is dropped."""
+    ids = set(left_out)
+    kept = {
+        name: tuple(question for question in split.questions if (name, question.id) not in ids)
+        for name, split in splits.items()
+    }
+    return {
+        name: Split(kept[name], {question.id: splits[name].qrels[question.id] for question in kept[name]})
+        for name in _ORDER
+        if kept.get(name)
+    }
+
+
+def write_leaks(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+    """Write records of leaks as JSON lines, one each. Raises OSError."""
+    write_lines(path, (json.dumps(record, ensure_ascii=False) for record in records))
+
+
+def read_left_out(path: Path) -> set[tuple[str, str]]:
+    """(split, id) of each line of a file of leaks. Raises DataError for a missing file and a line without them."""
+    left_out: set[tuple[str, str]] = set()
+    for number, record in read_records(path, "questions to leave out, one per line"):
+        split, identifier = record.get("split"), record.get("_id")
+        if split not in _ORDER or not isinstance(identifier, str):
+            raise DataError(
+                f"{path}, line {number}: 'split' is {split!r} and '_id' is {identifier!r}; expected one of "
+                f"{', '.join(_ORDER)} and the id of a question, as `querylect data check --leaks` writes them.",
+                code="invalid-field",
             )
-        if remaining:
-            cleaned[split] = Split(
-                tuple(remaining), {question.id: splits[split].qrels[question.id] for question in remaining}
-            )
-        later += questions
-    return {split: cleaned[split] for split in _ORDER if split in cleaned}, notes
+        left_out.add((split, identifier))
+    return left_out
 
 
 def words(text: str) -> str:
-    """The words of a text, case-folded and without punctuation."""
-    return " ".join(_WORD.findall(text.casefold()))
+    """The words of a text, case-folded and without punctuation, accents and look-alikes of Latin letters."""
+    return " ".join(_WORD.findall(folded(text)))
 
 
 def fingerprint(document: Document) -> bytes:
@@ -120,61 +241,42 @@ def unique(documents: Iterable[Document]) -> tuple[Document, ...]:
     return tuple(by_fingerprint.values())
 
 
-THRESHOLD = 0.8
-_PIECE = 5
-_BANDS, _ROWS = 16, 4
-
-Pieces = npt.NDArray[np.uint32]
-
-
-class Near(NamedTuple):
-    """A text of `right` and the most similar text of `left`, by index."""
-
-    left: int
-    right: int
-    similarity: float
-    """Jaccard similarity of their pieces, in [0, 1]."""
+def _same(split: str, questions: Sequence[Question], other_split: str, others: Sequence[Question]) -> list[Leak]:
+    ids, texts = {other.id: other for other in others}, {words(other.text): other for other in others}
+    same: list[Leak] = []
+    for question in questions:
+        if question.id in ids:
+            same.append(Leak("id", 1.0, split, question, other_split, ids[question.id]))
+        elif (other := texts.get(words(question.text))) is not None:
+            same.append(Leak("words", 1.0, split, question, other_split, other))
+    return same
 
 
-def near_duplicates(left: Sequence[str], right: Sequence[str], threshold: float = THRESHOLD) -> list[Near]:
-    """For each text of `right` that has one, the most similar of `left` at `threshold` or above (ties: the first)."""
-    pieces = [_pieces(text) for text in left]
-    buckets: dict[bytes, list[int]] = defaultdict(list)
-    for index, piece_set in enumerate(pieces):
-        for band in _bands(piece_set):
-            buckets[band].append(index)
-    near: list[Near] = []
-    for index, text in enumerate(right):
-        query = _pieces(text)
-        candidates = sorted({candidate for band in _bands(query) for candidate in buckets.get(band, ())})
-        best = max(((jaccard(pieces[candidate], query), -candidate) for candidate in candidates), default=(0.0, 0))
-        if candidates and best[0] >= threshold:
-            near.append(Near(-best[1], index, best[0]))
-    return near
+def _pairs(splits: Mapping[str, Split]) -> list[tuple[str, str]]:
+    return list(combinations([name for name in _ORDER if name in splits], 2))
 
 
-def jaccard(left: Pieces, right: Pieces) -> float:
-    """|A ∩ B| / |A ∪ B| of two sorted sets of pieces."""
-    shared = len(np.intersect1d(left, right, assume_unique=True))
-    return shared / (len(left) + len(right) - shared)
+def _by_pair(leaks: Iterable[Leak]) -> list[tuple[tuple[str, str], list[Leak]]]:
+    by_pair: dict[tuple[str, str], list[Leak]] = {}
+    for leak in leaks:
+        by_pair.setdefault((leak.split, leak.other_split), []).append(leak)
+    return list(by_pair.items())
 
 
-def _pieces(text: str) -> Pieces:
-    normalised = words(text).encode("utf-8", "surrogatepass")
-    hashes = [zlib.crc32(normalised[start : start + _PIECE]) for start in range(max(1, len(normalised) - _PIECE + 1))]
-    return np.unique(np.array(hashes, dtype=np.uint32))
+def _distinct(leaks: Iterable[Leak], criterion: Criterion) -> int:
+    return len({leak.question.id for leak in leaks if leak.criterion == criterion})
 
 
-def _multipliers() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    constants = np.random.default_rng(20210417).integers(0, 2**64, size=(2, _BANDS * _ROWS, 1), dtype=np.uint64)
-    return constants[0] | np.uint64(1), constants[1]
+def _example(leaks: Iterable[Leak]) -> str:
+    """The id of a question, if an id is shared, else the text of one."""
+    leak = min(leaks, key=lambda leak: leak.criterion)
+    return leak.question.id if leak.criterion == "id" else leak.question.text
 
 
-_MULTIPLIER, _OFFSET = _multipliers()
+def _size(splits: Mapping[str, Split], name: str) -> int:
+    return len(splits[name].questions) if name in splits else 0
 
 
-def _bands(pieces: Pieces) -> list[bytes]:
-    """LSH bucket keys of a text, one per band: four MinHash values each, by multiply-shift hashing."""
-    hashed = (_MULTIPLIER * pieces.astype(np.uint64) + _OFFSET) >> np.uint64(32)
-    minima = hashed.min(axis=1).astype(np.uint32).reshape(_BANDS, _ROWS)
-    return [bytes([band]) + row.tobytes() for band, row in enumerate(minima)]
+def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    lengths: npt.NDArray[np.float32] = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
+    return np.divide(vectors, np.maximum(lengths, np.float32(1e-12)))

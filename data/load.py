@@ -1,15 +1,17 @@
 """Loads the dataset or opens the benchmark that settings describe; hashes a corpus."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from ..configs.schema import DatasetConfig
+from ..errors import DataError
 from .beir import load_beir
 from .benchmark import Benchmark, load_benchmark
 from .hpo import load_hpo
-from .leakage import without_leaks
-from .types import Dataset, Document
+from .leakage import read_left_out, without, without_leaks
+from .types import Dataset, Document, Split
 from .wordnet import load_wordnet
 
 
@@ -31,7 +33,7 @@ def read_dataset(config: DatasetConfig) -> Dataset:
         assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         dataset = load_beir(config.path)
     else:
-        dataset = load_benchmark(open_benchmark(config))
+        return _with_properties(load_benchmark(open_benchmark(config)), config)
     return as_configured(dataset, config)
 
 
@@ -57,12 +59,38 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
         from .ir_datasets import open_ir_datasets
 
         benchmark = open_ir_datasets(config.path)
-    splits, notes = without_leaks(benchmark.name, benchmark.splits)
-    return replace(benchmark, splits=splits, notes=(*benchmark.notes, *notes))
+    splits, left_out = _leave_out(benchmark.name, benchmark.splits, config)
+    splits, notes = without_leaks(benchmark.name, splits)
+    return replace(benchmark, splits=splits, notes=(*benchmark.notes, *left_out, *notes))
 
 
 def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:
-    """The dataset with the properties that the settings override."""
+    """The dataset with the properties that the settings override, without the questions that they leave out."""
+    splits, notes = _leave_out(dataset.name, dataset.splits, config)
+    return _with_properties(replace(dataset, splits=splits, notes=(*dataset.notes, *notes)), config)
+
+
+def _leave_out(name: str, splits: Mapping[str, Split], config: DatasetConfig) -> tuple[Mapping[str, Split], list[str]]:
+    """The splits without the questions of `leave_out`. Raises DataError if none of them exists."""
+    if config.leave_out is None:
+        return splits, []
+    path = Path(config.leave_out).expanduser()
+    listed = read_left_out(path)
+    kept = without(splits, listed)
+    before, after = ({key: len(split.questions) for key, split in each.items()} for each in (splits, kept))
+    removed = {key: count - after.get(key, 0) for key, count in before.items() if count > after.get(key, 0)}
+    if listed and not removed:
+        split, identifier = min(listed)
+        raise DataError(
+            f"{path} lists {len(listed)} questions, {identifier!r} of {split} among them, and {name} has none of them. "
+            "It was written for another dataset: name its own file in dataset.leave_out, or remove the setting.",
+            code="nothing-left-out",
+        )
+    counts = ", ".join(f"{count} of {before[key]} questions of {key}" for key, count in removed.items())
+    return kept, [f"{name}: {counts} are left out, as {path} says."] if removed else []
+
+
+def _with_properties(dataset: Dataset, config: DatasetConfig) -> Dataset:
     if config.ignore_identical_ids is not None:
         dataset = replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
     if config.relevance_level is not None:

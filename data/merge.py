@@ -6,7 +6,7 @@ with all judgements, in the latest of its splits (train < validation < test): a 
 trained on because it is in another's training split. Corpora are read document by document.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
@@ -15,16 +15,18 @@ from ..errors import DataError
 from ..storage import write_lines
 from .beir import (
     beir_folder,
+    corpus_file,
     document_line,
     load_beir,
     name_and_licence,
     new_beir_folder,
+    question_records,
     read_corpus,
     to_json,
     write_meta,
     write_qrels,
 )
-from .jsonl import identifier_of, read_records
+from .jsonl import identifier_of
 from .leakage import fingerprint
 from .types import Question, Split
 
@@ -62,21 +64,14 @@ class _MergedQuestion:
     judged: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-class AllDocuments:
-    """Stands for the ids of a corpus not yet read; `_fingerprints` refuses judgements of missing documents."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
 def merge(
     sources: Sequence[MergeSource], target: Path, question_sources: Sequence[str] | None = None, name: str | None = None
 ) -> MergedMeta:
     """Write the folder `target` and return its meta.json.
 
-    `question_sources` names the sources whose questions are used; None uses every folder with qrels. Raises
-    DataError for invalid source names, for an unusable folder or question, and if `target` exists; StorageError if the
-    files cannot be written.
+    `question_sources` names the sources whose questions are used; None uses every folder with qrels. Without any, the
+    new folder is a corpus without questions. Raises DataError for invalid source names, for an unusable folder or
+    question, for a named source without questions, and if `target` exists; StorageError if the files cannot be written.
     """
     _refuse_names(sources, question_sources)
     folders = {source.name: beir_folder(source.folder) for source in sources}
@@ -85,17 +80,20 @@ def merge(
             source for source, path in folders.items() if question_sources is None and (path / "qrels").is_dir()
         ]
         merged, notes, level = _questions({source: folders[source] for source in question_sources or with_qrels})
-        fingerprints = _fingerprints(folders, merged.values())
+        fingerprints = _fingerprints(folders, {key for entry in merged.values() for key in entry.judged})
         merged_ids = dict.fromkeys(fingerprints.values(), "")
         counts = {source: {"documents": 0, "duplicates": 0} for source in folders}
         write_lines(folder / "corpus.jsonl", _corpus_lines(folders, merged_ids, counts))
-        write_lines(folder / "queries.jsonl", (to_json(entry.record) for entry in merged.values()))
+        if merged:
+            write_lines(folder / "queries.jsonl", (to_json(entry.record) for entry in merged.values()))
         splits = {
             split: judgements
             for split in _SPLITS
             if (judgements := _split(merged, split, fingerprints, merged_ids)).qrels
         }
         write_qrels(folder, splits)
+        if not splits:
+            (folder / "qrels").rmdir()
         licences = {source: name_and_licence(path)[1] for source, path in folders.items()}
         meta: MergedMeta = {
             "name": name or target.name,
@@ -117,7 +115,7 @@ def summary(meta: MergedMeta) -> list[str]:
         for source, count in meta["sources"].items()
     ]
     total = sum(count["documents"] for count in meta["sources"].values())
-    questions = ", ".join(f"{count} {split}" for split, count in meta["questions"].items())
+    questions = ", ".join(f"{count} {split}" for split, count in meta["questions"].items()) or "none"
     return [*lines, f"{meta['name']}: {total} documents; questions: {questions}", *meta["notes"]]
 
 
@@ -144,20 +142,18 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
     notes: list[str] = []
     levels: dict[int, str] = {}
     for source, folder in folders.items():
-        dataset = load_beir(folder, documents=AllDocuments())
+        dataset = load_beir(folder, documents={document.id for _, document in read_corpus(corpus_file(folder))})
         if dataset.ignore_identical_ids:
             raise DataError(
                 f"{folder} says ignore_identical_ids: a document that bears the id of the question does not count. "
                 "Merged documents bear other ids. Take the questions of other sources, with --questions.",
                 code="ignored-identical-ids",
             )
+        if not dataset.splits:
+            continue
         levels[dataset.relevance_level] = source
-        path = folder / "queries.jsonl"
         # a record may have further fields, such as answers
-        records = {
-            identifier_of(record, path, number): record
-            for number, record in read_records(path, "the questions, one per line")
-        }
+        records = {identifier_of(record, path, number): record for path, number, record in question_records(folder)}
         for name, split in dataset.splits.items():
             for question in split.questions:
                 entry = merged.setdefault(question.id, _MergedQuestion(question, records[question.id], name))
@@ -170,9 +166,9 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
                 entry.split = max(entry.split, name, key=_SPLITS.index)
                 entry.judged |= {(source, document): grade for document, grade in split.qrels[question.id].items()}
         notes += dataset.notes
-    if not merged:
+    if folders and not merged:
         raise DataError(
-            "none of the sources has questions; at least one folder must have queries.jsonl and qrels/.",
+            f"the sources {', '.join(folders)} have no questions. Take those of others, with --questions.",
             code="no-questions",
         )
     if len(levels) > 1:
@@ -182,25 +178,16 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
             "questions of sources with one level, with --questions.",
             code="other-relevance-levels",
         )
-    return merged, notes, next(iter(levels))
+    return merged, notes, next(iter(levels), 1)
 
 
-def _fingerprints(folders: Mapping[str, Path], questions: Collection[_MergedQuestion]) -> dict[tuple[str, str], bytes]:
-    """(source, document) → MD5 of each judged document. Raises DataError if a relevant one is not in its corpus."""
-    judged = {key for entry in questions for key in entry.judged}
+def _fingerprints(folders: Mapping[str, Path], judged: set[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+    """(source, document) → MD5 of each judged document."""
     fingerprints: dict[tuple[str, str], bytes] = {}
     for source in dict.fromkeys(source for source, _ in sorted(judged)):
-        for _, document in read_corpus(folders[source] / "corpus.jsonl"):
+        for _, document in read_corpus(corpus_file(folders[source])):
             if (source, document.id) in judged:
                 fingerprints[source, document.id] = fingerprint(document)
-    needed = {key for entry in questions for key, grade in entry.judged.items() if grade > 0}
-    if missing := sorted(needed - fingerprints.keys()):
-        source, document_id = missing[0]
-        raise DataError(
-            f"{folders[source]}: document {document_id!r} is judged but is not in corpus.jsonl ({len(missing)} such "
-            "documents in all sources). Add it, or remove its judgements.",
-            code="unknown-document",
-        )
     return fingerprints
 
 
@@ -210,7 +197,7 @@ def _corpus_lines(
     """Yield the lines of the merged corpus; sets `counts`, and the new ids of the fingerprints in `merged_ids`."""
     digests: set[bytes] = set()
     for source, folder in folders.items():
-        for _, document in read_corpus(folder / "corpus.jsonl"):
+        for _, document in read_corpus(corpus_file(folder)):
             digest = fingerprint(document)
             counts[source]["duplicates" if digest in digests else "documents"] += 1
             if digest in digests:

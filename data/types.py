@@ -35,7 +35,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Questions that have at least one relevant document, and the judgements."""
+    """Questions that have at least one relevant document, and their judgements."""
 
     questions: Sequence[Question]
     qrels: Qrels
@@ -49,6 +49,13 @@ class Split:
 def relevant(judged: Mapping[str, int]) -> dict[str, int]:
     """The documents of one question with a grade above 0."""
     return {document: grade for document, grade in judged.items() if grade > 0}
+
+
+class AllDocuments:
+    """Contains every document id; for reading questions without their corpus."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)

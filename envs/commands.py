@@ -1,4 +1,4 @@
-"""`querylect data prepare`, which embeds documents where it is asked to."""
+"""`querylect data check` and `prepare`, which embed questions or documents where they are asked to."""
 
 import shlex
 from functools import partial
@@ -7,11 +7,45 @@ from typing import Annotated
 
 import typer
 
-from ..data.commands import From, Name, Verbose, fetched_dataset, split_commas
+from ..data.check import COSINE
+from ..data.commands import From, Name, Verbose, dataset_settings, fetched_dataset, fetched_folder, split_commas
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 
 app = typer.Typer()
+
+
+@app.command("check")
+def check(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A BEIR folder, or one that `data get` wrote.")],
+    parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="How to read a folder that does not say so.")] = None,
+    task: Annotated[str, typer.Option("--task", help="finagentbench: chunks or documents.")] = "chunks",
+    subset: Annotated[str | None, typer.Option("--subset", help="mteb: a language or other subset.")] = None,
+    leaks: Annotated[
+        Path | None, typer.Option("--leaks", metavar="FILE", help="List the leaking questions, for dataset.leave_out.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option("--encoder", metavar="RETRIEVER", help="Also compare questions by this encoder.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Where the encoder's weights lie, if elsewhere.")] = None,
+    cosine: Annotated[float, typer.Option("--cosine", min=0, max=1, help="Least cosine of questions alike.")] = COSINE,
+    verbose: Verbose = False,
+) -> None:
+    """Say what a dataset holds, whether its files are whole, and which questions and documents two splits share."""
+    set_up_logging(verbose)
+    from ..configs.schema import EnvironmentConfig
+    from ..data.check import check as check_dataset
+    from ..data.convert import CONVERTED
+    from ..data.fetched import source_of
+    from .retrievers.encoder import open_corpus_encoder
+
+    kind = kind or source_of(path.expanduser()).kind or None
+    settings = {"kind": kind, "path": str(path), "parts": split_commas(parts), "task": task, "subset": subset}
+    config = dataset_settings(settings) if kind and kind not in ("beir", *CONVERTED) else None
+    embed = open_corpus_encoder(EnvironmentConfig(retriever=encoder, model=model)).embed_texts if encoder else None
+    for line in check_dataset(path, config, leaks, embed, cosine):
+        typer.echo(line)
 
 
 @app.command("prepare")
@@ -34,8 +68,20 @@ def prepare(
 ) -> None:
     """Write NAME as a BEIR folder, near-duplicates taken out; go on where an interrupted call stopped."""
     set_up_logging(verbose)
+    from ..data.convert import CONVERTED, convert
+    from ..data.known import known
+
     if leaks not in ("text", "near"):
         raise ConfigError(f"--leaks is {leaks!r}; expected text or near.")
+    if (entry := known().get(name)) is not None and entry.kind in CONVERTED:
+        if encoder is not None:
+            raise ConfigError(
+                f"{name} is converted, and --encoder takes near-duplicates out of benchmarks. Leave it out.",
+                code="no-encoder",
+            )
+        for line in convert(entry, fetched_folder(name, copy), to):
+            typer.echo(line)
+        return
     dataset = fetched_dataset(name, copy, parts=split_commas(parts), positives=positives, task=task, subset=subset)
     from ..configs.schema import EnvironmentConfig
     from ..data.prepare.prepare import prepare as write

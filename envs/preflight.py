@@ -11,6 +11,7 @@ from ..configs.environment import EnvironmentConfig
 from ..data.present import refuse_missing_source
 from ..errors import IndexFolderError
 from ..storage import refuse_unwritable
+from .index_names import member_settings
 from .retrievers.recipes import find_recipe, recipe_of
 
 
@@ -50,7 +51,7 @@ def index_folder(path: str | Path) -> Path:
 
 def _indexes(config: EnvironmentConfig) -> Iterator[str]:
     yield config.index
-    for member in config.hybrid.members if config.hybrid is not None else ():
+    for member in member_settings(config) if config.hybrid is not None else ():
         yield member.index
     if config.question_index is not None:
         yield config.question_index.index

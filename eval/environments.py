@@ -4,9 +4,6 @@ A local environment is read from its index, which is built if it is missing, and
 behind a service is asked for its facts over HTTP.
 """
 
-import hashlib
-import json
-import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +14,13 @@ from ..configs.evaluation import SpecConfig, SpecEnvironment
 from ..configs.schema import RunConfig
 from ..data.corpus import open_corpus
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
-from ..data.types import Dataset, Question, Split
+from ..data.types import AllDocuments, Dataset, Question, Split
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment
 from ..envs.environment import settings_hash
 from ..envs.index.build import build_index
 from ..envs.index.open import open_index
+from ..envs.index_names import index_name, member_settings
 from ..envs.retrievers.open import check_corpus
 from ..envs.retrievers.rerank import reranked
 from ..envs.server.schemas import EnvironmentInfo
@@ -31,9 +29,6 @@ from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT
 from ..rewriters.card import RetrieverCard
 from .identity import judgements_identity, model_identity, options_identity
-
-_INDEX_FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
-"""Settings that lead to a different index for the same retriever and dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +135,6 @@ def described_by_service(
 def retriever_name(card: Mapping[str, object]) -> str:
     """The name under which a retriever's figures are published. With a reranker it is another system."""
     return f"{card['name']} with a reranker" if card.get("rerank") else str(card["name"])
-
-
-class AllDocuments:
-    """Contains every document id; for reading questions without their corpus."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
 
 
 class SpecEnvironments:
@@ -277,8 +265,14 @@ def searched_here(
     changes: dict[str, object] = {"dataset": source, "name": env.name or f"{dataset}/{env.retriever}"}
     if env.hybrid is not None:
         members = [
-            member.model_copy(update={"index": folder(member.index, "env.hybrid.members.index")})
-            for member in env.hybrid.members
+            member.model_copy(
+                update={
+                    "index": folder(member.index, "env.hybrid.members.index")
+                    if member.index
+                    else str(Path(spec.indexes) / f"{dataset}-{index_name(resolved)}")
+                }
+            )
+            for member, resolved in zip(env.hybrid.members, member_settings(env), strict=True)
         ]
         changes["hybrid"] = env.hybrid.model_copy(update={"members": members})
     if env.question_index is not None:
@@ -290,20 +284,8 @@ def searched_here(
     if "index" in env.model_fields_set:
         changes["index"] = folder(env.index, "env.index")
     else:
-        changes["index"] = str(Path(spec.indexes) / f"{dataset}-{_index_name(env)}")
+        changes["index"] = str(Path(spec.indexes) / f"{dataset}-{index_name(env)}")
     return env.model_copy(update=changes)
-
-
-def _index_name(env: EnvironmentConfig) -> str:
-    """The retriever's name as a folder name; a hash of its index settings is appended if they are not the defaults."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", env.retriever).strip("-.") or "retriever"
-    settings = env.model_dump(mode="json", include=_INDEX_FIELDS)
-    if env.question_index is not None:
-        settings["question_index"] = env.question_index.model_dump(mode="json")
-    defaults = EnvironmentConfig().model_dump(mode="json", include=_INDEX_FIELDS)
-    if settings == defaults:
-        return name
-    return f"{name}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 def chosen_environments(spec: SpecConfig) -> list[tuple[str, str]]:

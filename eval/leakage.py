@@ -2,21 +2,50 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 from ..configs.environment import DatasetConfig
 from ..configs.schema import RunConfig
 from ..data.corpus import open_corpus
-from ..data.leakage import near_overlap_with_train, overlap_with_train
+from ..data.leakage import (
+    Leak,
+    describe_left_out,
+    near_overlap_with_train,
+    overlap_with_train,
+    trained_on,
+    write_leaks,
+)
 from ..data.mixed_ids import joined
 from ..data.sampling import draw
-from ..data.types import Question
+from ..data.types import AllDocuments, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.server.schemas import EnvironmentInfo
 from ..errors import ConfigError, DataError, QuerylectError
-from .environments import AllDocuments, EvalEnvironment
+from ..storage import writing
+from .environments import EvalEnvironment
 from .systems import RewritingSystem
 
 log = logging.getLogger(__name__)
+
+LEAKS = "leaks.jsonl"
+"""File of an evaluation's folder with the questions that were left out because they were trained on."""
+
+Leaks = Literal["drop", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The questions to evaluate, and those that were left out because they were trained on."""
+
+    questions: list[Question]
+    leaks: tuple[Leak, ...] = ()
+
+    def note(self) -> list[str]:
+        """A sentence for the results on what was left out; none without."""
+        total = len(self.questions) + len({leak.question.id for leak in self.leaks})
+        return [describe_left_out(self.leaks, total, LEAKS)] if self.leaks else []
 
 
 def refuse_training_split(config: RunConfig) -> None:
@@ -29,49 +58,70 @@ def refuse_training_split(config: RunConfig) -> None:
         )
 
 
-def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunConfig) -> list[Question]:
-    """The questions to evaluate, after checking that none of them is in the environment's training split.
+def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunConfig) -> HeldOut:
+    """The questions to evaluate: those of the split that are not in the environment's training split.
 
-    Raises ConfigError for an unknown or empty split, DataError for a question id or text found in both.
+    Raises ConfigError for an unknown or empty split, DataError as `without_trained`.
     """
     split = config.eval.split
     if not info.splits.get(split):
         message = f"the environment has no questions in split {split!r}; it has {info.splits}. Change eval.split."
         raise ConfigError(message, code="no-questions")
-    questions = draw(client.questions(split), config.eval.limit, config.eval.sample_seed)
-    if info.splits.get("train"):
-        refuse_overlap(info.name, split, questions, client.questions("train"))
-    return questions
+    train = client.questions("train") if info.splits.get("train") else []
+    held_out = without_trained(info.name, split, client.questions(split), train, config.eval.leaks)
+    questions = draw(held_out.questions, config.eval.limit, config.eval.sample_seed)
+    log_near(info.name, split, questions, train)
+    return replace(held_out, questions=questions)
 
 
-def refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
-    """Raise DataError where a question to evaluate has the id or the text of a training question.
+def without_trained(
+    name: str, split: str, questions: Sequence[Question], train: Sequence[Question], leaks: Leaks
+) -> HeldOut:
+    """The questions that no training question repeats by id or words.
 
-    Near-duplicates, letter by letter, are only logged: a person has to judge them.
+    Raises DataError where there are such questions and `leaks` is "refuse", or where all of them are.
     """
-    if shared := overlap_with_train(name, split, questions, train):
+    found = trained_on(split, questions, train)
+    if not found:
+        return HeldOut(list(questions))
+    left_out = {leak.question.id for leak in found}
+    remaining = [question for question in questions if question.id not in left_out]
+    if leaks == "refuse" or not remaining:
         raise DataError(
-            f"{shared[0]} Take these questions out of one of the two splits, then evaluate again.",
+            f"{overlap_with_train(name, split, questions, train)[0]} Take these questions out of one of the two "
+            "splits, or leave them out of the evaluation with leaks=drop if others remain.",
             code="overlapping-splits",
         )
+    log.warning("%s: %s", name, describe_left_out(found, len(questions), LEAKS))
+    return HeldOut(remaining, tuple(found))
+
+
+def log_near(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
+    """Near-duplicates are only logged: a person has to judge them."""
     for sentence in near_overlap_with_train(name, split, questions, train):
         log.warning("%s", sentence)
 
 
-def refuse_trained_elsewhere(
-    held_out: Mapping[str, Sequence[Question]], split: str, clients: Mapping[str, EnvironmentApi]
-) -> None:
-    """Members of a mix may split the same questions differently: refuse those that another member trains on.
+def without_trained_elsewhere(
+    environment: str, held_out: HeldOut, split: str, clients: Mapping[str, EnvironmentApi], leaks: Leaks
+) -> HeldOut:
+    """Members of a mix may split the same questions differently: leave out those that another member trains on.
 
-    `clients` are those of all members, `held_out` the questions of those to evaluate. Ids are prefixed by environment,
-    so equal ids of two members do not count.
+    `clients` are those of all members. Ids are prefixed by environment, so equal ids of two members do not count.
+    Raises DataError as `without_trained`.
     """
-    for environment, questions in held_out.items():
-        prefixed = joined(environment, questions)
-        for name, peer in clients.items():
-            if name != environment and peer.environment().splits.get("train"):
-                train = joined(name, peer.questions("train"))
-                refuse_overlap(f"{environment} with {name}", split, prefixed, train)
+    for name, peer in clients.items():
+        if name != environment and peer.environment().splits.get("train"):
+            train = joined(name, peer.questions("train"))
+            prefixed = joined(environment, held_out.questions)
+            label = f"{environment} with {name}"
+            found = without_trained(label, split, prefixed, train, leaks).leaks
+            left_out = {leak.question.id for leak in found}
+            pairs = zip(held_out.questions, prefixed, strict=True)
+            remaining = [question for question, joined_question in pairs if joined_question.id not in left_out]
+            log_near(label, split, joined(environment, remaining), train)
+            held_out = HeldOut(remaining, (*held_out.leaks, *found))
+    return held_out
 
 
 class TrainedQuestions:
@@ -81,30 +131,26 @@ class TrainedQuestions:
         self._train_cache: dict[str, list[Question] | str] = {}
         self._near_notes: dict[tuple[str, str], list[str]] = {}
 
-    def refuse(self, system: RewritingSystem, environment: EvalEnvironment, split: str) -> list[str]:
-        """Raise DataError if the system was trained on a question of `environment`.
+    def find(self, system: RewritingSystem, environment: EvalEnvironment, split: str) -> tuple[list[Leak], list[str]]:
+        """The questions of `environment` that the system was trained on, by words.
 
-        Returns notes on questions that are textually close to a training question, which a reader has to judge, and on
+        Also notes on questions that are textually close to a training question, which a reader has to judge, and on
         datasets that could not be compared.
         """
-        notes = []
+        leaks: list[Leak] = []
+        notes: list[str] = []
         for member in system.training_environments:
             source = member.env.dataset
             train = self._train(source) if system.config.client.urls == "local" else "it is a service's"
             if isinstance(train, str):
                 notes.append(f"{system.name}: the questions it was trained on could not be compared ({train}).")
-            elif shared := overlap_with_train(environment.dataset, split, environment.questions, train):
-                raise DataError(
-                    f"{system.name} was trained on questions of {environment.dataset}. {shared[0]} Take them out of "
-                    "the split, or take the dataset from this system (systems.NAME.datasets).",
-                    code="trained-questions",
-                )
-            else:
-                notes += [
-                    f"{system.name} was trained on {source.path or source.kind}. {sentence}"
-                    for sentence in self._near_duplicate_notes(source, environment, split, train)
-                ]
-        return notes
+                continue
+            leaks += trained_on(split, environment.questions, train)
+            notes += [
+                f"{system.name} was trained on {source.path or source.kind}. {sentence}"
+                for sentence in self._near_duplicate_notes(source, environment, split, train)
+            ]
+        return leaks, notes
 
     def _near_duplicate_notes(
         self, source: DatasetConfig, environment: EvalEnvironment, split: str, train: Sequence[Question]
@@ -115,7 +161,7 @@ class TrainedQuestions:
             self._near_notes[key] = near_overlap_with_train(environment.dataset, split, environment.questions, train)
         return self._near_notes[key]
 
-    def _train(self, source: DatasetConfig) -> Sequence[Question] | str:
+    def _train(self, source: DatasetConfig) -> list[Question] | str:
         key = source.model_dump_json()
         if key not in self._train_cache:
             try:
@@ -125,3 +171,29 @@ class TrainedQuestions:
             except QuerylectError as error:
                 self._train_cache[key] = str(error)
         return self._train_cache[key]
+
+
+def refuse_trained(system: str, environment: EvalEnvironment, leaks: Sequence[Leak], setting: Leaks) -> None:
+    """Raise DataError for a system that cannot be evaluated on a dataset because of its training questions.
+
+    Those are questions of the dataset, and either `setting` is "refuse", or they are more than half of it: leaving them
+    out would cost the other systems most of the questions.
+    """
+    count, total = len({leak.question.id for leak in leaks}), len(environment.questions)
+    if count and (setting == "refuse" or 2 * count > total):
+        raise DataError(
+            f"{system} was trained on questions of {environment.dataset}: {count} of {total}, for instance "
+            f"{leaks[0].question.text!r}; {LEAKS} lists them. Take them out of the split, or take the dataset from "
+            "this system (systems.NAME.datasets).",
+            code="trained-questions",
+        )
+
+
+def write_leaks_file(folder: Path, records: Sequence[Mapping[str, object]]) -> None:
+    """Write the file LEAKS of an evaluation's folder; without records, remove it. Raises StorageError."""
+    path = folder / LEAKS
+    with writing(path, "Free some space, or choose a folder that can be written."):
+        if records:
+            write_leaks(path, records)
+        else:
+            path.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ EVALUATIONS = "evaluations"
 _IGNORED_SETTINGS = (
     "name", "output", "seed", "env", "train", "answers", "questions", "mix", "reward", "policy.lora",
     "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed", "eval.split",
+    "eval.leaks",
     "rollout.branching", "rollout.temperature", "rollout.top_p", "rollout.engine",
     *(name for name in FREE_TO_CHANGE if name not in ("eval", "rollout.max_prompt_tokens")),
 )  # fmt: skip

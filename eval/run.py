@@ -36,7 +36,13 @@ from .baselines import compare_with_published, refuse_wrong
 from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell, only_evaluation
 from .environments import EvalEnvironment, described_by_service
 from .identity import model_identity, weights_identity
-from .leakage import held_out_questions, refuse_trained_elsewhere, refuse_training_split
+from .leakage import (
+    HeldOut,
+    held_out_questions,
+    refuse_training_split,
+    without_trained_elsewhere,
+    write_leaks_file,
+)
 from .placement import Placement, answer_settings, evaluation_identity, question_set
 from .provenance import answering_versions, provenance
 from .records import (
@@ -155,9 +161,11 @@ def evaluate_each(
     with only_evaluation(placement.folder), open_environments(config) as client:
         clients = client.clients if isinstance(client, MixedClient) else dict.fromkeys(members, client)
         opened = {key: RunEnvironment(member, clients[key]) for key, member in members.items()}
-        held_out = {key: environment.questions for key, environment in opened.items()}
         if config.mix is not None:
-            refuse_trained_elsewhere(held_out, config.eval.split, clients)
+            for key, environment in opened.items():
+                environment.held_out = without_trained_elsewhere(
+                    key, environment.held_out, config.eval.split, clients, config.eval.leaks
+                )
         folders = {
             key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
         }
@@ -220,9 +228,13 @@ class RunEnvironment:
         return self.client.environment()
 
     @cached_property
-    def questions(self) -> list[Question]:
+    def held_out(self) -> HeldOut:
         """The questions to evaluate. Raises as `held_out_questions`."""
         return held_out_questions(self.client, self.info, self.config)
+
+    @property
+    def questions(self) -> list[Question]:
+        return self.held_out.questions
 
     @cached_property
     def dataset(self) -> Dataset | None:
@@ -292,7 +304,8 @@ def evaluate_systems(
             dataset=info.name,
         )
         turn = used_turn(config, run, checkpoint).turn if checkpoint is not None else None
-        missing = [note for cell in cells for note in cell.missing_notes()]
+        missing = [*evaluated.held_out.note(), *(note for cell in cells for note in cell.missing_notes())]
+        write_leaks_file(folder, [leak.record() for leak in evaluated.held_out.leaks])
         results = replace(results, sample=environment.sample, turn=turn, missing=missing)
         created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
         content = {

@@ -5,6 +5,7 @@ end; the other cells continue. The results are rewritten after every evaluation 
 
 tables.md tables.tex tables.html    one table of systems and datasets, three times, and what was written
 scores.csv comparisons.csv          every mean with its interval, and every tested difference
+leaks.jsonl                         questions that a system was trained on, if there are any
 results.json                        the figures, all comparisons, the cells, failures, and the spec
 transfer.svg transfer.tex           policies × environments, if the spec has differently trained policies
 questions/DATASET.ENVIRONMENT.SYSTEM.jsonl    every record that counts (eval/records.py)
@@ -15,8 +16,8 @@ cells/                              the answers by fingerprint (eval/journal.py)
 
 import logging
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from .baselines import compare_with_published, refuse_wrong
 from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure, only_evaluation
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
-from .leakage import TrainedQuestions
+from .leakage import LEAKS, TrainedQuestions, refuse_trained, write_leaks_file
 from .placement import question_set, refuse_other
 from .records import EvalRecord, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
@@ -56,6 +57,8 @@ class SpecEvaluation:
     systems: dict[str, System] = field(default_factory=dict)
     baselines: list[tuple[EvalEnvironment, BaselineCheck]] = field(default_factory=list)
     """How raw questions compare with published figures, if that was requested."""
+    leaks: list[dict[str, object]] = field(default_factory=list)
+    """Records of the questions that a system was trained on, with the names of dataset and system."""
 
     @property
     def wrong(self) -> list[BaselineCheck]:
@@ -104,6 +107,8 @@ def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
     """Open all environments, resolve all systems, and create the cells."""
     spec, trained_questions, opened = evaluation.spec, TrainedQuestions(), SpecEnvironments(evaluation.spec)
     unresolved: dict[str, QuerylectError] = {}
+    opened_environments: list[tuple[EvalEnvironment, list[System]]] = []
+    left_out: dict[str, dict[str, str]] = {}
     for name in spec.systems:
         try:
             evaluation.systems[name] = system_of_spec(spec, name, trust)
@@ -116,20 +121,58 @@ def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
         except QuerylectError as error:
             evaluation.failures += [failed(system, dataset, name, error) for system in (RAW, *systems)]
             continue
-        evaluation.environments.append(environment)
-        raw = RawSystem(spec.metrics, spec.depth)
-        evaluation.cells.append(make_cell(evaluation.folder, environment, raw, spec.split))
+        taking_part: list[System] = []
         for system in systems:
             try:
                 if system in unresolved:
                     raise unresolved[system]
                 resolved = evaluation.systems[system]
                 if isinstance(resolved, RewritingSystem):
-                    evaluation.notes += trained_questions.refuse(resolved, environment, spec.split)
-                evaluation.cells.append(make_cell(evaluation.folder, environment, resolved, spec.split))
+                    leaks, notes = trained_questions.find(resolved, environment, spec.split)
+                    evaluation.notes += notes
+                    records = [{**leak.record(), "dataset": dataset, "system": system} for leak in leaks]
+                    evaluation.leaks += [record for record in records if record not in evaluation.leaks]
+                    refuse_trained(system, environment, leaks, spec.leaks)
+                    left_out.setdefault(dataset, {}).update(dict.fromkeys((leak.question.id for leak in leaks), system))
+                taking_part.append(resolved)
             except QuerylectError as error:
                 evaluation.failures.append(failed(system, dataset, name, error))
+        opened_environments.append((environment, taking_part))
+    for environment, taking_part in opened_environments:
+        _add_cells(evaluation, environment, taking_part, left_out.get(environment.dataset, {}))
     evaluation.licences = {dataset: opened.licence(dataset) for dataset in spec.datasets}
+
+
+def _add_cells(
+    evaluation: SpecEvaluation, environment: EvalEnvironment, systems: Sequence[System], left_out: Mapping[str, str]
+) -> None:
+    """Create the cells of the raw question and the systems, all on the same questions.
+
+    `left_out`: id of a question that a system was trained on → that system.
+    """
+    spec, dataset, name = evaluation.spec, environment.dataset, environment.name
+    questions = [question for question in environment.questions if question.id not in left_out]
+    count = len(environment.questions) - len(questions)
+    if not questions:
+        error = DataError(
+            f"every question of {dataset} is one that a system was trained on; {LEAKS} lists them. Take the dataset "
+            "from those systems (systems.NAME.datasets).",
+            code="trained-questions",
+        )
+        evaluation.failures += [failed(system, dataset, name, error) for system in (RAW, *(s.name for s in systems))]
+        return
+    if count:
+        evaluation.notes.append(
+            f"{count} of {len(environment.questions)} questions of {dataset} are left out for all systems, because "
+            f"{', '.join(sorted(set(left_out.values())))} was trained on them; {LEAKS} lists them."
+        )
+    environment = replace(environment, questions=questions)
+    evaluation.environments.append(environment)
+    for system in (RawSystem(spec.metrics, spec.depth), *systems):
+        try:
+            evaluation.cells.append(make_cell(evaluation.folder, environment, system, spec.split))
+        except QuerylectError as error:
+            evaluation.failures.append(failed(system.name, dataset, name, error))
 
 
 def _takes_part(spec: SpecConfig, name: str, dataset: str, environment: str) -> bool:
@@ -215,6 +258,7 @@ def write_results(evaluation: SpecEvaluation) -> None:
     else:
         for name in ("transfer.svg", "transfer.tex"):
             (folder / name).unlink(missing_ok=True)
+    write_leaks_file(folder, evaluation.leaks)
     content = _results_json(evaluation, page, matrix)
     write_json(folder / "results.json", content)
 

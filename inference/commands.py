@@ -1,10 +1,12 @@
 """`querylect rewrite`. Heavy imports are inside the command."""
 
+import gzip
 import json
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +18,9 @@ from ..errors import ConfigError, DataError, IncompleteError, UserError
 from ..logs import set_up_logging
 
 app = typer.Typer()
+
+_TOPICS = (".tsv", ".xml", ".trec")
+"""Suffixes of files with topics of TREC."""
 
 
 @app.command()
@@ -31,7 +36,8 @@ def rewrite(
         list[str] | None, typer.Option("--question", "-q", help="A question; repeat it. Else one per line of input.")
     ] = None,
     source: Annotated[
-        Path | None, typer.Option("--input", "-i", metavar="FILE", help="Lines or JSON lines; standard input.")
+        Path | None,
+        typer.Option("--input", "-i", metavar="FILE", help="Lines, JSON lines, TREC topics; standard input."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output.")
@@ -113,11 +119,28 @@ def rewrite(
         raise IncompleteError(f"{lines.bad} lines were no question and are logged above; all others were rewritten.")
 
 
-def _open_lines(source: Path | None) -> AbstractContextManager[Iterable[str | bytes]]:
-    """The lines of a file or of standard input, to be read lazily."""
+@contextmanager
+def _open_lines(source: Path | None) -> Iterator[Iterable[str | bytes]]:
+    """The lines of a file (also a gzipped one) or of standard input, read lazily; topics of TREC become JSON lines."""
     if source is None:
-        return nullcontext(getattr(sys.stdin, "buffer", sys.stdin))
+        yield getattr(sys.stdin, "buffer", sys.stdin)
+        return
+    path = source.expanduser()
     try:
-        return source.expanduser().open("rb")
+        file = path.open("rb")
     except OSError as error:
         raise DataError(f"{source} cannot be read ({error.strerror}). Give a file of questions.") from error
+    with file:
+        if path.with_suffix("" if path.suffix == ".gz" else path.suffix).suffix in _TOPICS:
+            from ..data.trec import read_topics
+
+            yield (json.dumps({"id": name, "question": text}) for _, name, text in read_topics(path))
+        else:
+            yield _readable(gzip.GzipFile(fileobj=file), path) if path.suffix == ".gz" else file
+
+
+def _readable(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    try:
+        yield from lines
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged ({error}); expected gzipped lines. Compress or copy it again.") from error

@@ -1,7 +1,8 @@
 """Reads questions from a file or pipe and writes rewrites as JSON lines, in batches and without partial lines.
 
-An input line that begins with { is a JSON object with `question` and, optionally, `id` and `options`; any other line is
-the text of a question. Invalid lines are logged with their number and skipped.
+An input line that begins with { is a JSON object with `question` and, optionally, `id` and `options`, or a line of
+BEIR's queries.jsonl, whose fields are `text` and `_id`; any other line is the text of a question. Invalid lines are
+logged with their number and skipped.
 """
 
 import json
@@ -140,13 +141,15 @@ def _question(number: int, line: str | bytes) -> Question | None:
         values = parse_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"it begins as a JSON object and is none ({error.msg} at column {error.colno})") from error
-    question, options, name = values.get("question"), values.get("options") or [], values.get("id", number)
+    question, options = values.get("question", values.get("text")), values.get("options") or []
+    name = values.get("id", values.get("_id", number))
     if not isinstance(question, str) or not question.strip():
-        raise ValueError('it has no "question" with a text')
+        raise ValueError('it has no "question" (or "text") with a text')
+    options = list(options.values()) if isinstance(options, dict) else options
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise ValueError('its "options" are no list of texts')
     if isinstance(name, bool) or not isinstance(name, (str, int)):
-        raise ValueError('its "id" is neither a text nor a whole number')
+        raise ValueError('its "id" (or "_id") is neither a text nor a whole number')
     if not all(map(is_unicode, (question, str(name), *options))):
         raise ValueError("it holds half of a surrogate pair, which is no text")
     return Question(str(name), question.strip(), tuple(options))

@@ -81,7 +81,9 @@ def by_trec_eval(
     descending = {document: float(-rank) for rank, document in enumerate(top(ranking, None))}
     if not descending or not judged:
         return 0.0
-    evaluator = pytrec_eval.RelevanceEvaluator({"q": dict(judged)}, {measure}, relevance_level=relevance_level)
+    # Where all grades are negative, trec_eval reads memory that it has not set, and may never return.
+    grades = {document: max(0, grade) for document, grade in judged.items()}
+    evaluator = pytrec_eval.RelevanceEvaluator({"q": grades}, {measure}, relevance_level=relevance_level)
     (values,) = evaluator.evaluate({"q": descending}).values()
     return float(values[measure.replace(".", "_")])
 

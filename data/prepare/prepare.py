@@ -18,7 +18,7 @@ from ...errors import DataError
 from ...logs import Progress
 from ...storage import file_sha256, storage, write_lines
 from ..beir import document_line, question_line, refuse_existing, write_meta, write_qrels
-from ..benchmark import Benchmark, judged_within, unique
+from ..benchmark import Benchmark, unique, within_corpus
 from ..leakage import near_overlap, without_leaks
 from ..load import document_record, open_benchmark
 from ..types import Dataset, Split
@@ -42,7 +42,7 @@ class NearDuplicates(TypedDict):
 
 
 class PreparedMeta(TypedDict):
-    """meta.json of a prepared folder; counts are by split."""
+    """meta.json of a prepared folder; counts are by split, `judgements` also those of grade 0."""
 
     name: str
     licence: str
@@ -156,7 +156,7 @@ def _write(
     (folder / "qrels").mkdir(parents=True)
     ids: set[str] = set()
     write_lines(folder / "corpus.jsonl", _corpus_lines(benchmark, removed, ids))
-    splits, notes = judged_within(benchmark, ids | removed.keys())
+    splits, notes = within_corpus(benchmark.name, benchmark.splits, ids | removed.keys())
     inherited = {name: _inherit_judgements(split, removed) for name, split in splits.items()}
     questions = {question.id: question for split in inherited.values() for question in split.questions}
     write_lines(folder / "queries.jsonl", map(question_line, questions.values()))

@@ -136,7 +136,7 @@ def page_router(
                 "relevant documents, start a service of your own with env.playground=true and train against another.",
             )
         try:
-            grades = environment.judgements(question_id)
+            grades = relevant(environment.judgements(question_id))
         except KeyError:
             raise HTTPException(404, f"unknown question id {question_id!r}; take ids from GET /v1/questions.") from None
         ordered = sorted(relevant(grades).items(), key=lambda item: (-item[1], item[0]))

@@ -292,6 +292,10 @@ class CorpusEncoder:
         """(documents, dimension)."""
         return self.encoder.documents([self.encoder.recipe.content_of(document) for document in documents])
 
+    def embed_texts(self, texts: Sequence[str]) -> Vectors:
+        """(texts, dimension): the vectors of documents with these texts and no title."""
+        return self.embed([Document("", "", text) for text in texts])
+
 
 def open_corpus_encoder(config: EnvironmentConfig) -> CorpusEncoder:
     """The encoder of the configured retriever. Raises DataError if it has none, and as `Encoder.open`."""

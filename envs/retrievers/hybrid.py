@@ -19,13 +19,6 @@ from .fusion import Scored, fuse
 from .recipes import RetrieverRecipe, recipe_of
 
 
-def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
-    """The settings of every member: those of the environment, overridden by the member's own."""
-    assert config.hybrid is not None, "the settings of a hybrid name its members"
-    shared = {"hybrid": None, "question_index": None, "rerank": None}
-    return [config.model_copy(update={**shared, **dict(member)}) for member in config.hybrid.members]
-
-
 def fingerprint_of(members: Sequence[Manifest], depth: int) -> str:
     """Identifies a hybrid: the indexes of its members and the depth to which each is read."""
     return f"the best {depth} of {', '.join(member.index_hash for member in members)}"

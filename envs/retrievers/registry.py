@@ -24,7 +24,8 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
 
         return Splade.open(recipe)
     if recipe.kind == "hybrid":
-        from .hybrid import Hybrid, member_settings
+        from ..index_names import member_settings
+        from .hybrid import Hybrid
 
         assert config.hybrid is not None, "the settings of a hybrid name its members"
         return Hybrid(recipe, member_settings(config), config.hybrid.depth, open_member)
@@ -55,7 +56,7 @@ def engine_of(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Engine | No
 def required_indexes(config: EnvironmentConfig) -> list[EnvironmentConfig]:
     """The settings of the other indexes that a retriever searches; they are built and verified with its own."""
     if config.hybrid is not None:
-        from .hybrid import member_settings
+        from ..index_names import member_settings
 
         return member_settings(config)
     if config.question_index is not None:

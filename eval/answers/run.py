@@ -26,7 +26,7 @@ from ...provenance import versions
 from ...rollouts.llms import open_llm
 from ...storage import KeyedJournal, only_writer, refuse_unwritable
 from ..identity import digest
-from ..leakage import held_out_questions, refuse_overlap, refuse_training_split
+from ..leakage import held_out_questions, log_near, refuse_training_split, without_trained
 from ..placement import refuse_other
 from ..records import NO_RAG, write_json, write_text
 from ..results import comparison_json
@@ -280,7 +280,8 @@ def _raw_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunCon
     """The questions without records: those of the gold file if it has question texts, else those of the split."""
     questions = [entry.question for entry in gold.by_id.values() if entry.question.text.strip()]
     if config.answers.gold is None or not questions:
-        return held_out_questions(client, info, config)
-    if info.splits.get("train"):
-        refuse_overlap(info.name, config.eval.split, questions, client.questions("train"))
-    return questions
+        return held_out_questions(client, info, config).questions
+    train = client.questions("train") if info.splits.get("train") else []
+    held_out = without_trained(info.name, config.eval.split, questions, train, config.eval.leaks).questions
+    log_near(info.name, config.eval.split, held_out, train)
+    return held_out

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from ...data.types import relevant
 from ...envs.plan import SearchPlan
 from ..records import EvalRecord
 from ..tabulate import answers_of
@@ -138,9 +139,9 @@ def documents_of(groups: Iterable[SystemTurn], envs: Mapping[tuple[str, str, str
 
 def missed(qrels: Mapping[str, int], ranked: set[str]) -> list[str]:
     """The first relevant documents that are not in `ranked`, the highest grade first, then by id."""
-    return sorted((document for document in qrels if document not in ranked), key=lambda doc: (-qrels[doc], doc))[
-        :MISSED
-    ]
+    return sorted(
+        (document for document in relevant(qrels) if document not in ranked), key=lambda doc: (-qrels[doc], doc)
+    )[:MISSED]
 
 
 def as_data(
@@ -240,10 +241,10 @@ class _SharedRows:
             if qrels is None:
                 self.question_rows[number]["relevant"] = None
                 continue
-            grades, ranked = qrels.get(question, {}), self.rankings[number]
-            relevant = [document for document in grades if document in ranked] + missed(grades, ranked)
+            grades, ranked = relevant(qrels.get(question, {})), self.rankings[number]
+            shown = [document for document in grades if document in ranked] + missed(grades, ranked)
             self.question_rows[number]["relevant"] = [
-                [self._document(evaluation, dataset, n), grades[n]] for n in relevant
+                [self._document(evaluation, dataset, n), grades[n]] for n in shown
             ]
             self.question_rows[number]["judged"] = len(grades)
         return self.question_rows

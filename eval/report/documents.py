@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ...data.corpus import open_corpus
-from ...data.types import Document, Qrels, relevant
+from ...data.types import AllDocuments, Document, Qrels, relevant
 from ...envs.index.open import open_index
 from ...errors import QuerylectError
-from ..environments import AllDocuments, searched_here
+from ..environments import searched_here
 from ..identity import judgements_identity
 from .sources import Evaluation
 

@@ -5,6 +5,7 @@ in `metadata`, where BEIR puts them. Multiple choice also has `options`, a list 
 text; `answer` is then the letter or the text of the right option.
 """
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ from typing import Any
 
 from ...configs.schema import RunConfig
 from ...data.beir import beir_folder
-from ...data.jsonl import identifier_of, read_records
+from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
 from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
 from .metrics import letter, score_text
+
+_LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
+"""A list that was written as a text, whole or cut off at either end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,14 @@ def gold_answers(config: RunConfig) -> GoldSet:
             '(lines like {"_id": …, "answers": […]}).',
             code="no-right-answers",
         )
-    return read_gold(beir_folder(dataset.path) / "queries.jsonl")
+    return read_gold(plain_or_gzipped(beir_folder(dataset.path) / "queries.jsonl"))
 
 
 def read_gold(path: Path) -> GoldSet:
     """Read a file of right answers. Lines without one, or with several parts of one answer, are counted and skipped.
 
-    Raises DataError for a broken line, a duplicate id, open questions mixed with multiple choice, and a file without
+    Raises DataError for a broken line, a duplicate id, an answer that is the text of a list,
+    open questions mixed with multiple choice, and a file without
     any right answer.
     """
     by_id: dict[str, Gold] = {}
@@ -120,6 +125,12 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     if isinstance(answers, list) and "answers" not in row and len(answers) > 1:
         return None  # parts of one answer, such as the spans of TAT-QA, are not alternatives
     answers = answers if isinstance(answers, list) else [answers]
+    if lists := [answer for answer in answers if isinstance(answer, str) and _LIST.search(answer)]:
+        raise DataError(
+            f"{line}: an answer is {lists[0]!r}, the text of a list; expected the answers as texts of their own: "
+            '"answers": ["…", "…"]. Correct the line.',
+            code="list-in-text",
+        )
     texts = tuple(str(answer) for answer in answers if isinstance(answer, str | int | float) and str(answer).strip())
     return Gold(Question(identifier, text), answers=texts) if texts else None
 

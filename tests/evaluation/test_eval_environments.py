@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from querylect.configs.environment import DatasetConfig, VectorsConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig, VectorsConfig
 from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
+from querylect.envs.index_names import member_settings
 from querylect.envs.plan import Probe, Term
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, ModelError
@@ -64,6 +65,21 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
     members[1]["index"] = "there/contriever"
     with refused(ConfigError, "shared-index", "env.hybrid.members.index", "'there/contriever'"):
         index({"retriever": "hybrid", "hybrid": {"members": members}})
+
+
+def test_members_that_name_no_index_share_that_of_an_environment_with_their_settings():
+    float16 = {"vectors": {"dtype": "float16", "hnsw_depth": 7}}
+    members = [{"retriever": "bm25"}, {"retriever": "contriever"}, {"retriever": "contriever", "model": "a"}]
+    for changes in ({}, float16):
+        hybrid = {"retriever": "hybrid", "hybrid": {"members": members}, **changes}
+        found = index(hybrid, dataset="two").hybrid.members
+        alone = [index({**member, **changes}, dataset="two").index for member in members]
+        assert [member.index for member in found] == alone
+        assert found[0].index == "indexes/two-bm25"
+        assert len(set(alone)) == 3
+    assert index({"retriever": "contriever", "vectors": {"hnsw_depth": 7}}).index == "indexes/one-contriever"
+    run = EnvironmentConfig.model_validate({"index": "indexes/mine", **hybrid, "vectors": {}})
+    assert [member.index for member in member_settings(run)][:2] == ["indexes/mine-bm25", "indexes/mine-contriever"]
 
 
 def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):

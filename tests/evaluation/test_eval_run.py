@@ -18,6 +18,7 @@ from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, Step
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from querylect.eval import run as under_test
 from querylect.eval.answering import Answered, Asking
+from querylect.eval.leakage import HeldOut, without_trained_elsewhere
 from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records, records_of_trees
 from querylect.eval.run import RunEnvironment, evaluate, evaluate_systems, place_results
@@ -329,11 +330,28 @@ def test_a_question_that_is_never_scored_stops_neither_the_evaluation_nor_its_re
     assert {row["unscorable"] for row in results["systems"]} == {0}
 
 
-@pytest.mark.parametrize("leak", [Question("t03", "another text"), Question("r09", "Loss of SMELL, 0!")])
-def test_trained_questions_are_refused_by_id_and_by_text(tmp_path, leak):
+@pytest.mark.parametrize(
+    ("leak", "criterion", "dropped"),
+    [(Question("t03", "another text"), "id", "t03"), (Question("r09", "Loss of SMELL, 0!"), "words", "t00")],
+)
+def test_trained_questions_are_left_out_and_listed_by_id_and_by_text(tmp_path, leak, criterion, dropped):
+    environment = Environment(train=[*TRAIN, leak])
+    report = run(tmp_path / "out", environment)
+    results = json.loads((report.parent / "results.json").read_text())
+    asked = {record.question_id for record in read_records(report.parent / "eval.jsonl")}
+    assert asked == {question.id for question in TEST} - {dropped}
+    assert {row["n"] for row in results["systems"]} == {len(TEST) - 1}
+    (line,) = (report.parent / "leaks.jsonl").read_text().splitlines()
+    listed = json.loads(line)
+    assert (listed["split"], listed["_id"], listed["criterion"], listed["of"]["_id"]) == (
+        "test", dropped, criterion, leak.id,
+    )  # fmt: skip
+    assert f"1 of {len(TEST)} test questions are left out" in report.read_text()
     with refused(DataError, "overlapping-splits", "train", "test"):
-        run(tmp_path / "out", Environment(train=[*TRAIN, leak]))
-    assert not (tmp_path / "out").exists()
+        run(tmp_path / "strict", environment, remote(leaks="refuse"))
+    assert not (tmp_path / "strict").exists()
+    with refused(DataError, "overlapping-splits", "train", "test"):
+        run(tmp_path / "none", Environment(train=TEST))
 
 
 def test_the_training_split_is_refused(tmp_path):
@@ -551,3 +569,19 @@ def test_the_verdict_is_about_the_turn_that_is_used(tmp_path):
     (folder / "validation.jsonl").unlink()
     run(folder, run=folder, checkpoint=folder / "final")
     assert json.loads((folder / "results.json").read_text())["headline"].startswith("At turn 2, the trained policy")
+
+
+def test_questions_that_another_member_of_a_mix_trains_on_are_left_out():
+    """By words; equal ids of two members mean nothing."""
+    asked = [Question("1", "hair falls out"), Question("2", "clumsy walk"), Question("3", "bleeding nose")]
+    peers = {
+        "bm25": Environment(test=asked, train=asked),
+        "dense": Environment(train=[Question("9", "Clumsy WALK!"), Question("1", "another")]),
+        "none": Environment(train=[]),
+    }
+    held_out = without_trained_elsewhere("bm25", HeldOut(asked), "test", peers, "drop")
+    assert [question.id for question in held_out.questions] == ["1", "3"]
+    (leak,) = held_out.leaks
+    assert (leak.criterion, leak.question.id, leak.other.id) == ("words", "bm25/2", "dense/9")
+    with refused(DataError, "overlapping-splits", "bm25 with dense"):
+        without_trained_elsewhere("bm25", HeldOut(asked), "test", peers, "refuse")

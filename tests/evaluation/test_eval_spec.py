@@ -349,13 +349,13 @@ def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(va
 
 
 @pytest.mark.parametrize(
-    ("known", "errors"),
+    ("known", "count"),
     [
-        (Question("other", "Please, my HEAD hurts!"), ["DataError"]),
-        (Question("t-head", "what the question of that id is in another collection"), []),
+        (Question("other", "Please, my HEAD hurts!"), 1),
+        (Question("t-head", "what the question of that id is in another collection"), 0),
     ],
 )
-def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaking, tmp_path, known, errors):  # noqa: F811
+def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lessons, speaking, tmp_path, known, count):  # noqa: F811
     """By their words. Ids of two collections may be equal by chance."""
     school = {"kind": "beir", "path": str(tmp_path / "school")}
     trained_on = Split([known], {known.id: {"aspirin": 1}})
@@ -368,10 +368,23 @@ def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaki
     note_own_run(run)
     shutil.copytree(speaking, run / "final")
     systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
-    _, results, _ = carry_out(values, systems=systems)
-    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", error) for error in errors]
-    assert all("was trained on questions of lessons" in row["message"] for row in results["failed"])
-    assert score(results, "before", 1)["n"] == 5
+    folder, results, _ = carry_out(values, systems=systems)
+    assert results["failed"] == []
+    assert score(results, "before", 1)["n"] == score(results, "trained", 1)["n"] == 5 - count
+    assert (
+        any(f"{count} of 5 questions of lessons are left out for all systems" in n for n in results["notes"]) == count
+    )
+    assert (folder / "leaks.jsonl").exists() == count
+    if count:
+        listed = json.loads((folder / "leaks.jsonl").read_text())
+        assert [listed[key] for key in ("dataset", "system", "split", "text")] == [
+            "lessons", "trained", "test", "please: my head hurts",
+        ]  # fmt: skip
+        _, strict, _ = carry_out({**values, "leaks": "refuse", "name": "strict"}, systems=systems)
+        (failure,) = strict["failed"]
+        assert (failure["system"], failure["error"]) == ("trained", "DataError")
+        assert "was trained on questions of lessons" in failure["message"]
+        assert score(strict, "before", 1)["n"] == 5
 
 
 def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_path, monkeypatch):
@@ -392,7 +405,7 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
     folder, results, _ = carry_out(values, systems=systems)
     told = [note for note in results["notes"] if "1 of 5 questions of test are nearly the same as one of train" in note]
     assert [note.split()[0] for note in told] == ["trained", "twin"]
-    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss';" in told[0]
+    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss')" in told[0]
     assert told[0] in (folder / "tables.md").read_text()
 
 

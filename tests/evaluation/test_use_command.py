@@ -1,5 +1,6 @@
 """`querylect rewrite`: a real tiny policy, a real environment as a child process, plain data on standard output."""
 
+import gzip
 import io
 import json
 import sys
@@ -179,6 +180,39 @@ def test_bad_lines_are_told_with_their_numbers_and_the_others_keep_their_ids(set
     assert "4 lines were no question" in err
     for told in ("line 4 is", "was that of line 3", "line 5 is", "line 7 is", "line 8 is skipped: it is not UTF-8"):
         assert told in err
+
+
+BEIR_LINES = b"""{"_id": "q1", "text": "my head hurts", "metadata": {"answer": "aspirin"}}
+{"_id": 2, "text": "too much sugar", "options": {"A": "yes", "B": "no"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("queries.jsonl", BEIR_LINES),
+        ("queries.jsonl.gz", gzip.compress(BEIR_LINES)),
+        ("topics.tsv.gz", gzip.compress(b"q1\tmy head hurts\n2\ttoo much sugar\n")),
+        (
+            "topics.trec",
+            b"<top><num> Number: q1\n<title> my head hurts\n</top><top><num> 2 <title>too much sugar</top>",
+        ),
+    ],
+)
+def test_questions_of_beir_and_topics_of_trec_are_rewritten_under_their_ids(settings, capsys, tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    code, records, _ = run(capsys, settings, "--input", tmp_path / name)
+    assert code == 0
+    assert [(record["id"], record["question"]) for record in records] == [
+        ("q1", "my head hurts"),
+        ("2", "too much sugar"),
+    ]
+
+
+def test_a_gzipped_input_that_is_cut_off_is_named(settings, capsys, tmp_path):
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(BEIR_LINES)[:-9])
+    code, _, err = run(capsys, settings, "--input", tmp_path / "cut.gz")
+    assert (code, "cut.gz" in err) == (2, True)
 
 
 def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsys, tmp_path, monkeypatch):

@@ -5,14 +5,15 @@ from functools import partial
 
 import numpy as np
 import pytest
+from querylect.cli import main
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.beir import load_beir
+from querylect.data.beir import load_beir, save_beir
 from querylect.data.check import check
 from querylect.data.load import load_dataset
 from querylect.data.prepare import near_duplicates as near
 from querylect.data.prepare.prepare import prepare
 from querylect.data.ragbench import document_id
-from querylect.data.types import Document
+from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.retrievers.encoder import open_corpus_encoder
 from querylect.errors import DataError
 
@@ -142,3 +143,53 @@ def test_blocks_decide_nothing(tmp_path, monkeypatch, block):
     assert [(each.position, each.kept) for each in found] == expected
     assert all(each.cosine > threshold for each in found)
     assert 3 < len(kept) < len(vectors) / 2
+
+
+def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_read(tmp_path, encoder, capsys):
+    """The encoder has random weights; the two long words are unknown to it, so that their texts are one."""
+    long = " ".join(["fever cough pain"] * 40)
+    asked = {
+        "train": {
+            "a": "who tamed the dog?",
+            "b": "who tamed the dogs",
+            "c": f"{long} {'x' * 400}",
+            "d": "unlike all others",
+        },
+        "test": {"t": "Who tamed the dog", "u": f"{long} {'y' * 900}"},
+    }
+    splits = {
+        name: Split([Question(key, text) for key, text in texts.items()], {key: {"d1": 1} for key in texts})
+        for name, texts in asked.items()
+    }
+    save_beir(Dataset("mine", [Document("d1", "", "Ann.")], splits), tmp_path / "mine")
+    listed = tmp_path / "leaks.jsonl"
+    model = encoder.args[0].retriever
+    arguments = ["data", "check", tmp_path / "mine", "--leaks", listed, "--encoder", model, "--cosine", "0.999"]
+    with pytest.raises(SystemExit) as ended:
+        main(list(map(str, arguments)))
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "1 of 1 relevant documents of test are relevant to a question of train too" in said
+    assert "1 of 2 questions of test are nearly the same as one of train" in said
+    lines = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert {(line["_id"], line["criterion"], line["of"]["_id"]) for line in lines} == {
+        ("a", "words", "t"),
+        ("b", "letters", "t"),
+        ("c", "embedding", "u"),
+    }
+    whole = DatasetConfig(kind="beir", path=str(tmp_path / "mine"))
+    assert [question.id for question in load_dataset(whole).splits["train"].questions] == ["b", "c", "d"]
+    kept = load_dataset(whole.model_copy(update={"leave_out": str(listed)}))
+    assert [question.id for question in kept.splits["train"].questions] == ["d"]
+    assert "mine: 3 of 4 questions of train are left out" in " ".join(kept.notes)
+    listed.write_text('{"split": "test", "_id": "nobody"}\n')
+    with refused(DataError, "nothing-left-out", listed, "'nobody'", "mine"):
+        load_dataset(whole.model_copy(update={"leave_out": str(listed)}))
+
+
+def test_a_benchmark_is_read_and_prepared_without_what_is_left_out(tmp_path, published):
+    listed = tmp_path / "leaks.jsonl"
+    listed.write_text('{"split": "test", "_id": "covidqa/2"}\n')
+    config = published.model_copy(update={"leave_out": str(listed)})
+    assert [question.id for question in load_dataset(config).splits["test"].questions] == ["covidqa/1"]
+    assert prepare(config, tmp_path / "out")["questions"] == {"train": 1, "test": 1}

@@ -29,6 +29,7 @@ from querylect.envs.index.build import (
 from querylect.envs.index.open import (
     open_index,
 )
+from querylect.envs.index_names import member_settings
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.envs.retrievers.open import (
@@ -431,6 +432,20 @@ def test_a_hybrid_is_built_by_several_workers_but_not_in_shards(dataset, tmp_pat
     assert hashes[0] == hashes[1]
     with refused(ConfigError, "no-own-shards", "hybrid"):
         build_shard(config, 1, 2)
+
+
+def test_members_without_an_index_are_built_beside_the_hybrid_and_open_alone(dataset, tmp_path):
+    members = [MemberConfig(retriever="bm25"), MemberConfig(retriever="bm25", engine="rank_bm25")]
+    config = EnvironmentConfig(
+        dataset=dataset, retriever="hybrid", index=str(tmp_path / "both"), hybrid=HybridConfig(members=members)
+    )
+    build_index(config)
+    first, second = (member.index for member in member_settings(config))
+    assert (first, second.startswith(f"{first}-")) == (str(tmp_path / "both-bm25"), True)
+    assert set(verify_indexes(config)) == {config.index, first, second}
+    alone = Environment.open(EnvironmentConfig(dataset=dataset, index=first))
+    plan = SearchPlan.of("heat air", k=3)
+    assert {hit.id for hit in Environment.open(config).search([plan])[0]} == {hit.id for hit in alone.search([plan])[0]}
 
 
 def test_a_hybrid_of_other_depth_is_another_index_and_gives_no_more_than_its_depth(models, dataset, tmp_path):

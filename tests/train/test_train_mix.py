@@ -385,7 +385,9 @@ def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herb
     build_index(leaky)
     with run_app(app_of(leaky)) as url:
         members = {"leaky": served(leaky, url), "dense": served(herbs, herbs_url)}
-        config = RunConfig.model_validate({**straight[0].model_dump(), "mix": {"environments": members}})
+        settings = straight[0].model_dump()
+        strict = {**settings["eval"], "leaks": "refuse"}
+        config = RunConfig.model_validate({**settings, "eval": strict, "mix": {"environments": members}})
         with refused(DataError, None, "dense with leaky", "0 question ids", "1 question texts"):
             list(evaluate_each(config, None, tmp_path / "out", "dense"))
     assert not (tmp_path / "out").exists()

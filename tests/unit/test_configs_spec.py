@@ -3,6 +3,7 @@
 import pytest
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.spec_files import dump_spec, is_spec, known_specs, load_spec, spec_of_flags
+from querylect.configs.yaml12 import parse_yaml
 from querylect.errors import ConfigError
 
 from ..raising import refused
@@ -139,7 +140,7 @@ def test_systems_that_write_passages_have_room_unless_tokens_are_set():
     tokens = {name: (system.rollout or plan.rollout).max_new_tokens for name, system in plan.systems.items()}
     assert tokens == {"passage": 256, "short": 40, "keywords": 64, "shown": 256}
     assert plan.systems["shown"].rollout.documents == 3
-    assert SpecConfig.model_validate(plan.model_dump()) == plan, "the written plan is the same evaluation"
+    assert SpecConfig.model_validate(parse_yaml(dump_spec(plan))) == plan, "the written plan is the same evaluation"
     fixed = SpecConfig.model_validate({**values, "rollout": {"max_new_tokens": 32}})
     assert fixed.systems["passage"].rollout is None
 

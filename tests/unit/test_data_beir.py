@@ -1,13 +1,15 @@
 """BEIR folders: what is read, what is refused, what is written."""
 
+import gzip
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from querylect.configs.environment import DatasetConfig
+from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
+from querylect.data.corpus import BeirCorpus
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError, StorageError
@@ -106,16 +108,14 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(folder):
         load_beir(folder, splits=[])
 
 
-def test_grades_of_zero_and_less_are_kept_and_questions_with_nothing_else_skipped_and_counted(folder, tmp_path):
-    rows = "q1\td1\t0\nq1\tnowhere\t-1\nq2\td2\t1\nq2\td1\t0\nnobody\td1\t0\n"
-    (folder / "qrels" / "test.tsv").write_text(HEADER + rows)
+def test_grades_of_zero_and_less_are_kept_and_questions_without_others_skipped_and_counted(folder):
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\nq2\td2\t1\nq2\td1\t0\nq2\t3\t-1\n")
     dataset = load_beir(folder)
-    assert dataset.splits["test"].qrels == {"q2": {"d2": 1, "d1": 0}}
-    assert dataset.splits["test"].relevant == 1
-    save_beir(dataset, tmp_path / "again")
-    assert load_beir(tmp_path / "again").splits["test"].qrels == dataset.splits["test"].qrels
+    assert dataset.splits["test"].qrels == {"q2": {"d2": 1, "d1": 0, "3": -1}}
     assert [question.id for question in dataset.splits["test"].questions] == ["q2"]
     assert dataset.notes == ("set: 1 of 2 questions have no relevant document in test and are skipped.",)
+    save_beir(dataset, folder.with_name("copy"))
+    assert load_beir(folder.with_name("copy")).splits == dataset.splits
 
 
 def test_the_relevance_level_is_kept_in_meta_json(folder, tmp_path):
@@ -127,6 +127,85 @@ def test_the_relevance_level_is_kept_in_meta_json(folder, tmp_path):
     refuses(folder, "invalid-field", "relevance_level", "0")
 
 
+def test_grades_as_floats_titles_that_are_null_and_gzipped_files_are_read(folder):
+    expected = load_beir(folder)
+    (folder / "corpus.jsonl").write_text(jsonl([CORPUS[0], {**CORPUS[1], "title": None}, CORPUS[2]]), encoding="utf-8")
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t2.0\nq1\t3\t1.\nq2\td2\t1\n")
+    assert load_beir(folder) == expected
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        file = folder / name
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    assert load_beir(folder) == expected
+    corpus = BeirCorpus(DatasetConfig(kind="beir", path=str(folder)))
+    blocks, lines = corpus.blocks(40)
+    assert (len(blocks) > 3, lines) == (True, 3)
+    assert tuple(document for block in blocks for document in corpus.read(block)) == expected.corpus
+    (folder / "corpus.jsonl").write_text(jsonl(CORPUS), encoding="utf-8")
+    refuses(folder, "given-twice", "corpus.jsonl", "corpus.jsonl.gz")
+    (folder / "corpus.jsonl").unlink()
+    whole = (folder / "corpus.jsonl.gz").read_bytes()
+    (folder / "corpus.jsonl.gz").write_bytes(whole[:-12])
+    refuses(folder, "unreadable-file", "corpus.jsonl.gz")
+    with refused(DataError, "unreadable-file", "corpus.jsonl.gz"):
+        corpus.blocks(40)
+
+
+AD_HOC = """<top>
+<num> Number: q1
+<title> small   person
+
+<desc> Description:
+Who is small &amp; why?
+</top>
+<top><num>q2</num><title></title><desc> Description: which? </desc></top>
+"""
+AS_XML = """<?xml version="1.0"?><topics task="x">
+<topic number="q1"><query>small person</query><question>who is small?</question></topic>
+<topic number="q2" type="diagnosis"><description>which?</description></topic></topics>
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "topics"),
+    [
+        ("topics.txt", AD_HOC),
+        ("topics.xml", AS_XML),
+        ("queries.tsv", "q1\tsmall person\nq2\twhich?\n"),
+        ("topics.tsv.gz", "q1\tsmall person\nq2\twhich?\n"),
+    ],
+)
+@pytest.mark.parametrize("qrels", ["qrels/test.txt", "qrels/test.qrels.gz", "qrels/test.tsv"])
+def test_topics_and_qrels_of_trec_are_read(folder, name, topics, qrels):
+    (folder / "queries.jsonl").unlink()
+    (folder / "qrels" / "test.tsv").unlink()
+    judged = "q1 0 d1 2\nq1 Q0 3 1\nq2\t0\td2\t1\nq2 0 d1 0\n"
+    for file, text in ((name, topics), (qrels, judged)):
+        (folder / file).write_bytes(gzip.compress(text.encode()) if file.endswith(".gz") else text.encode())
+    split = load_beir(folder).splits["test"]
+    assert list(split.questions) == [Question("q1", "small person"), Question("q2", "which?")]
+    assert split.qrels == {"q1": {"d1": 2, "3": 1}, "q2": {"d2": 1, "d1": 0}}
+    (folder / "queries.jsonl").write_text(jsonl(QUESTIONS))
+    refuses(folder, "given-twice", "queries.jsonl", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "topics", "code", "facts"),
+    [
+        ("topics.txt", "q1 small person\n", "unknown-topics", ["no XML"]),
+        ("topics.txt", "<top><num> Number: q1\n</top>", "invalid-topic", ["topic 1", "'q1'", "''"]),
+        ("topics.xml", "<topics><topic><query>x</query></topic></topics>", "invalid-topic", ["topic 1", "''", "'x'"]),
+        ("topics.xml", "<topics></topics>", "unknown-topics", ["<topic>"]),
+        ("topics.xml", "<!DOCTYPE t [<!ENTITY a 'b'>]><topics>&a;</topics>", "unknown-topics", ["document type"]),
+        ("topics.tsv", "q1\ttext\nq2 text\n", "invalid-line", ["line 2", "'q2 text'"]),
+    ],
+)
+def test_topics_that_cannot_be_read_are_refused(folder, name, topics, code, facts):
+    (folder / "queries.jsonl").unlink()
+    (folder / name).write_text(topics)
+    refuses(folder, code, folder / name, *facts)
+
+
 def test_a_split_without_any_relevant_document_is_refused(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\n")
     refuses(folder, "no-relevant-documents", "test.tsv")
@@ -136,12 +215,23 @@ def test_a_split_without_any_relevant_document_is_refused(folder):
 
 def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\tghost\t1\nq1\td1\t1\nq2\tother\t1\n")
-    refuses(folder, "unknown-document", "test.tsv", "'ghost'", "corpus.jsonl", "(2 ")
+    refuses(folder, "unknown-document", "set, test", "'ghost'", "2 of 3")
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\tghost\t1\nq1\td1\t1\nq2\tother\t0\nq2\td2\t1\n")
+    dataset = load_beir(folder)
+    assert dataset.splits["test"].qrels == {"q1": {"d1": 1}, "q2": {"d2": 1}}
+    assert dataset.notes[0].startswith("set, test: 2 of 4 judgements are dropped, 1 of them of relevant documents")
+    assert load_beir(folder, documents={"d1", "d2", "3"}).splits == dataset.splits
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\tghost\t1\nq2\td2\t1\n")
+    assert [question.id for question in load_beir(folder).splits["test"].questions] == ["q2"]
 
 
 def test_judged_questions_that_do_not_exist_are_named_and_counted(folder):
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t1\nq8\td1\t1\nq9\td2\t1\n")
+    refuses(folder, "unknown-question", "set, test", "'q8'", "2 of 3")
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t1\nq9\td1\t1\nq9\td2\t1\n")
-    refuses(folder, "unknown-question", "test.tsv", "'q9'", "queries.jsonl", "(2 ")
+    dataset = load_beir(folder)
+    assert (dataset.splits["test"].qrels, len(dataset.notes)) == ({"q1": {"d1": 1}}, 2)
+    assert "1 of 2 questions are dropped, 'q9' among them" in dataset.notes[0]
 
 
 def test_two_grades_for_one_pair_are_refused_but_a_repeated_line_is_not(folder):
@@ -153,19 +243,20 @@ def test_two_grades_for_one_pair_are_refused_but_a_repeated_line_is_not(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "code", "facts"),
     [
-        (HEADER + "q1 d1 1\n", "line 2: 'q1 d1 1'"),
-        (HEADER + "q1\td1\thigh\n", "line 2"),
-        (HEADER + "q1\td1\t0.5\n", "line 2"),
-        (HEADER + "q1\t0\td1\t1\n", "line 2"),
-        ("q1\td1\t1\n" + HEADER, "line 2"),
-        ("question\tdocument\tgrade\n", "line 1"),
+        (HEADER + "q1 d1 1\n", "invalid-line", ["line 2: 'q1 d1 1'", "'query-id<TAB>corpus-id<TAB>score'"]),
+        (HEADER + "q1 0 d1 1 x\n", "invalid-line", ["line 2", "'query-id 0 corpus-id score'"]),
+        (HEADER + "q1\td1\thigh\n", "invalid-grade", [" 2:", "'high'"]),
+        (HEADER + "q1\td1\t0.5\n", "invalid-grade", [" 2:", "'0.5'"]),
+        (HEADER + "q1 0 d1 nan\n", "invalid-grade", [" 2:", "'nan'"]),
+        ("q1\td1\t1\n" + HEADER, "invalid-grade", [" 2:", "'score'"]),
+        ("question\tdocument\tgrade\n", "invalid-grade", [" 1:", "'grade'"]),
     ],
 )
-def test_a_broken_judgement_names_its_line(folder, text, line):
+def test_a_broken_judgement_names_its_line(folder, text, code, facts):
     (folder / "qrels" / "test.tsv").write_text(text)
-    refuses(folder, "invalid-line", "test.tsv", line, "'query-id<TAB>corpus-id<TAB>score'")
+    refuses(folder, code, "test.tsv", *facts)
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])

@@ -65,10 +65,9 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
         "Did revenue rise?": {"Cover page": 0, tricky: 2, "Outlook": 2, "Other filing": 1},
         "Is there a dividend?": {"Cover page": 1, "Outlook": 0},
     }
-    assert [note for note in dataset.notes if "two grades" in note or "no grades" in note or "skipped" in note] == [
+    assert [note for note in dataset.notes if "two grades" in note or "no grades" in note] == [
         "finagentbench/chunks: 1 rows have no grades: their candidates are in the corpus, nothing is asked.",
         "finagentbench/chunks: 1 pairs of question and candidate have two grades; the higher one counts.",
-        "finagentbench/chunks, test: 1 questions have no relevant document and are skipped.",
     ]
 
 
@@ -118,5 +117,4 @@ def test_the_real_rows_are_read(realdata):
     assert len(dataset.splits["test"].questions) == len(lines) == 20
     first = json.loads(lines[0])["qrel"]
     mine = next(iter(grades(dataset).values()))
-    assert {name: grade for name, grade in mine.items() if grade} == {"Earnings": first["4"]}
-    assert len(mine) == 5
+    assert (mine["Earnings"], sorted(mine.values())) == (first["4"], sorted(first.values()))

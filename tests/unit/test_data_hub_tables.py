@@ -119,8 +119,8 @@ def test_a_missing_table_shard_or_file_is_told(tmp_path):
     [
         ([("q1", "d1", float("nan"))], None, ["row 1", "nan"]),
         ([("q1", "d1", 0.5)], None, ["row 1", 0.5]),
-        ([("q9", "d1", 1.0)], "unknown-question", ["row 1", "'q9'"]),
-        ([("q1", "d9", 1.0)], None, ["test: 1 ", "'d9'"]),
+        ([("q9", "d1", 1.0)], "unknown-question", ["test: 1 of 1", "'q9'"]),
+        ([("q1", "d9", 1.0)], "unknown-document", ["test: 1 of 1", "'d9'"]),
         ([("q1", "d1", 1.0), ("q1", "d1", 2.0)], "conflicting-grades", ["row 2", "'q1'", "'d1'", " 2 ", " 1 "]),
         ([("q1", "d1", 0.0)], None, ["relevant"]),
     ],

@@ -1,16 +1,24 @@
-"""Questions in two splits: by id, by words, by nearly the same letters."""
+"""Questions in two splits: by id, by words, by nearly the same letters, by vectors; documents of two splits."""
 
+import json
+
+import numpy as np
 import pytest
 from querylect.data.leakage import (
-    THRESHOLD,
-    _pieces,
-    jaccard,
-    near_duplicates,
+    exact_leaks,
+    near_leaks,
     near_overlap,
-    near_questions,
+    overlap,
+    read_left_out,
+    shared_documents,
+    vector_leaks,
+    without,
     without_leaks,
+    words,
+    write_leaks,
 )
 from querylect.data.types import Dataset, Question, Split
+from querylect.errors import DataError
 
 from ..raising import refused
 
@@ -21,37 +29,28 @@ def split(*questions):
     return Split([Question(identifier, text) for identifier, text in questions], {i: {"d": 1} for i, _ in questions})
 
 
-def test_near_duplicates_are_found_and_paraphrases_are_not():
-    left = [LONG, "what is the capital of france", "who wrote the odyssey", LONG.replace("television", "radio")]
-    right = [
-        LONG.replace("internet", "internets").upper() + "?",
-        "which city is the seat of the french government",
-        "who wrote the Odysey",
-    ]
-    near = near_duplicates(left, right)
-    assert [(pair.left, pair.right) for pair in near] == [(0, 0)]
-    assert near[0].similarity == jaccard(_pieces(left[0]), _pieces(right[0])) >= THRESHOLD
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("Wer heilt Röteln?", "wer heilt roteln"),
+        ("Wer heilt Ro\u0308teln", "wer heilt roteln"),
+        ("ｗｈａｔ ｉｓ ①", "what is 1"),
+        ("wh\u0430t is \u0440\u0430in", "what is pain"),  # Cyrillic а and р
+        ("WHAT IS \u0420AIN", "what is pain"),
+        ("what is \u03c1ain", "what is pain"),  # Greek rho
+        ("pa\u200bin of the œsophagus", "pain of the oesophagus"),
+        ("Smørrebrød, naïve", "smorrebrod naive"),
+        ("Straße İstanbul", "strasse istanbul"),
+    ],
+)
+def test_words_are_compared_in_one_form(text, same):
+    assert words(text) == words(same) == same
 
 
-def test_what_is_proposed_is_what_comparing_every_pair_finds():
-    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda"]
-    words += ["mu", "nu", "xi", "omicron", "pi", "rho", "sigma"]
-    texts = [" ".join(words[start : start + 9]) + f" {end}" for start in range(9) for end in words[::3]]
-    left, right = texts[::2], texts[1::2] + [" ".join(words[start::2]) for start in range(6)]
-    exact = {place: max(jaccard(_pieces(one), _pieces(other)) for one in left) for place, other in enumerate(right)}
-    found = {pair.right: pair.similarity for pair in near_duplicates(left, right)}
-    assert found == {place: best for place, best in exact.items() if best >= THRESHOLD}
-    assert 0 < len(found) < len(right)
-
-
-def test_texts_shorter_than_a_piece_are_compared_whole():
-    assert [pair[:2] for pair in near_duplicates(["ab", "", "xyz"], ["AB!", "xy", ""])] == [(0, 0), (1, 2)]
-    assert near_duplicates([], ["ab"]) == near_duplicates(["ab"], []) == []
-
-
-def test_jaccard_by_hand():
-    # abcdef → abcde bcdef; abcdeg → abcde bcdeg: one of three
-    assert jaccard(_pieces("abcdef"), _pieces("abcdeg")) == pytest.approx(1 / 3)
+def test_words_keep_what_distinguishes_questions():
+    assert words("5 µg") != words("5 mg")
+    assert words("대한민국") == "대한민국"
+    assert words("что это") != words("кто это")
 
 
 def test_near_overlap_leaves_out_what_is_wholly_the_same():
@@ -63,10 +62,13 @@ def test_near_overlap_leaves_out_what_is_wholly_the_same():
             "test": split(("c", LONG + "?"), ("b", "other"), ("d", LONG.replace("internet", "internets"))),
         },
     )
+    assert [leak.criterion for leak in exact_leaks(dataset.splits)] == ["words", "id"]
+    assert overlap(dataset)[0].startswith("set: 1 question ids and 1 question texts stand in both train and test")
+    assert near_overlap(dataset) == []
+    dataset.splits["train"].questions[0] = Question("a", LONG.replace("date", "dates"))
     (sentence,) = near_overlap(dataset)
-    assert sentence.startswith("set: 1 of 3 questions of test are nearly the same as one of train")
-    pairs = near_questions(dataset.splits["train"].questions, dataset.splits["test"].questions)
-    assert [(one.id, other.id) for one, other in pairs] == [("a", "d")]
+    assert sentence.startswith("set: 2 of 3 questions of test are nearly the same as one of train")
+    assert {(leak.question.id, leak.other.id) for leak in near_leaks(dataset.splits)} == {("a", "c"), ("a", "d")}
 
 
 def test_leaks_are_taken_out_of_the_earlier_split():
@@ -74,7 +76,7 @@ def test_leaks_are_taken_out_of_the_earlier_split():
     splits = {
         "train": split(("1", "Same words!"), ("2", "kept"), ("t", "same id"), ("3", "of validation"), ("4", near)),
         "validation": split(("v", "of validation"), ("t", "an id of test")),
-        "test": split(("t", "tested"), ("u", "same WORDS"), ("w", LONG)),
+        "test": split(("t", "tested"), ("u", "same WÖRDS"), ("w", LONG)),
     }
     held, notes = without_leaks("set", splits)
     assert {name: [question.id for question in each.questions] for name, each in held.items()} == {
@@ -97,13 +99,47 @@ def test_a_split_without_a_question_left_is_taken_out():
     assert list(held) == ["test"]
 
 
-def test_evaluation_refuses_what_was_trained_on_and_tells_what_nearly_was(caplog):
-    from querylect.errors import DataError
-    from querylect.eval.leakage import refuse_overlap
+def test_leaks_are_listed_in_a_file_whose_lines_are_left_out(tmp_path):
+    splits = {
+        "train": split(("a", "who tamed the dog"), ("b", "who tamed the dogs"), ("c", "unlike")),
+        "test": split(("t", "who tamed the dog?")),
+    }
+    write_leaks(tmp_path / "leaks.jsonl", [leak.record() for leak in (*exact_leaks(splits), *near_leaks(splits))])
+    lines = [json.loads(line) for line in (tmp_path / "leaks.jsonl").read_text().splitlines()]
+    assert [(line["split"], line["_id"], line["criterion"], line["of"]["_id"]) for line in lines] == [
+        ("train", "a", "words", "t"),
+        ("train", "b", "letters", "t"),
+    ]
+    assert lines[1]["similarity"] == pytest.approx(17 / 18, abs=1e-4)
+    left_out = read_left_out(tmp_path / "leaks.jsonl")
+    assert [question.id for question in without(splits, left_out)["train"].questions] == ["c"]
+    (tmp_path / "leaks.jsonl").write_text('{"split": "learn", "_id": "a"}\n')
+    with refused(DataError, "invalid-field", "leaks.jsonl, line 1", "'learn'", "train, validation, test"):
+        read_left_out(tmp_path / "leaks.jsonl")
 
-    train = [Question("a", LONG), Question("b", "x")]
-    with caplog.at_level("WARNING"):
-        refuse_overlap("set", "test", [Question("c", LONG.replace("internet", "internets"))], train)
-    assert "set: 1 of 1 questions of test are nearly the same as one of train" in caplog.text
-    with refused(DataError, None, "1 ", "train", "test"):
-        refuse_overlap("set", "test", [Question("c", LONG.upper())], train)
+
+def test_vectors_find_what_letters_do_not():
+    directions = {"how is flu cured": (1, 0), "treatment of influenza": (0.99, 0.1), "who wrote hamlet": (0, 1)}
+
+    def embed(texts):
+        return np.array([directions.get(text, (-1, 0)) for text in texts], dtype=np.float32) * 3
+
+    splits = {
+        "train": split(("a", "treatment of influenza"), ("b", "who wrote hamlet"), ("c", "who wrote hamlet?")),
+        "test": split(("t", "how is flu cured"), ("u", "who wrote hamlet!")),
+    }
+    (leak,) = vector_leaks(splits, embed, 0.95, exact_leaks(splits))
+    assert (leak.criterion, leak.question.id, leak.other.id) == ("embedding", "a", "t")
+    assert leak.similarity == pytest.approx(0.99 / np.hypot(0.99, 0.1), abs=1e-6)
+    assert vector_leaks(splits, embed, 0.999, exact_leaks(splits)) == []
+
+
+def test_relevant_documents_of_two_splits_are_counted():
+    questions = [Question("a", "x"), Question("b", "y")]
+    splits = {
+        "train": Split(questions, {"a": {"d1": 1, "d2": 0}, "b": {"d3": 2}}),
+        "test": Split([Question("t", "z")], {"t": {"d1": 1, "d2": 1, "d3": 1, "d4": 0}}),
+    }
+    assert shared_documents(Dataset("set", (), splits)) == [
+        "set: 2 of 3 relevant documents of test are relevant to a question of train too."
+    ]

@@ -97,4 +97,4 @@ def test_real_folders_have_their_published_size(name, corpus, questions, grades)
     assert len(dataset.corpus) == corpus
     assert len(dataset.splits["test"].questions) == questions
     assert {grade for judged in dataset.splits["test"].qrels.values() for grade in judged.values()} == grades
-    assert not dataset.notes
+    assert dataset.notes == ()

@@ -1,6 +1,7 @@
 """Several BEIR folders as one: ids, duplicates, judgements, questions, and what is refused."""
 
 import json
+import shutil
 
 import pytest
 from querylect.cli import main
@@ -87,7 +88,7 @@ def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, 
     assert [one.id for one in merged.corpus][-1] == "more/b"
     assert {name: split.questions for name, split in merged.splits.items()} == {"test": (DOG,)}
     with refused(DataError, "no-questions"):
-        merge([MergeSource("a", bare), MergeSource("b", bare)], tmp_path / "none")
+        merge([MergeSource("a", bare), MergeSource("b", bare)], tmp_path / "none", question_sources=["a"])
 
 
 def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
@@ -117,7 +118,12 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
         merge(folders, target)
     corpus = folders[1].folder / "corpus.jsonl"
     corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
-    with refused(DataError, "unknown-document", "'1'", "corpus.jsonl"):
+    notes = merge(folders, tmp_path / "dropped", question_sources=["pairs"])["notes"]
+    (note,) = notes
+    assert note.startswith("p, test: 1 of 3 judgements are dropped")
+    shutil.rmtree(tmp_path / "dropped")
+    corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
+    with refused(DataError, "unknown-document", "p, test", "2 of 3"):
         merge(folders, target, question_sources=["pairs"])
     corpus.write_text("{")
     with refused(DataError, "invalid-json", f"{corpus}, line 1"):
@@ -148,3 +154,13 @@ def test_merge_from_the_command_line(folders, tmp_path, capsys):
         "both: 3 documents; questions: 2 train, 1 test",
     ]
     assert said[-1].startswith("next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path=")
+
+
+def test_corpora_without_questions_are_merged_into_one(folders, tmp_path):
+    for source in folders:
+        shutil.rmtree(source.folder / "qrels")
+        (source.folder / "queries.jsonl").unlink()
+    meta = merge(folders, tmp_path / "merged")
+    merged = load_beir(tmp_path / "merged")
+    assert ([document.id for document in merged.corpus], merged.splits) == (["wiki/1", "wiki/2", "pairs/2"], {})
+    assert meta["questions"] == {}

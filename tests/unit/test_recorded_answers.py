@@ -96,11 +96,19 @@ def form_of(name, stage, recorded, here=lambda prompt: True, others=None, questi
 
 
 def verdict_of(name, recorded, here=lambda prompt: True, others=None):
+    metals = Gold(Question("q", "What melts at 1538?", ("lead", "iron")), right=1)
     items = {
-        "utility": Gold(Question("q", "What melts at 1538?", ("lead", "iron")), right=1),
+        "utility": metals,
+        "mimic": metals,
         "guideline": Gold(QUESTION, contents=tuple(DOCUMENTS)),
     }
-    case = Case(items.get(name, Gold(QUESTION, answers=("Ada",))), DOCUMENTS[:1], True, "Iron.")
+    case = Case(
+        items.get(name, Gold(QUESTION, answers=("Ada",))),
+        DOCUMENTS[:1],
+        True,
+        "Iron.",
+        notes={"H_plus": "p", "H_minus": "m"},
+    )
     (verdict,) = judged(Runner(Llm(Says(recorded, here, others)), {}), JUDGES[name], [case], Setting())
     assert (verdict.value is None) == bool(verdict.failure)
     return verdict
@@ -216,6 +224,7 @@ READ = {
     "migres.judge": migres("judge", "Does the information"),
     "migres.queries": migres("queries", "Write a simple query"),
     "utility": judge("utility", "label"),
+    "mimic": judge("mimic", "label"),
     "relevancy": judge("relevancy"),
     "declined": judge("declined"),
     "faithfulness": judge("faithfulness"),

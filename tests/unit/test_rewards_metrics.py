@@ -62,12 +62,22 @@ def test_equal_to_trec_eval_on_random_graded_runs():
 
 @given(
     st.lists(st.integers(0, 30), min_size=1, unique=True),
-    st.dictionaries(st.integers(0, 30), st.integers(-2, 4), min_size=1),
+    # trec_eval itself may not return where all grades are negative
+    st.dictionaries(st.integers(0, 30), st.integers(-2, 4), min_size=1).filter(
+        lambda judged: max(judged.values()) >= 0
+    ),
     st.integers(1, 4),
 )
 def test_equal_to_trec_eval_on_any_run(ranking, judged, level):
     qrels = {"q": {str(document): grade for document, grade in judged.items()}}
     assert_as_trec_eval({"q": [str(document) for document in ranking]}, qrels, level)
+
+
+@pytest.mark.parametrize("name", ["ndcg@5", "recall@5", "mrr", "map", "map@5", "p@5", "success@5", "r-precision"])
+def test_negative_judgements_alone_are_worth_nothing(name):
+    judged = {"a": -1, "b": -2}
+    assert [measure(name, relevance_level=level)(["c", "a", "b"], judged) for level in (1, 2, 4)] == [0, 0, 0]
+    assert measure("judged@2")(["c", "a", "b"], judged) == 0.5
 
 
 def test_equal_to_trec_eval_on_a_real_graded_run():

@@ -30,6 +30,7 @@ def test_open_questions_in_every_form(tmp_path):
             {"_id": "parts", "text": "which two?", "answer": ["one", "two"]},
             {"_id": "none", "text": "?"},
             {"_id": "blank", "text": "?", "answers": ["", " "]},
+            {"_id": "brackets", "text": "?", "answers": ["[1, 2]", "see ['x']", "[sic]"]},
         )
     )
     assert {one: found.answers for one, found in gold.by_id.items()} == {
@@ -38,6 +39,7 @@ def test_open_questions_in_every_form(tmp_path):
         "beir": ("yes",),
         "span": ("fixed-price",),
         "number": ("7",),
+        "brackets": ("[1, 2]", "see ['x']", "[sic]"),
     }
     assert (gold.skipped, gold.choice) == (3, False)
     assert gold.by_id["nq"].question.text == "who?"
@@ -72,6 +74,10 @@ def test_multiple_choice_by_letter_text_and_list(tmp_path):
         ([{"_id": "a", "text": "?"}], "no-right-answers", ["'answers'"]),
         ([{"_id": "a", "text": 3, "answer": "x"}], "invalid-question", ["line 1", 3]),
         ([{"answer": "x"}], None, ["'_id'", None]),
+        ([{"_id": "a", "answers": "['a', 'b'"}], "list-in-text", ["line 1", "['a', 'b'"]),
+        ([{"_id": "a", "answer": ["b']"]}], "list-in-text", ["line 1", "b']"]),
+        ([{"_id": "a", "answers": ["x", '["y"]']}], "list-in-text", ["line 1", '["y"]']),
+        ([{"_id": "a", "metadata": {"answer": " [] "}}], "list-in-text", ["line 1", "[]"]),
     ],
 )
 def test_what_is_refused(tmp_path, rows, code, facts):

@@ -1,0 +1,240 @@
+"""Question sets and corpora of the papers: rows in their published form, made into what papers and answers read."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from querylect.cli import main
+from querylect.data.beir import load_beir
+from querylect.data.convert import convert
+from querylect.data.known import known
+from querylect.errors import DataError
+from querylect.eval.tasks.gold import read_gold
+
+from ..raising import refused
+
+EXAM = {
+    "question": "A 23-year-old pregnant woman has burning upon urination. Which of these is the best treatment?",
+    "answer": "Nitrofurantoin",
+    "options": {"A": "Ampicillin", "B": "Ceftriaxone", "C": "Doxycycline", "D": "Nitrofurantoin"},
+    "meta_info": "step2&3",
+    "answer_idx": "D",
+    "metamap_phrases": ["23 year old", "burning"],
+}
+SUBJECTS = ("anatomy", "clinical_knowledge", "college_biology", "college_medicine", "medical_genetics")
+
+
+def jsonl(path, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def table(path, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(list(rows)), path)
+
+
+def read(name, source, target):
+    report = convert(known()[name], source, target)
+    meta = json.loads((target / "meta.json").read_text())
+    assert report == [
+        f"{name}: {', '.join(f'{count:,} {what}' for what, count in meta['counts'].items())}",
+        f"licence: {known()[name].licence}",
+    ]
+    assert meta["licence"] == known()[name].licence != ""
+    return meta["counts"]
+
+
+def test_medqa(tmp_path):
+    jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", {**EXAM, "question": "Another?"})
+    jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
+    assert read("medqa", tmp_path / "raw", tmp_path / "medqa")["questions of test"] == 2
+    gold = read_gold(tmp_path / "medqa/test.jsonl")
+    assert [(entry.right, entry.question.options[entry.right]) for entry in gold.by_id.values()] == [
+        (3, "Nitrofurantoin"),
+        (0, "Ampicillin"),
+    ]
+    assert list(gold.by_id) == ["medqa-test-0000", "medqa-test-0001"]
+    assert len(read_gold(tmp_path / "medqa/train.jsonl").by_id) == 1
+
+
+def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
+    row = {
+        "question": "Which bone?",
+        "subject": "anatomy",
+        "choices": ["ulna", "tibia", "atlas", "sacrum"],
+        "answer": 0,
+    }
+    for subject in SUBJECTS:
+        table(tmp_path / "raw" / subject / "test-00000-of-00001.parquet", row, {**row, "answer": 2})
+    assert read("mmlu-med", tmp_path / "raw", tmp_path / "out")["questions of test"] == 2 * len(SUBJECTS)
+    gold = read_gold(tmp_path / "out/test.jsonl")
+    assert list(gold.by_id)[:3] == ["anatomy-0000", "anatomy-0001", "clinical_knowledge-0000"]
+    assert [entry.right for entry in gold.by_id.values()][:2] == [0, 2]
+
+
+def test_mirage_and_its_questions_of_bioasq(tmp_path):
+    choice = {"question": "Is it?", "options": {"A": "yes", "B": "no"}, "answer": "B"}
+    sets = {
+        name: {f"{name}-{n}": choice for n in range(2)} for name in ("mmlu", "medqa", "medmcqa", "pubmedqa", "bioasq")
+    }
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/benchmark.json").write_text(json.dumps(sets))
+    read("mirage", tmp_path / "raw", tmp_path / "mirage")
+    assert sorted(path.name for path in (tmp_path / "mirage").iterdir()) == [
+        *sorted(f"{name}.jsonl" for name in sets if name < "meta"),
+        "meta.json",
+        *sorted(f"{name}.jsonl" for name in sets if name > "meta"),
+    ]
+    read("bioasq", tmp_path / "raw", tmp_path / "bioasq")
+    gold = read_gold(tmp_path / "bioasq/bioasq.jsonl")
+    assert {identifier: entry.right for identifier, entry in gold.by_id.items()} == {"bioasq-0": 1, "bioasq-1": 1}
+    (tmp_path / "raw/benchmark.json").write_text(json.dumps({"mmlu": {}}))
+    with refused(DataError, "invalid-json", "benchmark.json", "'bioasq'"):
+        convert(known()["bioasq"], tmp_path / "raw", tmp_path / "again")
+
+
+def test_open_questions(tmp_path):
+    table(tmp_path / "nq/nq_open/train-00000-of-00001.parquet", {"question": "who?", "answer": ["Ann"]})
+    table(
+        tmp_path / "nq/nq_open/validation-00000-of-00001.parquet",
+        {"question": "who got the first nobel prize in physics", "answer": ["Wilhelm Conrad Röntgen", "Röntgen"]},
+        {"question": "unanswered", "answer": []},
+    )
+    counts = read("nq-open", tmp_path / "nq", tmp_path / "nq-open")
+    assert (counts["questions of test"], counts["rows without question or answer"]) == (1, 1)
+    (entry,) = read_gold(tmp_path / "nq-open/test.jsonl").by_id.values()
+    assert entry.answers == ("Wilhelm Conrad Röntgen", "Röntgen")
+    hop = {
+        "id": "5a7a06935542990198eaf050",
+        "question": "Which magazine was started first?",
+        "answer": "Arthur's Magazine",
+        "type": "comparison",
+        "level": "medium",
+        "supporting_facts": {"title": ["Arthur's Magazine"], "sent_id": [0]},
+        "context": {"title": ["Arthur's Magazine"], "sentences": [["It was a periodical."]]},
+    }
+    for split in ("train", "validation"):
+        table(tmp_path / f"hop/distractor/{split}-00000-of-00001.parquet", hop)
+    read("hotpotqa", tmp_path / "hop", tmp_path / "hotpotqa")
+    assert read_gold(tmp_path / "hotpotqa/test.jsonl").by_id[hop["id"]].answers == ("Arthur's Magazine",)
+    jsonl(tmp_path / "hua/test_datasets.jsonl", {"questions": "感冒吃什么药？", "answers": "多喝水。"})
+    read("huatuo", tmp_path / "hua", tmp_path / "huatuo")
+    assert read_gold(tmp_path / "huatuo/test.jsonl").by_id["huatuo-test-0000"].answers == ("多喝水。",)
+    live = {
+        "QUESTION_ID": "TQ1",
+        "ORIGINAL_QUESTION_SUBJECT": "Noonan syndrome",
+        "ORIGINAL_QUESTION_MESSAGE": "What are the references with noonan syndrome?",
+        "NIST_PARAPHRASE": "What is known about Noonan syndrome?",
+        "NLM_SUMMARY": "What information is available?",
+        "REFERENCE_ANSWERS": [{"ANSWER": "It is genetic.", "ANSWER_URL": "x"}, {"ANSWER": "It is common."}],
+    }
+    jsonl(tmp_path / "live/test.jsonl", live, {**live, "QUESTION_ID": "TQ2", "NIST_PARAPHRASE": " "})
+    read("liveqa", tmp_path / "live", tmp_path / "liveqa")
+    gold = read_gold(tmp_path / "liveqa/test.jsonl").by_id
+    assert gold["TQ1"].answers == ("It is genetic.", "It is common.")
+    assert [entry.question.text for entry in gold.values()] == [live["NIST_PARAPHRASE"], live["NLM_SUMMARY"]]
+
+
+def test_medquad_is_a_folder_of_questions_and_passages(tmp_path):
+    rows = [
+        {"document_id": "0000001", "question_id": "0000001-1", "question": "What is anthrax ?", "answer": "A disease."},
+        {"document_id": "0000001", "question_id": "0000001-2", "question": "What is it ?", "answer": "A disease."},
+        {"document_id": "0000002", "question_id": "0000002-1", "question": "Not answered ?", "answer": None},
+    ]
+    table(tmp_path / "raw/data/train-00000-of-00001-e36383d177026d53.parquet", *rows)
+    counts = read("medquad", tmp_path / "raw", tmp_path / "medquad")
+    assert list(counts.values()) == [1, 2, 1]
+    dataset = load_beir(tmp_path / "medquad")
+    assert [document.text for document in dataset.corpus] == ["A disease."]
+    split = dataset.splits["test"]
+    assert [question.text for question in split.questions] == ["What is anthrax ?", "What is it ?"]
+    assert {grade for judged in split.qrels.values() for grade in judged.values()} == {1}
+
+
+def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
+    from querylect.configs.schema import EnvironmentConfig
+    from querylect.envs.environment import Environment
+    from querylect.envs.plan import SearchPlan
+
+    passage = {"id": "Anatomy_Gray_0", "title": "Anatomy_Gray", "content": "What is anatomy?", "contents": "both"}
+    jsonl(
+        tmp_path / "raw/chunk/Anatomy_Gray.jsonl", passage, {**passage, "id": "Anatomy_Gray_1", "content": "The aorta."}
+    )
+    jsonl(tmp_path / "raw/chunk/Cell.jsonl", {**passage, "id": "Cell_0", "content": " "})
+    counts = read("textbooks", tmp_path / "raw", tmp_path / "textbooks")
+    assert counts == {"documents": 2, "rows without text": 1}
+    settings = [
+        "env.dataset.kind=beir",
+        f"env.dataset.path={tmp_path / 'textbooks'}",
+        f"env.index={tmp_path / 'index'}",
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main(["index", "build", "demo", *settings])
+    assert not ended.value.code
+    dataset = {"kind": "beir", "path": str(tmp_path / "textbooks")}
+    environment = Environment.open(
+        EnvironmentConfig.model_validate({"dataset": dataset, "index": str(tmp_path / "index")})
+    )
+    (hits,) = environment.search([SearchPlan.of("aorta", k=1)])
+    assert [hit.id for hit in hits] == ["Anatomy_Gray_1"]
+    assert list(environment.splits) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "facts"),
+    [
+        ({**EXAM, "answer_idx": "E"}, "unknown-option", ["row 1", "'E'", "A, B, C, D"]),
+        ({**EXAM, "options": "A or B"}, "invalid-options", ["row 1", "'A or B'"]),
+        ({"question": "?", "options": {}}, "missing-column", ["answer_idx"]),
+        ({**EXAM, "question": ""}, "no-rows", ["phrases_no_exclude_test.jsonl"]),
+    ],
+)
+def test_rows_that_are_not_as_published_are_refused(tmp_path, row, code, facts):
+    jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", EXAM)
+    jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", row)
+    with refused(DataError, code, *facts):
+        convert(known()["medqa"], tmp_path / "raw", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_missing_or_ids_that_repeat_are_refused(tmp_path):
+    with refused(DataError, "missing-file", tmp_path, "phrases_no_exclude_train.jsonl"):
+        convert(known()["medqa"], tmp_path, tmp_path / "out")
+    row = {"QUESTION_ID": "1", "NIST_PARAPHRASE": "?", "NLM_SUMMARY": "", "ORIGINAL_QUESTION_MESSAGE": ""}
+    jsonl(tmp_path / "test.jsonl", *[{**row, "REFERENCE_ANSWERS": ["x"]}] * 2)
+    with refused(DataError, "duplicate-id", "test.jsonl, row 2", "'1'"):
+        convert(known()["liveqa"], tmp_path, tmp_path / "out")
+    jsonl(tmp_path / "chunk/a.jsonl", *[{"id": "a", "title": "", "content": "x"}] * 2)
+    with refused(DataError, "duplicate-id", "a.jsonl, row 2", "'a'"):
+        convert(known()["textbooks"], tmp_path, tmp_path / "out")
+
+
+def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
+    def end(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main(["data", *map(str, arguments)])
+        return caught.value.code or 0
+
+    for split in ("train", "test"):
+        jsonl(tmp_path / f"copy/phrases_no_exclude_{split}.jsonl", EXAM)
+    assert end("get", "medqa", "--from", tmp_path / "copy", "--to", tmp_path / "raw") == 0
+    said = capsys.readouterr().out
+    assert "licence: CC BY 4.0" in said
+    assert "querylect data prepare medqa --to FOLDER\n" in said
+    assert end("check", tmp_path / "raw") == 0
+    assert "querylect data prepare medqa" in capsys.readouterr().out
+    assert end("prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 0
+    assert "1 questions of test" in capsys.readouterr().out
+    assert end("prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 2
+    assert end("prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "b", "--encoder", "contriever") == 2
+    assert end("get", "bioasq") == 2
+    assert "benchmark.json" in capsys.readouterr().err
+
+
+def test_every_set_says_where_it_is_from_and_under_which_licence():
+    for name, entry in known().items():
+        assert entry.licence, name
+        assert entry.repositories or entry.by_hand, name
+        assert (entry.layout is not None) == (entry.kind in ("answers", "pairs", "passages")), name

@@ -1,0 +1,98 @@
+"""Pairs of texts that are nearly the same, found among many."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.data.near_texts import THRESHOLD, jaccard, near_duplicates, pieces, similarity
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LONG = "how do i set the date and the time of the television when it is not connected to the internet"
+
+
+def found(left, right):
+    return {(pair.left, pair.right) for pair in near_duplicates([left, "unrelated text"], ["another", right])}
+
+
+@given(st.text("abc xyz", min_size=6, max_size=60).map(lambda text: " ".join(text.split())), st.randoms())
+def test_every_edit_of_one_letter_is_found_from_six_letters_on(text, draw):
+    place = draw.randrange(len(text) + 1)
+    edits = {
+        text[:place] + "q" + text[place:],
+        text[:place] + text[place + 1 :],
+        text[:place] + "q" + text[place + 1 :],
+        text[:place] + text[place + 1 : place + 2] + text[place : place + 1] + text[place + 2 :],
+    }
+    for edited in edits:
+        if min(len(text), len(edited)) >= 6:
+            assert (0, 1) in found(text, edited), (text, edited)
+
+
+@given(st.lists(st.text(LETTERS, min_size=1, max_size=9), min_size=2, max_size=30), st.randoms())
+def test_a_word_more_or_less_and_another_order_are_found_from_two_words_on(words, draw):
+    longer = list(words)
+    longer.insert(draw.randrange(len(words) + 1), "inserted")
+    assert (0, 1) in found(" ".join(words), " ".join(longer))
+    assert (0, 1) in found(" ".join(longer), " ".join(words))
+    assert (0, 1) in found(" ".join(words), " ".join(reversed(words)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("what is mumps", "what is lupus"),  # another word
+        ("deaf", "dead"),  # too short for an edit
+        ("asthma", "severe asthma"),  # too short for a word
+        ("what is the capital of france", "which city is the seat of the french government"),
+        ("how is asthma treated", "how is anemia treated"),
+    ],
+)
+def test_other_texts_are_not(left, right):
+    assert found(left, right) == set()
+    assert similarity(left, right) is None
+
+
+def test_longer_texts_may_differ_in_more_letters():
+    text = "what are the most common symptoms of iron deficiency"
+    assert similarity(text, text.replace("common", "comon").replace("iron", "iorn")) == pytest.approx(1 - 2 / 52)
+    assert similarity(text[:38], text[:38].replace("most", "mst").replace("common", "comon")) is None
+
+
+def test_jaccard_by_hand():
+    # abcdef → abcde bcdef; abcdeg → abcde bcdeg: one of three
+    assert jaccard(pieces("abcdef"), pieces("abcdeg")) == pytest.approx(1 / 3)
+    assert jaccard(pieces("ab"), pieces("ab")) == 1
+
+
+def test_long_texts_are_found_by_their_pieces():
+    draw = random.Random(0)
+    texts = [" ".join("".join(draw.choices(LETTERS, k=6)) for _ in range(40)) for _ in range(30)]
+    edited = [text.replace(text.split()[7], "another").replace(text.split()[20], "other one") for text in texts]
+    pairs = near_duplicates(texts, edited)
+    assert {(pair.left, pair.right) for pair in pairs} == {(place, place) for place in range(30)}
+    assert all(THRESHOLD <= pair.similarity < 1 for pair in pairs)
+    moved = " ".join([*texts[0].split()[20:], *texts[0].split()[:20], "more", "words"])
+    assert similarity(texts[0], moved) == jaccard(pieces(texts[0]), pieces(moved))
+
+
+def test_what_is_found_is_what_comparing_every_pair_finds():
+    draw = random.Random(1)
+    vocabulary = ["".join(draw.choices(LETTERS, k=draw.randint(2, 8))) for _ in range(12)]
+    texts = [" ".join(draw.choices(vocabulary, k=draw.randint(1, 6))) for _ in range(300)]
+    left, right = texts[:150], [text[:-1] if place % 3 else text for place, text in enumerate(texts[150:])]
+    every = {
+        (one, two): value
+        for one, first in enumerate(left)
+        for two, second in enumerate(right)
+        if (value := similarity(first, second)) is not None
+    }
+    assert {(pair.left, pair.right): pair.similarity for pair in near_duplicates(left, right)} == every
+    assert 10 < len(every) < 5000
+
+
+def test_pairs_are_ordered_and_repeated_texts_found_each():
+    pairs = near_duplicates(["abcdefgh", LONG, "abcdefgh", "abcdefgx"], [LONG + "s", "abcdefgh", LONG + "s"])
+    assert [(pair.right, pair.left) for pair in pairs] == [(0, 1), (1, 0), (1, 2), (1, 3), (2, 1)]
+    assert near_duplicates([], ["ab"]) == near_duplicates(["ab"], []) == []
+    assert [pair[:2] for pair in near_duplicates(["", "ab"], [""])] == [(0, 0)]
