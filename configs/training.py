@@ -75,6 +75,9 @@ class TrainConfig(Section, LossConfig):
     """Questions (one tree each) per optimizer step, over all processes."""
     questions_per_micro_batch: Annotated[int, Field(ge=1)] = 1
     """Trees per forward and backward pass of a process; limited by memory."""
+    max_tokens_per_micro_batch: Annotated[int, Field(ge=1)] | None = None
+    """Maximum number of tokens computed at a time: a larger tree is split into subtrees, which compute their common
+    prefix again, with the same loss and gradient; a longer sequence is computed alone. None: whole trees."""
     samples_per_update: Annotated[int, Field(ge=1)] | None = None
     """Update on a subsample of this many members per group, sampled by the size of their advantages and reweighted so
     that the expected gradient is unchanged (train/subsampling.py); None: all members."""
@@ -102,9 +105,10 @@ class TrainConfig(Section, LossConfig):
     packed_attention: Literal["auto", "sdpa", "flex"] = "auto"
     """Attention kernel for the ancestor mask: PyTorch's scaled dot product in blocks (sdpa), or FlexAttention (flex),
     which needs a GPU. `auto`: flex on a GPU, else sdpa."""
-    gradient_checkpointing: bool | Literal["reentrant"] = False
-    """Keep only each layer's inputs and recompute the rest in the backward pass: less memory, more time. `reentrant`:
-    PyTorch's older variant, which some launchers require."""
+    gradient_checkpointing: bool | Literal["auto", "reentrant"] = "auto"
+    """Keep only each layer's inputs and recompute the rest in the backward pass: less memory, a third more time. auto:
+    where the activations of the longest tree are estimated at more than 8 GiB. `reentrant`: PyTorch's older variant,
+    which some launchers require."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     """Steps between two checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2

@@ -24,11 +24,25 @@ def doctor(
         bool, typer.Option("--online", help="Ask servers too: whether logins are taken, models exist, services answer.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, help="Plan the memory of CONFIG on this many GPUs instead.")
+    ] = None,
+    gpu_memory: Annotated[
+        float, typer.Option("--gpu-memory", min=1, help="With --gpus: GB of each GPU, as in its name.")
+    ] = 80,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
     """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
+    if gpus is not None:
+        if settings is None:
+            raise typer.BadParameter("--gpus plans a CONFIG: name one", param_hint="CONFIG")
+        from .plan import plan
+
+        planned = plan(settings, gpus, gpu_memory)
+        typer.echo(json.dumps(planned.as_data(), indent=2) if as_json else planned.as_text())
+        raise typer.Exit(0 if planned.fits else 2)
     from .findings import as_data, as_text
     from .machine import answer, machine, start_probe
     from .surroundings import surroundings

@@ -23,7 +23,7 @@ def memory(config: RunConfig, accelerator: dict[str, Any], available: int) -> Fi
     gpus, fast = accelerator.get("gpus", []), bool(accelerator.get("bf16", False))
     if gpus:
         smallest = min(size for _, size in gpus)
-        return _finding(config, shape, _layouts(config, len(gpus), smallest, fast), "this machine's")
+        return _finding(config, shape, layouts(config, len(gpus), smallest, fast), "this machine's")
     local = estimate(config, shape, ProcessLayout(gpu_gib=None, bfloat16=fast))
     if config.rollout.engine == "transformers" and local.fits(available):
         return Finding("config", NAME, "ok", f"{local.lines()[0]}; {available / GIB:.1f} GiB are free")
@@ -46,31 +46,32 @@ def memory_lines(config: RunConfig) -> list[str]:
     first, *parts = expected.lines()
     verdict = f"fits {_capacity(layout)}" if expected.fits() else f"too much for {_capacity(layout)}"
     lines = [f"memory of slurm/{script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
-    return lines if expected.fits() else [*lines, f"  {_advice(config, shape, layout)}"]
+    return lines if expected.fits() else [*lines, f"  {advice(config, shape, layout)}"]
 
 
-def _layouts(config: RunConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
+def layouts(config: RunConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
     stages: Sequence[Literal[0, 2, 3]] = (0, 2) if config.rollout.engine != "transformers" else (0, 2, 3)
     several = [ProcessLayout(count, stage, size, fast) for stage in stages if stage == 0 or config.policy.lora is None]
     return [ProcessLayout(1, 0, size, fast), *(several if count > 1 else ())]
 
 
-def _finding(config: RunConfig, shape: ModelShape, layouts: list[ProcessLayout], owner: str) -> Finding:
-    estimates: list[MemoryEstimate] = [estimate(config, shape, layout) for layout in layouts]
+def _finding(config: RunConfig, shape: ModelShape, candidates: list[ProcessLayout], owner: str) -> Finding:
+    estimates: list[MemoryEstimate] = [estimate(config, shape, layout) for layout in candidates]
     fitting = next((candidate for candidate in estimates if candidate.fits()), None)
     if fitting is not None:
         return Finding("config", NAME, "ok", f"{fitting.lines()[0]}; {owner} fit: {_capacity(fitting.layout)}")
     smallest = min(estimates, key=lambda candidate: candidate.peak)
     detail = f"{smallest.lines()[0]}; {owner} have {_capacity(smallest.layout)}"
-    return Finding("config", NAME, "needed", detail, _advice(config, shape, smallest.layout))
+    return Finding("config", NAME, "needed", detail, advice(config, shape, smallest.layout))
 
 
 def _capacity(layout: ProcessLayout) -> str:
     return f"{layout.gpu_gib or 0:.0f} GiB each, of which {HEADROOM:.0%} may be taken"
 
 
-def _advice(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> str:
+def advice(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> str:
+    """The nearest settings that fit, and what they take."""
     changes, after = remedies(config, shape, layout)
     if not changes:
         return "take a smaller policy.model, or larger GPUs"

@@ -30,7 +30,8 @@ def below(streams: Tensor, count: int) -> Tensor:
 
 def uniforms(streams: Tensor, at: int) -> Tensor:
     """The number `at` (from 0) of each of `streams` (n,): (n,) float32 in [0, 1) with 24 random bits."""
-    bits = _mixed(streams + torch.tensor(at + 1, device=streams.device) * _GOLDEN)
+    advance = (at + 1) * _GOLDEN
+    bits = _mixed(streams + ((advance + 2**63) % 2**64 - 2**63))  # wrapped here, since it is no tensor
     return ((bits >> 40) & 0xFFFFFF).float() * 2.0**-24
 
 

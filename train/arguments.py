@@ -39,12 +39,6 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
             "of these.",
             code="prompt-limit-too-low",
         )
-    temperatures = {rollout.temperature_of(turn) for turn in range(1, len(branching) + 1)}
-    if len(temperatures) > 1 and settings.packing is not True:
-        raise ConfigError(
-            f"rollout.temperature is {rollout.temperature} and train.packing {settings.packing}: TRL computes "
-            "flat rows at one temperature. Set train.packing to true, or give one temperature."
-        )
     if settings.warm_start.questions and settings.warm_start.kind == "titles" and len(branching) < 2:
         raise ConfigError(
             f"train.warm_start.kind titles imitates a second turn, and rollout.branching is {branching}. Use two "
@@ -211,7 +205,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOCon
         logging_nan_inf_filter=False,
         scale_rewards="none",
         shuffle_dataset=not config.draws_by_curriculum,
-        gradient_checkpointing=bool(settings.gradient_checkpointing),
+        gradient_checkpointing=settings.gradient_checkpointing in (True, "reentrant"),
         gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
         optim="adamw_torch",
         logging_steps=1,

@@ -15,7 +15,7 @@ from ..configs.schema import TrainConfig
 from ..logs import progress_bar
 from ..rollouts.memory import give_back_freed_memory
 from .packing.check import attention_kind
-from .packing.packing import packed_logps, row_logps
+from .packing.packing import packed_logps
 from .run_folder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -104,9 +104,7 @@ def imitation_loss(
     ids, mask, target_mask = ids.to(device), mask.to(device), target_mask.to(device)
     dtype = next(policy.parameters()).dtype
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-        if config.packing:
-            kind = attention_kind(config.packed_attention, device)
-            logps, _, _ = packed_logps(policy, ids, mask, target_mask, 1.0, attention=kind)
-        else:
-            logps = row_logps(policy, ids, mask, target_mask, 1.0)
+        kind = attention_kind(config.packed_attention, device) if config.packing else None
+        budget = config.max_tokens_per_micro_batch
+        logps, _, _ = packed_logps(policy, ids, mask, target_mask, 1.0, attention=kind, budget=budget)
     return -(logps * target_mask).sum() / target_mask.sum()

@@ -24,6 +24,7 @@ from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
 from .ahead import TreesAhead
 from .credit import Credit
+from .distributed.balance import balanced
 from .distributed.processes import Processes
 from .resampling import resample
 from .staged import StagedQuestions
@@ -44,6 +45,7 @@ class RolloutState(Protocol):
     num_generations: int
     state: "TrainerState"
     trees: list[Tree]
+    tree_positions: list[int]
     dropped: Sequence[Tree]
     resampled: dict[str, float]
     ahead: TreesAhead | None
@@ -92,10 +94,8 @@ def rollout(prompts: Sequence[str], trainer: RolloutState) -> RolloutRows:
     ids = list(prompts[::rows])
     if [question for question in ids for _ in range(rows)] != list(prompts):
         raise RuntimeError("the rows of a question were split over processes; make the batch a multiple of them")
-    if trainer.ahead is not None:
-        _take(trainer, trainer.ahead, ids)
-    else:
-        _sample(trainer, ids)
+    trees = _take(trainer, trainer.ahead, ids) if trainer.ahead is not None else _sample(trainer, ids)
+    trainer.trees, trainer.tree_positions = balanced(trainer.processes, trees)
     turns = list(row_turns(trainer.trees))
     return {
         "prompt_ids": [list(node.prompt_ids) for node in turns],
@@ -105,24 +105,26 @@ def rollout(prompts: Sequence[str], trainer: RolloutState) -> RolloutRows:
     }
 
 
-def _take(trainer: RolloutState, ahead: TreesAhead, ids: Sequence[str]) -> None:
+def _take(trainer: RolloutState, ahead: TreesAhead, ids: Sequence[str]) -> list[Tree]:
     step, started = trainer.state.global_step, time.perf_counter()
     sampled = ahead.take(step)
     trainer.grower.clock.add("wait", started)
     if [tree.question.id for tree in sampled.trees] != list(ids):
         raise RuntimeError("the trees that were sampled ahead are of other questions than the step has")
-    trainer.trees, trainer.rollout_seconds = sampled.trees, sampled.seconds
+    trainer.rollout_seconds = sampled.seconds
     trainer.resampled = {"sampling/staleness": float(step - sampled.version)}
+    return sampled.trees
 
 
-def _sample(trainer: RolloutState, ids: Sequence[str]) -> None:
+def _sample(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
     started = time.perf_counter()
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
-    trainer.trees = _grow(trainer, ids)
+    trees = _grow(trainer, ids)
     started = time.perf_counter()
     trainer.sampler.rest()
     trainer.grower.clock.add("generate", started)
+    return trees
 
 
 def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:

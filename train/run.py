@@ -78,7 +78,7 @@ class _Policy:
     """The policy under training and what samples from it."""
 
     config: RunConfig
-    """The run's settings, with train.packing resolved to true or false for this policy."""
+    """The run's settings, with train.packing and train.gradient_checkpointing resolved for this policy."""
     model: "PreTrainedModel | PeftModel"
     tokenizer: "PreTrainedTokenizerBase"
     sampler: Weights
@@ -206,6 +206,7 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     from ..rollouts.engines.open import open_engine
     from ..rollouts.fingerprint import fingerprint
     from ..rollouts.policy import add_lora, load_policy
+    from .memory.settle import settle_checkpointing
     from .packing.check import settle_packing
 
     config, processes = launch.config, launch.processes
@@ -216,6 +217,10 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     model = add_lora(model, config.policy)
     packing = settle_packing(config.train, config.rollout, model)
     config = config.model_copy(update={"train": config.train.model_copy(update={"packing": packing})})
+    checkpointing = settle_checkpointing(config, model, processes.device, processes.count)
+    config = config.model_copy(
+        update={"train": config.train.model_copy(update={"gradient_checkpointing": checkpointing})}
+    )
     apart = zero_stage() == 3 or config.train.staleness > 0
     engine, sampler = open_engine(config, model, tokenizer, apart)
     grower = make_grower(config, data.client, engine, rewriter=data.rewriter)
@@ -318,6 +323,7 @@ def _make_trainer(
     from .validation import Validator
 
     config, processes, stopper, watcher = policy.config, launch.processes, launch.stopper, monitors.watcher
+    policy.sampler.rest()  # vLLM is awake since it was started; what the trainer loads takes its place
     prompts = data.mixture.slots if data.mixture is not None else [question.id for question in data.questions]
     trainer = TreeTrainer(
         run=config,

@@ -35,6 +35,7 @@ from .mismatch import Mismatch
 from .mix import Mixture, Row, refuse_outage
 from .packing.check import attention_kind
 from .packing.packing import packed_logps
+from .reference import loaded_on_the_cpu, offload, offloads, on_device
 from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
 from .rows import path_reward, question_streams, rollout, row_advantages, row_mask
 from .run_folder import RunFolder, remove_traces
@@ -65,6 +66,8 @@ class TreeTrainer(GRPOTrainer):
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
         self.mixture, self.staged = mixture, staged
         self.trees: list[Tree] = []
+        self.tree_positions: list[int] = []
+        """The position of each tree of this process in the order in which those of all were sampled."""
         self.last_metrics: dict[str, float] = {}
         self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
@@ -81,7 +84,12 @@ class TreeTrainer(GRPOTrainer):
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
-        super().__init__(reward_funcs=path_reward, rollout_func=rollout, **kwargs)
+        with loaded_on_the_cpu(kwargs["args"]):
+            super().__init__(reward_funcs=path_reward, rollout_func=rollout, **kwargs)
+        self.offloads_reference = self.ref_model is not None and offloads(self.accelerator.device)
+        """Whether the reference model is on the GPU only while its log-probabilities are computed."""
+        if self.offloads_reference:
+            offload(self.ref_model)
         self.ahead: TreesAhead | None = None
         if staleness := run.train.staleness:
             self.ahead = TreesAhead(staleness, run.train.steps, grower, sampler, self._grow_ahead, self.processes)
@@ -147,7 +155,8 @@ class TreeTrainer(GRPOTrainer):
         config = self.run
         grown = (node for tree in (*self.trees, *self.dropped) for node in tree.walk())
         self.sampled_tokens = sum(len(node.completion_ids) for node in grown)
-        local_trees, self.trees = self.trees, all_trees(self.processes, self.trees)
+        local_trees = self.trees
+        self.trees = all_trees(self.processes, local_trees, self.tree_positions)
         weights, settings = config.reward.turn_weights, config.train
         credit = assign_credit(self.trees, settings.credit, weights, settings.scale, settings.best_of)
         update_credit, limit = credit, settings.samples_per_update
@@ -299,19 +308,26 @@ class TreeTrainer(GRPOTrainer):
         compute_entropy: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probabilities at the sampling temperatures, on packed trees if `train.packing` is on.
+        """Log-probabilities at the sampling temperatures, on packed trees if `train.packing` is on, and of at most
+        `train.max_tokens_per_micro_batch` tokens at a time."""
+        if model is self.ref_model and self.offloads_reference:
+            with on_device(model, self.accelerator.device):
+                return self._logps(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
+        return self._logps(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
 
-        Equal rows are computed once in both cases.
-        """
-        if not self.run.train.packing:
-            rows, inverse = torch.stack([input_ids, attention_mask], 1).unique(dim=0, return_inverse=True)
-            values, row_entropies, aux_loss = super()._get_per_token_logps_and_entropies(
-                model, rows[:, 0], rows[:, 1], logits_to_keep, batch_size, compute_entropy, **kwargs
-            )
-            self._weigh(values[inverse])
-            return values[inverse], row_entropies[inverse] if row_entropies is not None else None, aux_loss
+    def _logps(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None,
+        compute_entropy: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         batch_size = batch_size or len(input_ids)
-        temperatures = self._temperatures(len(input_ids), input_ids.device)
+        temperatures = self._temperatures(len(input_ids))
+        settings = self.run.train
+        kind = attention_kind(settings.packed_attention, input_ids.device) if settings.packing else None
         target_mask = attention_mask[:, -logits_to_keep:].bool() if self._loss_mask is None else self._loss_mask
         if (self.processes.count > 1 or deepspeed_asked()) and not target_mask.any():
             # Other processes wait for this gradient: compute one token, which the loss multiplies by zero.
@@ -328,11 +344,13 @@ class TreeTrainer(GRPOTrainer):
                     target_mask[chunk],
                     temperatures[chunk],
                     compute_entropy,
-                    entropy_gradient=self.run.train.rewards_entropy,
-                    attention=attention_kind(self.run.train.packed_attention, input_ids.device),
+                    entropy_gradient=settings.rewards_entropy,
+                    attention=kind,
+                    budget=settings.max_tokens_per_micro_batch,
                 )
-            self.packed_tokens += tokens
-            self.flat_tokens += int(attention_mask[chunk][target_mask[chunk].any(1)].sum())
+            if settings.packing:
+                self.packed_tokens += tokens
+                self.flat_tokens += int(attention_mask[chunk][target_mask[chunk].any(1)].sum())
             parts.append((logps, entropies))
         self._loss_mask = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
@@ -340,11 +358,11 @@ class TreeTrainer(GRPOTrainer):
         self._weigh(logps)
         return logps, entropies, None
 
-    def _temperatures(self, rows: int, device: torch.device) -> Tensor:
-        """(rows,) the sampling temperature of each row; micro-batches hold complete trees."""
+    def _temperatures(self, rows: int) -> list[float]:
+        """The sampling temperature of each row; micro-batches hold complete trees."""
         rollout = self.run.rollout
         turns = [rollout.temperature_of(turn) for turn in range(1, len(rollout.branching) + 1)]
-        return torch.tensor(turns, device=device).repeat(rows // len(turns))
+        return turns * (rows // len(turns))
 
 
 class WholeRun(Sampler[int]):

@@ -103,42 +103,39 @@ class TransformersEngine:
 
         hidden: (rows, width) of the last prompt token; positions: (rows,); streams: (rows,) or None.
         """
-        prompts, slots = cache.prompts, cache.slots
-        stop = torch.tensor(sorted(self.stop_ids), device=hidden.device)
-        ids: list[list[int]] = [[] for _ in range(prompts * slots)]
-        logprobs: list[list[float]] = [[] for _ in range(prompts * slots)]
-        first: list[dict[int, float]] = [{}] * (prompts * slots)
-        rows = torch.arange(prompts * slots)
-        alive = torch.ones(prompts * slots, dtype=torch.bool)
-        for step in range(sampling.max_new_tokens):
+        prompts, slots, longest = cache.prompts, cache.slots, sampling.max_new_tokens
+        device, count = hidden.device, cache.prompts * cache.slots
+        stop = torch.tensor(sorted(self.stop_ids), device=device)
+        ids = torch.zeros(count, longest, dtype=torch.long, device=device)
+        logprobs = torch.zeros(count, longest, device=device)
+        lengths = torch.zeros(count, dtype=torch.long, device=device)
+        first: list[dict[int, float]] = [{}] * count
+        rows = torch.arange(count, device=device)
+        alive = torch.ones(count, dtype=torch.bool, device=device)
+        progress = _Progress(device)
+        for step in range(longest):
             uniform = uniforms(streams, step)[:, None] if streams is not None else None
             logits = self._logits(hidden)
             if step == 0 and sampling.first:
                 first = _likeliest(logits, sampling.first)
             token, logprob = _sample(logits, sampling, uniform)
-            stopped = torch.isin(token, stop).cpu()
-            for index, (row, live, token_id, lp) in enumerate(
-                zip(rows.tolist(), alive.tolist(), token.tolist(), logprob.tolist(), strict=True)
-            ):
-                if live:
-                    ids[row].append(token_id)
-                    logprobs[row].append(lp)
-                    alive[index] = not stopped[index]
-            if step + 1 == sampling.max_new_tokens or not alive.any():
+            ids[rows, step], logprobs[rows, step] = token, logprob
+            lengths[rows] += alive
+            alive = alive & ~torch.isin(token, stop)
+            live_prompts, width = progress.read(alive.view(cache.prompts, cache.slots), logprob)
+            if step + 1 == longest or not live_prompts:
                 break
-            retained = _shrink(alive, cache)
-            if retained is not None:
-                rows, alive = rows[retained], alive[retained]
-                on_device = retained.to(token.device)
-                token, positions = token[on_device], positions[on_device]
-                streams = streams[on_device] if streams is not None else None
+            if live_prompts * width <= 0.9 * cache.prompts * cache.slots:
+                retained = _shrink(alive, cache, live_prompts, width)
+                rows, alive, token, positions = (each[retained] for each in (rows, alive, token, positions))
+                streams = streams[retained] if streams is not None else None
             hidden = self._hidden(token[:, None], positions[:, None], cache)[:, 0]
             cache.length += 1
             positions = positions + 1
+        progress.close()
         ended = self.stop_ids
-        samples = [
-            Completion(i, lp, bool(i) and i[-1] in ended, f) for i, lp, f in zip(ids, logprobs, first, strict=True)
-        ]
+        sampled = zip(lengths.tolist(), ids.tolist(), logprobs.tolist(), first, strict=True)
+        samples = [Completion(i[:n], lp[:n], n > 0 and i[n - 1] in ended, f) for n, i, lp, f in sampled]
         return [samples[p * slots : (p + 1) * slots] for p in range(prompts)]
 
     def _hidden(self, ids: Tensor, positions: int | Tensor, cache: TreeCache) -> Tensor:
@@ -198,13 +195,10 @@ def _sample(logits: Tensor, sampling: Sampling, uniform: Tensor | None = None) -
     """
     if sampling.temperature == 0:
         token = logits.argmax(-1)
-        logprob = torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
-        _refuse_nan(logprob)
-        return token, logprob
+        return token, torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     probabilities = nucleus = torch.softmax(logits, -1, dtype=torch.float32)
-    _refuse_nan(probabilities[:, 0])
     if sampling.top_p < 1:
         ranked, order = probabilities.sort(-1, descending=True)
         ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
@@ -221,13 +215,12 @@ def _likeliest(logits: Tensor, count: int) -> list[dict[int, float]]:
     return [dict(zip(ids, values, strict=True)) for ids, values in rows]
 
 
-def _refuse_nan(values: Tensor) -> None:
-    if bool(values.isnan().any()):
-        raise ModelError(
-            "the policy answers with numbers that are not finite: its weights or its arithmetic overflowed. "
-            "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32.",
-            code="not-finite",
-        )
+def _not_finite() -> ModelError:
+    return ModelError(
+        "the policy answers with numbers that are not finite: its weights or its arithmetic overflowed. "
+        "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32.",
+        code="not-finite",
+    )
 
 
 def _draw(weights: Tensor, block: int = 256, uniform: Tensor | None = None) -> Tensor:
@@ -247,25 +240,62 @@ def _draw(weights: Tensor, block: int = 256, uniform: Tensor | None = None) -> T
     within = torch.searchsorted(inside.cumsum(-1), drawn - start, right=True)
     # Rounding may point past the last column of the block that has any weight: take that one.
     last = block - 1 - (inside > 0).flip(-1).int().argmax(-1, keepdim=True)
-    return (chosen * block + torch.minimum(within, last))[:, 0]
+    return (chosen * block + torch.minimum(within, last))[:, 0].clamp_max(columns - 1)  # weights may be NaN
 
 
-def _shrink(alive: Tensor, cache: TreeCache) -> Tensor | None:
-    """Drop finished prompts and slots from the grid; return the kept rows, or None where nothing is gained.
+class _Progress:
+    """How many samples still run, read from the device without waiting for it.
 
-    The grid stays rectangular: its new width is the largest number of live rows under one prompt, and prompts with
-    fewer keep some finished rows.
+    On a GPU what is read is the state of the token before: the copy of a state runs beside the next token, which is
+    sampled for nothing where the state says that all had stopped. Rows that stopped change no sample, so the samples
+    are the same.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.behind = device.type == "cuda"
+        self._pending: tuple[Tensor, torch.cuda.Event | None] | None = None
+
+    def read(self, alive: Tensor, logprob: Tensor) -> tuple[int, int]:
+        """(prompts with a running sample, the most running samples under one prompt), at least those of `alive`
+        (prompts, slots). Raises ModelError for a log-probability that is not a number."""
+        per_prompt = alive.sum(1)
+        state = torch.stack([(per_prompt > 0).sum(), per_prompt.max(), logprob.isnan().sum()])
+        event = None
+        if self.behind:
+            state = torch.empty_like(state, device="cpu", pin_memory=True).copy_(state, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        previous, self._pending = self._pending, (state, event)
+        if not self.behind:
+            return self._finish(self._pending)
+        return self._finish(previous) if previous is not None else (alive.shape[0], alive.shape[1])
+
+    def close(self) -> None:
+        """Wait for the last state, for its error."""
+        if self._pending is not None:
+            self._finish(self._pending)
+
+    @staticmethod
+    def _finish(pending: "tuple[Tensor, torch.cuda.Event | None]") -> tuple[int, int]:
+        state, event = pending
+        if event is not None:
+            event.synchronize()
+        prompts, width, broken = state.tolist()
+        if broken:
+            raise _not_finite()
+        return int(prompts), int(width)
+
+
+def _shrink(alive: Tensor, cache: TreeCache, prompts: int, width: int) -> Tensor:
+    """Drop finished prompts and slots from the grid, down to `prompts × width`, and return the kept rows.
+
+    The grid stays rectangular: prompts with fewer live rows than others keep some finished ones.
     """
     grid = alive.view(cache.prompts, cache.slots)
-    per_prompt = grid.sum(1)
-    prompts = per_prompt.nonzero()[:, 0]
-    width = int(per_prompt.max())
-    if len(prompts) * width > 0.9 * cache.prompts * cache.slots:
-        return None
-    slots = grid[prompts].int().argsort(dim=1, descending=True, stable=True)[:, :width]
-    rows = (prompts[:, None] * cache.slots + slots).reshape(-1)
-    device = cache.pad_mask.device if cache.pad_mask is not None else alive.device
-    cache.keep(prompts.to(device), slots.to(device))
+    kept = grid.any(1).int().argsort(descending=True, stable=True)[:prompts].sort().values
+    slots = grid[kept].int().argsort(dim=1, descending=True, stable=True)[:, :width]
+    rows = (kept[:, None] * cache.slots + slots).reshape(-1)
+    cache.keep(kept, slots)
     return rows
 
 

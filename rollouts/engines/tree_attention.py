@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 NAME = "querylect_tree"
 
@@ -164,7 +164,6 @@ def _forward(
 
 
 AttentionInterface.register(NAME, _forward)
-AttentionMaskInterface.register(NAME, lambda *_, **__: None)
 
 
 @contextmanager

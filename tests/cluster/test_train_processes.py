@@ -60,11 +60,12 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
             "train.learning_rate": 1e-3,
             "train.scale": "batch",
             "train.gradient_checkpointing": True,
+            "train.max_tokens_per_micro_batch": 300,
             "train.resample_rounds": 1,
         },
         {"train.staleness": 1},
     ],
-    ids=["lora packed", "full flat batch-scaled resampled", "sampled ahead"],
+    ids=["lora packed", "full flat batch-scaled resampled split", "sampled ahead"],
 )
 def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F811
     """1×2n and 2×n questions: the same samples, rewards and advantages, and the same weights."""
@@ -197,7 +198,7 @@ def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
     assert second[5].startswith("QuerylectError: process 0 ended with OSError")
     assert second[6].startswith("OSError")
     assert first[7] == second[7] == []
-    assert first[8:] == second[8:] == [None, ["0", "1"]]
+    assert first[8:] == second[8:] == [None, ["0", "1", "digests.json"]]
 
 
 def test_a_tree_is_never_split(settings):  # noqa: F811

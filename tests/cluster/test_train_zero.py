@@ -124,9 +124,9 @@ def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch
     [
         (2, True, {}),
         (3, False, {"train.gradient_checkpointing": True}),
-        (3, False, {"policy.lora": None, "train.learning_rate": 1e-3}),
+        (3, False, {"policy.lora": None, "train.learning_rate": 1e-3, "train.max_tokens_per_micro_batch": 300}),
     ],
-    ids=["zero-2 lora", "zero-3 lora", "zero-3 full"],
+    ids=["zero-2 lora", "zero-3 lora", "zero-3 full split"],
 )
 def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, launched, changes):  # noqa: F811
     """Two steps, the second after a resume: samples as of the whole weights, and the weights themselves."""

@@ -18,6 +18,7 @@ from querylect.doctor import surroundings as around
 from querylect.doctor.findings import Finding, as_data, as_text
 from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
+from querylect.doctor.plan import plan
 from querylect.errors import ConfigError
 from querylect.sources import install_command
 from querylect.train import sync
@@ -169,13 +170,64 @@ def test_a_policy_of_unknown_size_has_no_estimate():
     ]
 
 
+def planned(capsys, *arguments):
+    """(exit code, what `querylect doctor ARGUMENTS` prints)."""
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *arguments])
+    return ended.value.code or 0, capsys.readouterr().out
+
+
+def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, monkeypatch):
+    """Nothing of this machine is asked."""
+    monkeypatch.setattr(machines, "start_probe", lambda: pytest.fail("the machine was probed"))
+    code, said = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80", "--json")
+    told = json.loads(said)
+    assert (code, told["fits"]) == (0, True)
+    plain, sharded = told["layouts"]
+    assert [plain["layout"], sharded["layout"]] == ["8 GPUs", "8 GPUs with ZeRO-2"]
+    assert (plain["fits"], sharded["fits"], sharded["advice"]) == (False, True, "")
+    assert plain["always"]["weights"] == 2 * sharded["always"]["weights"] == 4 * 8_191_000_000
+    assert plain["always"]["optimizer"] == 8 * 8_191_000_000
+    assert sharded["always"]["optimizer"] == 12 * 8_191_000_000 // 8
+    peaks = [sum(sharded["always"].values()) + sum(parts.values()) for parts in sharded["phases"].values()]
+    assert sharded["peak"] == max(peaks) < 0.95 * 79 * GIB
+    code, said = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80")
+    rows = {line[:44].strip(): line[44:].split() for line in said.splitlines()}
+    assert rows["GiB of one GPU"] == ["DDP", "ZeRO-2"]
+    assert rows["weights"] == ["30.5", "15.3"]
+    assert rows["DeepSpeed's buckets"] == ["–", "1.9"]
+    assert rows["peak in the rollout"][1] == f"{max(peaks) / GIB:.1f}"
+    assert "DDP → DeepSpeed ZeRO-2 on 8 GPUs" in said
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
+    (table,) = [block for block in page.split("```") if "GiB of one GPU" in block]
+    assert table in said, "docs/scale.md shows this plan"
+
+
+def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
+    """The answers of the paper, 4,096 tokens: their trees are split."""
+    long = ["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"]
+    code, said = planned(capsys, "paper_contriever", *long, "--gpus", "8", "--json")
+    assert code == 2
+    advice = json.loads(said)["layouts"][1]["advice"]
+    setting = advice.partition(":")[0]
+    assert setting.startswith("train.max_tokens_per_micro_batch=")
+    code, _ = planned(capsys, "paper_contriever", *long, setting, "--gpus", "8")
+    assert code == 0
+
+
+def test_a_plan_needs_a_config_of_known_size(capsys):
+    assert planned(capsys, "--gpus", "8")[0] == 2
+    with refused(ConfigError, "unknown-size", "nobody/nothing"):
+        plan(load_config("tiny", ["policy.model=nobody/nothing"]), 1, 24)
+
+
 def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(capsys, tmp_path):
     with pytest.raises(SystemExit) as ended:
-        main(["train", "paper_bm25", "rollout.vllm.gpu_memory_utilization=0.5", "--dry-run"])
+        main(["train", "paper_bm25", "rollout.vllm.gpu_memory_utilization=0.6", "--dry-run"])
     assert not ended.value.code
     told = capsys.readouterr().out
     (tmp_path / "told.yaml").write_text(told)
-    assert load_config(str(tmp_path / "told.yaml"), []).rollout.vllm.gpu_memory_utilization == 0.5
+    assert load_config(str(tmp_path / "told.yaml"), []).rollout.vllm.gpu_memory_utilization == 0.6
     comments = [line for line in told.splitlines() if line.startswith("#")]
     assert comments[0].startswith("# memory of slurm/grpo_bm25.sh, estimated: ")
     assert "too much for 79 GiB each" in comments[0]

@@ -1,6 +1,7 @@
 """Generation with shared prefixes is ordinary generation: the same ids and log-probabilities, computed once."""
 
 from collections import Counter
+from itertools import chain
 
 import pytest
 import torch
@@ -272,3 +273,48 @@ def test_weights_that_overflowed_are_an_error_and_not_an_answer(llama, sampling)
         llama.model.get_output_embeddings().weight[5] = float("nan")
     with refused(ModelError, "not-finite"):
         llama.generate([[20, 21]], 2, sampling)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_token_reads_the_device_once(llama, monkeypatch, temperature):
+    """On a GPU every value that Python reads waits for all that was asked before: the stop test is the only one."""
+    reads = Counter()
+    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
+        inner = getattr(torch.Tensor, name)
+
+        def counted(tensor, *args, inner=inner, name=name):
+            reads[name] += 1
+            return inner(tensor, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    llama.stop_ids = {10_000}
+    prompts = list(PROMPTS["different lengths"])
+    totals = []
+    for tokens in (10, 30):
+        reads.clear()
+        samples = llama.generate(prompts, 3, Sampling(temperature, max_new_tokens=tokens, streams=(1, 2, 3)))
+        assert {len(sample.ids) for one in samples for sample in one} == {tokens}
+        totals.append(sum(reads.values()))
+    assert totals[1] - totals[0] == 20, reads
+
+
+def test_a_stop_test_that_is_a_token_late_changes_no_sample(llama, monkeypatch):
+    """As on a GPU, where the state of a token is read while the next one is sampled."""
+    from querylect.rollouts.engines import transformers
+
+    class Late(transformers._Progress):
+        def read(self, alive, logprob):
+            now = super().read(alive, logprob)
+            previous, self.previous = getattr(self, "previous", tuple(alive.shape)), now
+            return previous
+
+    llama.stop_ids |= set(range(5, 60))
+    prompts, streams = PROMPTS["different lengths"], (1, 2, 3)
+    expected = llama.generate(prompts, 6, Sampling(max_new_tokens=20, streams=streams))
+    monkeypatch.setattr(transformers, "_Progress", Late)
+    late = llama.generate(prompts, 6, Sampling(max_new_tokens=20, streams=streams))
+    for one, other in zip(chain(*late), chain(*expected), strict=True):
+        assert (one.ids, one.finished) == (other.ids, other.finished)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)  # rows stay a token longer in their matrices
+    lengths = {len(sample.ids) for samples in expected for sample in samples}
+    assert 1 < len(lengths) < 20

@@ -1,5 +1,7 @@
 """The loss in every mode: against stock TRL on single turns, and against formulas turn by turn on trees."""
 
+from contextlib import contextmanager
+
 import pytest
 from querylect.errors import CheckpointError, StorageError
 from querylect.train.arguments import grpo_config
@@ -313,6 +315,65 @@ def test_all_weights_of_a_gguf_policy_have_their_own_values_as_reference(setting
     compared = with_trainer(config, monkeypatch, act)
     assert len(compared) > 200
     assert all(equal and not same for _, equal, same in compared)
+
+
+@pytest.mark.parametrize("offloads", [True, False])
+def test_the_reference_is_on_the_device_only_while_it_is_asked(settings, monkeypatch, offloads):  # noqa: F811
+    """Where there is another memory than the CPU's; `auto` never decides where its layers lie."""
+    import transformers
+    from querylect.train import trainer as trainers
+
+    events, loaded = [], []
+    monkeypatch.setattr(trainers, "offloads", lambda device: offloads)
+    monkeypatch.setattr(trainers, "offload", lambda model: events.append("offloaded"))
+
+    @contextmanager
+    def on_device(model, device):
+        events.append("on the device")
+        yield
+        events.append("offloaded")
+
+    monkeypatch.setattr(trainers, "on_device", on_device)
+    inner = transformers.LlamaForCausalLM.from_pretrained.__func__
+
+    def from_pretrained(cls, *args, **kwargs):
+        loaded.append(kwargs.get("device_map", "not said"))
+        return inner(cls, *args, **kwargs)
+
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", classmethod(from_pretrained))
+
+    def act(trainer):
+        scores = trainer._logps
+        trainer._logps = lambda model, *args: (
+            events.append("asked" if model is trainer.ref_model else "policy") or scores(model, *args)
+        )
+        ready(trainer)
+        return step_inputs(trainer)[0]["ref_per_token_logps"].abs().sum(), trainer.args.model_init_kwargs
+
+    total, left = with_trainer(change(settings, **{"policy.lora": None, "train.beta": 0.1}), monkeypatch, act)
+    assert total > 0
+    assert loaded[-1] is None
+    assert left is None
+    expected = ["offloaded", "on the device", "asked", "offloaded"] if offloads else ["asked"]
+    assert [event for event in events if event != "policy"] == expected
+
+
+def test_a_model_that_is_offloaded_comes_back_also_after_an_error():
+    import torch
+    from querylect.train.reference import offloads, on_device
+
+    moves = []
+
+    class Moving(torch.nn.Linear):
+        def to(self, device):
+            moves.append(str(device))
+            return self
+
+    with pytest.raises(RuntimeError), on_device(Moving(1, 1), torch.device("cuda:0")):
+        raise RuntimeError
+    assert moves == ["cuda:0", "cpu"]
+    assert offloads(torch.device("cuda:0"))
+    assert not offloads(torch.device("cpu"))
 
 
 TRUNCATED = {"rollout.max_new_tokens": [6, 2], "train.mask_truncated_completions": True}

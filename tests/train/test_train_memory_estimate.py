@@ -1,7 +1,11 @@
 """The memory estimate against the tensors that a real update holds, against sizes worked out by hand, and what it says
 of the packaged configs."""
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +14,18 @@ from querylect.configs.schema import RunConfig
 from querylect.doctor.memory import slurm_layout
 from querylect.rollouts.policy import add_lora
 from querylect.slurm.requests import BODY, FOLDER
-from querylect.train.memory import estimate as memory_estimate
 from querylect.train.memory.advice import remedies
-from querylect.train.memory.estimate import CPU_RESERVED, GIB, ProcessLayout, estimate, longest_tree, trained_parameters
+from querylect.train.memory.estimate import (
+    CPU_RESERVED,
+    GIB,
+    ProcessLayout,
+    checkpoints_layers,
+    estimate,
+    longest_tree,
+    trained_parameters,
+)
 from querylect.train.memory.model_shape import KNOWN, ModelShape, by_name, from_config, shape_of
-from querylect.train.packing import attention as packed_attention
-from querylect.train.packing import packing
+from querylect.train.memory.settle import settle_checkpointing
 from querylect.train.packing.packing import packed_logps
 
 from ..tensor_bytes import LiveBytes
@@ -116,11 +126,6 @@ def test_bytes_of_tensors_that_are_alive_are_counted_once_and_given_back():
     assert seen.peak == 8000
 
 
-def test_the_constants_of_packing_are_those_of_packing():
-    assert memory_estimate.HEAD_CHUNK == packing.HEAD_CHUNK
-    assert memory_estimate.ATTENTION_BLOCK == 256 == packed_attention.BLOCK
-
-
 def test_the_longest_tree_by_hand():
     """A prompt of 100 − (20 + 12) and two turns of 20 and 10 tokens, with 12 tokens of documents between."""
     rollout = {"branching": [2, 3], "max_prompt_tokens": 100, "max_new_tokens": [20, 10], "documents": 3,
@@ -134,9 +139,33 @@ def test_the_longest_tree_by_hand():
     assert of(observation_tokens=5) == (75 + 2 * (20 + 5) + 6 * 10, 100, 110)
     assert of({"questions_per_micro_batch": 2, "questions_per_step": 2})[0] == 2 * 192
     assert of({"packing": False}) == (6 * 110, 6 * 42, 110)
+    assert of({"max_tokens_per_micro_batch": 150}) == (150, 100, 110)
+    assert of({"max_tokens_per_micro_batch": 50}) == (110, 100, 110), "a path is not cut"
     single = RunConfig.model_validate({"rollout": {"branching": [16], "max_prompt_tokens": 100, "max_new_tokens": 10},
                                        "reward": {"turn_weights": [1.0]}})  # fmt: skip
     assert longest_tree(single.rollout, single.train) == (100 + 160, 160, 110)
+
+
+def test_layers_are_computed_again_where_their_activations_take_more_than_eight_gib():
+    """The setting alone decides otherwise. The demo's tree stays below, one of thousands of tokens does not."""
+    demo, paper = load_config("demo", []), load_config("paper_bm25", ["train.gradient_checkpointing=auto"])
+    small, large = shape_of(demo.policy.model), shape_of(paper.policy.model)
+    assert demo.train.gradient_checkpointing == "auto"
+    assert not checkpoints_layers(demo, small, CPU)
+    assert checkpoints_layers(paper, large, ProcessLayout(8, 2))
+    assert checkpoints_layers(load_config("demo", ["rollout.max_new_tokens=400"]), small, CPU)
+    assert checkpoints_layers(load_config("demo", ["train.gradient_checkpointing=reentrant"]), small, CPU)
+    assert not checkpoints_layers(load_config("paper_bm25", ["train.gradient_checkpointing=false"]), large, CPU)
+
+
+@pytest.mark.parametrize(("setting", "tokens", "expected"), [
+    ("auto", 24, False), ("auto", 400_000, True), (False, 400_000, False), ("reentrant", 24, "reentrant"),
+])  # fmt: skip
+def test_auto_is_settled_by_the_policy_that_was_loaded(setting, tokens, expected):
+    run = config(gradient_checkpointing=setting)
+    rollout = run.rollout.model_copy(update={"max_new_tokens": [tokens, 12]})
+    run = run.model_copy(update={"rollout": rollout})
+    assert settle_checkpointing(run, tiny_model(), torch.device("cpu"), 1) == expected
 
 
 SHAPE = ModelShape(1_000_000_000, 2048, 8192, 20, 2048, 512, 50_000)
@@ -152,9 +181,11 @@ def test_what_lies_there_for_the_whole_run_by_hand():
     full = {"policy": {"dtype": "auto"}}
     assert resident(ProcessLayout(), **full) == {"weights": 4, "gradients": 4, "optimizer": 8}
     assert resident(ProcessLayout(8), **full) == {"weights": 4, "gradients": 4, "optimizer": 8, "DDP's buckets": 4}
-    assert resident(ProcessLayout(8, 2), beta=0.1, **full) == {
-        "weights": 2, "gradients": 0.5, "optimizer": 1.5, "reference": 2,
-    }  # fmt: skip
+    assert resident(ProcessLayout(8, 2), beta=0.1, **full) == {"weights": 2, "gradients": 0.5, "optimizer": 1.5}
+    offloaded = estimate(config(beta=0.1, **full), SHAPE, ProcessLayout(8, 2)).phases["reference"]
+    assert offloaded["reference"] == 2e9, "on the GPU while its log-probabilities are computed"
+    assert resident(ProcessLayout(1, gpu_gib=None), beta=0.1, **full)["reference"] == 4
+    assert resident(ProcessLayout(), staleness=1, **full)["copy to sample from"] == 4
     assert resident(ProcessLayout(8, 3), beta=0.1, **full) == {
         "weights": 0.25, "gradients": 0.5, "optimizer": 1.5, "reference": 0.25,
     }  # fmt: skip
@@ -199,8 +230,12 @@ def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
     [
         ([], ProcessLayout(1), "DeepSpeed ZeRO-2 on 8 GPUs"),
         (["train.gradient_checkpointing=false"], ProcessLayout(8, 2), "train.gradient_checkpointing=true"),
-        (["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"], ProcessLayout(8, 2), "max_new_tokens=1024"),
-        (["rollout.vllm.gpu_memory_utilization=0.5"], ProcessLayout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
+        (
+            ["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"],
+            ProcessLayout(8, 2),
+            "train.max_tokens_per_micro_batch=45056",
+        ),
+        (["rollout.vllm.gpu_memory_utilization=0.6"], ProcessLayout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
     ],
 )
 def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, said):
@@ -253,3 +288,33 @@ def test_experts_count_all_their_weights():
     shape = from_config(model.config.to_dict())
     assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.01)
     assert from_config(mixture).intermediate == 2 * 32
+
+
+LARGER = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8,
+          "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 16_000, "tie_word_embeddings": False}  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from Linux's /proc")
+@pytest.mark.parametrize(
+    ("policy", "train"),
+    [
+        ({"lora": None}, {}),
+        ({"lora": None}, {"max_tokens_per_micro_batch": 640, "gradient_checkpointing": False}),
+        ({"lora": {"r": 8}}, {}),
+    ],
+    ids=["all weights", "split", "adapters"],
+)
+def test_the_memory_of_a_process_is_that_of_the_plan(policy, train):
+    """Within 15 % of the most that the kernel saw it take: with its libraries, and what the allocator loses."""
+    plan = {
+        "policy": {"dtype": "float32", **policy},
+        "rollout": {"branching": [4, 4], "max_prompt_tokens": 400, "max_new_tokens": [64, 64], "documents": 2,
+                    "document_tokens": 32, "engine": "vllm_server"},
+        "train": train,
+    }  # fmt: skip
+    run = RunConfig.model_validate(plan)
+    script, asked = Path(__file__).parent / "update_memory.py", json.dumps({"sizes": LARGER, "config": plan})
+    told = subprocess.run([sys.executable, str(script), asked], capture_output=True, text=True, check=True).stdout
+    measured = int(told.split()[-1])
+    expected = estimate(run, from_config(LARGER), CPU)
+    assert expected.of_phase("update") == pytest.approx(measured, rel=0.15), expected.lines()

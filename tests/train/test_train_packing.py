@@ -7,10 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.train.packing import attention as packed_attention
-from querylect.train.packing import packing
 from querylect.train.packing.attention import blocks
 from querylect.train.packing.packing import pack, packed_logps
+from transformers import AttentionMaskInterface
 
+from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
 
 TEMPERATURE = 0.7
@@ -122,6 +123,67 @@ def test_values_and_gradients_are_those_of_flat_rows(model, lora, again):
     assert tokens < int(mask.sum()) / 2
 
 
+@pytest.mark.parametrize("again", ["", "reentrant", "non-reentrant"])
+@pytest.mark.parametrize("attention", ["sdpa", None], ids=["packed", "flat"])
+def test_a_tree_that_is_split_has_the_values_and_gradients_of_the_whole(attention, again):
+    """Two trees of 83 and 79 tokens in pieces of at most 40: a prompt, and of it one first turn with its answers."""
+    model = tiny_model().double()  # float32 rounds by 1e-6 where gradients are added in another order
+    if again:
+        model = checkpointed(model, again)
+    ids, mask, wanted = batch(*tree_rows(), left=2, right=3)
+    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2)) * wanted
+    computed = []
+    model.get_input_embeddings().register_forward_hook(lambda module, given, out: computed.append(given[0].numel()))
+
+    def act(budget):
+        computed.clear()
+        logps, entropies, tokens = packed_logps(
+            model, ids, mask, wanted, TEMPERATURE, True, True, attention=attention, budget=budget
+        )
+        passes = list(computed)
+        found = gradient(dict(model.named_parameters()), ((logps - 0.3 * entropies) * weights).sum())
+        return logps, entropies, found, tokens, passes
+
+    *whole, tokens, passes = act(None)
+    *split, more_tokens, several = act(40)
+    assert len(passes) == 1
+    assert len(several) >= 4
+    assert max(several) <= 40, "padding included"
+    assert (tokens < more_tokens) == (attention is not None), "shared prefixes are computed again"
+    for one, other in zip(split, whole, strict=True):
+        assert relative(one, other) < 1e-6
+    alone = act(1)
+    assert len(alone[-1]) == sum(map(bool, [*wanted.any(1)])), "a path that is longer than the budget is not cut"
+    assert relative(alone[2], whole[2]) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3", "olmo2"])
+def test_no_mask_of_all_pairs_of_tokens_is_made(kind, monkeypatch):
+    """It would take a byte for each pair: 8 GB for the 90,000 tokens of a tree of long answers."""
+    made = []
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, packed_attention.NAME, lambda *_, **__: made.append(1))
+    rows = batch(*tree_rows())
+    changes = {"n_embd": 64, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {}
+    values, _ = _values(tiny_model(kind, **changes), *rows)
+    assert not made
+    expected, _ = flat_logps(tiny_model(kind, **changes), *rows, TEMPERATURE)
+    assert relative(values, expected) < 1e-5
+
+
+def test_the_pieces_of_a_split_tree_are_held_one_after_the_other():
+    """Four pieces need little more than the largest of them."""
+    model = tiny_model(hidden_size=128, intermediate_size=384, num_hidden_layers=4)
+    ids, mask, wanted = batch(*tree_rows(prompts=(60,), branching=(8, 4), lengths=(30, 30)))
+    peaks = []
+    for budget in (None, 400):
+        with LiveBytes([*model.parameters()]) as seen:
+            start = seen.now
+            packed_logps(model, ids, mask, wanted, 1.0, budget=budget)[0].sum().backward()
+        model.zero_grad()
+        peaks.append(seen.peak - start - sum(4 * weight.numel() for weight in model.parameters()))
+    assert peaks[1] < 0.5 * peaks[0]
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.tuples(*[st.lists(st.integers(3, 5), min_size=1, max_size=9)] * 2), min_size=1, max_size=6),
@@ -160,51 +222,6 @@ def test_bfloat16_is_as_near_to_float32_as_flat_bfloat16_is(model):
         assert relative(packed, exact) < 1.5 * relative(flat, exact)
 
 
-def test_probabilities_made_a_few_places_at_a_time_are_the_same(model, monkeypatch):
-    ids, mask, wanted = batch(*tree_rows())
-    parameters = dict(model.named_parameters())
-
-    def act():
-        logps, entropies, _ = packed_logps(model, ids, mask, wanted, TEMPERATURE, True, entropy_gradient=True)
-        return logps, entropies, gradient(parameters, (logps - 0.3 * entropies).sum())
-
-    whole = act()
-    monkeypatch.setattr(packing, "HEAD_VALUES", 3 * model.config.vocab_size)
-    for one, other in zip(act(), whole, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
-def test_the_head_computed_in_chunks_gives_the_same_values_and_gradients(model, monkeypatch, lora, mixed):
-    ids, mask, wanted = batch(*tree_rows())
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        policy, parameters = trainable(copy.deepcopy(model), lora)
-    heads = []
-    policy.get_output_embeddings().register_forward_hook(lambda module, given, logits: heads.append(logits.shape[-2]))
-
-    def act():
-        heads.clear()
-        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-            logps, entropies, _ = packed_logps(policy, ids, mask, wanted, TEMPERATURE, True, entropy_gradient=True)
-        return logps, entropies, gradient(parameters, (logps - 0.3 * entropies).sum())
-
-    whole = act()
-    assert len(heads) == 1
-    monkeypatch.setattr(packing, "HEAD_CHUNK", 5 * model.config.vocab_size)
-    chunked = act()
-    assert 5 in heads, "as many as a chunk holds"
-    for one, other in zip(chunked, whole, strict=True):
-        assert relative(one, other) < (2e-2 if mixed else 1e-5)
-
-
-def test_an_architecture_that_changes_its_logits_keeps_its_own_head():
-    plain, scaled = tiny_model("llama"), tiny_model("granite", logits_scaling=4.0)
-    assert packing._separable_head(plain) is plain.get_output_embeddings()
-    assert packing._separable_head(scaled) is None
-
-
 def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
     ids, mask, wanted = batch(*tree_rows(prompts=(5,)))
     grads = []
@@ -230,7 +247,7 @@ def test_rows_by_themselves_give_the_values_and_gradients_of_flat_rows(model):
     wanted[1] = [0] * len(wanted[1])
     ids, mask, wanted = batch(rows, wanted, left=2, right=3)
     parameters = dict(model.named_parameters())
-    found = packing.row_logps(model, ids, mask, wanted, TEMPERATURE)
+    found, _, _ = packed_logps(model, ids, mask, wanted, TEMPERATURE, attention=None)
     expected, _ = flat_logps(model, ids, mask, wanted, TEMPERATURE)
     assert relative(found, expected) < 1e-6
     assert relative(gradient(parameters, found.sum()), gradient(parameters, expected.sum())) < 1e-5

@@ -1,11 +1,11 @@
 """Suggest changes to a run that does not fit, by estimating candidate settings one after the other."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ...configs.schema import RunConfig
-from .estimate import GIB, MemoryEstimate, ProcessLayout, estimate
+from .estimate import GIB, MemoryEstimate, ProcessLayout, checkpoints_layers, estimate, longest_tree
 from .model_shape import ModelShape
 
 T = TypeVar("T")
@@ -16,27 +16,51 @@ LEAST_GAIN = 0.01
 """Minimum saving, as a share of the peak, for a change to be suggested."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One change that may help."""
+
+    label: str
+    config: Callable[[RunConfig], RunConfig]
+    layout: Callable[[ProcessLayout], ProcessLayout]
+
+    @property
+    def setting(self) -> str:
+        """What it changes; a later change of the same replaces an earlier one."""
+        return self.label.partition("=")[0]
+
+
 def remedies(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> tuple[list[str], MemoryEstimate]:
     """Changes that make a run fit its GPUs, or bring it as close as possible, and the resulting estimate.
 
-    Order: changes that only cost time, then those that need more GPUs, then those that change what is learned.
+    Order: changes that only cost time, then those that need more GPUs, then those that change what is learned. Of the
+    changes that lead to a run that fits, those are left out without which it fits too.
     """
-    current = estimate(config, shape, layout)
-    applied: list[str] = []
-    for label, changed, placed in _changes(config, shape, layout):
+
+    def after(changes: Sequence[_Change]) -> MemoryEstimate:
+        changed, placed = config, layout
+        for change in changes:
+            changed, placed = change.config(changed), change.layout(placed)
+        return estimate(changed, shape, placed)
+
+    applied: list[_Change] = []
+    current = after(applied)
+    for change in _changes(config, shape, layout):
         if current.fits():
             break
-        candidate = estimate(changed(config), shape, placed(layout))
+        changes = [*(old for old in applied if old.setting != change.setting), change]
+        candidate = after(changes)
         if candidate.peak < (1 - LEAST_GAIN) * current.peak:
-            current, config, layout = candidate, changed(config), placed(layout)
-            applied = [*(old for old in applied if old.partition("=")[0] != label.partition("=")[0]), label]
-    return applied, current
+            applied, current = changes, candidate
+    for change in list(applied) if current.fits() else ():
+        others = [other for other in applied if other is not change]
+        if (without := after(others)).fits():
+            applied, current = others, without
+    return [change.label for change in applied], current
 
 
-def _changes(
-    config: RunConfig, shape: ModelShape, layout: ProcessLayout
-) -> Iterator[tuple[str, Callable[[RunConfig], RunConfig], Callable[[ProcessLayout], ProcessLayout]]]:
-    """(description, change of the config, change of the layout) of each applicable remedy."""
+def _changes(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Iterator[_Change]:
+    """Each applicable remedy."""
 
     def setting(name: str, value: object) -> Callable[[RunConfig], RunConfig]:
         return lambda run: _with_setting(run, name.split("."), value)
@@ -46,31 +70,41 @@ def _changes(
 
     rollout, full = config.rollout, config.policy.lora is None
     if config.train.questions_per_micro_batch > 1:
-        yield "train.questions_per_micro_batch=1", setting("train.questions_per_micro_batch", 1), same
-    if not config.train.gradient_checkpointing:
-        yield "train.gradient_checkpointing=true", setting("train.gradient_checkpointing", True), same
+        yield _Change("train.questions_per_micro_batch=1", setting("train.questions_per_micro_batch", 1), same)
+    if not checkpoints_layers(config, shape, layout):
+        yield _Change("train.gradient_checkpointing=true", setting("train.gradient_checkpointing", True), same)
     if config.train.packing is False:
-        yield "train.packing=auto", setting("train.packing", "auto"), same
+        yield _Change("train.packing=auto", setting("train.packing", "auto"), same)
+    tokens, _, path = longest_tree(config.rollout, config.train)
+    for pieces in (2, 4, 8, 16):
+        if tokens // pieces > path:
+            limit = -(-tokens // pieces // 256) * 256
+            name = "train.max_tokens_per_micro_batch"
+            yield _Change(f"{name}={limit}", setting(name, limit), same)
+    if rollout.engine == "transformers":
+        for rows in (128, 64, 32, 16):
+            if rows < rollout.micro_batch:
+                yield _Change(f"rollout.micro_batch={rows}", setting("rollout.micro_batch", rows), same)
     if rollout.engine == "vllm" and not rollout.vllm.enable_sleep_mode:
-        yield "rollout.vllm.enable_sleep_mode=true", setting("rollout.vllm.enable_sleep_mode", True), same
+        yield _Change("rollout.vllm.enable_sleep_mode=true", setting("rollout.vllm.enable_sleep_mode", True), same)
     if rollout.engine == "vllm" and layout.gpu_gib:
         minimum = (2.3 * shape.parameters / rollout.vllm.tensor_parallel_size + 3 * GIB) / (layout.gpu_gib * GIB)
         share = round(max(minimum, 0.1), 2)
         if share < rollout.vllm.gpu_memory_utilization:
             name = "rollout.vllm.gpu_memory_utilization"
-            yield f"{name}={share:g}", setting(name, share), same
+            yield _Change(f"{name}={share:g}", setting(name, share), same)
     if full and layout.gpu_gib and not layout.zero:
         count = max(NODE_GPUS, layout.processes)
         label = f"DeepSpeed ZeRO-2 on {count} GPUs (accelerate launch, docs/scale.md; slurm/grpo_nodes.sh)"
-        yield label, same, lambda placed: replace(placed, processes=count, zero=2)
+        yield _Change(label, same, lambda placed: replace(placed, processes=count, zero=2))
     for divisor in (2, 4, 8):
         budget = rollout.max_new_tokens
         reduced = (
             max(1, budget // divisor) if isinstance(budget, int) else [max(1, tokens // divisor) for tokens in budget]
         )
-        yield f"rollout.max_new_tokens={reduced}", setting("rollout.max_new_tokens", reduced), same
+        yield _Change(f"rollout.max_new_tokens={reduced}", setting("rollout.max_new_tokens", reduced), same)
     if full:
-        yield "policy.lora={} (adapters instead of all weights)", setting("policy.lora", {}), same
+        yield _Change("policy.lora={} (adapters instead of all weights)", setting("policy.lora", {}), same)
 
 
 def _with_setting(config: RunConfig, path: list[str], value: object) -> RunConfig:

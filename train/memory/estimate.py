@@ -17,6 +17,7 @@ from typing import Literal
 
 from ...configs.mix import environments
 from ...configs.schema import LoraConfig, RolloutConfig, RunConfig, TrainConfig
+from ..packing.limits import BLOCK, HEAD_CHUNK, HEAD_TOKENS
 from .model_shape import ModelShape, by_name
 
 GIB = 2**30
@@ -26,8 +27,8 @@ HEADROOM = 0.95
 """Share of the memory that an estimate may use; the rest is for fragmentation and estimation errors."""
 GPU_RESERVED = int(2.5 * GIB)
 """CUDA context and libraries, NCCL, the remainder of a sleeping vLLM, and an encoder of some 100M parameters."""
-CPU_RESERVED = int(0.7 * GIB)
-"""Python with torch and transformers."""
+CPU_RESERVED = GIB
+"""Python with torch, transformers and TRL (0.5 GiB), and what allocator and oneDNN hold beyond tensors (measured)."""
 ZERO_BUCKETS = 4 * 500_000_000
 """DeepSpeed reduces and gathers through two buckets of 5e8 bfloat16 elements."""
 
@@ -36,12 +37,11 @@ LAYER_BYTES = {"float32": (24.0, 16.0, 20.3, 8.1), "mixed": (26.0, 8.0, 12.3, 6.
 mixed: float32 weights under autocast to bfloat16."""
 GATHERED_BYTES = {"float32": (8.0, 4.0), "mixed": (4.0, 2.0), "bfloat16": (4.0, 2.0)}
 """The same for packed attention without FlexAttention: per element of queries times gathered keys / 256, per key."""
+ACTIVATIONS = "activations of the longest tree"
+CHECKPOINT_ABOVE = 8 * GIB
+"""Activations from which `train.gradient_checkpointing: auto` recomputes layers."""
 BACKWARD_SHARE = 0.35
 """Gradients alive at once in the backward pass of a layer, as a share of its saved tensors."""
-HEAD_CHUNK = 1 << 27
-"""Maximum number of logits held at a time (train/packing/packing.py)."""
-ATTENTION_BLOCK = 256
-"""Queries per gathered block of keys (train/packing/attention.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,10 @@ def longest_tree(rollout: RolloutConfig, settings: TrainConfig) -> tuple[int, in
     sampled = sum(count * budget for count, budget in zip(nodes, budgets, strict=True))
     packed = prompt + sampled + doc_tokens * sum(nodes[:-1])
     trees = settings.questions_per_micro_batch
-    if settings.packing is False:
-        return trees * nodes[-1] * path, trees * nodes[-1] * (path - prompt), path
-    return trees * packed, trees * sampled, path
+    computed = nodes[-1] * path if settings.packing is False else packed
+    scored = nodes[-1] * (path - prompt) if settings.packing is False else sampled
+    limit = max(path, settings.max_tokens_per_micro_batch or trees * computed)
+    return min(limit, trees * computed), min(limit, trees * scored), path
 
 
 def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
@@ -144,9 +145,7 @@ def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
 def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
     """The memory of one process of a run of `config`."""
     full, zero = config.policy.lora is None, layout.zero
-    in_bfloat16 = config.policy.dtype == "bfloat16" or (config.policy.dtype == "auto" and layout.bfloat16)
-    mixed = full and config.policy.dtype == "auto" and not zero  # DeepSpeed computes with bfloat16 copies
-    arithmetic = "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
+    arithmetic = _arithmetic(config, layout)
     weights, trained = shape.parameters, trained_parameters(config.policy.lora, shape)
     size = 2 if arithmetic == "bfloat16" else 4
     shards = layout.processes if zero else 1
@@ -158,9 +157,10 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
         resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
     elif layout.processes > 1:
         resident["DDP's buckets"] = 4 * trained
-    if config.train.beta > 0:
+    offloaded = full and zero != 3 and layout.gpu_gib is not None  # train/reference.py
+    if config.train.beta > 0 and not offloaded:
         resident["reference"] = size * stored_weights if full else 4 * trained
-    if config.rollout.engine == "transformers" and (not full or zero == 3):
+    if config.rollout.engine == "transformers" and (not full or zero == 3 or config.train.staleness):
         resident["copy to sample from"] = size * weights
     resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
     if layout.gpu_gib is not None and (encoders := _local_encoders(config)):
@@ -175,6 +175,8 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     update = _activations(config, shape, layout, arithmetic, tokens)
     step = {"temporaries": 4 * trained // shards if layout.gpu_gib is not None else 0}
     phases = {"rollout": sampling, "update": update, "optimizer step": step}
+    if config.train.beta > 0 and offloaded:
+        phases["reference"] = {"reference": size * weights, **_forward(config, shape, arithmetic, tokens)}
     if not engine_frees_memory:
         phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name != "rollout"}
     return MemoryEstimate(layout, shape, resident, phases, tokens[0])
@@ -192,7 +194,7 @@ def _activations(
     """Memory of the forward and backward pass of a micro-batch, by part."""
     tokens, sampled, path = tree
     size = 4 if arithmetic == "float32" else 2
-    lora, checkpointing = config.policy.lora, bool(config.train.gradient_checkpointing)
+    lora, checkpointing = config.policy.lora, checkpoints_layers(config, shape, layout)
     depth = shape.layers if lora is None else min(lora.last_layers or shape.layers, shape.layers)
     widths = (shape.hidden, shape.intermediate, shape.queries, shape.keys)
     layer = sum(factor * width for factor, width in zip(LAYER_BYTES[arithmetic], widths, strict=True))
@@ -201,22 +203,53 @@ def _activations(
     attention = config.train.packed_attention
     if config.train.packing is not False and (attention == "sdpa" or (attention == "auto" and layout.gpu_gib is None)):
         by_query, by_key = GATHERED_BYTES[arithmetic]
-        visible_keys = min(path / 2 + ATTENTION_BLOCK, tokens)
-        layer += by_query * shape.queries * visible_keys / ATTENTION_BLOCK + by_key * visible_keys
+        visible_keys = min(path / 2 + BLOCK, tokens)
+        layer += by_query * shape.queries * visible_keys / BLOCK + by_key * visible_keys
     residual = shape.hidden * (2 if arithmetic == "bfloat16" else 4)
     saved = shape.layers * residual + layer if checkpointing else depth * layer
-    parts = {"activations of the longest tree": int(tokens * (saved + BACKWARD_SHARE * layer))}
+    parts = {ACTIVATIONS: int(tokens * (saved + BACKWARD_SHARE * layer))}
     if arithmetic == "mixed":
         parts["weights cast to bfloat16"] = 2 * shape.parameters
-    all_logits = sampled * shape.vocabulary
-    chunked = config.train.packing is not False and layout.zero != 3 and all_logits > HEAD_CHUNK
-    logits = HEAD_CHUNK if chunked else all_logits
-    parts["output head"] = (12 if size == 4 else 14) * logits + 3 * residual * sampled
-    if lora is None:
-        parts["output head"] += 2 * (2 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden
+    parts["output head"] = _head(shape, layout, size, sampled) + 2 * residual * sampled
+    if lora is None:  # its gradient in float32, and as it is added up
+        parts["output head"] += (6 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden
     if layout.zero == 3:
         parts["gathered layers"] = 2 * 2 * shape.parameters // shape.layers + 4 * shape.vocabulary * shape.hidden
     return parts
+
+
+def _arithmetic(config: RunConfig, layout: ProcessLayout) -> str:
+    """float32, bfloat16, or mixed: float32 weights under autocast to bfloat16."""
+    in_bfloat16 = config.policy.dtype == "bfloat16" or (config.policy.dtype == "auto" and layout.bfloat16)
+    # DeepSpeed computes with bfloat16 copies
+    mixed = config.policy.lora is None and config.policy.dtype == "auto" and not layout.zero
+    return "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
+
+
+def checkpoints_layers(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> bool:
+    """Whether layers are computed again in the backward pass: `train.gradient_checkpointing`, with `auto` resolved.
+
+    It costs a third of the update. Activations below CHECKPOINT_ABOVE fit beside the weights wherever these do.
+    """
+    setting = config.train.gradient_checkpointing
+    if setting != "auto":
+        return bool(setting)
+    without = config.model_copy(update={"train": config.train.model_copy(update={"gradient_checkpointing": False})})
+    tokens = longest_tree(config.rollout, config.train)
+    return _activations(without, shape, layout, _arithmetic(config, layout), tokens)[ACTIVATIONS] > CHECKPOINT_ABOVE
+
+
+def _head(shape: ModelShape, layout: ProcessLayout, size: int, sampled: int) -> int:
+    """Bytes of a tile of logits (train/packing/head.py) and, on a CPU, of its float32 copies."""
+    tile = min(sampled, HEAD_TOKENS) * min(shape.vocabulary, HEAD_CHUNK // HEAD_TOKENS)
+    return int(tile * (size if layout.gpu_gib is not None else size + 24))
+
+
+def _forward(config: RunConfig, shape: ModelShape, arithmetic: str, tree: tuple[int, int, int]) -> dict[str, int]:
+    """Memory of a forward pass without gradient: hidden states and what one layer holds at once."""
+    tokens, _, _ = tree
+    width = 4 * shape.hidden + 3 * shape.intermediate + shape.queries + 2 * shape.keys
+    return {"activations of one layer": tokens * width * (4 if arithmetic == "float32" else 2)}
 
 
 def _transformers_sampling(

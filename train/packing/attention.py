@@ -24,10 +24,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from ...errors import ModelError
+from .limits import BLOCK
 
 NAME = "querylect_packed"
-BLOCK = 256
-"""Number of queries that share one set of gathered keys."""
 TILE = 128
 """Tile size of FlexAttention's block mask; rows are padded to a multiple of it."""
 

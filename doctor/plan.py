@@ -1,0 +1,110 @@
+"""The memory of a run on GPUs that need not be there: what each part takes, by the ways of sharing it among them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..configs.schema import RunConfig
+from ..errors import ConfigError
+from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, estimate
+from ..train.memory.model_shape import shape_of
+from .memory import advice, layouts
+
+USABLE = H100_GIB / 80
+"""GiB that can be allocated of each GB in the name of a card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Estimates of one run, one for each layout."""
+
+    title: str
+    estimates: Sequence[MemoryEstimate]
+    advice: Sequence[str]
+    """For each estimate the nearest settings that fit; "" where it fits as it is."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run fits in one of the layouts."""
+        return any(each.fits() for each in self.estimates)
+
+    def as_data(self) -> dict[str, object]:
+        """The plan for programs; sizes in bytes."""
+        return {
+            "fits": self.fits,
+            "layouts": [
+                {
+                    "layout": each.layout.description,
+                    "fits": each.fits(),
+                    "peak": each.peak,
+                    "always": dict(each.resident),
+                    "phases": {name: dict(parts) for name, parts in each.phases.items()},
+                    "advice": remedy,
+                }
+                for each, remedy in zip(self.estimates, self.advice, strict=True)
+            ],
+        }
+
+    def as_text(self) -> str:
+        """The plan as a table: a column for each layout, in GiB of one GPU."""
+        names = [_column(each) for each in self.estimates]
+        rows: list[tuple[str, list[str]]] = [("GiB of one GPU", names)]
+        for part in _names([each.resident for each in self.estimates]):
+            rows.append((part, [_gib(each.resident.get(part, 0)) for each in self.estimates]))
+        for phase in _names([each.phases for each in self.estimates]):
+            for part in _names([each.phases.get(phase, {}) for each in self.estimates]):
+                sizes = [each.phases.get(phase, {}).get(part, 0) for each in self.estimates]
+                rows.append((f"{phase}: {part}", [_gib(size) for size in sizes]))
+        for phase in _names([each.phases for each in self.estimates]):
+            peaks = [each.of_phase(phase) if phase in each.phases else 0 for each in self.estimates]
+            rows.append((f"peak in the {phase}", [_gib(peak) for peak in peaks]))
+        rows.append(("", ["fits" if each.fits() else "too much" for each in self.estimates]))
+        width = max(len(name) for name, _ in rows)
+        columns = [max(len(cells[column]) for _, cells in rows) for column in range(len(names))]
+        lines = [self.title, ""]
+        for name, cells in rows:
+            aligned = "  ".join(cell.rjust(size) for cell, size in zip(cells, columns, strict=True))
+            lines.append(f"{name:<{width}}  {aligned}".rstrip())
+        for name, remedy in zip(names, self.advice, strict=True):
+            if remedy:
+                lines.append(f"{name} → {remedy}")
+        return "\n".join(lines)
+
+
+def plan(config: RunConfig, gpus: int, gpu_memory: float) -> Plan:
+    """The memory of `config` on `gpus` GPUs of `gpu_memory` GB each, as in the name of the card.
+
+    Raises ConfigError where the size of the policy is unknown.
+    """
+    shape = shape_of(config.policy.model)
+    if shape is None:
+        raise ConfigError(
+            f"nothing says how large policy.model {config.policy.model!r} is. Give a folder with config.json, or a "
+            "name with its size, such as Qwen3-8B.",
+            code="unknown-size",
+        )
+    size = gpu_memory * USABLE
+    possible = [layout for layout in layouts(config, gpus, size, fast=True) if layout.processes == gpus]
+    estimates = [estimate(config, shape, layout) for layout in possible]
+    remedies = ["" if each.fits() else advice(config, shape, each.layout) for each in estimates]
+    first = estimates[0]
+    number = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    title = (
+        f"{config.name} on {number} of {gpu_memory:g} GB, of which {HEADROOM * size:.1f} GiB may be taken; "
+        f"{first.tree_tokens:,} tokens at a time ({shape.source})"
+    )
+    return Plan(title, estimates, remedies)
+
+
+def _column(estimate: MemoryEstimate) -> str:
+    if estimate.layout.zero:
+        return f"ZeRO-{estimate.layout.zero}"
+    return "DDP" if estimate.layout.processes > 1 else "one process"
+
+
+def _names(parts: Sequence[Mapping[str, object]]) -> list[str]:
+    """The keys of all mappings, in the order in which they come."""
+    return list(dict.fromkeys(name for mapping in parts for name in mapping))
+
+
+def _gib(size: float) -> str:
+    return "–" if size < GIB / 100 else f"{size / GIB:.2f}" if size < GIB else f"{size / GIB:.1f}"

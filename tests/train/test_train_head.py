@@ -1,0 +1,131 @@
+"""The output head, read a tile of logits at a time: the values and gradients of the plain head, in bounded memory."""
+
+import pytest
+import torch
+from querylect.train.packing import head as packed_head
+from querylect.train.packing.head import Piece, score
+from querylect.train.packing.limits import HEAD_TOKENS
+from querylect.train.packing.packing import packed_logps
+
+from ..tensor_bytes import LiveBytes
+from ..tiny import tiny_model
+from .test_train_packing import TEMPERATURE, batch, gradient, relative, tree_rows
+
+GIB = 2**30
+
+
+def plain(model, ids, temperatures):
+    """By the book: all logits of the model at once. Row i of `ids` is scored at temperatures[i]."""
+    logits = model(input_ids=ids).logits[:, :-1] / torch.tensor(temperatures)[:, None, None]
+    distribution = torch.log_softmax(logits, -1)
+    return (
+        distribution.gather(-1, ids[:, 1:, None])[..., 0].flatten(),
+        -(distribution.exp() * distribution).sum(-1).flatten(),
+    )
+
+
+KINDS = {
+    "llama": {},
+    "granite": {"logits_scaling": 4.0},
+    "cohere": {"logit_scale": 0.25},
+    "gemma2": {"final_logit_softcapping": 5.0, "attn_logit_softcapping": None},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4},
+}
+
+
+@pytest.mark.parametrize("tile", [7 * 320, 1 << 24], ids=["many tiles", "one tile"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients_are_those_of_the_plain_head(kind, tile, monkeypatch):
+    """Also of architectures that scale or cap their logits, and at more than one temperature."""
+    monkeypatch.setattr(packed_head, "HEAD_CHUNK", tile)
+    monkeypatch.setattr(packed_head, "HEAD_TOKENS", 70)
+    model = tiny_model(kind, **KINDS[kind])
+    ids = torch.randint(3, 300, (4, 30), generator=torch.Generator().manual_seed(0))
+    predictors = torch.arange(120).view(4, 30)[:, :-1].flatten()
+    parameters = dict(model.named_parameters())
+    temperatures = [0.7, 0.7, 1.3, 1.3]
+    piece = Piece({"input_ids": ids}, predictors, ids[:, 1:].flatten(), [(0.7, 58), (1.3, 58)])
+    values, entropies = score(model, [piece], entropies=True, entropy_gradient=True)
+    weights = torch.randn(116, generator=torch.Generator().manual_seed(1))
+    found = gradient(parameters, (weights * (values - 0.3 * entropies)).sum())
+    expected, expected_entropies = plain(model, ids, temperatures)
+    plain_gradient = gradient(parameters, (weights * (expected - 0.3 * expected_entropies)).sum())
+    assert relative(values, expected) < 1e-6
+    assert relative(entropies, expected_entropies) < 1e-6
+    assert relative(found, plain_gradient) < 2e-6, "of which half is the rounding of the layers below"
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
+def test_a_head_with_an_adapter_is_read_with_it(mixed, monkeypatch):
+    from peft import LoraConfig, get_peft_model
+
+    monkeypatch.setattr(packed_head, "HEAD_CHUNK", 5 * 320)
+    adapters = LoraConfig(r=4, target_modules=["lm_head", "q_proj"], init_lora_weights=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = get_peft_model(tiny_model(), adapters).eval()
+    ids, mask, wanted = batch(*tree_rows())
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        logps, entropies, _ = packed_logps(model, ids, mask, wanted, TEMPERATURE, True, entropy_gradient=True)
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=mask.cumsum(1) - mask).logits
+    found = gradient(parameters, (logps - 0.3 * entropies).sum())
+    distribution = torch.log_softmax(logits[:, :-1].float() / TEMPERATURE, -1)
+    offset = ids.shape[1] - wanted.shape[1]
+    expected = distribution.gather(-1, ids[:, 1:, None])[:, offset - 1 :, 0] * wanted
+    surprise = -(distribution.exp() * distribution).sum(-1)[:, offset - 1 :] * wanted
+    near = 3e-2 if mixed else 1e-5
+    assert relative(logps, expected) < near
+    assert relative(entropies, surprise) < near
+    assert relative(found, gradient(parameters, (expected - 0.3 * surprise).sum())) < near
+    assert any("lm_head" in name for name in parameters)
+
+
+def test_bfloat16_logits_are_scored_as_near_to_exact_as_a_plain_head_scores_them():
+    model = tiny_model()
+    ids, mask, wanted = batch(*tree_rows())
+    exact = packed_logps(model, ids, mask, wanted, 1.0)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = packed_logps(model, ids, mask, wanted, 1.0)[0]
+    assert 1e-4 < relative(rounded, exact) < 2e-2
+
+
+def small(words):
+    sizes = {"vocab_size": words, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
+    return tiny_model(**sizes, num_attention_heads=2, num_key_value_heads=1)
+
+
+def peak_of(model, rows, attention):
+    """The most bytes that tensors hold in an update on rows of a hundred tokens, beyond those of the weights."""
+    ids = torch.randint(3, 300, (rows, 101), generator=torch.Generator().manual_seed(0))
+    ids[:, 0] = 3
+    wanted = torch.ones(rows, 100, dtype=torch.bool)
+    model.zero_grad()
+    with LiveBytes(model.parameters()) as seen:
+        before = seen.now
+        logps, entropies, _ = packed_logps(
+            model, ids, torch.ones_like(ids), wanted, 1.0, True, entropy_gradient=True, attention=attention
+        )
+        (logps - 0.3 * entropies).sum().backward()
+    return seen.peak - before
+
+
+@pytest.mark.parametrize("attention", ["sdpa", None], ids=["packed", "flat"])
+def test_the_memory_of_the_head_does_not_grow_with_the_tree(attention, monkeypatch):
+    """Twenty tokens more cost what their activations take, not what their logits would."""
+    monkeypatch.setattr(packed_head, "HEAD_CHUNK", 1 << 16)
+    words = 3000
+    fewer, more = (peak_of(small(words), rows, attention) for rows in (5, 25))
+    logits = 4 * words * 100
+    assert more - fewer < 0.5 * 20 * logits, "of the logits alone"
+
+
+def test_a_tile_has_as_many_tokens_as_the_kernel_takes():
+    from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
+
+    assert TOKEN_CHUNK_SIZE == HEAD_TOKENS
+
+
+def test_the_head_takes_less_than_a_gib_at_its_size():
+    """A full tile: 4,096 tokens or more, over a vocabulary that is wider than a tile."""
+    assert peak_of(small(6000), 42, None) < 0.75 * GIB

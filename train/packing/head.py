@@ -1,0 +1,157 @@
+"""Log-probabilities and entropies of tokens, from hidden states, without ever holding their logits.
+
+The output head is read in tiles of HEAD_CHUNK logits (TRL's fused kernel), which the backward pass computes again: its
+memory does not depend on the number of tokens. All of it happens inside one call of the model, so that DDP and ZeRO-3
+see the weights of the head used where they expect it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+from trl.kernels.chunked_logprob import ChunkedLogProbFunction
+from trl.trainer.utils import maybe_gather_lm_head_ctx
+
+from .limits import HEAD_CHUNK, HEAD_TOKENS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+Scores = tuple[Tensor, Tensor | None]
+"""(n,) log-probabilities and (n,) entropies, None where they are not asked for; float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One forward pass of the decoder and the tokens that are scored by it."""
+
+    inputs: Mapping[str, object]
+    """Keyword arguments of the decoder: input_ids (rows, tokens) and what places and masks them."""
+    predictors: Tensor
+    """(n,) index, in the flattened (rows · tokens), of the token that predicts each scored one."""
+    targets: Tensor
+    """(n,) ids of the scored tokens."""
+    temperatures: Sequence[tuple[float, int]]
+    """The temperatures of the scored tokens in their order, as (temperature, number of tokens)."""
+
+
+def score(model: nn.Module, pieces: Sequence[Piece], entropies: bool, entropy_gradient: bool) -> Scores:
+    """The scored tokens of all pieces, in order. `model` is a causal language model, wrapped or not, and called once.
+
+    Of several pieces the activations of one at a time are held: the backward pass computes each of them again.
+    """
+    policy = causal_model(model)
+
+    def of_piece(piece: Piece) -> Scores:
+        hidden: Tensor = policy.base_model(**piece.inputs, use_cache=False).last_hidden_state
+        hidden = hidden.flatten(0, 1)[piece.predictors]
+        return _read(policy, hidden, piece, entropies, entropy_gradient)
+
+    def forward(**_: object) -> Scores:
+        recompute = len(pieces) > 1 and torch.is_grad_enabled()
+        parts = [checkpoint(of_piece, piece, use_reentrant=False) if recompute else of_piece(piece) for piece in pieces]
+        return torch.cat([values for values, _ in parts]), _joined([entropy for _, entropy in parts])
+
+    with _forward_of(policy, forward):
+        values, entropy = model(input_ids=pieces[0].inputs["input_ids"])
+    return values, entropy
+
+
+def causal_model(model: nn.Module) -> "PreTrainedModel":
+    """The causal language model in the wrappers of adapters, DDP and DeepSpeed."""
+    inner = extract_model_from_parallel(model, keep_torch_compile=False)
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+
+
+@contextmanager
+def _forward_of(policy: nn.Module, forward: Callable[..., Scores]) -> Iterator[None]:
+    """Within this context a call of `policy`, also through its wrappers, runs `forward` instead."""
+    previous = policy.__dict__.get("forward")
+    policy.forward = forward
+    try:
+        yield
+    finally:
+        del policy.forward  # uncovers the method of the class
+        if previous is not None:
+            policy.forward = previous
+
+
+def _read(policy: "PreTrainedModel", hidden: Tensor, piece: Piece, entropies: bool, entropy_gradient: bool) -> Scores:
+    head = policy.get_output_embeddings()
+    softcap, scale = logit_settings(policy.config.get_text_config())
+    read = _fused if isinstance(head, nn.Linear) else _by_module
+    parts, start = [], 0
+    for temperature, count in piece.temperatures:
+        part = slice(start, start + count)
+        values, entropy = read(head, hidden[part], piece.targets[part], temperature, softcap, scale, entropies)
+        parts.append((values, entropy if entropy is None or entropy_gradient else entropy.detach()))
+        start += count
+    return torch.cat([values for values, _ in parts]), _joined([entropy for _, entropy in parts])
+
+
+def _fused(
+    head: nn.Linear,
+    hidden: Tensor,
+    targets: Tensor,
+    temperature: float,
+    softcap: float | None,
+    scale: float,
+    entropies: bool,
+) -> Scores:
+    weight, bias = (part.full_tensor() if isinstance(part, DTensor) else part for part in (head.weight, head.bias))
+    with maybe_gather_lm_head_ctx(weight, bias):
+        width = max(1, HEAD_CHUNK // HEAD_TOKENS)
+        outputs = ("entropy",) if entropies else ()
+        values, entropy, *_ = ChunkedLogProbFunction.apply(
+            hidden, weight, bias, targets, temperature, width, softcap, scale, outputs
+        )
+    return values, entropy
+
+
+def _by_module(
+    head: nn.Module,
+    hidden: Tensor,
+    targets: Tensor,
+    temperature: float,
+    softcap: float | None,
+    scale: float,
+    entropies: bool,
+) -> Scores:
+    """The same for a head that is more than its weights, such as one with an adapter: a few tokens at a time."""
+
+    def part(hidden: Tensor, targets: Tensor) -> Scores:
+        logits = head(hidden).float() * scale
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        distribution = torch.log_softmax(logits / temperature, dim=-1)
+        entropy = -(distribution.exp() * distribution).sum(-1) if entropies else None
+        return distribution.gather(-1, targets[:, None])[:, 0], entropy
+
+    assert isinstance(head.weight, Tensor)
+    size = max(1, HEAD_CHUNK // len(head.weight))
+    chunks = zip(hidden.split(size), targets.split(size), strict=True)
+    parts = [checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]
+    return torch.cat([values for values, _ in parts]), _joined([entropy for _, entropy in parts])
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    given = [part for part in parts if part is not None]
+    return torch.cat(given) if given else None
+
+
+def logit_settings(config: "PreTrainedConfig") -> tuple[float | None, float]:
+    """What an architecture does to its logits after the head: (cap of a tanh or None, factor before it)."""
+    softcap = getattr(config, "final_logit_softcapping", None)
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):  # Cohere, Muse Glimmer, Falcon-H1
+        if (factor := getattr(config, name, None)) is not None:
+            return softcap, float(factor)
+    divisor = getattr(config, "logits_scaling", None)  # Granite, MiniCPM3; HyperCLOVA X multiplies by it
+    if divisor is None:
+        return softcap, 1.0
+    return softcap, float(divisor) if config.model_type == "hyperclovax" else 1.0 / divisor
