@@ -185,7 +185,9 @@ def test_what_lies_there_for_the_whole_run_by_hand():
     offloaded = estimate(config(beta=0.1, **full), SHAPE, ProcessLayout(8, 2)).phases["reference"]
     assert offloaded["reference"] == 2e9, "on the GPU while its log-probabilities are computed"
     assert resident(ProcessLayout(1, gpu_gib=None), beta=0.1, **full)["reference"] == 4
-    assert resident(ProcessLayout(), staleness=1, **full)["copy to sample from"] == 4
+    run = config(staleness=1, **full)
+    ahead = run.model_copy(update={"rollout": run.rollout.model_copy(update={"engine": "transformers"})})
+    assert estimate(ahead, SHAPE, ProcessLayout()).resident["copy to sample from"] == 4e9
     assert resident(ProcessLayout(8, 3), beta=0.1, **full) == {
         "weights": 0.25, "gradients": 0.5, "optimizer": 1.5, "reference": 0.25,
     }  # fmt: skip
