@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..data.check import COSINE
 from ..data.commands import From, Name, Verbose, dataset_settings, fetched_dataset, fetched_folder, split_commas
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
@@ -29,12 +28,15 @@ def check(
         str | None, typer.Option("--encoder", metavar="RETRIEVER", help="Also compare questions by this encoder.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Where the encoder's weights lie, if elsewhere.")] = None,
-    cosine: Annotated[float, typer.Option("--cosine", min=0, max=1, help="Least cosine of questions alike.")] = COSINE,
+    cosine: Annotated[
+        float | None, typer.Option("--cosine", min=0, max=1, help="Least cosine of questions alike; 0.95 if not given.")
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Say what a dataset holds, whether its files are whole, and which questions and documents two splits share."""
     set_up_logging(verbose)
     from ..configs.schema import EnvironmentConfig
+    from ..data.check import COSINE
     from ..data.check import check as check_dataset
     from ..data.convert import CONVERTED
     from ..data.fetched import source_of
@@ -44,7 +46,7 @@ def check(
     settings = {"kind": kind, "path": str(path), "parts": split_commas(parts), "task": task, "subset": subset}
     config = dataset_settings(settings) if kind and kind not in ("beir", *CONVERTED) else None
     embed = open_corpus_encoder(EnvironmentConfig(retriever=encoder, model=model)).embed_texts if encoder else None
-    for line in check_dataset(path, config, leaks, embed, cosine):
+    for line in check_dataset(path, config, leaks, embed, COSINE if cosine is None else cosine):
         typer.echo(line)
 
 

@@ -264,7 +264,10 @@ def _connect(config: MilvusConfig, uri: str, timeout: float) -> "MilvusClient":
         )
     try:
         with _connecting:
-            return MilvusClient(uri, token=token_of(config.token_env), db_name=config.database, timeout=timeout)
+            # a connection of its own: a shared one would keep the state of an outage that another collection saw
+            return MilvusClient(
+                uri, token=token_of(config.token_env), db_name=config.database, timeout=timeout, dedicated=True
+            )
     except ConnectionConfigException as error:
         if embedded(uri):
             raise ConfigError(

@@ -78,6 +78,7 @@ def streams_of(ids, processes):
         processes=processes,
         grower=SimpleNamespace(grow=grow),
         questions={name: Question(name, name) for name in "abc"},
+        staged=None,
     )
     _grow(trainer, ids)
     return given
@@ -125,7 +126,7 @@ def test_a_checkpoint_that_one_process_cannot_write_is_an_error_of_all_and_hangs
     failing(monkeypatch, rank)
     ended = side_by_side(2, lambda me: saved(me, folder))
     if rank is None:
-        assert ended == [["0", "1"]] * 2
+        assert ended == [["0", "1", "digests.json"]] * 2
     else:
         assert [type(error) for error in ended] == [StorageError] * 2, ended
         assert [error.code for error in ended] == ["disk-full"] * 2

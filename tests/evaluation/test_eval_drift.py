@@ -242,6 +242,7 @@ def test_the_command_hands_on_every_option(tmp_path, monkeypatch, capsys):
         "shared": True,
         "model": "M",
         "sigma": 0.7,
+        "estimator": "different",
         "permutations": 49,
         "bootstrap": 20,
         "terms": 3,

@@ -190,12 +190,12 @@ def test_a_verdict_by_hand():
         "Nothing beats the raw question.",
         "Worse than the raw question:",
     ]
-    assert headline([better, worse], plan()) == (
+    assert headline([better, worse], plan(), [table]) == (
         "Something beats the raw question in 1 of 2 combinations of dataset and environment.",
         "mixed",
     )
-    assert headline([worse], plan()) == ("Nothing beats the raw question on one in minilm.", "bad")
-    assert headline([], plan())[0] == "No system could be compared with the raw question."
+    assert headline([worse], plan(), [table]) == ("Nothing beats the raw question on one in minilm.", "bad")
+    assert headline([], plan(), [table])[0] == "No system could be compared with the raw question."
 
 
 def test_the_verdict_is_about_raw_whatever_stands_first_among_the_baselines():

@@ -21,7 +21,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.train.run_folder import RunFolder
 
 from ..forked import Forked
-from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import change, edit, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..unit.test_hub_strangers import LLM, OBEYED_BY_NOBODY, exported, write
 from ..used import save_run
@@ -385,7 +385,7 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
     (folder.checkpoints / "checkpoint-1" / "global_step1" / "x_optim_states.pt").touch()
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     RunFolder.reopen(config)
-    (folder.path / "config.yaml").write_text(dump_config(moved))
+    edit(folder.path / "config.yaml", dump_config(moved))
     folder.path.rename(tmp_path / "moved")
     with refused(CheckpointError, "foreign-pickles", tmp_path / "moved", "--trust"):
         RunFolder.reopen(moved)

@@ -376,7 +376,10 @@ def test_a_judged_document_that_the_index_does_not_hold_is_named(tmp_path):
     build_index(config)
     with (tmp_path / "a" / "qrels" / "test.tsv").open("a") as file:
         file.write("q\td900\t1\n")
-    with refused(DataError, "unknown-document", "test.tsv", "'d900'", "corpus.jsonl"):
+    assert any("their documents are not in the corpus" in note for note in Environment.open(config).notes)
+    with (tmp_path / "a" / "qrels" / "test.tsv").open("a") as file:
+        file.write("".join(f"q\td{number}\t1\n" for number in range(901, 1200)))
+    with refused(DataError, "unknown-document", "'d1000'"):
         Environment.open(config)
 
 

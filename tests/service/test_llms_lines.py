@@ -263,7 +263,7 @@ def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
 
 def test_every_example_of_a_judge_is_an_answer_of_its_form():
     shown = [one for one in vars(judge_prompts).values() if isinstance(one, WorkedExample)]
-    assert len(shown) == 9
+    assert len(shown) == 10
     for example in shown:
         assert value(render(example.answer), type(example.answer)) == example.answer
         assert read(example.json, type(example.answer)).value == example.answer

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.errors import CheckpointError
+from querylect.errors import CheckpointError, StorageError
 from querylect.train.curriculum import Curriculum, Progress
 from querylect.train.mix import Mixture
 from querylect.train.run import train
@@ -79,7 +79,7 @@ def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
     config, copy = stopped_copy(*straight, tmp_path / "copy", 2)
     lost = copy / "checkpoints" / "checkpoint-2" / "curriculum.json"
     lost.unlink()
-    with refused(CheckpointError, "unreadable-file", lost, f"{lost.parent} "):
+    with refused(StorageError, "damaged-file", lost):
         train(config, resume=True)
 
 
