@@ -119,7 +119,7 @@ class RemoteConfig(Section):
     """Maximum documents of one search (index.max_result_window)."""
 
 
-Engine = Literal["bm25s", "rank_bm25", "milvus"]
+SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]
 
 
 class MilvusConfig(Section):
@@ -159,7 +159,7 @@ class QuestionIndexConfig(Section):
     """Index folder of the questions for that retriever; `querylect index build` builds it as well."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
-    engine: Engine = "bm25s"
+    engine: SearchEngine = "bm25s"
     """BM25 implementation."""
     recipe: RecipeConfig | None = None
     answers: Literal["all", "first"] = "all"
@@ -186,7 +186,7 @@ class MemberConfig(Section):
     settings. In an evaluation spec, that is the index of an environment with this retriever."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
-    engine: Engine = "bm25s"
+    engine: SearchEngine = "bm25s"
     """BM25 implementation."""
     recipe: RecipeConfig | None = None
     remote: RemoteConfig | None = None
@@ -277,7 +277,7 @@ class EnvironmentConfig(Section):
     """Search service that bm25 or a dense retriever uses instead of a local index."""
     rerank: RerankConfig | None = None
     """Cross-encoder that reranks the retriever's top documents; None: no reranking."""
-    engine: Engine = "bm25s"
+    engine: SearchEngine = "bm25s"
     """What searches for bm25: bm25s, the slow reference rank_bm25, or milvus, which searches for dense retrievers too
     (instead of FAISS)."""
     milvus: MilvusConfig = MilvusConfig()

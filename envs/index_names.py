@@ -11,6 +11,8 @@ _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""
 _OF_SEARCH = {"device", "memory_gib", "hnsw_depth", "ivf_probes"}
 """Settings of `vectors` that an index does not depend on."""
+_OF_COLLECTION = {"uri", "collection", "database", "index_type", "index_params"}
+"""Settings of `milvus` that an index depends on: its folder names one collection."""
 
 
 def index_name(env: EnvironmentConfig) -> str:
@@ -28,6 +30,8 @@ def _index_settings(env: EnvironmentConfig) -> dict[str, object]:
     if env.retriever in RECIPES and RECIPES[env.retriever].kind in ("bm25", "splade", "questions"):
         vectors = VectorsConfig()  # such an index has none
     settings["vectors"] = vectors.model_dump(mode="json", exclude=_OF_SEARCH)
+    if env.engine == "milvus":
+        settings["milvus"] = env.milvus.model_dump(mode="json", include=_OF_COLLECTION)
     if env.question_index is not None:
         settings["question_index"] = env.question_index.model_dump(mode="json")
     return settings

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ...configs.environment import Engine
+from ...configs.environment import SearchEngine
 from ...data.corpus import Origin
 from ...errors import IndexFolderError
 from ...storage import data_sha256, file_sha256, parse_json
@@ -45,7 +45,7 @@ class Manifest(StrictModel):
 
     format: Literal[2] = 2
     recipe: RetrieverRecipe
-    engine: Engine | None = None
+    engine: SearchEngine | None = None
     """What searches the index; None for retrievers with one engine."""
     model_fingerprint: str | None = None
     """What models, code and other indexes are recognised by; None for BM25."""

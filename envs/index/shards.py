@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ...configs.environment import Engine
+from ...configs.environment import SearchEngine
 from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
@@ -29,7 +29,7 @@ _PLAN, _PART, _LOCK = "plan.json", "part.json", "lock"
 class PartSettings(StrictModel):
     """Everything that a part depends on besides the corpus."""
 
-    engine: Engine | None
+    engine: SearchEngine | None
     dtype: str | None
     """Of stored vectors; None for other retrievers than dense ones."""
     block_mib: float

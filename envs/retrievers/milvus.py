@@ -11,7 +11,7 @@ until no other document can enter the ranking.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -28,17 +28,17 @@ from ..index.arrays import SortedWords, mapped
 from ..plan import Probe, Term, speaks
 from .base import Kind, Progress
 from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
+from .candidates import SPARE, Candidates, rank_candidates
 from .dense import VECTORS, DenseKind, ProbeEncoder
 from .encoder import Encoder
 from .fusion import NOTHING, Scored, best
-from .milvus_collection import MAX_RESULTS, Collection, Hit, Vector, Words, digest
+from .milvus_collection import MAX_RESULTS, Collection, StoredHit, Vector, WordWeights, vector_sha256
 from .recipes import RetrieverRecipe, content_fields
 
 log = logging.getLogger(__name__)
 
 COLLECTION = "collection.json"
 _FREQUENCIES = "frequencies.npy"
-_SPARE, _GROWTH = 16, 4
 _CHECKED = 16
 """Rows of a collection that are compared when it is opened."""
 _ROUNDING = 1e-4
@@ -106,7 +106,7 @@ class _Loader:
         def vectors() -> Iterator[tuple[Array, Sequence[Vector]]]:
             for block in blocks():
                 for row in np.flatnonzero(block.positions % stride == 0).tolist():
-                    checks[int(block.positions[row])] = digest(block.vectors[row])
+                    checks[int(block.positions[row])] = vector_sha256(block.vectors[row])
                 yield block.positions, block.vectors
 
         log.info("loading %d rows into collection %s at %s", rows, name, self._uri)
@@ -149,7 +149,9 @@ class _Loader:
 def _compare(collection: Collection, checks: dict[int, str]) -> None:
     stored = collection.vectors(list(checks))
     differs = [
-        position for position, value in checks.items() if position not in stored or digest(stored[position]) != value
+        position
+        for position, value in checks.items()
+        if position not in stored or vector_sha256(stored[position]) != value
     ]
     if differs:
         raise IndexFolderError(
@@ -204,6 +206,7 @@ class MilvusVectors:
         self._collection, self._documents = collection, documents
         self._probe_encoder = ProbeEncoder(encoder)
         self.caches = {"embeddings": self._probe_encoder.cache}
+        self.truncated = self._probe_encoder.truncated
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; empty if its vector is 0.
@@ -216,9 +219,7 @@ class MilvusVectors:
         rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
         if not rows:
             return rankings
-        answers = self._collection.search(
-            list(sums[rows].astype(np.float32)), max(limits[row] for row in rows) + _SPARE
-        )
+        answers = self._collection.search(list(sums[rows].astype(np.float32)), max(limits[row] for row in rows) + SPARE)
         for row, hits in zip(rows, answers, strict=True):
             vectors = np.stack([np.asarray(hit.vector, dtype=np.float32) for hit in hits])
             scores = np.einsum("nd,d->n", vectors.astype(np.float64), sums[row])
@@ -289,28 +290,21 @@ class MilvusWords:
         check_limits(limits, self._documents)
         terms = [self._terms(probe) for probe in probes]
         queries = {row: query for row, pairs in enumerate(terms) if (query := _positive(pairs))}
-        rankings = [NOTHING] * len(probes)
-        sizes = {row: min(limits[row] + _SPARE, self._documents, MAX_RESULTS) for row in queries}
-        while sizes:
-            answers: dict[int, list[Hit]] = {}
+
+        def search(sizes: Mapping[int, int]) -> dict[int, Candidates]:
+            found: dict[int, Candidates] = {}
             for size in sorted(set(sizes.values())):
                 rows = [row for row in sizes if sizes[row] == size]
-                hits_by_row = self._collection.search([queries[row] for row in rows], size)
-                answers |= dict(zip(rows, hits_by_row, strict=True))
-            larger: dict[int, int] = {}
-            for row, size in sizes.items():
-                hits = answers[row]
-                scores = np.array([_score(terms[row], hit.vector) for hit in hits])
-                above = np.flatnonzero(scores > 0)
-                rankings[row] = best(_positions(hits)[above], scores[above], limits[row])
-                if len(hits) < size or _is_complete(rankings[row], limits[row], hits[-1].score):
-                    continue
-                if size < min(self._documents, MAX_RESULTS):
-                    larger[row] = min(_GROWTH * size, self._documents, MAX_RESULTS)
-                elif size < self._documents:
-                    log.warning("a ranking was cut at the %d candidates that Milvus returns at most", MAX_RESULTS)
-            sizes = larger
-        return rankings
+                for row, hits in zip(rows, self._collection.search([queries[row] for row in rows], size), strict=True):
+                    scores = np.array([_score(terms[row], hit.vector) for hit in hits])
+                    bound = hits[-1].score * (1 + _ROUNDING) if hits else 0.0
+                    found[row] = Candidates(_positions(hits), scores, bound)
+            return found
+
+        cut = f"the {MAX_RESULTS} candidates that Milvus returns at most"
+        row_limits = {row: limits[row] for row in queries}
+        ranked = rank_candidates(row_limits, MAX_RESULTS, self._documents, search, cut)
+        return [ranked.get(row, NOTHING) for row in range(len(probes))]
 
     def _terms(self, probe: Probe) -> list[tuple[float, list[int]]]:
         """Weight and word ids, with repetitions, of every term."""
@@ -321,14 +315,14 @@ class MilvusWords:
         ]
 
 
-def _dictionaries(starts: Array, words: npt.NDArray[np.int32], weights: npt.NDArray[np.float32]) -> list[Words]:
+def _dictionaries(starts: Array, words: npt.NDArray[np.int32], weights: npt.NDArray[np.float32]) -> list[WordWeights]:
     """Rows of word weights; row i has the entries `starts[i]` to `starts[i + 1]`."""
     ids, values = words.tolist(), weights.tolist()
     return [dict(zip(ids[start:end], values[start:end], strict=True)) for start, end in pairwise(starts.tolist())]
 
 
-def _positive(terms: Sequence[tuple[float, list[int]]]) -> Words:
-    query: Words = {}
+def _positive(terms: Sequence[tuple[float, list[int]]]) -> WordWeights:
+    query: WordWeights = {}
     for weight, words in terms:
         if weight > 0:
             for word in words:
@@ -357,10 +351,5 @@ def check_limits(limits: Sequence[int], documents: int) -> None:
         )
 
 
-def _is_complete(ranking: Scored, limit: int, bound: float) -> bool:
-    """Whether no document that Milvus scores at most `bound` can change the ranking."""
-    return len(ranking.scores) == limit and bool(ranking.scores[-1] > bound * (1 + _ROUNDING))
-
-
-def _positions(hits: Sequence[Hit]) -> Array:
+def _positions(hits: Sequence[StoredHit]) -> Array:
     return np.array([hit.position for hit in hits], dtype=np.int64)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 Answer = TypeVar("Answer")
-Words = dict[int, float]
-Vector = npt.NDArray[np.float32] | Words
+WordWeights = dict[int, float]
+Vector = npt.NDArray[np.float32] | WordWeights
 """A dense vector (d,), or the weights of the words of a sparse one."""
 
 MAX_RESULTS = 16_384
@@ -41,7 +41,7 @@ _INVALID, _DENIED = {1100, 6}, {1400, 1401}
 """Codes of Milvus and milvus-lite: a missing collection, an invalid parameter, a missing login or privilege."""
 
 
-class Hit(NamedTuple):
+class StoredHit(NamedTuple):
     """A row of a search: its position, the server's score, and the stored vector."""
 
     position: int
@@ -109,11 +109,11 @@ class Collection:
         )
         return {int(row[_KEY]): self._vector(row[_FIELD]) for row in rows}
 
-    def search(self, vectors: Sequence[Vector], limit: int) -> list[list[Hit]]:
+    def search(self, vectors: Sequence[Vector], limit: int) -> list[list[StoredHit]]:
         """The rows with the largest inner product with each vector, at most `limit` of them, best first."""
         limit = min(limit, MAX_RESULTS)
         params = {"metric_type": "IP", "params": dict(self._config.search_params) if self._dimension else {}}
-        results: list[list[Hit]] = []
+        results: list[list[StoredHit]] = []
         for start in range(0, len(vectors), _PER_REQUEST):
             batch = list(vectors[start : start + _PER_REQUEST])
             answers = self._call(
@@ -132,7 +132,10 @@ class Collection:
                     f"{self.uri} gave {len(answers)} rankings for {len(batch)} searches. Check the server."
                 )
             results += [
-                [Hit(int(hit[_KEY]), float(hit["distance"]), self._vector(hit["entity"][_FIELD])) for hit in answer]
+                [
+                    StoredHit(int(hit[_KEY]), float(hit["distance"]), self._vector(hit["entity"][_FIELD]))
+                    for hit in answer
+                ]
                 for answer in answers
             ]
         return results
@@ -229,7 +232,7 @@ def embedded(uri: str) -> bool:
     return "://" not in uri
 
 
-def digest(vector: Vector) -> str:
+def vector_sha256(vector: Vector) -> str:
     """sha256 of a vector in float32."""
     if isinstance(vector, Mapping):
         pairs = sorted(vector.items())

@@ -29,6 +29,7 @@ from ..index.documents import Documents
 from ..plan import Probe, Term, speaks
 from ..server.auth import secret_in
 from .base import Progress
+from .candidates import SPARE, Candidates, rank_candidates
 from .dense import ProbeEncoder
 from .encoder import Encoder
 from .fusion import NOTHING, Scored, best
@@ -44,8 +45,6 @@ Query = dict[str, object]
 Hits = list[tuple[str, float]]
 """(id, score), best first."""
 
-_SPARE = 16
-_GROWTH = 4
 _PER_REQUEST = 64
 _MAX_CHARS = 300
 _BUSY = {408, 429}
@@ -269,30 +268,27 @@ class RemoteWords:
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents with a score above 0."""
-        rankings = [NOTHING] * len(probes)
-        window = min(self._config.window, len(self._documents))
-        sizes = {
-            row: min(limits[row] + _SPARE, window)
-            for row, probe in enumerate(probes)
-            if any(speaks(term) and term.weight > 0 for term in probe.terms)
-        }
-        while sizes:
+
+        def search(sizes: Mapping[int, int]) -> dict[int, Candidates]:
             positive = [(self._query(probes[row].terms, 1), size) for row, size in sizes.items()]
             hits_by_row = dict(zip(sizes, self._service.search(positive), strict=True))
             penalties = self._penalties({row: (probes[row], hits) for row, hits in hits_by_row.items()})
-            larger: dict[int, int] = {}
-            for row, size in sizes.items():
-                hits = hits_by_row[row]
-                scores = np.array([score - penalties[row].get(id_, 0.0) for id_, score in hits])
-                above = np.flatnonzero(scores > 0)
-                rankings[row] = best(_positions(hits, self._documents, self._config)[above], scores[above], limits[row])
-                if len(hits) == size and not _complete(rankings[row], limits[row], bound=hits[-1][1]):
-                    if size < window:
-                        larger[row] = min(_GROWTH * size, window)
-                    elif size < len(self._documents):
-                        log.warning("a ranking was cut at env.remote.window, %d candidates; raise it", window)
-            sizes = larger
-        return rankings
+            return {row: self._candidates(hits, penalties[row]) for row, hits in hits_by_row.items()}
+
+        positive_limits = {
+            row: limits[row]
+            for row, probe in enumerate(probes)
+            if any(speaks(term) and term.weight > 0 for term in probe.terms)
+        }
+        window = self._config.window
+        ranked = rank_candidates(
+            positive_limits, window, len(self._documents), search, f"env.remote.window, {window} candidates; raise it"
+        )
+        return [ranked.get(row, NOTHING) for row in range(len(probes))]
+
+    def _candidates(self, hits: Hits, penalties: Mapping[str, float]) -> Candidates:
+        scores = np.array([score - penalties.get(id_, 0.0) for id_, score in hits])
+        return Candidates(_positions(hits, self._documents, self._config), scores, hits[-1][1] if hits else 0.0)
 
     def _penalties(self, hits_by_row: Mapping[int, tuple[Probe, Hits]]) -> dict[int, dict[str, float]]:
         """By row and document id, the score that the terms with negative weights subtract from each hit."""
@@ -333,7 +329,7 @@ class RemoteVectors:
         vectors = self._probe_encoder.vectors(probes)
         queries: dict[int, tuple[Query, int]] = {}
         for row in np.flatnonzero(vectors.any(axis=1)).tolist():
-            size = min(limits[row] + _SPARE, self._config.window, len(self._documents))
+            size = min(limits[row] + SPARE, self._config.window, len(self._documents))
             knn = {"vector": vectors[row].astype(np.float32).tolist(), "k": size}
             queries[row] = ({"knn": {self._config.vector_field: knn}}, size)
         rankings = [NOTHING] * len(probes)
@@ -347,11 +343,6 @@ class RemoteVectors:
         if self._config.space == "cosinesimil":
             return (2 * score - 1) * length
         return score - 1 if score >= 1 else 1 - 1 / score
-
-
-def _complete(ranking: Scored, limit: int, bound: float) -> bool:
-    """Whether no document that scores at most `bound` can change the ranking."""
-    return len(ranking.scores) == limit and bool(ranking.scores[-1] > bound)
 
 
 def _positions(hits: Hits, documents: Documents, config: RemoteConfig) -> npt.NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """Opens the configured kind of retriever, and lists the indexes it needs."""
 
-from ...configs.environment import Engine
+from ...configs.environment import SearchEngine
 from ...configs.schema import EnvironmentConfig
 from .base import Kind, OpenMember
 from .recipes import RetrieverRecipe
@@ -46,7 +46,7 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
     return Bm25Kind(recipe, config.engine)
 
 
-def engine_of(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Engine | None:
+def engine_of(config: EnvironmentConfig, recipe: RetrieverRecipe) -> SearchEngine | None:
     """What searches an index, where there is a choice: None for remote services and for dense retrievers with FAISS."""
     if config.remote is None and (recipe.kind == "bm25" or config.engine == "milvus"):
         return config.engine

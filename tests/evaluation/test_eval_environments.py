@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from querylect.configs.environment import DatasetConfig, EnvironmentConfig, VectorsConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig, MilvusConfig, VectorsConfig
 from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
-from querylect.envs.index_names import member_settings
+from querylect.envs.index_names import index_name, member_settings
 from querylect.envs.plan import Probe, Term
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, ModelError
@@ -284,3 +284,13 @@ def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_kne
     assert home({}, checkpoint=None) == ""
     members = {"a": {"env": {"retriever": "bm25"}}, "b": {"env": {"retriever": "contriever", "index": "c"}}}
     assert home({"mix": {"environments": members}}) == "words+served"
+
+
+def test_an_index_name_differs_where_it_names_another_collection():
+    def name(**milvus):
+        return index_name(EnvironmentConfig(engine="milvus", milvus=MilvusConfig(**milvus)))
+
+    assert name() == name(search_params={"ef": 9}, deadline=1.0, connections=9) != index_name(EnvironmentConfig())
+    others = [{"uri": "http://h:1"}, {"collection": "x"}, {"database": "x"}, {"index_type": "HNSW"}]
+    assert len({name(), *(name(**values) for values in others)}) == 5
+    assert index_name(EnvironmentConfig(milvus=MilvusConfig(uri="http://h:1"))) == index_name(EnvironmentConfig())

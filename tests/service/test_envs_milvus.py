@@ -94,6 +94,8 @@ def test_signed_probes_rank_and_score_as_with_the_local_index(kind, dataset, ret
     assert milvus.card["engine"] == "milvus"
     assert milvus.card.get("frequent_terms") == local.card.get("frequent_terms")
     assert milvus.index_hash != local.index_hash
+    long = plan([("heat " * 600, 1.0), ("wing", 1.0)])
+    assert [one.search([long])[0].truncated for one in (local, milvus)] == [int(kind == "dense")] * 2
 
 
 def test_an_approximate_index_scores_exactly_what_it_retrieves(dataset, retrievers, tmp_path):
