@@ -168,6 +168,10 @@ def settings(lessons, lesson_url, speaking, tmp_path) -> RunConfig:
     )
 
 
+ENDLESS = {"train.steps": 500, "train.guard.action": "warn"}
+"""A run that only what a test does to it ends: tiny policies collapse within some tens of steps."""
+
+
 def change(config: RunConfig, **values) -> RunConfig:
     """The config with dotted settings replaced: change(config, **{"train.steps": 2})."""
     plain = config.model_dump()

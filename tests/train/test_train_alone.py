@@ -14,7 +14,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder, staged
 
 from ..forked import Forked
-from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..lessons import ENDLESS, change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from ..raising import refused
 
 
@@ -22,7 +22,7 @@ class Training:
     """`querylect train` of an endless run in a process of its own, and other commands beside it."""
 
     def __init__(self, config, folder: Path) -> None:
-        self.config, self.place = change(config, **{"train.steps": 500, "train.save_steps": 3}), folder
+        self.config, self.place = change(config, **{**ENDLESS, "train.save_steps": 3}), folder
         (folder / "run.yaml").write_text(yaml.safe_dump(self.config.model_dump(mode="json")))
         self.run = RunFolder(Path(config.output) / config.name)
         self.started = []

@@ -20,7 +20,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
 from ..forked import Forked
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..lessons import ENDLESS, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from ..raising import refused
 
 
@@ -402,7 +402,7 @@ def end(process):
 
 def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, lessons, tmp_path):  # noqa: F811
     """The same run dies by SIGKILL, is ended by SIGTERM and by Ctrl-C, and is the run that was not."""
-    endless = change(settings, **{"client.urls": "local", "train.steps": 500, "train.keep_checkpoints": 3})
+    endless = change(settings, **{"client.urls": "local", **ENDLESS, "train.keep_checkpoints": 3})
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(endless.model_dump(mode="json")))
     folder = RunFolder(settings_folder(endless))
 
