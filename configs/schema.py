@@ -29,6 +29,7 @@ from .methods import TRAINING_FREE, TrainingFreeName
 from .mix_values import filled_in
 from .names import Name
 from .questions import ExtendConfig, QuestionsConfig
+from .reward_metric import RewardMetric, cutoff
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
 from .section import PositiveWeight, Section
 from .training import GuardConfig, TrainConfig, WarmStartConfig
@@ -222,7 +223,7 @@ def _of_turn(value: _Value | list[_Value], turn: int) -> _Value:
 class RewardConfig(Section):
     """The reward of a node of the tree."""
 
-    metric: str = "ndcg@10"
+    metric: RewardMetric = "ndcg@10"
     """ndcg@k, recall@k or mrr@k, with k up to 1000; searches return at least k documents."""
     format_weight: Annotated[float, Field(ge=0, le=1)] = 0.1
     """w_f: reward = (1 − w_f)·metric + w_f·format; if the format fails, only the format term counts."""
@@ -230,22 +231,6 @@ class RewardConfig(Section):
     """λ: weight of each turn's reward, first to last."""
     truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Subtracted from the reward of a turn truncated at max_new_tokens; the reward can become negative."""
-
-    @property
-    def cutoff(self) -> int:
-        """How many documents the metric looks at."""
-        return int(self.metric.partition("@")[2])
-
-    @field_validator("metric")
-    @classmethod
-    def _check_metric(cls, metric: str) -> str:
-        match = re.fullmatch(r"(?:ndcg|recall|mrr)@([1-9][0-9]{0,3})", metric)
-        if match is None or int(match[1]) > 1000:
-            raise ValueError(
-                f"reward.metric is {metric!r}; expected ndcg@k, recall@k or mrr@k with a k from 1 to 1000, such as "
-                "ndcg@10"
-            )
-        return metric
 
 
 class TrackingConfig(Section):
@@ -356,7 +341,7 @@ class RunConfig(Section):
     @property
     def search_depth(self) -> int:
         """Documents that a search plan asks for: what nDCG@10 and the reward's metric look at, and a turn is shown."""
-        return max(10, self.reward.cutoff, self.rollout.documents)
+        return max(10, cutoff(self.reward.metric), self.rollout.documents)
 
     @property
     def draws_by_curriculum(self) -> bool:

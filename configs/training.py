@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from .curriculum import CurriculumConfig
 from .loss import LossConfig
+from .reward_metric import RewardMetric
 from .section import Section
 
 
@@ -82,8 +83,11 @@ class TrainConfig(Section, LossConfig):
     """Update on a subsample of this many members per group, sampled by the size of their advantages and reweighted so
     that the expected gradient is unchanged (train/subsampling.py); None: all members."""
     raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
-    """Train only on questions whose unrewritten search scores in this range, [lowest, highest], by the reward's metric.
-    A question that retrieves nothing relevant unrewritten rarely gives a signal, and costs time."""
+    """Train only on questions whose unrewritten search scores in this range, [lowest, highest], by `raw_metric`.
+    A question whose relevant documents are far down its ranking rarely gives a signal, and costs time."""
+    raw_metric: RewardMetric | None = None
+    """Metric of `raw_reward`; a larger k than the reward's keeps questions whose relevant documents stand below the
+    ranks that are rewarded, but within reach. None: `reward.metric`."""
     resample_rounds: Annotated[int, Field(ge=0)] = 0
     """Dynamic sampling: extra rollout rounds per step that replace questions whose whole tree has no signal."""
     curriculum: CurriculumConfig = CurriculumConfig()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ..configs.reward_metric import RewardMetric, cutoff
 from ..configs.schema import RunConfig
 from ..envs.client.base import StepClient
 from ..envs.server.schemas import Step, StepResult
@@ -13,22 +14,29 @@ whole training split."""
 
 
 def grade(
-    config: RunConfig, client: StepClient, steps: Sequence[Step], label: str, with_text: bool = False
+    config: RunConfig,
+    client: StepClient,
+    steps: Sequence[Step],
+    label: str,
+    metric: RewardMetric | None = None,
+    with_text: bool = False,
 ) -> list[StepResult]:
-    """One result per step, with `reward.metric` among its metrics; `with_text` adds the texts of documents.
+    """One result per step, with `metric` (None: `reward.metric`) among its metrics; `with_text` adds the texts of
+    documents.
 
-    Rankings are as deep as those of a rollout (RunConfig.search_depth), because the metric uses all ranks.
+    Rankings are at least as deep as those of a rollout (RunConfig.search_depth) and as the metric looks.
     Raises EnvironmentUnavailableError if any step got no answer before its deadline: a guess would change the training
     data. `label` names the searches in that message.
     """
+    metric = metric or config.reward.metric
+    depth = max(config.search_depth, cutoff(metric))
     steps = [
-        step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, config.search_depth)})})
-        for step in steps
+        step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})}) for step in steps
     ]
     answered: list[StepResult] = []
     for start in range(0, len(steps), STEPS_PER_CALL):
         part = steps[start : start + STEPS_PER_CALL]
-        results = client.step(part, with_text=with_text, metrics=[config.reward.metric])
+        results = client.step(part, with_text=with_text, metrics=[metric])
         answered += [result for result in results if result is not None]
         if len(answered) < start + len(part):
             failure = getattr(client, "last_failure", None)

@@ -70,9 +70,9 @@ def worth_training(config: RunConfig, client: EnvironmentApi, questions: Sequenc
     lowest, highest = config.train.raw_reward
     if (lowest, highest) == (0.0, 1.0):
         return list(questions)
-    metric = config.reward.metric
+    metric = config.train.raw_metric or config.reward.metric
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = grade(config, client, steps, "training questions, which train.raw_reward needs,")
+    results = grade(config, client, steps, "training questions, which train.raw_reward needs,", metric)
     selected = [
         question
         for question, result in zip(questions, results, strict=True)

@@ -168,6 +168,19 @@ def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
         assert [question.id for question in kept] == [id for id, value in worth.items() if lowest <= value <= highest]
 
 
+def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm, client):
+    """`train.raw_metric` also decides how deep the question is searched."""
+    questions = client.questions("train")
+    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text, 5)) for question in questions]
+    shallow, chosen = change(warm, **{"reward.metric": "ndcg@1"}), []
+    for metric in ("recall@1", "recall@5"):
+        raw = {"train.raw_metric": metric, "train.raw_reward": [0.6, 1]}
+        chosen.append([question.id for question in worth_training(change(shallow, **raw), client, questions)])
+        results = client.step(steps, metrics=[metric])
+        assert chosen[-1] == [result.question_id for result in results if result.metrics[metric] >= 0.6]
+    assert chosen[0] != chosen[1]
+
+
 def test_an_outage_does_not_change_the_training_set(warm, client):
     half = change(warm, **{"train.raw_reward": [0.5, 1.0]})
     with refused(EnvironmentUnavailableError, None, "1 of 5", "client.deadline"):
