@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -72,6 +73,27 @@ def write_text(path: Path, text: str, remedy: str) -> None:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def new_folder(target: Path, label: str) -> Iterator[Path]:
+    """A temporary folder that becomes `target` when the block ends without an error.
+
+    Raises StorageError, which names `label`, if the block cannot write its files.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with storage(
+            lambda error: (
+                f"{label} could not be written to {target} ({error}); nothing was left there. "
+                "Free some space or choose a folder that can be written."
+            )
+        ):
+            temporary.mkdir(parents=True)
+            yield temporary
+            temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def hold(descriptor: int, path: Path, message: str) -> None:

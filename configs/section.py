@@ -10,7 +10,11 @@ Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=Fal
 PositiveWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
-class Section(BaseModel):
-    """Base of all sections: unknown keys are refused, values are immutable."""
+class Strict(BaseModel):
+    """Data whose unknown keys are refused and whose values are immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Section(Strict):
+    """Base of all sections of a run's settings."""

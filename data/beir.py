@@ -6,14 +6,12 @@ judged document of a split is in the corpus. Omissions are counted in `Dataset.n
 """
 
 import json
-import os
-import shutil
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DataError
-from ..storage import parse_json, storage, write_lines
+from ..storage import new_folder, parse_json, write_lines
 from .benchmark import splits_of, within_corpus
 from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_lines, read_records, text_of
 from .rows import grade_of
@@ -159,19 +157,9 @@ def new_beir_folder(path: str | Path, label: str) -> Iterator[Path]:
     """
     target = Path(path).expanduser()
     refuse_existing(target)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with storage(
-            lambda error: (
-                f"{label} could not be written to {target} ({error}); nothing was left there. "
-                "Free some space or choose a folder that can be written."
-            )
-        ):
-            (temporary / "qrels").mkdir(parents=True)
-            yield temporary
-            temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with new_folder(target, label) as folder:
+        (folder / "qrels").mkdir()
+        yield folder
 
 
 def refuse_existing(target: Path) -> None:

@@ -5,7 +5,7 @@ the same seed, and the order of a file does not matter.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
@@ -33,6 +33,12 @@ def draw(
     if limit is None:
         return list(items)
     return nsmallest(limit, items, key=lambda item: sample_key(seed, id_of(item)))
+
+
+def spread(items: Sequence[Item], count: int) -> list[Item]:
+    """`count` items at even distances, starting with the first."""
+    taken = max(0, min(count, len(items)))
+    return [items[index * len(items) // taken] for index in range(taken)]
 
 
 def draw_of_parts(items: Iterable[Item], limit: int | None, seed: int, part_of: Callable[[Item], str]) -> list[Item]:

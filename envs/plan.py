@@ -7,10 +7,10 @@ are fused into one. For a dense retriever a probe is one vector Σ wᵢ·e(tᵢ)
 from hashlib import blake2b
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from pydantic_core import to_json
 
-from ..configs.section import Weight
+from ..configs.section import Strict, Weight
 
 Fusion = Literal["max", "rrf", "interleave", "sum"]
 
@@ -24,11 +24,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Term(_Frozen):
+class Term(Strict):
     """One text and its weight; a negative weight pushes documents like it away."""
 
     text: str
@@ -40,7 +36,7 @@ def speaks(term: Term) -> bool:
     return term.weight != 0 and bool(term.text.strip())
 
 
-class Probe(_Frozen):
+class Probe(Strict):
     """One query: the weighted sum of its terms."""
 
     terms: tuple[Term, ...] = Field(min_length=1)
@@ -56,7 +52,7 @@ def _summary(probe: Probe) -> str:
     return " + ".join(f"{term.weight:g}·{text!r}" for term, text in zip(probe.terms, texts, strict=True))
 
 
-class SearchPlan(_Frozen):
+class SearchPlan(Strict):
     """Probes and how their rankings become one ranking of `k` documents."""
 
     probes: tuple[Probe, ...] = Field(min_length=1)

@@ -7,16 +7,14 @@ A question that found nothing has a line with a document that no corpus has: too
 
 import json
 import math
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..data.types import Split
-from ..errors import DataError, StorageError
-from ..storage import write_lines
+from ..errors import DataError
+from ..storage import new_folder, write_lines
 from .environment import RankedHit, Ranking
 
 Run = Mapping[str, Ranking]
@@ -47,19 +45,9 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], metadata: Ma
         **{f"{name}.run": _run_lines(_id(name), run) for name, run in runs.items()},
         "export.json": [json.dumps(metadata, ensure_ascii=False, indent=2)],
     }
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
+    with new_folder(folder, "the export") as temporary:
         for name, lines in files.items():
             write_lines(temporary / name, lines)
-        temporary.rename(folder)
-    except OSError as error:
-        raise StorageError(
-            f"the export could not be written to {folder} ({error}); nothing was left there. Free some space or choose "
-            "a folder that can be written."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def falling(scores: Sequence[float]) -> list[float]:

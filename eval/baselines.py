@@ -8,11 +8,10 @@ from pathlib import Path
 from ..configs.schema import RunConfig
 from ..data.ragbench import PARTS, part_of
 from ..data.references import METRIC, BaselineCheck, Measured, check_baselines
-from ..envs.environment import Environment
-from ..errors import BaselineError, ConfigError, EnvironmentUnavailableError
+from ..errors import BaselineError, EnvironmentUnavailableError
 from .cells import answer_in_environment, fail_at_once, make_cell
 from .environments import EvalEnvironment, retriever_name
-from .export import raw_rankings
+from .export import open_split, raw_rankings
 from .systems import RawSystem
 
 _MIN_DEPTH = 10
@@ -22,14 +21,10 @@ _MIN_DEPTH = 10
 def measure_raw(config: RunConfig, split: str) -> list[Measured]:
     """Mean nDCG@10 of a split's raw questions; for RAGBench also per part, and the mean over parts.
 
-    Opens the environment in this process, from its index. Raises ConfigError for an unknown split, and whatever opening
-    the environment raises.
+    Raises as `open_split`.
     """
-    environment = Environment.open(config.env)
-    if split not in environment.splits:
-        message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
-        raise ConfigError(message, code="unknown-split")
-    rankings = raw_rankings(environment, environment.questions(split), _MIN_DEPTH)
+    environment, questions = open_split(config, split)
+    rankings = raw_rankings(environment, questions, _MIN_DEPTH)
     values = {question: environment.score(question, hits, [METRIC])[METRIC] for question, hits in rankings.items()}
     return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
 

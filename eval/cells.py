@@ -9,7 +9,6 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..llms.access import Llm
 from ..logs import progress_bar
 from ..rollouts.engines.base import Engine
-from ..storage import only_command
 from .environments import EvalEnvironment
 from .journal import Journal, finished
 from .records import METRICS, EvalRecord
@@ -271,11 +269,3 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def only_evaluation(folder: Path) -> AbstractContextManager[None]:
-    """Lock the folder of an evaluation or a run, which holds off its training too.
-
-    Raises StorageError if another command is using it.
-    """
-    return only_command(folder)

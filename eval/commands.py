@@ -174,7 +174,6 @@ def baselines(
 ) -> None:
     """Measure un-rewritten questions and compare them with published figures; exit 1 where one is wrong."""
     set_up_logging(verbose)
-    from ..configs.load import load_config
     from ..configs.mix import chosen
     from ..data.references import check_baselines
     from .baselines import measure_raw

@@ -31,11 +31,7 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
     Raises ConfigError for an unknown split, DataError where eval.jsonl has other questions, and whatever opening the
     environment and `write_trec` raise.
     """
-    environment = Environment.open(config.env)
-    if split not in environment.splits:
-        message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
-        raise ConfigError(message, code="unknown-split")
-    questions = environment.questions(split)
+    environment, questions = open_split(config, split)
     qrels = {question.id: environment.judgements(question.id) for question in questions}
     runs: dict[str, Run] = {RAW: raw_rankings(environment, questions, depth)}
     records = run / "eval.jsonl" if run is not None else None
@@ -62,6 +58,16 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
     }
     write_trec(to, Split(questions, qrels), runs, metadata)
     return values
+
+
+def open_split(config: RunConfig, split: str) -> tuple[Environment, list[Question]]:
+    """The environment, opened in this process, and the questions of a split. Raises ConfigError for an unknown split,
+    and whatever opening the environment raises."""
+    environment = Environment.open(config.env)
+    if split not in environment.splits:
+        message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
+        raise ConfigError(message, code="unknown-split")
+    return environment, environment.questions(split)
 
 
 def raw_rankings(environment: Environment, questions: Sequence[Question], depth: int) -> dict[str, list[RankedHit]]:

@@ -8,7 +8,6 @@ from ..configs.schema import RunConfig
 from ..envs.server.schemas import EnvironmentInfo
 from ..provenance import installed_versions, versions
 from ..version import __version__
-from .identity import folder_identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,9 @@ def answering_versions() -> dict[str, str]:
     return {"querylect": __version__, **installed_versions(("transformers", "vllm"))}
 
 
-def provenance(config: RunConfig, environment: EnvironmentInfo, checkpoint: Path | None, licence: str) -> Provenance:
+def provenance(
+    config: RunConfig, environment: EnvironmentInfo, checkpoint: Path | None, checkpoint_hash: str, licence: str
+) -> Provenance:
     """Collect the provenance of an evaluation on this machine."""
     from ..rollouts.policy import torch_dtype
 
@@ -57,6 +58,6 @@ def provenance(config: RunConfig, environment: EnvironmentInfo, checkpoint: Path
         versions=versions(),
         licence=licence,
         config=dump_config(config),
-        checkpoint_hash=folder_identity(checkpoint) if checkpoint is not None else "",
+        checkpoint_hash=checkpoint_hash,
         dtype=str(torch_dtype(config.policy)).removeprefix("torch."),
     )

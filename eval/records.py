@@ -7,11 +7,13 @@ before the deadline) and is never treated as 0.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from .. import storage
+from ..configs.evaluation import RAW as RAW
 from ..data.types import Question
 from ..digests import FolderDigests, refuse_damaged
 from ..envs.plan import SearchPlan
@@ -22,10 +24,10 @@ from ..rollouts.tree import Tree
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 """Metrics of every ranking; significance is tested on the first one."""
 
-RAW = "raw"
 NO_RAG = "no-rag"
 """The reader of `querylect answers` alone."""
 UNTRAINED = "untrained"
+"""Also as a checkpoint name: the policy of a run before training."""
 TRAINED = "trained"
 WARM_START = "warm start"
 """The policy after the warm start and before GRPO."""
@@ -178,6 +180,11 @@ def record_of_search(
         sample=sample,
         cut=cut,
     )
+
+
+def now() -> str:
+    """The time in UTC, as results say when they were made."""
+    return datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def write_records(path: Path, records: Iterable[EvalRecord]) -> None:

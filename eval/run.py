@@ -12,7 +12,6 @@ cells/           the answers by fingerprint (eval/journal.py)
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -31,11 +30,11 @@ from ..errors import CheckpointError, ConfigError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkpoint
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
-from ..storage import command_at_work, refuse_unwritable
+from ..storage import command_at_work, only_command, refuse_unwritable
 from .baselines import compare_with_published, refuse_wrong
-from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell, only_evaluation
+from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell
 from .environments import EvalEnvironment, described_by_service
-from .identity import model_identity, weights_identity
+from .identity import folder_identity, model_identity, weights_identity
 from .leakage import (
     HeldOut,
     held_out_questions,
@@ -51,6 +50,7 @@ from .records import (
     TRAINED,
     UNTRAINED,
     WARM_START,
+    now,
     write_json,
     write_records,
     write_text,
@@ -158,7 +158,7 @@ def evaluate_each(
     placement = place_results(config, run, output, checkpoint, overwrite)
     if run is not None and checkpoint is not None:
         _refuse_changing(run, checkpoint, placement.folder)
-    with only_evaluation(placement.folder), open_environments(config) as client:
+    with only_command(placement.folder), open_environments(config) as client:
         clients = client.clients if isinstance(client, MixedClient) else dict.fromkeys(members, client)
         opened = {key: RunEnvironment(member, clients[key]) for key, member in members.items()}
         if config.mix is not None:
@@ -283,14 +283,15 @@ def evaluate_systems(
     settings, dataset = config.eval, evaluated.dataset
     metrics = run / "metrics.jsonl" if run is not None else None
     drawings = draw_run(config, metrics) if metrics is not None and metrics.is_file() else []
-    run_provenance = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
+    checkpoint_hash = _checkpoint_hash(checkpoint, systems)
+    run_provenance = provenance(config, info, checkpoint, checkpoint_hash, dataset.licence if dataset else "")
     placement = destination if isinstance(destination, Placement) else Placement(destination)
     questions, names = environment.questions, [system.name for system in systems]
-    identity = evaluation_identity(config, info, questions, names, run_provenance.checkpoint_hash)
+    identity = evaluation_identity(config, info, questions, names, checkpoint_hash)
     title = f"{settings.split}-{len(questions)}-{checkpoint.name if checkpoint is not None else 'untrained'}"
     folder = placement.settle(identity, title)
     refuse_unwritable(folder)
-    with only_evaluation(folder / CELLS):
+    with only_command(folder / CELLS):
         cells = _answer(config, environment, systems, folder)
         records = [record for cell in cells for record in cell.records()]
         tuned = [weights for cell in cells if (weights := cell.tuned()) is not None]
@@ -307,7 +308,7 @@ def evaluate_systems(
         missing = [*evaluated.held_out.note(), *(note for cell in cells for note in cell.missing_notes())]
         write_leaks_file(folder, [leak.record() for leak in evaluated.held_out.leaks])
         results = replace(results, sample=environment.sample, turn=turn, missing=missing)
-        created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+        created = now()
         content = {
             **run_json(results, run_provenance, created),
             "identity": identity,
@@ -338,6 +339,14 @@ def evaluate_systems(
     return folder / "report.html"
 
 
+def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
+    """The identity of the evaluated checkpoint; its files are not read again where a system has it."""
+    for system in systems:
+        if checkpoint is not None and isinstance(system, RewritingSystem) and system.checkpoint == checkpoint:
+            return str(system.weights["checkpoint"])
+    return folder_identity(checkpoint) if checkpoint is not None else ""
+
+
 def _answer(config: RunConfig, environment: EvalEnvironment, systems: Sequence[System], folder: Path) -> list[Cell]:
     """The answered cells of the raw question, the systems and the training-free baselines.
 
@@ -364,7 +373,7 @@ def _check_baselines(environment: EvalEnvironment, folder: Path, check: Callable
     The answers are stored in the cells of `folder`. Raises BaselineError where a score differs from the published one,
     and as `compare_with_published`.
     """
-    with only_evaluation(folder / CELLS):
+    with only_command(folder / CELLS):
         verdicts = compare_with_published(
             environment,
             environment.name,

@@ -18,7 +18,6 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig
@@ -26,14 +25,14 @@ from ..configs.spec_files import dump_spec
 from ..data.references import BaselineCheck
 from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
 from ..provenance import versions
-from ..storage import refuse_unwritable
+from ..storage import only_command, refuse_unwritable
 from .baselines import compare_with_published, refuse_wrong
-from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure, only_evaluation
+from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
 from .leakage import LEAKS, TrainedQuestions, refuse_trained, write_leaks_file
 from .placement import question_set, refuse_other
-from .records import EvalRecord, write_json, write_records, write_text, write_with_digest
+from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .spec_tables import build_tables, family, wide_table_of
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
@@ -90,7 +89,7 @@ def evaluate_spec(
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     refuse_unwritable(folder)
-    with only_evaluation(folder):
+    with only_command(folder):
         evaluation = SpecEvaluation(spec, folder)
         _prepare(evaluation, trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
@@ -315,7 +314,7 @@ def _results_json(evaluation: SpecEvaluation, page: Page, matrix: Transfer | Non
         for env in evaluation.environments
     ]
     results = SpecResults(
-        created=datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        created=now(),
         name=evaluation.spec.name,
         family=page.family,
         cells=cells,

@@ -79,9 +79,13 @@ def spec_of_tables(spec: SpecConfig) -> TableSpec:
 
 def legend(spec: SpecConfig) -> Legend:
     """What the marks of the tables mean."""
-    phrases = ["the raw question" if name == RAW else name for name in spec.baselines]
-    named = [(better, worse, phrase) for (better, worse), phrase in zip(MARKS, phrases, strict=False)]
-    return [*named, (*FREE_MARKS, "the best training-free baseline")]
+    named = [(*marks, phrase(name)) for marks, name in zip(MARKS, spec.baselines, strict=False)]
+    return [*named, (*FREE_MARKS, phrase(BEST_FREE))]
+
+
+def phrase(system: str) -> str:
+    """A baseline inside a sentence."""
+    return {RAW: "the raw question", BEST_FREE: "the best training-free baseline"}.get(system, system)
 
 
 def label(spec: SpecConfig, arm: Arm) -> str:
@@ -95,8 +99,8 @@ def label(spec: SpecConfig, arm: Arm) -> str:
 
 def family(spec: SpecConfig) -> str:
     """The comparisons that Holm's correction covers, in one sentence."""
-    against = ["the raw question" if name == RAW else name for name in spec.baselines]
-    against += ["the best training-free baseline (of systems with a model)"] if spec.free_systems else []
+    against = [phrase(name) for name in spec.baselines]
+    against += [f"{phrase(BEST_FREE)} (of systems with a model)"] if spec.free_systems else []
     return (
         f"Two-sided paired permutation tests of {spec.metrics[0]} against {listed(against, 'and')} in the same "
         f"environment, {spec.permutations:,} sign flips, p = (b + 1) / (m + 1); Holm's correction over all comparisons "

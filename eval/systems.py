@@ -32,13 +32,10 @@ from .environments import EvalEnvironment
 from .identity import digest, llm_identity, model_identity, system_identity, weights_identity
 from .journal import AnswerKey
 from .prompted import prompted_answers
-from .records import records_of_trees, write_json
+from .records import UNTRAINED, records_of_trees, write_json
 from .training_free import GRIDS, TUNING_FILE, Tuned, Tuning, answer, tune
 
 log = logging.getLogger(__name__)
-
-UNTRAINED = "untrained"
-"""As a checkpoint name: the policy of the run before training."""
 
 _WEIGHTS_FILE = "weights.json"
 

@@ -65,7 +65,8 @@ def markdown(page: Page) -> str:
     """The wide table, what is written, and notes, for a README."""
     lines = [f"# {page.title}", "", *_bullets(page.notes)]
     if page.wide is not None:
-        lines += [*_wide_markdown(page.wide), "", page.wide.caption, ""]
+        table = markdown_table(["", *page.wide.flat_head], _rows(page.wide, _bold_markdown))
+        lines += [*table, "", page.wide.caption, ""]
     if behaviour := _written(page):
         lines += ["## What is written", "", *markdown_table(*behaviour), "", WRITTEN_EXPLAINED, ""]
     if page.transfer is not None:
@@ -74,21 +75,16 @@ def markdown(page: Page) -> str:
     return "\n".join([*lines, *_bullets(_table_notes(page)), *_bullets([page.family, *page.about])])
 
 
-def _wide_markdown(wide: WideTable) -> list[str]:
-    rows = [
-        [label, *((_bold_markdown(cell.value) if cell.best else cell.value) + cell.marks for cell in cells)]
+def _rows(wide: WideTable, bold: Bold) -> list[list[str]]:
+    return [
+        [label, *((bold(cell.value) if cell.best else cell.value) + cell.marks for cell in cells)]
         for label, cells in wide.rows
     ]
-    return markdown_table(["", *wide.flat_head], rows)
 
 
 def latex(wide: WideTable, name: str) -> str:
     """The wide table as one float; needs the package booktabs. `name` is that of its label."""
     environment = "table*" if len(wide.head) > NARROW else "table"
-    rows = [
-        [label, *((_bold_latex(cell.value) if cell.best else cell.value) + cell.marks for cell in cells)]
-        for label, cells in wide.rows
-    ]
     groups, start = [], 2
     for group, columns in wide.groups:
         groups.append(
@@ -105,7 +101,7 @@ def latex(wide: WideTable, name: str) -> str:
             rf"\caption{{{_tex(wide.caption)}}}",
             rf"\label{{tab:{name}}}",
             *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if len(wide.head) > NARROW else []),
-            *_tabular(["", *wide.head], rows, lines if groups else []),
+            *_tabular(["", *wide.head], _rows(wide, _bold_latex), lines if groups else []),
             rf"\end{{{environment}}}",
             "",
         ]

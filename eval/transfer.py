@@ -8,21 +8,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from ..configs.environment import EnvironmentConfig
 from ..configs.evaluation import RAW, SpecConfig
 from ..rewriters.card import RetrieverCard
-from .pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
+from .pages.figures import SERIES, Drawing, Square, heat_map
 from .systems import RewritingSystem
-from .table import Arm, Table, signed
+from .table import Arm, Table, decimal, signed
 
 _COLOURS = "--ink: #1b2130; --line: #dfe2ea; --series-1: #2456c7; --series-2: #b34a0f; --sans: system-ui, sans-serif"
 """Colours of a standalone drawing; on a page, the page's style sheet sets them."""
 _RETRIEVER_FIELDS = {"retriever", "model", "recipe", "rerank", "hybrid", "question_index", "engine"}
-_CELL = 1.15, 0.62
-"""Width and height of a square of the heat map, in inches."""
 _DARKEST = 0.75
 """Opacity of the cell with the largest gain or loss."""
 
@@ -107,43 +102,26 @@ def draw_transfer(matrix: Transfer, name: str = "transfer") -> Drawing:
     """The matrix as a heat map: blue for a gain over the raw question, orange for a loss."""
     gains = [gain for policy in matrix.policies for gain in policy.gains.values() if gain is not None]
     largest = max(map(abs, gains), default=0.0) or 1.0
-    columns, rows = len(matrix.environments), len(matrix.policies)
     title = f"Transfer: {matrix.title}"
     caption = (
         f"Mean {matrix.metric} of each policy (row, with the environment that it was trained in) in each environment "
         "(column), and its difference from the raw question there. Framed: the environment of its training."
     )
-    with page_style():
-        figure = Figure(figsize=(2.4 + _CELL[0] * columns, 0.6 + _CELL[1] * rows), layout="constrained")
-        axes = figure.add_subplot()
-        for y, policy in enumerate(matrix.policies):
-            for x, environment in enumerate(matrix.environments):
-                value, gain = policy.values[environment], policy.gains[environment]
-                shade = 0.0 if gain is None else _DARKEST * abs(gain) / largest
-                fill = SERIES[0] if (gain or 0.0) >= 0 else SERIES[1]
-                axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, alpha=shade, linewidth=0))
-                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor=LINE, linewidth=0.6))
-                text = "–" if value is None else f"{value:.3f}" + (f"\n{signed(gain)}" if gain is not None else "")
-                axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", linespacing=1.4)
-        for y, policy in enumerate(matrix.policies):
-            for x, environment in enumerate(matrix.environments):
-                if policy.at_home(environment):
-                    inside = Rectangle((x + 0.03, y + 0.03), 0.94, 0.94, fill=False, edgecolor=INK, linewidth=1.4)
-                    axes.add_patch(inside)
-        axes.set_xlim(0, columns)
-        axes.set_ylim(rows, 0)
-        axes.set_xticks([x + 0.5 for x in range(columns)], matrix.environments)
-        names = [f"{policy.system}\n({policy.trained_in})" for policy in matrix.policies]
-        axes.set_yticks([y + 0.5 for y in range(rows)], names)
-        axes.xaxis.tick_top()
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        return Drawing(title, caption, svg_of(figure, name, f"{title}. {caption}"))
+
+    def square(policy: Policy, environment: str) -> Square:
+        value, gain = policy.values[environment], policy.gains[environment]
+        text = decimal(value) + (f"\n{signed(gain)}" if gain is not None else "")
+        shade, colour = _DARKEST * abs(gain or 0.0) / largest, SERIES[0] if (gain or 0.0) >= 0 else SERIES[1]
+        return Square(text, shade, colour, framed=policy.at_home(environment))
+
+    squares = [[square(policy, environment) for environment in matrix.environments] for policy in matrix.policies]
+    rows = [f"{policy.system}\n({policy.trained_in})" for policy in matrix.policies]
+    return Drawing(title, caption, [heat_map(rows, matrix.environments, squares, name, f"{title}. {caption}")])
 
 
 def standalone_svg(drawing: Drawing) -> str:
     """The drawing as a file of its own."""
-    opening, body = drawing.svg.split(">", 1)
+    opening, body = drawing.svgs[0].split(">", 1)
     return f"{opening}><style>:root {{ {_COLOURS}; }}</style>{body}\n"
 
 

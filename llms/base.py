@@ -16,6 +16,12 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """Tags around what a thinking model writes before its answer."""
 
 
+def complete_sum(counts: Sequence[int | None]) -> int | None:
+    """The sum; None if any count is unknown, as where an endpoint does not report it."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
 class Message(TypedDict):
     """One chat message in the form that chat templates take."""
 

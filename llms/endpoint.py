@@ -21,7 +21,18 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from ..configs.llm import LlmConfig
 from ..envs.server.auth import secret_in
 from ..errors import ConfigError, EngineUnavailableError
-from .base import THINK_CLOSE, THINK_OPEN, Costs, Deliver, LlmResponse, MissingResponse, Prompt, SamplingParams, Text
+from .base import (
+    THINK_CLOSE,
+    THINK_OPEN,
+    Costs,
+    Deliver,
+    LlmResponse,
+    MissingResponse,
+    Prompt,
+    SamplingParams,
+    Text,
+    complete_sum,
+)
 
 log = logging.getLogger(__name__)
 
@@ -244,8 +255,8 @@ class Endpoint:
             return MissingResponse("no completion" if isinstance(error.__cause__, ValidationError) else "no connection")
         return LlmResponse(
             tuple(texts[: draw.n]),
-            _sum([usage.prompt_tokens if usage else None for usage in usages]),
-            _sum([usage.completion_tokens if usage else None for usage in usages]),
+            complete_sum([usage.prompt_tokens if usage else None for usage in usages]),
+            complete_sum([usage.completion_tokens if usage else None for usage in usages]),
         )
 
     def _request(self, prompt: Prompt, draw: SamplingParams, received: int) -> dict[str, Any]:
@@ -283,8 +294,3 @@ class Endpoint:
 
 def _response_format(schema: str) -> dict[str, object]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": json.loads(schema)}}
-
-
-def _sum(counts: Sequence[int | None]) -> int | None:
-    reported = [count for count in counts if count is not None]
-    return sum(reported) if len(reported) == len(counts) else None

@@ -118,29 +118,24 @@ METHODS: Mapping[str, KnownMethod] = {
 }
 
 
-def make_method(
-    name: str,
-    settings: Mapping[str, object],
-    card: RetrieverCard | None,
-    methods: Mapping[str, KnownMethod] = METHODS,
-) -> Method:
+def make_method(name: str, settings: Mapping[str, object], card: RetrieverCard | None) -> Method:
     """Build the named method for the retriever of `card`; settings that are not given keep their defaults.
 
     Raises ConfigError as `method_settings`, and for settings that do not fit the retriever.
     """
-    config = method_settings(name, settings, methods)
-    method = methods[name].build(config, card)
+    config = method_settings(name, settings)
+    method = METHODS[name].build(config, card)
     return reworded(name, method, config.prompts) if isinstance(config, settings_of.WordedConfig) else method
 
 
-def method_settings(name: str, settings: Mapping[str, object], methods: Mapping[str, KnownMethod] = METHODS) -> Section:
+def method_settings(name: str, settings: Mapping[str, object]) -> Section:
     """The complete settings of a method. Raises ConfigError for an unknown name, an unknown setting or a wrong value,
     and suggests the closest name."""
-    if name not in methods:
-        matches = get_close_matches(name, methods, n=1, cutoff=0.5)
+    if name not in METHODS:
+        matches = get_close_matches(name, METHODS, n=1, cutoff=0.5)
         suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
         raise ConfigError(
-            f"the method {name!r} is unknown; known are {', '.join(sorted(methods))}.{suggestion}",
+            f"the method {name!r} is unknown; known are {', '.join(sorted(METHODS))}.{suggestion}",
             code="unknown-method",
         )
-    return validated(methods[name].settings, dict(settings), f"the settings of the method {name!r}")
+    return validated(METHODS[name].settings, dict(settings), f"the settings of the method {name!r}")

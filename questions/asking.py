@@ -15,7 +15,7 @@ from ..data.types import Document
 from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import content_hash, same_question
 from ..llms.access import Llm
-from ..llms.base import LlmResponse, SamplingParams
+from ..llms.base import LlmResponse, SamplingParams, complete_sum
 from ..llms.structured import Structured, ask_structured, version_in
 from ..storage import KeyedJournal, data_sha256
 from .prompts import (
@@ -232,13 +232,7 @@ def distinct(questions: Sequence[str]) -> list[str]:
 
 def _cost(replies: Sequence[LlmResponse]) -> LineCost:
     read, written = [reply.prompt_tokens for reply in replies], [reply.tokens for reply in replies]
-    return LineCost(len(replies), total(read), total(written))
-
-
-def total(counts: Sequence[int | None]) -> int | None:
-    """The sum; None if any count is unknown."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return LineCost(len(replies), complete_sum(read), complete_sum(written))
 
 
 def _storable(text: str) -> str:

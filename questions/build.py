@@ -22,6 +22,7 @@ from ..data.types import Document
 from ..envs.index.manifest import describe_files
 from ..envs.index.shards import IndexShards
 from ..envs.retrievers.question_index import (
+    QUESTION_INDEX,
     AnswerabilityEntry,
     Content,
     Description,
@@ -29,14 +30,14 @@ from ..envs.retrievers.question_index import (
     content_hash,
     open_question_index,
     read_vetted,
-    write_description,
     write_jsonl,
     write_rows,
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
+from ..llms.base import complete_sum
 from ..rollouts.llms import open_llm
 from ..storage import KeyedJournal, Record, only_writer, storage
-from .asking import ASKED, PAIRS, AnswerJournal, AskedPair, LineAnswers, QuestionWriter, total
+from .asking import ASKED, PAIRS, AnswerJournal, AskedPair, LineAnswers, QuestionWriter
 from .extend import completed_answers, similar_contents
 from .pool import Pool, Vetted, counts_of, down_sampled, judged_pairs, with_answers, with_vetted, written_pool
 
@@ -214,13 +215,13 @@ class _Session:
                 counts={**counts, "pairs_judged": len(self.pairs), "pairs_missing": unjudged},
                 costs={
                     "calls": sum(cost.calls for cost in costs),
-                    "prompt_tokens": total([cost.prompt_tokens for cost in costs]),
-                    "tokens": total([cost.tokens for cost in costs]),
+                    "prompt_tokens": complete_sum([cost.prompt_tokens for cost in costs]),
+                    "tokens": complete_sum([cost.tokens for cost in costs]),
                 },
                 rounds=rounds,
                 files=describe_files(folder),
             )
-            write_description(folder, description)
+            QUESTION_INDEX.write(folder, description)
         return description, missing + unjudged
 
     def _extend(self, pool: Pool, extend: ExtendConfig) -> tuple[Pool, int]:

@@ -90,8 +90,11 @@ def write_test_set(
     corpus = open_corpus(env.dataset)
     contents = {document.id: document for document in documents_of(corpus)}
     with open_writer(config) as writer:
-        make = _rephrased if kind == "rephrased" else _new
-        made = make(writer, config, index, contents, limit)
+        made = (
+            _rephrased(writer, config, index, limit)
+            if kind == "rephrased"
+            else _new(writer, config, index, list(contents.values()), limit)
+        )
     known = {same_question(question.text) for question in index.questions()}
     questions: dict[str, tuple[str, Sequence[str]]] = {}
     repeated = 0
@@ -143,17 +146,11 @@ class _Made:
     dropped: int = 0
 
 
-def _rephrased(
-    writer: QuestionWriter,
-    config: QuestionsConfig,
-    index: QuestionIndex,
-    contents: Mapping[str, Document],
-    limit: int | None,
-) -> _Made:
+def _rephrased(writer: QuestionWriter, config: QuestionsConfig, index: QuestionIndex, limit: int | None) -> _Made:
     answers: dict[str, list[str]] = {}
     for answer in index.answers():
         answers.setdefault(answer.question, []).append(answer.content)
-    originals = draw(index.questions(), limit, config.seed, id_of=lambda question: question.id)
+    originals = draw(index.questions(), limit, config.seed)
     texts, failed = _texts(writer, config, [_rephrase_prompt(question.text) for question in originals])
     pairs = zip(texts, originals, strict=True)
     return _Made([(text, answers[original.id]) for text, original in pairs if text], failed)
@@ -163,14 +160,14 @@ def _new(
     writer: QuestionWriter,
     config: QuestionsConfig,
     index: QuestionIndex,
-    contents: Mapping[str, Document],
+    contents: Sequence[Document],
     limit: int | None,
 ) -> _Made:
     texts_by_id = {question.id: question.text for question in index.questions()}
     existing: dict[str, list[str]] = {}
     for answer in index.answers():
         existing.setdefault(answer.content, []).append(texts_by_id[answer.question])
-    chosen = draw(list(contents.values()), limit, config.seed, id_of=lambda document: document.id)
+    chosen = draw(contents, limit, config.seed)
     prompts = [_new_prompt(content, existing.get(content.id, []), config.words) for content in chosen]
     texts, failed = _texts(writer, config, prompts)
     pairs = [(text, content) for text, content in zip(texts, chosen, strict=True) if text]

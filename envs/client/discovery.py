@@ -10,9 +10,10 @@ import os
 import shlex
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from ...configs.environment import EnvironmentConfig
+from ...configs.section import Strict
 from ...errors import ConfigError
 from ...storage import data_sha256, storage
 from .address import ServiceAddress
@@ -22,10 +23,8 @@ PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
 """Settings of a run's own service, whatever the config says: it exposes no qrels."""
 
 
-class Service(BaseModel):
+class Service(Strict):
     """One running service."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str
     index: str

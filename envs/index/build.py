@@ -23,7 +23,7 @@ from ..retrievers.open import check_corpus, open_retriever
 from ..retrievers.recipes import RetrieverRecipe, content_fields, recipe_of
 from ..retrievers.registry import engine_of, open_kind, required_indexes
 from . import documents
-from .manifest import LIBRARIES, MANIFEST, Manifest, describe_files
+from .manifest import INDEX, LIBRARIES, MANIFEST, Manifest, describe_files
 from .open import open_index
 from .shards import IndexShards, PartSettings, Plan
 
@@ -224,7 +224,7 @@ def _merge(
             versions=plan.settings.versions,
             files=files,
         )
-        manifest.write(folder)
+        INDEX.write(folder, manifest)
     if progress:
         progress(total, total)
     return manifest

@@ -1,24 +1,23 @@
 """The manifest of an index, `manifest.json`: sealed with its own hash, with the hashes of all files."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ...configs.environment import SearchEngine
+from ...configs.section import Strict
 from ...data.corpus import Origin
 from ...errors import IndexFolderError
 from ...storage import data_sha256, file_sha256, parse_json
 from ..retrievers.nearest import VectorStore
 from ..retrievers.recipes import RetrieverRecipe, content_fields
 
-Sealed = TypeVar("Sealed", bound=BaseModel)
-MakeError = Callable[[Path, str], IndexFolderError]
-"""The error for a file, and what is wrong with it."""
+Description = TypeVar("Description", bound=BaseModel)
 
-FORMAT = 2
 MANIFEST = "manifest.json"
 
 LIBRARIES = (
@@ -28,11 +27,7 @@ LIBRARIES = (
 """What an index can depend on."""
 
 
-class StrictModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FileEntry(StrictModel):
+class FileEntry(Strict):
     """One file of an index."""
 
     sha256: str
@@ -40,7 +35,7 @@ class FileEntry(StrictModel):
     """Bytes."""
 
 
-class Manifest(StrictModel):
+class Manifest(Strict):
     """What an index holds."""
 
     format: Literal[2] = 2
@@ -77,78 +72,81 @@ class Manifest(StrictModel):
             }
         )
 
-    def write(self, folder: Path) -> None:
-        """Write it into a folder, sealed."""
-        write_sealed(folder / MANIFEST, self.model_dump(mode="json"))
 
+@dataclass(frozen=True, slots=True)
+class SealedFile(Generic[Description]):
+    """The file that says what a folder holds, with the hashes of its other files, and bears its own hash."""
 
-def corrupt(path: Path, problem: str) -> IndexFolderError:
-    return IndexFolderError(
-        f"index {path.parent} is corrupt: {path.name} {problem}. Build it again: querylect index build --overwrite.",
-        code="damaged-index",
-    )
+    name: str
+    model: type[Description]
+    format: int
+    folder: str
+    """What a folder with such a file is called."""
+    remedy: str
+    """What to do about one that cannot be used."""
 
+    def write(self, folder: Path, content: Description) -> None:
+        """Write it into a folder, sealed with its own hash."""
+        values = content.model_dump(mode="json")
+        write_json(folder / self.name, {"seal": data_sha256(values), **values})
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an index folder.
+    def read(self, folder: Path, missing: str) -> Description:
+        """Read what `write` wrote. `missing` says what to do where the folder has no such file.
 
-    Raises IndexFolderError if it is missing, unreadable, of another format, or changed.
-    """
-    return read_sealed(
-        folder / MANIFEST,
-        Manifest,
-        FORMAT,
-        label="index",
-        create_hint="Point env.index to a folder that was written by querylect index build.",
-        rebuild_hint="Build it again: querylect index build --overwrite.",
-        make_error=corrupt,
-    )
+        Raises IndexFolderError if it is missing, unreadable, of another format, or changed.
+        """
+        path = folder / self.name
+        try:
+            content = parse_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise IndexFolderError(
+                f"{folder} is no {self.folder}: it holds no {self.name}. {missing}", code="not-an-index"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise self._damaged(path, f"is not readable JSON ({error})") from error
+        actual = content.get("format") if isinstance(content, dict) else None
+        if actual != self.format:
+            raise IndexFolderError(
+                f"{self.folder} {folder} has format {actual!r}; this version reads format {self.format}. {self.remedy}",
+                code="other-format",
+            )
+        seal = content.pop("seal", None)
+        try:
+            opened = self.model.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            problem = f"is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise self._damaged(path, problem) from error
+        if seal != data_sha256(content):
+            raise self._damaged(path, "does not bear its own hash: it was changed after it was written")
+        return opened
 
+    def check_sizes(self, folder: Path, files: Mapping[str, FileEntry]) -> None:
+        """Raises IndexFolderError if a file is missing or has another size. Reads no file."""
+        for name, entry in files.items():
+            path = folder / name
+            if not path.is_file():
+                raise self._damaged(path, "is missing")
+            size = path.stat().st_size
+            if size != entry.size:
+                raise self._damaged(path, f"has {size} bytes; {self.name} says {entry.size}")
 
-def read_sealed(
-    path: Path,
-    model: type[Sealed],
-    expected_format: int,
-    *,
-    label: str,
-    create_hint: str,
-    rebuild_hint: str,
-    make_error: MakeError,
-) -> Sealed:
-    """Read what `write_sealed` wrote, of the format number `expected_format`.
+    def check_content(self, folder: Path, files: Mapping[str, FileEntry]) -> None:
+        """Raises IndexFolderError if a file is missing or was changed. Reads all files."""
+        self.check_sizes(folder, files)
+        for name, entry in files.items():
+            digest = file_sha256(folder / name)
+            if digest != entry.sha256:
+                problem = f"has sha256 {digest[:12]}…; {self.name} says {entry.sha256[:12]}…"
+                raise self._damaged(folder / name, problem)
 
-    Raises IndexFolderError if the file is missing, unreadable, of another format, or changed. Its message names the
-    folder by `label` and ends with `create_hint` or `rebuild_hint`; `make_error` makes the error for a damaged file.
-    """
-    folder = path.parent
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise IndexFolderError(
-            f"{folder} is no {label}: it holds no {path.name}. {create_hint}", code="not-an-index"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise make_error(path, f"is not readable JSON ({error})") from error
-    actual = content.get("format") if isinstance(content, dict) else None
-    if actual != expected_format:
-        raise IndexFolderError(
-            f"{label} {folder} has format {actual!r}; this version reads format {expected_format}. {rebuild_hint}",
-            code="other-format",
+    def _damaged(self, path: Path, problem: str) -> IndexFolderError:
+        return IndexFolderError(
+            f"{self.folder} {path.parent} is corrupt: {path.name} {problem}. {self.remedy}", code="damaged-index"
         )
-    seal = content.pop("seal", None)
-    try:
-        opened = model.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise make_error(path, f"is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if seal != data_sha256(content):
-        raise make_error(path, "does not bear its own hash: it was changed after it was written")
-    return opened
 
 
-def write_sealed(path: Path, content: dict[str, object]) -> None:
-    """Write JSON data together with its own hash."""
-    write_json(path, {"seal": data_sha256(content), **content})
+INDEX = SealedFile(MANIFEST, Manifest, 2, "index", "Build it again: querylect index build --overwrite.")
 
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
@@ -156,26 +154,6 @@ def describe_files(folder: Path) -> dict[str, FileEntry]:
     return {
         path.name: FileEntry(sha256=file_sha256(path), size=path.stat().st_size) for path in sorted(folder.iterdir())
     }
-
-
-def check_sizes(folder: Path, files: Mapping[str, FileEntry], make_error: MakeError = corrupt) -> None:
-    """Raises IndexFolderError if a file is missing or has another size. Reads no file."""
-    for name, entry in files.items():
-        path = folder / name
-        if not path.is_file():
-            raise make_error(path, "is missing")
-        size = path.stat().st_size
-        if size != entry.size:
-            raise make_error(path, f"has {size} bytes; the manifest says {entry.size}")
-
-
-def check_content(folder: Path, files: Mapping[str, FileEntry], make_error: MakeError = corrupt) -> None:
-    """Raises IndexFolderError if a file is missing or was changed. Reads all files."""
-    check_sizes(folder, files, make_error)
-    for name, entry in files.items():
-        digest = file_sha256(folder / name)
-        if digest != entry.sha256:
-            raise make_error(folder / name, f"has sha256 {digest[:12]}…; the manifest says {entry.sha256[:12]}…")
 
 
 def write_json(path: Path, content: object) -> None:

@@ -18,7 +18,7 @@ from ...errors import IndexFolderError
 from ...storage import descriptor_sha256
 from ..preflight import index_folder
 from .documents import Documents
-from .manifest import FileEntry, Manifest, check_content, check_sizes, read_manifest
+from .manifest import INDEX, FileEntry, Manifest
 
 Opened = TypeVar("Opened")
 
@@ -117,14 +117,14 @@ def open_index(path: str | Path) -> Index:
 def verify_index(path: str | Path) -> Manifest:
     """Read every file of an index folder and compare its sha256. Raises IndexFolderError as `open_index`."""
     folder, manifest = _read_folder(path)
-    check_content(folder, manifest.files)
+    INDEX.check_content(folder, manifest.files)
     return manifest
 
 
 def _read_folder(path: str | Path) -> tuple[Path, Manifest]:
     folder = index_folder(path)
-    manifest = read_manifest(folder)
-    check_sizes(folder, manifest.files)
+    manifest = INDEX.read(folder, "Point env.index to a folder that was written by querylect index build.")
+    INDEX.check_sizes(folder, manifest.files)
     return folder, manifest
 
 

@@ -13,20 +13,21 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from ...configs.environment import SearchEngine
+from ...configs.section import Strict
 from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
 from ...storage import folder_reaches_the_disk, parse_json
 from ..retrievers.recipes import RetrieverRecipe
-from .manifest import StrictModel, write_json
+from .manifest import write_json
 
 _PLAN, _PART, _LOCK = "plan.json", "part.json", "lock"
 
 
-class PartSettings(StrictModel):
+class PartSettings(Strict):
     """Everything that a part depends on besides the corpus."""
 
     engine: SearchEngine | None
@@ -39,10 +40,8 @@ class PartSettings(StrictModel):
     versions: dict[str, str]
 
 
-class Plan(BaseModel):
+class Plan(Strict):
     """What a build indexes and how it is cut into parts. Equal for every process of one build."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     settings: PartSettings
     dataset: str

@@ -38,7 +38,10 @@ MAX_OPTIONS = 26
 
 @dataclass(frozen=True, slots=True)
 class PageRewrite:
-    """What a rewriter wrote for one question. `plan` is None exactly when the answer did not keep the format."""
+    """What a rewriter wrote for one question; the answer of `POST /page/rewrite`.
+
+    `plan` is None exactly when the answer did not keep the format.
+    """
 
     text: str
     """The answer as it was generated."""
@@ -91,15 +94,6 @@ class PageRewriteRequest(RequestBody):
     options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
 
 
-class RewriteResponse(Wire):
-    """What the rewriter wrote, its plan, or why there is none."""
-
-    text: str
-    think: str
-    plan: SearchPlan | None
-    failure: str
-
-
 def page_router(
     environment: Environment,
     config: EnvironmentConfig,
@@ -145,7 +139,7 @@ def page_router(
         return Judgements(relevant=shown)
 
     @router.post("/page/rewrite")
-    async def rewrite(request: PageRewriteRequest) -> RewriteResponse:
+    async def rewrite(request: PageRewriteRequest) -> PageRewrite:
         """Generate a rewrite; the first call loads the model. One at a time."""
         if writer is None:
             raise HTTPException(
@@ -164,9 +158,7 @@ def page_router(
                 raise
             except QuerylectError as error:
                 raise HTTPException(500, f"the rewriter {writer.name} failed: {error}") from error
-        return RewriteResponse(
-            text=generated.text, think=generated.think, plan=generated.plan, failure=generated.failure
-        )
+        return generated
 
     return router
 

@@ -58,6 +58,16 @@ class Kind(Protocol):
         """Open what `merge` wrote. Rankings use the positions of `documents`."""
 
 
+class WithoutFiles:
+    """The building half of a `Kind` that keeps nothing of the corpus in its index folder."""
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
+        """Nothing."""
+
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Nothing."""
+
+
 def check_depth(limits: Sequence[int], depth: int, documents: int, setting: str) -> None:
     """Raises RequestError if more documents are requested than a stage of limited depth can rank."""
     if limits and max(limits) > depth < documents:

@@ -6,7 +6,7 @@ Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowb
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from math import log
 from pathlib import Path
 from typing import Literal, Protocol
@@ -22,8 +22,8 @@ from ...errors import DataError
 from ...logs import Progress
 from ..index import postings
 from ..index.arrays import NpyWriter, SortedWords, mapped, read_words, write_words
-from ..index.documents import Documents
 from ..plan import Probe
+from .base import Retriever
 from .fusion import Scored, best
 from .recipes import RetrieverRecipe
 
@@ -166,7 +166,7 @@ class Bm25Kind:
             for part, ids in zip(parts, word_ids, strict=True):
                 tokens.write(ids[np.load(part / _TOKENS, allow_pickle=False)])
 
-    def load(self, folder: Path, documents: Documents | None = None) -> Bm25:
+    def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
         return Bm25(_Bm25s(folder) if self.engine == "bm25s" else _RankBm25(folder))
 

@@ -6,20 +6,19 @@ sha256 of the code, so that rankings of changed code are never confused with ear
 
 import importlib.util
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...data.types import Document
 from ...errors import ConfigError
 from ...storage import file_sha256
 from ..index.documents import Documents
-from .base import Progress, Retriever
+from .base import Retriever, WithoutFiles
 from .recipes import PYTHON, RetrieverRecipe
 
 
-class Custom:
-    """A loaded retriever file."""
+class Custom(WithoutFiles):
+    """A loaded retriever file; the retriever is built when it is opened."""
 
     def __init__(self, recipe: RetrieverRecipe) -> None:
         """Run the file. ConfigError if it raises or has no class `Retriever`."""
@@ -43,12 +42,6 @@ class Custom:
         trained = getattr(module, "TRAINED", None)
         self.recipe = recipe.model_copy(update={"trained": trained}) if trained else recipe
         self.fingerprint = f"code {file_sha256(file)}"
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Nothing: the retriever is built when it is opened."""
-
-    def merge(self, parts: Sequence[Path], folder: Path) -> None:
-        """Nothing, for the same reason."""
 
     def load(self, folder: Path, documents: Documents) -> Retriever:
         """Build the retriever from the corpus. ConfigError if its `__init__` raises."""

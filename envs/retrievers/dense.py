@@ -6,7 +6,8 @@ and `max` fusion would lose how far the terms of a probe agree.
 """
 
 import sys
-from collections.abc import Sequence, Sized
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ..index.arrays import NpyWriter, mapped
 from ..plan import Probe, speaks
 from ..server.cache import ByteCache, remembered
 from . import nearest
+from .candidates import SPARE
 from .encoder import Encoder as Encoder
 from .encoder import Vectors
 from .fusion import NOTHING, Scored, best
@@ -28,76 +30,82 @@ from .nearest import VectorStore
 from .recipes import RetrieverRecipe
 
 VECTORS = "vectors.npy"
-_SPARE = 16
 _CACHE_BYTES = 128 * 2**20
 
+Unranked = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+"""Corpus positions and their scores, both of shape (n,), in any order."""
 
-class ProbeEncoder:
-    """The vectors of probes; embeddings of their texts are cached."""
+
+class VectorRetriever(ABC):
+    """Ranks the candidates of a search by their inner products with the vectors of the probes."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.cache: ByteCache[str, Vectors] = ByteCache(
+        self._cache: ByteCache[str, Vectors] = ByteCache(
             _CACHE_BYTES, lambda text, vector: sys.getsizeof(text) + sys.getsizeof(vector)
         )
+        self.caches = {"embeddings": self._cache}
         """Vectors of query texts, as returned by the encoder."""
 
-    def vectors(self, probes: Sequence[Probe]) -> npt.NDArray[np.float64]:
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe, at most limits[i] documents; empty if its vector is 0."""
+        sums = self._vectors_of(probes)
+        rankings = [NOTHING] * len(probes)
+        rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
+        if rows:
+            found = self._candidates(sums[rows], [limits[row] for row in rows])
+            for row, (documents, scores) in zip(rows, found, strict=True):
+                rankings[row] = best(documents, scores, limits[row])
+        return rankings
+
+    def truncated(self, probe: Probe) -> int:
+        """How many texts of a probe are longer than a query may be."""
+        return self._encoder.truncated([term.text for term in filter(speaks, probe.terms)])
+
+    @abstractmethod
+    def _candidates(self, vectors: npt.NDArray[np.float64], limits: Sequence[int]) -> Iterable[Unranked]:
+        """The candidates of each vector of (rows, d), of which at most limits[i] are kept."""
+
+    def _vectors_of(self, probes: Sequence[Probe]) -> npt.NDArray[np.float64]:
         """Σ wᵢ·e(tᵢ) of each probe, shape (probes, d), 0 for blank texts; every distinct text is embedded once."""
         texts = (term.text for probe in probes for term in filter(speaks, probe.terms))
         # a row of the batch would keep the whole batch in memory
-        embedded = remembered(self.cache, texts, lambda new: [row.copy() for row in self._encoder.queries(new)])
+        embedded = remembered(self._cache, texts, lambda new: [row.copy() for row in self._encoder.queries(new)])
         sums = np.zeros((len(probes), self._encoder.dimension), dtype=np.float64)
         for row, probe in enumerate(probes):
             for term in filter(speaks, probe.terms):
                 sums[row] += term.weight * embedded[term.text].astype(np.float64)
         return sums
 
-    def truncated(self, probe: Probe) -> int:
-        """How many texts of a probe are longer than a query may be."""
-        return self._encoder.truncated([term.text for term in filter(speaks, probe.terms)])
+
+def scored_again(stored: nearest.Vectors, vector: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Inner products of stored vectors (n, d), summed in float64 in a fixed order: equal vectors get equal scores in
+    any batch."""
+    scores: npt.NDArray[np.float64] = np.einsum("nd,d->n", stored.astype(np.float64), vector)
+    return scores.astype(np.float32).astype(np.float64)
 
 
-class Dense:
-    """Ranks probes by the inner product of Σ wᵢ·e(tᵢ) with every document vector."""
+class Dense(VectorRetriever):
+    """Searches every document vector with FAISS."""
 
     def __init__(self, encoder: Encoder, vectors: nearest.Vectors, search: nearest.Nearest | None = None) -> None:
         """`vectors`: (documents, d), float32 or float16, may be memory-mapped. `search` None is exact search."""
-        self._probe_encoder = ProbeEncoder(encoder)
+        super().__init__(encoder)
         self._vectors = vectors
         self._search = search or nearest.flat(vectors)
-        self.embeddings = self._probe_encoder.cache
-        self.caches = {"embeddings": self.embeddings}
-        self.truncated = self._probe_encoder.truncated
 
-    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents.
-
-        A probe whose vector is 0 has an empty ranking. Scores are inner products summed in float64 in a fixed order, so
-        that equal vectors get equal scores in any batch.
-        """
-        sums = self._probe_encoder.vectors(probes)
-        rankings = [NOTHING] * len(probes)
-        rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
-        if not rows:
-            return rankings
-        neighbours = self._search(sums[rows].astype(np.float32), max(limits[row] for row in rows) + _SPARE)
-        for row, candidates in zip(rows, neighbours, strict=True):
+    def _candidates(self, vectors: npt.NDArray[np.float64], limits: Sequence[int]) -> Iterator[Unranked]:
+        neighbours = self._search(vectors.astype(np.float32), max(limits) + SPARE)
+        for vector, candidates in zip(vectors, neighbours, strict=True):
             valid = candidates[candidates >= 0]
-            scores = np.einsum("nd,d->n", self._vectors[valid].astype(np.float64), sums[row])
-            rankings[row] = best(valid, scores.astype(np.float32).astype(np.float64), limits[row])
-        return rankings
+            yield valid, scored_again(self._vectors[valid], vector)
 
 
-class DenseKind:
-    """Dense retrieval with the vectors kept as configured. The encoder is loaded when needed, not for a merge."""
+class EncodedKind:
+    """What all kinds of dense retrieval share: the encoder, loaded when needed, not for a merge, and the parts."""
 
     def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
-        """ModelError if FAISS is missing."""
-        nearest.import_faiss()
         self._recipe, self._config = recipe, config
-        self.vectors: VectorStore | None = None
-        """How `merge` kept the vectors."""
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -114,12 +122,6 @@ class DenseKind:
         """That of the encoder."""
         return self.encoder.fingerprint
 
-    def store(self, documents: int, dimension: int) -> VectorStore:
-        """How so many vectors are kept. Raises ConfigError if the settings do not fit them, or memory is too small."""
-        store = nearest.vector_store(self._config, dimension, documents)
-        nearest.check_memory(store, documents, self._config)
-        return store
-
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Embed a block of the corpus. ModelError if the vectors overflow their type."""
         texts, dtype = [self.recipe.content_of(document) for document in documents], self._config.dtype
@@ -130,6 +132,23 @@ class DenseKind:
                 f"retriever {self.recipe.name!r} gives embeddings too large for {dtype}. Use env.vectors.dtype=float32."
             )
         np.save(folder / VECTORS, vectors)
+
+
+class DenseKind(EncodedKind):
+    """Dense retrieval with the vectors kept as configured."""
+
+    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
+        """ModelError if FAISS is missing."""
+        nearest.import_faiss()
+        super().__init__(recipe, config)
+        self.vectors: VectorStore | None = None
+        """How `merge` kept the vectors."""
+
+    def store(self, documents: int, dimension: int) -> VectorStore:
+        """How so many vectors are kept. Raises ConfigError if the settings do not fit them, or memory is too small."""
+        store = nearest.vector_store(self._config, dimension, documents)
+        nearest.check_memory(store, documents, self._config)
+        return store
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write all vectors in corpus order, and the FAISS index unless the search is flat."""

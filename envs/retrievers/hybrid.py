@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...configs.schema import EnvironmentConfig
-from ...data.types import Document
 from ...errors import IndexFolderError
 from ..index.documents import Documents
 from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
-from .base import OpenMember, Progress, Retriever, check_depth, truncation_of
+from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of
 from .fusion import Scored, fuse
 from .recipes import RetrieverRecipe, recipe_of
 
@@ -24,8 +23,8 @@ def fingerprint_of(members: Sequence[Manifest], depth: int) -> str:
     return f"the best {depth} of {', '.join(member.index_hash for member in members)}"
 
 
-class Hybrid:
-    """The members' settings and the hashes of their indexes."""
+class Hybrid(WithoutFiles):
+    """The members' settings and the hashes of their indexes, which hold the documents."""
 
     def __init__(
         self, recipe: RetrieverRecipe, members: Sequence[EnvironmentConfig], depth: int, open_member: OpenMember
@@ -44,12 +43,6 @@ class Hybrid:
         trained = f"{len(members)} retrievers whose rankings are merged by reciprocal rank: {descriptions}"
         self.recipe = recipe.model_copy(update={"trained": trained})
         self.fingerprint = fingerprint_of([index.manifest for index in self._indexes], depth)
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Nothing: the members' own indexes hold the documents."""
-
-    def merge(self, parts: Sequence[Path], folder: Path) -> None:
-        """Nothing: the manifest's fingerprint names the members' indexes."""
 
     def load(self, folder: Path, documents: Documents) -> "Merged":
         opened = zip(self._indexes, self._members, strict=True)

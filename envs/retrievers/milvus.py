@@ -20,18 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import EnvironmentConfig
-from ...data.types import Document
 from ...errors import ConfigError, IndexFolderError, RequestError
 from ...storage import data_sha256, parse_json
 from ..index import postings
 from ..index.arrays import SortedWords, mapped
 from ..plan import Probe, Term, speaks
-from .base import Kind, Progress
+from .base import Kind
 from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
 from .candidates import SPARE, Candidates, rank_candidates
-from .dense import VECTORS, DenseKind, ProbeEncoder
+from .dense import VECTORS, EncodedKind, Unranked, VectorRetriever, scored_again
 from .encoder import Encoder
-from .fusion import NOTHING, Scored, best
+from .fusion import NOTHING, Scored
 from .milvus_collection import MAX_RESULTS, Collection, StoredHit, Vector, WordWeights, vector_sha256
 from .recipes import RetrieverRecipe, content_fields
 
@@ -161,25 +160,12 @@ def _compare(collection: Collection, checks: dict[int, str]) -> None:
         )
 
 
-class MilvusDense:
+class MilvusDense(EncodedKind):
     """Dense retrieval; the encoder and the parts are those of the local index."""
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        self._local, self._loader = DenseKind(recipe, config.vectors), _Loader(config)
-
-    @property
-    def recipe(self) -> RetrieverRecipe:
-        """The recipe, filled in by the encoder."""
-        return self._local.recipe
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the encoder."""
-        return self._local.fingerprint
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Embed a block of the corpus."""
-        self._local.write_part(folder, documents, progress)
+        super().__init__(recipe, config.vectors)
+        self._loader = _Loader(config)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load the vectors of all parts."""
@@ -196,49 +182,34 @@ class MilvusDense:
 
     def load(self, folder: Path, documents: Sized) -> "MilvusVectors":
         """Open the collection."""
-        return MilvusVectors(self._loader.open(folder), self._local.encoder, len(documents))
+        return MilvusVectors(self._loader.open(folder), self.encoder, len(documents))
 
 
-class MilvusVectors:
-    """Ranks the candidates that Milvus returns by the inner product with Σ wᵢ·e(tᵢ)."""
+class MilvusVectors(VectorRetriever):
+    """Searches a collection, which returns the stored vectors of its candidates."""
 
     def __init__(self, collection: Collection, encoder: Encoder, documents: int) -> None:
+        super().__init__(encoder)
         self._collection, self._documents = collection, documents
-        self._probe_encoder = ProbeEncoder(encoder)
-        self.caches = {"embeddings": self._probe_encoder.cache}
-        self.truncated = self._probe_encoder.truncated
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents; empty if its vector is 0.
-
-        Raises RequestError for more documents than Milvus returns.
-        """
+        """As `VectorRetriever.rank`. Raises RequestError for more documents than Milvus returns."""
         check_limits(limits, self._documents)
-        sums = self._probe_encoder.vectors(probes)
-        rankings = [NOTHING] * len(probes)
-        rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
-        if not rows:
-            return rankings
-        answers = self._collection.search(list(sums[rows].astype(np.float32)), max(limits[row] for row in rows) + SPARE)
-        for row, hits in zip(rows, answers, strict=True):
-            vectors = np.stack([np.asarray(hit.vector, dtype=np.float32) for hit in hits])
-            scores = np.einsum("nd,d->n", vectors.astype(np.float64), sums[row])
-            rankings[row] = best(_positions(hits), scores.astype(np.float32).astype(np.float64), limits[row])
-        return rankings
+        return super().rank(probes, limits)
+
+    def _candidates(self, vectors: npt.NDArray[np.float64], limits: Sequence[int]) -> Iterator[Unranked]:
+        answers = self._collection.search(list(vectors.astype(np.float32)), max(limits) + SPARE)
+        for vector, hits in zip(vectors, answers, strict=True):
+            stored = np.stack([np.asarray(hit.vector, dtype=np.float32) for hit in hits])
+            yield _positions(hits), scored_again(stored, vector)
 
 
-class MilvusBm25:
-    """BM25; words, counts and weights are those of the local index."""
-
-    fingerprint = None
+class MilvusBm25(Bm25Kind):
+    """BM25; words, counts, weights and parts are those of the local index."""
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        self.recipe, self._loader = recipe, _Loader(config)
-        self._local = Bm25Kind(recipe, "bm25s")
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Write the words of a block of the corpus."""
-        self._local.write_part(folder, documents, progress)
+        super().__init__(recipe, "bm25s")
+        self._loader = _Loader(config)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load a sparse vector per document with a word; the folder keeps the words and their frequencies."""

@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from ...configs.schema import VectorsConfig
+from ...configs.section import Strict
 from ...errors import ConfigError, ModelError, first_line
 from ...sources import install_command
 from ..server.memory import available_bytes, gib
@@ -37,10 +37,8 @@ Nearest = Callable[[npt.NDArray[np.float32], int], npt.NDArray[np.int64]]
 """(queries (q, d), depth) -> document positions (q, at least depth if there are as many), -1 for none."""
 
 
-class VectorStore(BaseModel):
+class VectorStore(Strict):
     """How the vectors of an index are kept and searched: every setting that its files depend on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dimension: int
     dtype: Literal["float32", "float16"]

@@ -12,7 +12,7 @@ A search returns all its results or raises; a failure never becomes an empty ran
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -22,17 +22,16 @@ import numpy.typing as npt
 from pydantic import HttpUrl
 
 from ...configs.schema import RemoteConfig
-from ...data.types import Document
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from ...sources import install_command
 from ..index.documents import Documents
 from ..plan import Probe, Term, speaks
 from ..server.auth import secret_in
-from .base import Progress
+from .base import WithoutFiles
 from .candidates import SPARE, Candidates, rank_candidates
-from .dense import ProbeEncoder
+from .dense import Unranked, VectorRetriever
 from .encoder import Encoder
-from .fusion import NOTHING, Scored, best
+from .fusion import NOTHING, Scored
 from .recipes import RetrieverRecipe
 
 if TYPE_CHECKING:
@@ -200,8 +199,8 @@ class RemoteIndex:
         )
 
 
-class Remote:
-    """An index of a service and, for dense retrievers, the query encoder."""
+class Remote(WithoutFiles):
+    """An index of a service, which holds the documents, and, for dense retrievers, the query encoder."""
 
     def __init__(
         self, config: RemoteConfig, recipe: RetrieverRecipe, service: RemoteIndex, encoder: Encoder | None
@@ -239,12 +238,6 @@ class Remote:
             )
         encoder = Encoder.open(recipe) if recipe.kind == "dense" else None
         return cls(config, encoder.recipe if encoder else recipe, RemoteIndex(config), encoder)
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Nothing: the service holds the documents."""
-
-    def merge(self, parts: Sequence[Path], folder: Path) -> None:
-        """Nothing, for the same reason."""
 
     def load(self, folder: Path, documents: Documents) -> "RemoteWords | RemoteVectors":
         """The retriever. IndexFolderError if service and corpus have different numbers of documents."""
@@ -314,29 +307,23 @@ class RemoteWords:
         }
 
 
-class RemoteVectors:
-    """Ranks the neighbours that the service returns by the inner product with Σ wᵢ·e(tᵢ)."""
+class RemoteVectors(VectorRetriever):
+    """Searches the approximate neighbours that the service has, and turns its scores into inner products."""
 
     def __init__(self, service: RemoteIndex, config: RemoteConfig, documents: Documents, encoder: Encoder) -> None:
         """`documents` gives the position of an id."""
+        super().__init__(encoder)
         self._service, self._config, self._documents = service, config, documents
-        self._probe_encoder = ProbeEncoder(encoder)
-        self.caches = {"embeddings": self._probe_encoder.cache}
-        self.truncated = self._probe_encoder.truncated
 
-    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents; empty if its vector is 0."""
-        vectors = self._probe_encoder.vectors(probes)
-        queries: dict[int, tuple[Query, int]] = {}
-        for row in np.flatnonzero(vectors.any(axis=1)).tolist():
-            size = min(limits[row] + SPARE, self._config.window, len(self._documents))
-            knn = {"vector": vectors[row].astype(np.float32).tolist(), "k": size}
-            queries[row] = ({"knn": {self._config.vector_field: knn}}, size)
-        rankings = [NOTHING] * len(probes)
-        for row, hits in zip(queries, self._service.search(list(queries.values())), strict=True):
-            scores = np.array([self._product(score, float(np.linalg.norm(vectors[row]))) for _, score in hits])
-            rankings[row] = best(_positions(hits, self._documents, self._config), scores, limits[row])
-        return rankings
+    def _candidates(self, vectors: npt.NDArray[np.float64], limits: Sequence[int]) -> Iterator[Unranked]:
+        queries: list[tuple[Query, int]] = []
+        for vector, limit in zip(vectors, limits, strict=True):
+            size = min(limit + SPARE, self._config.window, len(self._documents))
+            knn = {"vector": vector.astype(np.float32).tolist(), "k": size}
+            queries.append(({"knn": {self._config.vector_field: knn}}, size))
+        for vector, hits in zip(vectors, self._service.search(queries), strict=True):
+            scores = np.array([self._product(score, float(np.linalg.norm(vector))) for _, score in hits])
+            yield _positions(hits, self._documents, self._config), scores
 
     def _product(self, score: float, length: float) -> float:
         """The inner product x of a score: 1 + x or 1 / (1 − x) for innerproduct, (1 + cos) / 2 for cosinesimil."""

@@ -21,6 +21,7 @@ from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
 from .answerable import Integers, first_contents, in_tie_order, matrix
 from .base import OpenMember, Progress, Retriever, truncation_of
+from .candidates import GROWTH, SPARE
 from .fusion import NOTHING, Scored
 from .question_index import QuestionIndex, content_hash, open_question_index, verify_question_index
 from .recipes import RetrieverRecipe, recipe_of
@@ -28,7 +29,6 @@ from .recipes import RetrieverRecipe, recipe_of
 log = logging.getLogger(__name__)
 
 _ENDS, _CONTENTS = "answers.ends.npy", "answers.contents.npy"
-_SPARE, _GROWTH = 16, 4
 
 
 def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
@@ -139,13 +139,13 @@ class QuestionRetriever:
         """
         rankings = [NOTHING] * len(probes)
         total = len(self._ends) - 1
-        depths = {row: min(total, limit + _SPARE) for row, limit in enumerate(limits)}
+        depths = {row: min(total, limit + SPARE) for row, limit in enumerate(limits)}
         while depths:
             ranked = self._questions.rank([probes[row] for row in depths], list(depths.values()))
             deeper: dict[int, int] = {}
             for (row, depth), ranking in zip(depths.items(), ranked, strict=True):
                 rankings[row] = first_contents(ranking, self._ends, self._contents, limits[row], self._every)
                 if len(rankings[row].documents) < limits[row] and len(ranking.documents) == depth < total:
-                    deeper[row] = min(total, _GROWTH * depth)
+                    deeper[row] = min(total, GROWTH * depth)
             depths = deeper
         return rankings

@@ -14,21 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ...configs.section import Strict
 from ...data.jsonl import read_records
 from ...data.load import corpus_hash, document_record
 from ...data.types import Document
-from ...errors import DataError, IndexFolderError
-from ..index.manifest import FileEntry, StrictModel, check_content, check_sizes, read_sealed, write_sealed
+from ...errors import DataError
+from ..index.manifest import FileEntry, SealedFile
 
-FORMAT = 1
-DESCRIPTION = "questions.json"
 QUESTIONS, ANSWERS, CONTENTS = "corpus.jsonl", "answers.jsonl", "contents.jsonl"
 
 Source = Literal["written", "vetted", "similar", "completed"]
 """Why a content is taken to answer a question: it was written for it, people say so, it is similar, it was inferred."""
 
 
-class AnswerabilityEntry(StrictModel):
+class AnswerabilityEntry(Strict):
     """One entry of the answerability matrix."""
 
     question: str
@@ -40,7 +39,7 @@ class AnswerabilityEntry(StrictModel):
     """Whether the judge, or a person, says so."""
 
 
-class Content(StrictModel):
+class Content(Strict):
     """One content of the corpus that the questions are about."""
 
     id: str
@@ -52,7 +51,7 @@ class Content(StrictModel):
     """In which call it came in, from 0: later ones are newer where dates do not tell."""
 
 
-class Description(StrictModel):
+class Description(Strict):
     """What a question index says of itself."""
 
     format: Literal[1] = 1
@@ -79,6 +78,11 @@ class Description(StrictModel):
         """sha256 of everything that a ranking depends on."""
         names = (QUESTIONS, ANSWERS, CONTENTS)
         return hashlib.sha256(json.dumps([self.files[name].sha256 for name in names]).encode()).hexdigest()
+
+
+QUESTION_INDEX = SealedFile(
+    "questions.json", Description, 1, "question index", "Write it again: querylect index questions --overwrite."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +114,16 @@ def open_question_index(path: str | Path) -> QuestionIndex:
     missing or has another size than recorded.
     """
     folder = Path(path).expanduser()
-    description = read_sealed(
-        folder / DESCRIPTION,
-        Description,
-        FORMAT,
-        label="question index",
-        create_hint=f"Write one: querylect index questions CONFIG --to {shlex.quote(str(folder))}.",
-        rebuild_hint="Write it again: querylect index questions --overwrite.",
-        make_error=_unusable,
-    )
-    check_sizes(folder, description.files, _unusable)
+    missing = f"Write one: querylect index questions CONFIG --to {shlex.quote(str(folder))}."
+    description = QUESTION_INDEX.read(folder, missing)
+    QUESTION_INDEX.check_sizes(folder, description.files)
     return QuestionIndex(folder, description)
 
 
 def verify_question_index(path: str | Path) -> QuestionIndex:
     """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
     opened = open_question_index(path)
-    check_content(opened.path, opened.description.files, _unusable)
+    QUESTION_INDEX.check_content(opened.path, opened.description.files)
     return opened
 
 
@@ -139,11 +136,6 @@ def write_rows(
     write_jsonl(folder / ANSWERS, [answer.model_dump() for answer in answers])
     write_jsonl(folder / CONTENTS, [content.model_dump() for content in contents])
     return corpus_hash(questions)
-
-
-def write_description(folder: Path, description: Description) -> None:
-    """Write the description into the folder, sealed with its own hash."""
-    write_sealed(folder / DESCRIPTION, description.model_dump(mode="json"))
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -183,11 +175,3 @@ def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
             )
         questions.append((text.strip(), list(dict.fromkeys(content_ids))))
     return questions
-
-
-def _unusable(path: Path, problem: str) -> IndexFolderError:
-    return IndexFolderError(
-        f"question index {path.parent} cannot be used: {path.name} {problem}. "
-        "Write it again: querylect index questions --overwrite.",
-        code="damaged-index",
-    )

@@ -8,9 +8,10 @@ import difflib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from ...configs.schema import EnvironmentConfig, PaddingSide, Pooling, Precision, Similarity
+from ...configs.section import Strict
 from ...data.types import Document
 from ...errors import ConfigError
 
@@ -25,10 +26,8 @@ Content = str | tuple[str, str]
 """A document as input of an encoder: title and text as one string, or as a pair."""
 
 
-class RetrieverRecipe(BaseModel):
+class RetrieverRecipe(Strict):
     """How one retriever turns text into scores."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     kind: Literal["bm25", "dense", "splade", "hybrid", "questions", "custom"]

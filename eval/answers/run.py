@@ -8,7 +8,6 @@ run only requests the missing ones.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ...configs.schema import RunConfig
@@ -28,7 +27,7 @@ from ...storage import KeyedJournal, only_writer, refuse_unwritable
 from ..identity import digest
 from ..leakage import held_out_questions, log_near, refuse_training_split, without_trained
 from ..placement import refuse_other
-from ..records import NO_RAG, write_json, write_text
+from ..records import NO_RAG, now, write_json, write_text
 from ..results import comparison_json
 from ..table import Arm
 from ..tasks.choice import chosen
@@ -90,7 +89,7 @@ def answer_questions(
         "right answers": gold.source,
         "environment": f"{info.name}, {info.retriever.get('name')}, index {info.index_hash[:12]}",
         "cost": json.dumps(reader.costs.to_dict()),
-        "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        "created": now(),
     }
     notes = answering.notes()
     content = {

@@ -4,14 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from ...markdown_tables import markdown_table
 from ...provenance import versions
-from ..pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
+from ..pages.figures import Drawing, Square, heat_map
 from ..pages.templates import render_page
 from ..records import write_json, write_text
 from ..table import ALPHA, p_cell
@@ -206,34 +202,20 @@ def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark
     }
 
 
-def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str = "drift") -> Drawing:
+def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str) -> Drawing:
     """The heat map of one kind of drift, as in figure 3 of seed 003: RE-MMD² × 100, darker for larger values."""
     values = {ends: pair.drifts[kind].value for pair in pairs for ends in permutations((pair.first, pair.second))}
     top = max([*values.values(), 1e-12])
-    side = 1.5 + 0.85 * len(names)
-    with page_style():
-        figure = Figure(figsize=(max(3.6, side + 0.8), side), layout="constrained")
-        axes = figure.add_subplot()
-        for column, a in enumerate(names):
-            for row, b in enumerate(names):
-                alpha = _STRONGEST * max(0.0, values.get((a, b), 0.0)) / top
-                square = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=SERIES[0], alpha=alpha, edgecolor="none")
-                axes.add_patch(square)
-                axes.text(column, row, _map_cell(pair_of(pairs, a, b), kind), ha="center", va="center", color=INK)
-        edges = [i - 0.5 for i in range(len(names) + 1)]
-        axes.hlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
-        axes.vlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
-        slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(names) > 3 or max(map(len, names)) > 12 else {}
-        axes.set_xticks(range(len(names)), names, parse_math=False, **slant)
-        axes.set_yticks(range(len(names)), names, parse_math=False)
-        axes.set_xlim(edges[0], edges[-1])
-        axes.set_ylim(edges[-1], edges[0])
-        axes.set_aspect("equal")
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
-        description = "; ".join(f"{pair.first} and {pair.second} {_map_cell(pair, kind)}" for pair in pairs)
-        svg = svg_of(figure, f"{mark}-{kind}", f"{TITLES[kind]}, RE-MMD² times 100: {description}.")
-    return Drawing(TITLES[kind], f"RE-MMD² × 100. †: p < {ALPHA} after Holm’s correction.", svg)
+    squares = [
+        [
+            Square(_map_cell(pair_of(pairs, a, b), kind), _STRONGEST * max(0.0, values.get((a, b), 0.0)) / top)
+            for a in names
+        ]
+        for b in names
+    ]
+    description = "; ".join(f"{pair.first} and {pair.second} {_map_cell(pair, kind)}" for pair in pairs)
+    svg = heat_map(names, names, squares, f"{mark}-{kind}", f"{TITLES[kind]}, RE-MMD² times 100: {description}.")
+    return Drawing(TITLES[kind], f"RE-MMD² × 100. †: p < {ALPHA} after Holm’s correction.", [svg])
 
 
 def _map_cell(pair: Pair | None, kind: str) -> str:

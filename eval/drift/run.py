@@ -7,7 +7,6 @@ everything that affects a number (model, σ, definition of success, counts, seed
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import cast, get_args
@@ -15,11 +14,13 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ...data.sampling import spread
 from ...errors import ConfigError, DataError
 from ...llms.embedding import Encode, open_encoder
 from ...logs import progress_bar
 from ...storage import refuse_unwritable
 from ..placement import refuse_other
+from ..records import now
 from ..statistics import holm
 from .draws import PooledSides
 from .kernels import Gaussian, Linear, Vectors, median_sigma
@@ -30,6 +31,8 @@ from .words import count_words, profile, telling_terms, tf_idf, variety_size
 
 SIGMA_SAMPLE = 2000
 """Number of vectors for the median distance."""
+EXAMPLES = 8
+"""Questions that are shown with the query of every retriever."""
 _ENCODED_AT_ONCE = 1024
 
 
@@ -49,7 +52,7 @@ def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Pa
     refuse_other(output / "drift.json", drift_identity(systems, settings), overwrite)
     encode, model = open_encoder(settings.model)
     results = measure(systems, settings, encode, model)
-    return write_files(results, output, datetime.now(UTC).isoformat(sep=" ", timespec="seconds"))
+    return write_files(results, output, now())
 
 
 def check(settings: DriftSettings, names: Sequence[str]) -> None:
@@ -197,7 +200,7 @@ def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, st
     return sigma, f"median distance between two queries (of {sample})"
 
 
-def _examples(systems: Sequence[RetrieverQueries], count: int = 8) -> list[tuple[str, Mapping[str, str]]]:
+def _examples(systems: Sequence[RetrieverQueries]) -> list[tuple[str, Mapping[str, str]]]:
     """Evenly spaced questions among those that all systems have, with the first query of each system."""
     by_system: list[dict[QuestionKey, str]] = []
     for system in systems:
@@ -206,8 +209,7 @@ def _examples(systems: Sequence[RetrieverQueries], count: int = 8) -> list[tuple
             first.setdefault(key, query.text)
         by_system.append(first)
     shared = sorted(key for key in set.intersection(*map(set, by_system)) if key[1])
-    taken = min(count, len(shared))
-    chosen = [shared[i * len(shared) // taken] for i in range(taken)]
     return [
-        (key[1], {system.name: texts[key] for system, texts in zip(systems, by_system, strict=True)}) for key in chosen
+        (key[1], {system.name: texts[key] for system, texts in zip(systems, by_system, strict=True)})
+        for key in spread(shared, EXAMPLES)
     ]

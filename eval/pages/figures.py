@@ -18,6 +18,7 @@ import matplotlib
 matplotlib.use("Agg", force=False)
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 INK, LINE = "#010101", "#020202"
@@ -29,15 +30,56 @@ _VARIABLES = {
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)},
 }
 DASHES = ("-", "--", "-.", ":")
+_SQUARE = 1.15, 0.62
+"""Width and height of a square of a heat map, in inches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A finished figure."""
+    """A finished figure: one or several panels on the same scale."""
 
     title: str
     caption: str
-    svg: str
+    svgs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """One square of a heat map."""
+
+    text: str
+    shade: float
+    """Opacity of its colour."""
+    colour: str = SERIES[0]
+    framed: bool = False
+
+
+def heat_map(
+    rows: Sequence[str], columns: Sequence[str], squares: Sequence[Sequence[Square]], name: str, label: str
+) -> str:
+    """A heat map as an <svg> element; `squares` by row, `name` and `label` as in `svg_of`."""
+    with page_style():
+        width, height = _SQUARE
+        figure = Figure(figsize=(2.4 + width * len(columns), 0.9 + height * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        for y, row in enumerate(squares):
+            for x, square in enumerate(row):
+                axes.add_patch(Rectangle((x, y), 1, 1, facecolor=square.colour, alpha=square.shade, linewidth=0))
+                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor=LINE, linewidth=0.6))
+                axes.text(x + 0.5, y + 0.5, square.text, ha="center", va="center", linespacing=1.4, color=INK)
+                if square.framed:
+                    inside = Rectangle((x + 0.03, y + 0.03), 0.94, 0.94, fill=False, edgecolor=INK, linewidth=1.4)
+                    axes.add_patch(inside)
+        axes.set_xlim(0, len(columns))
+        axes.set_ylim(len(rows), 0)
+        axes.set_xticks([x + 0.5 for x in range(len(columns))], columns, parse_math=False)
+        axes.set_yticks([y + 0.5 for y in range(len(rows))], rows, parse_math=False)
+        if len(columns) > 3 or max(map(len, columns)) > 12:
+            for tick in axes.get_xticklabels():
+                tick.set(rotation=30, ha="right")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        return svg_of(figure, name, label)
 
 
 def page_style() -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from ...envs.index.manifest import MANIFEST
 from ...envs.retrievers.question_index import open_question_index
 from ...errors import ConfigError, DataError
 from ...logs import progress_bar
-from ...methods.methods import KnownMethod, method_settings, named_sources
+from ...methods.methods import METHODS, method_settings, named_sources
 from ...rewriters.card import RetrieverCard
 from ...sources import resolve_model
 
@@ -48,14 +48,14 @@ def naming(system: str) -> Iterator[None]:
         raise ConfigError(f"the system {system!r}: {error}", code=error.code) from error
 
 
-def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem], methods: Mapping[str, KnownMethod]) -> None:
+def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> None:
     """Raises ConfigError for a method that is unknown, settings that it does not take, a source that it names and may
     not search, and a cross-encoder that it needs and the paper does not name; ModelError where that one does not exist.
     """
     settings = {}
     for name, system in systems.items():
         with naming(name):
-            settings[name] = method_settings(system.method, system.settings, methods)
+            settings[name] = method_settings(system.method, system.settings)
     for task, name, system in rows_of(paper, systems):
         sources = sources_of(paper, task, system)
         unknown = [source for source in named_sources(settings[name]) if source and source not in sources]
@@ -66,13 +66,13 @@ def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem], method
                 f"systems.{name}.sources.",
                 code="unknown-source",
             )
-        if methods[system.method].searches and not sources:
+        if METHODS[system.method].searches and not sources:
             raise ConfigError(
                 f"the system {name!r}: the method {system.method!r} searches, and for the task {task!r} there is "
                 f"nothing to search. Name an environment in systems.{name}.sources.",
                 code="nothing-to-search",
             )
-    scoring = [name for name, system in systems.items() if methods[system.method].scores(settings[name])]
+    scoring = [name for name, system in systems.items() if METHODS[system.method].scores(settings[name])]
     if scoring and paper.reranker is None:
         raise ConfigError(
             f"the system {scoring[0]!r} puts documents in order with a cross-encoder, and the paper names none. Give "

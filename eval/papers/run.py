@@ -7,20 +7,18 @@ the journal has what was written down, and the reply cache of llms/ what a kille
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ...configs.paper import PaperConfig, PaperSystem
 from ...errors import EnvironmentUnavailableError
 from ...llms.structured import version_in
 from ...methods.method import MISSING, NO_RANKING
-from ...methods.methods import METHODS, KnownMethod
 from ...provenance import versions
 from ...rollouts.llms import open_llm
 from ...storage import only_writer
 from ..cross_encoder import PairScorer
 from ..placement import question_set, refuse_other
-from ..records import write_json, write_text
+from ..records import now, write_json, write_text
 from ..tasks.items import read_items
 from ..tasks.judges import JUDGES
 from ..tasks.metrics import check_metrics
@@ -31,15 +29,10 @@ from .records import PaperRecord
 from .results import PaperResults, tabulate_paper
 from .sweeps import draw_sweep, sweep_systems
 from .systems import PaperRun, SystemRun, answer_metrics
-from .tables import markdown
+from .tables import PaperPage
 
 
-def run_paper(
-    paper: PaperConfig,
-    output: Path | None = None,
-    methods: Mapping[str, KnownMethod] = METHODS,
-    overwrite: bool = False,
-) -> Path:
+def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = False) -> Path:
     """Run a paper and return the path of results.md; results.json, questions.jsonl and curves lie beside it.
 
     Raises ConfigError where the folder holds tables of other questions, unless `overwrite` says to replace them
@@ -47,7 +40,7 @@ def run_paper(
     index is built or anything is asked, and what environments and models raise; then the same command goes on.
     """
     systems = {**paper.systems, **sweep_systems(paper)}
-    check_systems(paper, systems, methods)
+    check_systems(paper, systems)
     for task in paper.tasks.values():
         check_metrics(answer_metrics(task))
     tasks = {}
@@ -65,7 +58,7 @@ def run_paper(
         bases = open_bases(paper, systems, stack)
         cross_encoder = PairScorer(paper.reranker) if paper.reranker else None
         journal = open_journal(folder / "questions.jsonl", PaperRecord)
-        run = PaperRun(paper, tasks, methods, bases, reader, writer, judge, cross_encoder, journal)
+        run = PaperRun(paper, tasks, bases, reader, writer, judge, cross_encoder, journal)
         records = all_records(run, systems)
     judges = [name for task in paper.tasks.values() for name in task.judges if paper.judging]
     models = {"reader": reader, "writer": writer if paper.writer else None, "judge": judge if paper.judge else None}
@@ -88,7 +81,7 @@ def run_paper(
             for name, items in tasks.items()
         },
         "versions": versions(),
-        "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        "created": now(),
     }
     return write_results(folder, paper, systems, tabulate_paper(paper, records), facts)
 
@@ -138,5 +131,5 @@ def write_results(
         "settings": paper.model_dump(mode="json"),
     }
     write_json(folder / "results.json", content)
-    write_text(folder / "results.md", markdown(paper, systems, results, facts, curves))
+    write_text(folder / "results.md", PaperPage(paper, systems, results).text(facts, curves))
     return folder / "results.md"

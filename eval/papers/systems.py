@@ -11,7 +11,7 @@ from ...llms.access import Llm
 from ...llms.base import LlmResponse, SamplingParams
 from ...logs import progress_bar
 from ...methods.method import ANSWER
-from ...methods.methods import KnownMethod, make_method, method_settings
+from ...methods.methods import make_method, method_settings
 from ...methods.reading import SOURCES
 from ...methods.runner import MethodRun, Runner
 from ...storage import KeyedJournal, data_sha256
@@ -48,7 +48,6 @@ class PaperRun:
 
     paper: PaperConfig
     tasks: Mapping[str, Items]
-    methods: Mapping[str, KnownMethod]
     bases: Mapping[str, KnowledgeBase]
     reader: Llm
     writer: Llm
@@ -70,8 +69,8 @@ class SystemRun:
         }
         card = next((base.card for base in self._bases.values()), None)
         with naming(name):
-            self._method = make_method(system.method, system.settings, card, run.methods)
-            settings = method_settings(system.method, system.settings, run.methods).model_dump(mode="json")
+            self._method = make_method(system.method, system.settings, card)
+            settings = method_settings(system.method, system.settings).model_dump(mode="json")
         self._method_key = [system.method, settings, list(self._method.versions), run.paper.method_max_tokens]
 
     def records(self) -> list[PaperRecord]:

@@ -41,28 +41,16 @@ Figures = Mapping[tuple[str, str, str, str], PublishedFigure]
 """By task, metric, generator and system."""
 
 
-def markdown(
-    paper: PaperConfig,
-    systems: Mapping[str, PaperSystem],
-    results: PaperResults,
-    facts: Mapping[str, Any],
-    curves: Mapping[int, str],
-) -> str:
-    """The page; `curves` has the file of each sweep's curve, by the number of the sweep."""
-    return PaperPage(paper, {name: system.label or name for name, system in systems.items()}, results).text(
-        facts, curves
-    )
-
-
 class PaperPage:
     """The sections of results.md."""
 
-    def __init__(self, paper: PaperConfig, labels: Mapping[str, str], results: PaperResults) -> None:
-        self.paper, self.labels, self.results = paper, labels, results
+    def __init__(self, paper: PaperConfig, systems: Mapping[str, PaperSystem], results: PaperResults) -> None:
+        self.paper, self.results = paper, results
+        self.labels = {name: system.label or name for name, system in systems.items()}
         self.reference = published(paper.name)
 
     def text(self, facts: Mapping[str, Any], curves: Mapping[int, str]) -> str:
-        """The whole page."""
+        """The whole page; `curves` has the file of each sweep's curve, by the number of the sweep."""
         parts = [f"# {self.paper.title or self.paper.name}", self.reference.citation, CHECK, _models(facts), LEGEND]
         for paper_table in self.paper.tables:
             parts += [f"## {paper_table.title}", *self._table(paper_table)]

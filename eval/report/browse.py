@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from ...data.sampling import spread
 from ...data.types import relevant
 from ...envs.plan import SearchPlan
 from ..records import EvalRecord
 from ..tabulate import answers_of
-from .examples import by_change, change, spread
+from .examples import by_change, change
 
 KINDS = ("helped", "hurt", "unchanged")
 PLACES = 10
@@ -41,9 +42,7 @@ class Pick:
 class SystemTurn:
     """One system at one turn in one environment on one dataset."""
 
-    evaluation: str
-    dataset: str
-    environment: str
+    env: "DatasetEnvironment"
     system: str
     turn: int
     metric: str
@@ -96,9 +95,7 @@ def choose(
         selected = gained[:per_kind], lost[:per_kind], spread(unchanged, unchanged_of(per_kind))
         groups.append(
             SystemTurn(
-                env.evaluation,
-                env.dataset,
-                env.environment,
+                env,
                 system,
                 turn,
                 metric,
@@ -126,11 +123,11 @@ def _pick(question: str, score: float, raw: float, records: Sequence[EvalRecord]
     return Pick(question, score, raw, nearest, len(records))
 
 
-def documents_of(groups: Iterable[SystemTurn], envs: Mapping[tuple[str, str, str], DatasetEnvironment]) -> set[str]:
+def documents_of(groups: Iterable[SystemTurn]) -> set[str]:
     """Ids of the documents in the rankings that these groups show."""
     document_ids: set[str] = set()
     for group in groups:
-        raw = envs[group.evaluation, group.dataset, group.environment].raw
+        raw = group.env.raw
         for picks in group.picks.values():
             for pick in picks:
                 document_ids.update(pick.record.ranking[:PLACES], raw[pick.question_id].ranking[:PLACES])
@@ -146,7 +143,6 @@ def missed(qrels: Mapping[str, int], ranked: set[str]) -> list[str]:
 
 def as_data(
     groups: Sequence[SystemTurn],
-    envs: Mapping[tuple[str, str, str], DatasetEnvironment],
     document_info: Mapping[tuple[str, str], KnownDocuments],
     per_kind: int,
     every_turn: bool,
@@ -158,7 +154,7 @@ def as_data(
     for group in groups:
         if not (every_turn or group.last):
             continue
-        env = envs[group.evaluation, group.dataset, group.environment]
+        env = group.env
         for kind in KINDS:
             limit = unchanged_of(per_kind) if kind == "unchanged" else per_kind
             chosen = group.picks[kind]
@@ -166,7 +162,7 @@ def as_data(
                 chosen = spread(chosen, limit)
             for pick in chosen[:limit]:
                 items.append({"group": len(listed), "kind": kind, **table.item(env, pick, group.metric)})
-        env_fields = {"evaluation": group.evaluation, "dataset": group.dataset, "environment": group.environment}
+        env_fields = {"evaluation": env.evaluation, "dataset": env.dataset, "environment": env.environment}
         system_fields = {"system": group.system, "turn": group.turn, "metric": group.metric}
         listed.append({**env_fields, **system_fields, **group.counts})
     relevant = table.questions_with_judgements()

@@ -7,7 +7,7 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from ..pages.figures import DASHES, SERIES, dress, page_style, smooth, svg_of
+from ..pages.figures import DASHES, SERIES, Drawing, dress, page_style, smooth, svg_of
 
 PANEL_WIDTH, PANEL_HEIGHT = 4.4, 2.4
 """Inches; the page scales a drawing to its column."""
@@ -66,16 +66,7 @@ RUN_FIGURES = tuple(figure for name in _OF_A_RUN for figure in FIGURES if figure
 """The figures on the page of an evaluated run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Panels:
-    """A finished figure: one drawing per turn, on the same scale."""
-
-    title: str
-    caption: str
-    svgs: Sequence[str]
-
-
-def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[str]) -> Panels:
+def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[str]) -> Drawing:
     """Draw the curves of one figure as inline SVG in the page's colours. `labels` are the names of the groups."""
     turns = sorted({curve.turn for curve in curves})
     caption = _caption(curves, labels, max(_window(figure.source, curve) for curve in curves))
@@ -95,7 +86,7 @@ def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[s
             panel.set_ylim(low, high)
             turn_label = f", turn {turn}" if turn else ""
             svgs.append(svg_of(canvas, f"curves-{figure.id}-{turn}", f"{figure.title}{turn_label}. {caption}"))
-    return Panels(figure.title, caption, svgs)
+    return Drawing(figure.title, caption, svgs)
 
 
 def _window(figure_source: str, curve: Curve) -> int:

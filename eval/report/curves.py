@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,9 +19,10 @@ from ...configs.schema import RunConfig
 from ...errors import ConfigError, DataError
 from ...rollouts.checkpoints import refuse_damaged_run
 from ...storage import parse_json
+from ..pages.figures import Drawing
 from ..pages.templates import render_page
-from ..records import write_text
-from .curve_figures import FIGURES, RUN_FIGURES, Curve, CurveFigure, Panels, draw_curves
+from ..records import now, write_text
+from .curve_figures import FIGURES, RUN_FIGURES, Curve, CurveFigure, draw_curves
 
 SAME = ("name", "output", "seed", "env.playground")
 """Settings in which the runs of a group may differ, besides those that do not affect learning."""
@@ -63,7 +63,7 @@ def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
     target = output or above / "training.html"
     if target.is_dir():
         target = target / "training.html"
-    write_text(target, render_curves(runs, datetime.now(UTC).isoformat(sep=" ", timespec="seconds")))
+    write_text(target, render_curves(runs, now()))
     return target
 
 
@@ -125,7 +125,7 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     )
 
 
-def draw_run(config: RunConfig, metrics: Path) -> list[Panels]:
+def draw_run(config: RunConfig, metrics: Path) -> list[Drawing]:
     """The curves of one run, for the page of its evaluation, with those of validation.jsonl beside its `metrics`.
 
     Raises DataError for a log that cannot be read.

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
+from ...data.sampling import spread
 from ..records import RAW, TRAINED, UNTRAINED, EvalRecord
 from ..run_table import MAIN_METRIC, arms_of
 from ..table import Arm
@@ -14,8 +14,6 @@ RULE = (
     "values in the order of the split. Where a group has too few questions its rows stay empty. Of all {total} "
     "questions that both have a score for, {gained} gained, {lost} lost and {unchanged} stayed the same."
 )
-
-Item = TypeVar("Item")
 
 _DIGITS = 9
 """Decimals that a change is rounded to."""
@@ -126,11 +124,3 @@ def _side(record: EvalRecord) -> Side:
         score=record.metrics[MAIN_METRIC] or 0.0,
         format_ok=record.format_ok,
     )
-
-
-def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """`count` items at even distances, starting with the first."""
-    if count <= 0:
-        return []
-    taken = min(count, len(items))
-    return [items[index * len(items) // taken] for index in range(taken)]

@@ -9,14 +9,13 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2.utils import htmlsafe_json_dumps
 
 from ...configs.evaluation import RAW
 from ..pages.templates import page_environment
-from ..records import write_text
+from ..records import now, write_text
 from ..text import TRANSFER_EXPLAINED
 from . import parts, reproduce
 from .browse import (
@@ -71,7 +70,7 @@ def write_report(folders: Sequence[Path], output: Path | None, questions: int) -
     if target.is_dir():
         target = target / "report.html"
     command = reproduce.of_report(material.folders, target, questions)
-    created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+    created = now()
     write_text(target, render(material, questions, command, created))
     return target
 
@@ -134,10 +133,10 @@ def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, q
         for turn, lengths in lengths_by_turn(records).items():  # none of a baseline, which writes no rewrites
             turns = collected.lengths.setdefault((name, environment), {}).setdefault(system, {})
             turns[turn] = turns.get(turn, Lengths()) + lengths
-    for dataset in dict.fromkeys(group.dataset for group in groups):
-        of_dataset = [group for group in groups if group.dataset == dataset]
+    for dataset in dict.fromkeys(group.env.dataset for group in groups):
+        of_dataset = [group for group in groups if group.env.dataset == dataset]
         qrels = judgements(evaluation, dataset)
-        ranked = documents_of(of_dataset, collected.envs)
+        ranked = documents_of(of_dataset)
         question_ids = {pick.question_id for group in of_dataset for picks in group.picks.values() for pick in picks}
         document_ids = ranked.union(*(missed((qrels or {}).get(question, {}), ranked) for question in question_ids))
         collected.document_info[name, dataset] = KnownDocuments(titles(evaluation, dataset, document_ids), qrels)
@@ -164,7 +163,7 @@ def _browsers(collected: _Collected, questions: int) -> Iterator[dict[str, objec
 
 
 def _browse(collected: _Collected, per_kind: int, requested: int, every_turn: bool) -> dict[str, object]:
-    data = as_data(collected.groups, collected.envs, collected.document_info, per_kind, every_turn)
+    data = as_data(collected.groups, collected.document_info, per_kind, every_turn)
     rule = (
         "Chosen by a fixed rule, not by hand: of every dataset, environment, system and turn the questions that gained "
         f"most over the raw question ({per_kind}), those that lost most ({per_kind}), and unchanged ones at even "

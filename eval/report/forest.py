@@ -5,9 +5,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...configs.evaluation import RAW
-from ..pages.figures import INK, SERIES, light_axes, page_style, shortened, svg_of
+from ..pages.figures import INK, SERIES, Drawing, light_axes, page_style, shortened, svg_of
+from ..spec_tables import phrase
 from ..table import Row, Table, TableScore
-from .curve_figures import Panels
 
 _WIDTH, _ROW, _AXIS_HEIGHT = 4.8, 0.27, 0.75
 """Inches of a panel: its width, the height of a row, and the height of the axis."""
@@ -15,7 +15,7 @@ _MARKS = {"better": ("^", SERIES[0]), "worse": ("v", SERIES[1]), "same": ("o", I
 """Distinguished by shape, not only by colour."""
 
 
-def draw_table(table: Table, metric: str, baseline: str, name: str) -> Panels | None:
+def draw_table(table: Table, metric: str, baseline: str, name: str) -> Drawing | None:
     """Draw means and 95% intervals of `metric`, the first one of the table; None if no row has a score.
 
     A line marks the raw question. Rows that are significantly better or worse than `baseline` have different marks.
@@ -55,13 +55,12 @@ def draw_table(table: Table, metric: str, baseline: str, name: str) -> Panels | 
             svgs.append(
                 svg_of(figure, f"{name}-{number}", f"{table.title} in {environment}, mean {metric}: {summary}.")
             )
-    baseline_label = "the raw question" if baseline == RAW else baseline
     caption = (
         f"Mean {metric} with its 95% bootstrap interval; dashed line: the raw question. ▲ significantly better than "
-        f"{baseline_label}, ▼ significantly worse, ● neither, by Holm-adjusted p. That two intervals overlap says "
+        f"{phrase(baseline)}, ▼ significantly worse, ● neither, by Holm-adjusted p. That two intervals overlap says "
         "little: the tests are paired, question by question."
     )
-    return Panels(table.title, caption, svgs)
+    return Drawing(table.title, caption, svgs)
 
 
 def _dot(axes: Axes, position: int, score: TableScore, metric: str, kind: str) -> None:

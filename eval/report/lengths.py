@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ...llms.base import complete_sum
 from ..pages.figures import DASHES, SERIES, Drawing, light_axes, page_style, shortened, svg_of
 from ..records import EvalRecord
 
@@ -91,17 +92,11 @@ def totals(records: Sequence[EvalRecord], calls: int = 1) -> Totals:
     return Totals(
         answers=len(last),
         calls=calls * sum(record.turn > 0 for record in records),
-        tokens_in=_sum_if_complete([record.prompt_tokens for record in records]),
-        tokens_out=_sum_if_complete([record.tokens for record in last.values()]),
+        tokens_in=complete_sum([record.prompt_tokens for record in records]),
+        tokens_out=complete_sum([record.tokens for record in last.values()]),
         searches=sum(record.searches for record in last.values()),
         seconds=math.fsum(record.seconds for record in last.values()),
     )
-
-
-def _sum_if_complete(counts: Sequence[int | None]) -> int | None:
-    """The sum; None if a count is missing."""
-    present = [count for count in counts if count is not None]
-    return sum(present) if len(present) == len(counts) else None
 
 
 def legend_columns(labels: Sequence[str]) -> int:
@@ -147,4 +142,4 @@ def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]],
         figure.axes[0].set_ylabel("words")
         figure.legend(loc="outside upper left", frameon=False, ncols=columns, handlelength=2.2, borderaxespad=0.2)
         svg = svg_of(figure, name, f"Words by turn in {environment}: {'; '.join(descriptions)}.")
-    return Drawing(environment, "Mean words of an answer by turn, over all datasets.", svg)
+    return Drawing(environment, "Mean words of an answer by turn, over all datasets.", [svg])

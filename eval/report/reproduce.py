@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 
 from ...configs.names import as_name
@@ -22,18 +23,7 @@ def of_drift(folder: Path, content: DriftFile) -> str:
     """Measure drift again into the same folder, with every setting that is not the default."""
     settings, defaults = content.settings, DriftSettings()
     words: list[object] = ["querylect", "drift"]
-    for name in (
-        "success",
-        "system",
-        "turn",
-        "estimator",
-        "model",
-        "sigma",
-        "permutations",
-        "bootstrap",
-        "terms",
-        "seed",
-    ):
+    for name in (field.name for field in fields(DriftSettings) if field.name != "shared"):
         if getattr(settings, name) != getattr(defaults, name):
             words.append(f"--{name}={getattr(settings, name)}")
     if settings.shared:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from ...configs.differences import flat
 from ...configs.methods import TRAINING_FREE
+from ..pages.figures import Drawing
 from ..pages.templates import render_page
 from ..provenance import Provenance
 from ..records import METRICS, RAW, TRAINED, UNTRAINED
 from ..run_table import RunTable, explanation, final_comparisons, headline
 from ..table import ALPHA, Arm
 from ..text import Download
-from .curve_figures import Panels
 from .examples import Examples
 
 _LABELS = {"ndcg@10": "nDCG@10", "recall@10": "Recall@10", "mrr@10": "MRR@10"}
@@ -24,7 +24,7 @@ def render(
     results: RunTable,
     *,
     provenance: Provenance,
-    drawings: Sequence[Panels],
+    drawings: Sequence[Drawing],
     examples: Examples,
     created: str,
     downloads: Sequence[Download] = (),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...configs.evaluation import BEST_FREE, RAW, SpecConfig
-from ..spec_tables import label
+from ..spec_tables import label, phrase
 from ..table import Comparison, Table
 
 
@@ -48,7 +48,7 @@ def verdicts(spec: SpecConfig, tables: Sequence[Table]) -> list[TableVerdict]:
 
 def headline(outcomes: Sequence[TableVerdict], spec: SpecConfig, tables: Sequence[Table]) -> tuple[str, str]:
     """The outcome in one sentence, and its mood. `outcomes` and `tables`: of single datasets or parts, not averages."""
-    baseline = _phrase(main_baseline(spec))
+    baseline = phrase(main_baseline(spec))
     if not outcomes and (only := _raw_alone(spec.metrics[0], tables)):
         return only, "mixed"
     if not outcomes:
@@ -105,7 +105,7 @@ def _statements(spec: SpecConfig, rows: Sequence[Comparison]) -> list[tuple[str,
         for outcome in ("better", "worse", "same")
     )
     baseline = rows[0].baseline
-    reference = _phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(spec, baseline)
+    reference = phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(spec, baseline)
 
     def describe(row: Comparison) -> str:
         return f"{label(spec, row.arm)}: {row.figures(reference)}, n = {row.test.n}"
@@ -126,7 +126,3 @@ def _statements(spec: SpecConfig, rows: Sequence[Comparison]) -> list[tuple[str,
             claim += " significantly; the best of them:"
         statements.append((claim, [describe(best)]))
     return statements
-
-
-def _phrase(system: str) -> str:
-    return {RAW: "the raw question", BEST_FREE: "the best training-free baseline"}.get(system, system)

@@ -202,19 +202,12 @@ _ATTRIBUTED_EXAMPLE = WorkedExample(
 
 def utility(item: Gold, documents: Sequence[Document], words: int) -> FormPrompt:
     """How useful the context is for the right answer."""
-    assert item.right is not None, "the utility judge takes multiple choice"
-    options = lettered(item.question.options)
-    right = options[item.right]
-    parts = [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {right}"]
-    return _prompt(UTILITY, _UTILITY, [*parts, _context("Context", documents, words)], _UTILITY_EXAMPLE)
+    return _prompt(UTILITY, _UTILITY, [*_choice(item), _context("Context", documents, words)], _UTILITY_EXAMPLE)
 
 
 def mimic(item: Gold, plus: str, minus: str) -> FormPrompt:
     """How good the mimic of a pair of hypotheses is."""
-    assert item.right is not None, "the mimic judge takes multiple choice"
-    options = lettered(item.question.options)
-    parts = [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {options[item.right]}"]
-    return _prompt(MIMIC, _MIMIC, [*parts, f"Target: {plus}", f"Mimic: {minus}"], _MIMIC_EXAMPLE)
+    return _prompt(MIMIC, _MIMIC, [*_choice(item), f"Target: {plus}", f"Mimic: {minus}"], _MIMIC_EXAMPLE)
 
 
 def answerable(question: Question, document: Document, words: int) -> FormPrompt:
@@ -273,6 +266,12 @@ def attributed(question: Question, documents: Sequence[Document], statements: Se
 
 def _question_line(question: Question) -> str:
     return f"Question: {question.text}"
+
+
+def _choice(item: Gold) -> list[str]:
+    assert item.right is not None, "the judge takes multiple choice"
+    options = lettered(item.question.options)
+    return [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {options[item.right]}"]
 
 
 def _context(head: str, documents: Sequence[Document], words: int) -> str:

@@ -229,17 +229,17 @@ def chosen(raw, scored, shown=2):
     place = DatasetEnvironment("", "set", "bm25", {name: answer(name, value, 0) for name, value in raw.items()})
     records = [answer(name, value) for name, value in scored.items()]
     (group,) = choose(place, "s", records, 1, "ndcg@10", shown)
-    return place, group
+    return group
 
 
 def test_the_questions_are_chosen_by_the_rule():
     raw = dict.fromkeys("abcdefgh", 0.5) | {"i": None}
     scored = {"a": 0.6, "b": 0.9, "c": 0.9, "d": 0.1, "e": 0.0, "f": 0.5, "g": 0.5, "h": None, "i": 1.0}
-    place, group = chosen(raw, scored)
+    group = chosen(raw, scored)
     assert group.counts == {"helped": 3, "hurt": 2, "unchanged": 2}
     picks = {kind: [pick.question_id for pick in picks] for kind, picks in group.picks.items()}
     assert picks == {"helped": ["b", "c"], "hurt": ["e", "d"], "unchanged": ["f"]}
-    data = as_data([group], {("", "set", "bm25"): place}, {("", "set"): KnownDocuments({}, None)}, 1, True)
+    data = as_data([group], {("", "set"): KnownDocuments({}, None)}, 1, True)
     assert [data["questions"][item["question"]]["id"] for item in data["items"]] == ["b", "e", "f"]
     assert [item["change"] for item in data["items"]] == [0.4, -0.5, 0.0]
 
@@ -253,15 +253,15 @@ def test_of_several_samples_the_mean_counts_and_the_nearest_is_shown():
 
 
 def test_data_name_relevant_documents_and_those_that_nobody_found():
-    place, group = chosen({"a": 0.0}, {"a": 1.0})
+    group = chosen({"a": 0.0}, {"a": 1.0})
     known = KnownDocuments({"d1": "Title"}, {"a": {"d1": 1, "far": 2, "near": 2, "x": 1, "y": 1, "z": 1, "zz": 1}})
-    data = as_data([group], {("", "set", "bm25"): place}, {("", "set"): known}, 2, True)
+    data = as_data([group], {("", "set"): known}, 2, True)
     names = [one[0] for one in data["documents"]]
     assert data["documents"][0] == ["d1", "Title"]
     relevant = [(names[number], grade) for number, grade in data["questions"][0]["relevant"]]
     assert relevant == [("d1", 1), ("far", 2), ("near", 2), ("x", 1), ("y", 1), ("z", 1)]
     assert data["questions"][0]["judged"] == 7
-    unknown = as_data([group], {("", "set", "bm25"): place}, {("", "set"): KnownDocuments({}, None)}, 2, True)
+    unknown = as_data([group], {("", "set"): KnownDocuments({}, None)}, 2, True)
     assert unknown["questions"][0]["relevant"] is None
 
 

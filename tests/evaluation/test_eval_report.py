@@ -97,7 +97,7 @@ def page(rows=None, drawings=(), gold=None, **settings):
     return render(
         tabulate_run(rows, resamples=200, permutations=500, seed=0),
         provenance=replace(
-            provenance(config, environment, None, licence="CC BY 4.0 (cite it)"), checkpoint="runs/demo/step-40"
+            provenance(config, environment, None, "", licence="CC BY 4.0 (cite it)"), checkpoint="runs/demo/step-40"
         ),
         drawings=drawings,
         examples=choose_examples(rows, 12, gold),

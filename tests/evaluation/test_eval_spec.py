@@ -16,10 +16,10 @@ from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import ConfigError, IncompleteError, ModelError, StorageError
 from querylect.eval import environments as under_test
-from querylect.eval.cells import only_evaluation
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
+from querylect.storage import only_command
 
 from ..forked import Forked
 from ..lessons import PROMPT, TEXTS, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
@@ -412,7 +412,7 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
 def test_two_evaluations_never_write_into_one_folder(values):
     plan = SpecConfig.model_validate({**values, "systems": {}})
     folder = Path(plan.output) / plan.name
-    with only_evaluation(folder), refused(StorageError, None, f"at work in {folder}"):
+    with only_command(folder), refused(StorageError, None, f"at work in {folder}"):
         evaluate_spec(plan)
 
 

@@ -13,6 +13,7 @@ from querylect.configs.load import dump_config, load_config
 from querylect.configs.trust import note_own_run
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
+from querylect.eval import identity
 from querylect.eval.run import evaluate
 from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_card
 from querylect.export.card import fenced
@@ -269,11 +270,15 @@ def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measure
     assert read_exported(tmp_path / "out").member().results is not None
 
 
-def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path):  # noqa: F811
+def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path, monkeypatch):  # noqa: F811
     """A quick look at some questions, made later, is not what the card shows; alone, it says that it is a sample."""
     config = load_config(str(copied / "config.yaml"))
     quick = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 2})})
+    hashed, real = [], identity.folder_identity
+    monkeypatch.setattr(identity, "folder_identity", lambda folder: hashed.append(folder.name) or real(folder))
+    monkeypatch.setattr("querylect.eval.run.folder_identity", identity.folder_identity)
     page = evaluate(quick, copied, None)
+    assert hashed.count("final") == 1, "for the cells, and not again for the report"
     assert page.parent.parent == copied / "evaluations"
     assert page.parent.name.startswith("test-2-final-")
     assert evaluate(config, copied, None).parent == copied

@@ -332,7 +332,7 @@ class Refuses:
         yield
 
 
-def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path):
+def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path, monkeypatch):
     paper = PaperConfig.model_validate(
         {
             **values,
@@ -344,9 +344,8 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
             "tables": [],
         }
     )
-    page = run_paper(
-        paper, tmp_path / "out", {**METHODS, "own": KnownMethod(Section, lambda settings, card: Refuses())}
-    )
+    monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda settings, card: Refuses()))
+    page = run_paper(paper, tmp_path / "out")
     own = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
     assert own["reasons"] == {"unreadable": 2}
     assert own["means"]["accuracy"] == {"value": 0.5, "n": 2}
@@ -354,7 +353,8 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
     assert server.bodies == []
     for versions, new in (((), 0), (("own-2",), 5), (("own-2",), 0)):
         method = Refuses(versions)
-        run_paper(paper, tmp_path / "out", {**METHODS, "own": KnownMethod(Section, lambda *_, own=method: own)})
+        monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda *_, own=method: own))
+        run_paper(paper, tmp_path / "out")
         assert method.asked == new, "a record is known of the same prompts alone"
 
 

@@ -14,7 +14,7 @@ from querylect.configs.run_settings import load_run_config
 from querylect.configs.schema import RunConfig
 from querylect.configs.trust import is_own_run, note_own_run, untrusted_in
 from querylect.envs.index.build import build_index
-from querylect.envs.index.manifest import read_manifest
+from querylect.envs.index.manifest import INDEX
 from querylect.errors import CheckpointError, ConfigError
 from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
@@ -115,7 +115,8 @@ def token(folder, url):
 
 def search_service(folder, url):
     """A search service behind the local retriever."""
-    read_manifest(folder / "index").model_copy(update={"engine": None}).write(folder / "index")
+    manifest = INDEX.read(folder / "index", "").model_copy(update={"engine": None})
+    INDEX.write(folder / "index", manifest)
     return {"env.remote": {"url": url, "index": "x", "auth_env": "SOMEBODYS_TOKEN", "deadline": 1.0}}
 
 

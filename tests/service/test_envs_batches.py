@@ -30,7 +30,7 @@ def paths(tmp_path_factory):
     kind = bm25.Bm25Kind(RECIPES["bm25"], "bm25s")
     kind.write_part(part, [Document(str(number), "", text) for number, text in enumerate(texts)])
     kind.merge([part], folder)
-    compiled, plain = kind.load(folder), kind.load(folder)
+    compiled, plain = kind.load(folder, texts), kind.load(folder, texts)
     assert compiled._engine.batch is not None
     plain._engine.batch = None
     return compiled, plain

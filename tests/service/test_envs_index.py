@@ -16,7 +16,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.index.build import (
     build_index,
 )
-from querylect.envs.index.manifest import FileEntry
+from querylect.envs.index.manifest import INDEX, FileEntry
 from querylect.envs.index.open import (
     open_index,
     verify_index,
@@ -117,7 +117,7 @@ def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path, e
     path = os.path.join(config.index, array)
     np.save(path, np.array([Payload()], dtype=object), allow_pickle=True)
     entry = FileEntry(sha256=file_sha256(Path(path)), size=os.path.getsize(path))
-    manifest.model_copy(update={"files": manifest.files | {array: entry}}).write(Path(config.index))
+    INDEX.write(Path(config.index), manifest.model_copy(update={"files": manifest.files | {array: entry}}))
     verify_index(config.index)
     with refused(IndexFolderError, "unreadable-index", config.index):
         reopened(config)

@@ -56,17 +56,17 @@ def test_a_rewriter_is_asked_for_by_name(shown, monkeypatch):
     assert rewriter.parse(ASKED, "Kopfschmerzen", 1).plan is None
 
 
-def test_a_method_of_two_searches(shown):
+def test_a_method_of_two_searches(shown, monkeypatch):
     module = shown("quoted.py")
-    methods = {**METHODS, "quoted": _plain(module.QuotedConfig, module.Quoted)}
+    monkeypatch.setitem(METHODS, "quoted", _plain(module.QuotedConfig, module.Quoted))
     shelf = Shelf({ASKED.text: [doc("a", title="Red dogs")], f"{ASKED.text} Clifford": [doc("c")]})
-    outcome, model = run(make_method("quoted", {"k": 3}, CARD, methods), lambda said: "Clifford", **{"": shelf})
+    outcome, model = run(make_method("quoted", {"k": 3}, CARD), lambda said: "Clifford", **{"": shelf})
     assert "Found:\nRed dogs\n" in model.prompts[0]
     assert [plan.k for plan in shelf.plans] == [3, 3]
     assert outcome.plan.probes[0].terms[0].text == f"{ASKED.text} Clifford"
     assert outcome.notes == {"term": "Clifford"}
     assert [document.id for document in outcome.documents] == ["c"]
-    silent, _ = run(make_method("quoted", {}, CARD, methods), lambda said: None, **{"": shelf})
+    silent, _ = run(make_method("quoted", {}, CARD), lambda said: None, **{"": shelf})
     assert silent.failure == "no reply"
 
 

@@ -249,13 +249,13 @@ def test_the_transfer_matrix_takes_the_last_turn():
 
 
 def test_the_heat_map_shows_gains_and_losses_by_colour_and_number(matrix):
-    drawing = draw_transfer(matrix[1])
-    fills = re.findall(r"fill: var\(--series-(\d)\); opacity: ([\d.]+)", drawing.svg)
+    (drawing,) = draw_transfer(matrix[1]).svgs
+    fills = re.findall(r"fill: var\(--series-(\d)\); opacity: ([\d.]+)", drawing)
     assert [colour for colour, _ in fills] == ["1", "2", "1", "1"]
     shades = [float(shade) for _, shade in fills]
     assert shades[1] == pytest.approx(shades[0] / 2)
-    assert all(said in drawing.svg for said in ("0.750", "+0.500", "−0.250"))
-    assert drawing.svg.startswith("<svg")
+    assert all(said in drawing for said in ("0.750", "+0.500", "−0.250"))
+    assert drawing.startswith("<svg")
 
 
 def test_there_is_no_matrix_of_policies_with_one_school(matrix):

@@ -14,7 +14,7 @@ from querylect.eval.papers.knowledge_bases import environment_of, rows_of, sourc
 from querylect.eval.papers.records import PaperRecord
 from querylect.eval.papers.results import COSTS, Mean, PaperResults, PaperRow, tabulate_paper
 from querylect.eval.papers.sweeps import draw_sweep, sweep_systems
-from querylect.eval.papers.tables import markdown
+from querylect.eval.papers.tables import PaperPage
 from querylect.eval.tasks.judges import JudgeScore
 from querylect.methods.methods import method_settings
 
@@ -114,12 +114,12 @@ def test_a_sweep_shares_a_value_among_the_settings_of_a_system():
         for name, value in (("std_wiki[k=2]", 0.0), ("misknow_qa[first_k+second_k=2]", 0.1))
     ]
     facts = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
-    page = markdown(paper, paper.systems, PaperResults(rows), facts, {})
+    page = PaperPage(paper, paper.systems, PaperResults(rows)).text(facts, {})
     assert "by number of passages, huatuo: ROUGE-1" in page
     assert "| 2 | 0.0 (4) | – | – | 10.0 (4) |" in page
     assert "misknow_qa" in draw_sweep(paper.sweeps[1], PaperResults(rows))
     assert draw_sweep(paper.sweeps[0], PaperResults(rows)) is None, "no context recall"
-    page = markdown(load_paper("chr"), {}, PaperResults(()), facts, {})
+    page = PaperPage(load_paper("chr"), {}, PaperResults(())).text(facts, {})
     assert "| 1 | – | 53.1 |" in page, "the paper's own values beside ours"
 
 
@@ -159,7 +159,7 @@ def test_our_figures_stand_beside_the_papers():
         "form": "json",
         "questions": {"medqa": {"asked": 10}},
     }
-    page = markdown(paper, paper.systems, results, facts, {})
+    page = PaperPage(paper, paper.systems, results).text(facts, {})
     assert "| here | CHR | 25.0 (10) | 50.0 (10) | 75.0 (10) | 50.0 (30) |" in page
     assert "| Gemma-2-9B-It | CHR | 70.3 | 53.1 | 80.7 | 68.1 |" in page
     assert "| here | HyDE (H+ only) | – | – | – | – |" in page
@@ -169,7 +169,7 @@ def test_our_figures_stand_beside_the_papers():
     assert '{"model": "small"}' in page
     assert "| medqa | CHR | 10 | 10 | 0 | 0 | 0 | 0 | 3 |" in page, "three queries were cut"
     two = PaperResults(rows[:2])
-    page = markdown(paper, paper.systems, two, facts, {})
+    page = PaperPage(paper, paper.systems, two).text(facts, {})
     assert "| here | CHR | 25.0 (10) | 50.0 (10) | – | – |" in page, "no average of some of the tasks"
 
 
@@ -215,7 +215,7 @@ def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
         ("misknow_wiki", "text of b", [*steps, ("answer", "x")]),
         ("misknow_qa", "text of b", [*steps, ("answer", "v" * 999)]),
     ]
-    page = markdown(paper, paper.systems, PaperResults((), cases=rows), NO_FACTS, {})
+    page = PaperPage(paper, paper.systems, PaperResults((), cases=rows)).text(NO_FACTS, {})
     assert "| here | Misknow-RAG wiki | missing knowledge | when \\| where |" in page
     assert f"| {'v' * 300}… |" in page
     assert "| paper |  | question | Who has the most all star mvp awards? (right: Bob Pettit, Kobe" in page
@@ -238,7 +238,7 @@ def test_a_case_of_two_hypotheses_is_one_that_the_contrast_decides():
         ("chr_plus", "text of c", ("answer", "A (wrong)")),
         ("chr", "text of c", ("answer", "A (right)")),
     ]
-    page = markdown(paper, paper.systems, PaperResults((), cases=rows), NO_FACTS, {})
+    page = PaperPage(paper, paper.systems, PaperResults((), cases=rows)).text(NO_FACTS, {})
     assert "| here | CHR | answer | A (right) |" in page
     assert page.count("none of those that were asked fits") == 2, "of the two other cases"
     assert rows[0].steps[:2] == (("target hypothesis", "amantadine"), ("mimic hypothesis", "encephalitis"))
@@ -261,7 +261,7 @@ def test_accuracy_by_the_quality_of_the_mimic_is_over_both_tasks():
     hyde = [replace(record, system="hyde", scores={"accuracy": 0}, documents=("e",)) for record in records]
     results = tabulate_paper(paper, [*records, *hyde])
     assert results.pooled("chr", "accuracy:good") == Mean(pytest.approx(1 / 3), 3)
-    page = markdown(paper, paper.systems, results, NO_FACTS, {})
+    page = PaperPage(paper, paper.systems, results).text(NO_FACTS, {})
     assert "| CHR | 100.0 (1) | 66.7 | 33.3 (3) | 40 | – | 37.5 |" in page
     pooled = {row.only: row.shift for row in results.shifts if row.task == "pooled"}
     assert (pooled["all"].n, pooled["right"].n, pooled["right"].zero_overlap) == (5, 3, 1.0)
