@@ -34,9 +34,9 @@ class Digest:
 _ENTRIES = TypeAdapter(dict[str, Digest])
 
 
-def describe_folder(folder: Path) -> str:
-    """The content of `digests.json` for all files below a folder that is complete. Raises OSError."""
-    paths = {name: path for name, path in _files(folder).items() if name != DIGESTS}
+def describe_folder(folder: Path, *left_out: str) -> str:
+    """The content of `digests.json` for all files below a folder that is complete, but these. Raises OSError."""
+    paths = {name: path for name, path in _files(folder).items() if name not in (DIGESTS, *left_out)}
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
         return _as_json(dict(zip(paths, pool.map(_digest, paths.values()), strict=True)))
 

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import Field, asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from .digests import FolderDigests, refuse_damaged
 from .errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -372,18 +374,23 @@ class Keyed(Protocol):
 Record = TypeVar("Record", bound=Keyed)
 
 
+_KEPT = "Free some space and run the same command again: what is there is kept."
+
+
 class KeyedJournal(Generic[Record]):
     """An append-only file of records, one JSON object a line: work that was done is found again by its key.
 
-    A line is on the disk before `append` returns. An incomplete last line of a killed process is removed. Lines of
-    another form and records that are not `complete` are not found, so their work is done again.
+    A line is on the disk before `append` returns, and its digest beside it, for a key says what an answer was asked
+    for and not that its bytes are whole. An incomplete last line of a killed process is removed. Lines of another form
+    and records that are not `complete` are not found, so their work is done again.
     """
 
     def __init__(
         self, path: Path, kind: type[Record], remedy: str, complete: Callable[[Record], bool] = lambda record: True
     ) -> None:
-        """Read the file, if there is one; `remedy` ends the StorageError of a file that cannot be read."""
+        """Read the file, if there is one; `remedy` ends the StorageError of one that cannot be read or is damaged."""
         self.path, self._complete = path, complete
+        self._digests = FolderDigests(path.parent, partial(write_text, remedy=_KEPT))
         adapter = TypeAdapter(kind)
 
         def parse(line: bytes) -> Record | None:
@@ -392,6 +399,7 @@ class KeyedJournal(Generic[Record]):
             except ValidationError:
                 return None
 
+        refuse_damaged(path.parent, {path.name}, remedy)
         rows = read_whole(path, parse, "are no records of this version; their work is done again", remedy)
         self._by_key = {record.key: record for record in rows if complete(record)}
 
@@ -407,8 +415,12 @@ class KeyedJournal(Generic[Record]):
     def append(self, records: Iterable[Record]) -> None:
         """Add records. Raises StorageError if they cannot be written."""
         records = list(records)
-        with writing(self.path, "Free some space and run the same command again: what is there is kept."):
-            append(self.path, "".join(map(json_line, records)))
+        if not records:
+            return
+        lines = "".join(map(json_line, records))
+        with writing(self.path, _KEPT):
+            append(self.path, lines)
+            self._digests.appended(self.path, lines.encode())
         self._by_key |= {record.key: record for record in records if self._complete(record)}
 
     def rewrite(self, records: Iterable[Record]) -> None:
@@ -416,8 +428,9 @@ class KeyedJournal(Generic[Record]):
         records = list(records)
         new = {record.key: record for record in records if self._complete(record)}
         others = {key: record for key, record in self._by_key.items() if key not in new}
-        remedy = "Free some space or give another --output."
-        write_text(self.path, "".join(map(json_line, [*records, *others.values()])), remedy)
+        with self._digests.replacing(self.path):
+            lines = "".join(map(json_line, [*records, *others.values()]))
+            write_text(self.path, lines, "Free some space or give another --output.")
         self._by_key = new | others
 
 

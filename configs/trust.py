@@ -2,8 +2,9 @@
 other files.
 
 A folder is the user's own if `querylect train` made it for this user at this path. It is noted in the user's state
-folder, because whoever hands on a run folder can write anything into it. A changed config.yaml or a moved folder is no
-longer the noted one. All other folders are data: `untrusted_in` lists their settings that would do more.
+folder, because whoever hands on a run folder can write anything into it. A changed config.yaml, a moved folder and
+another folder at the same path, whose run.json has another id, are not the noted one. All other folders are data:
+`untrusted_in` lists their settings that would do more.
 
 Settings are judged by their values, so a new setting needs no entry here.
 """
@@ -18,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ..errors import ConfigError
+from ..storage import parse_json
 from .environment import ClientConfig, MilvusConfig, RemoteConfig
 from .llm import LlmConfig
 from .schema import VllmServerConfig
@@ -61,7 +63,8 @@ class UntrustedSetting:
 
 
 def note_own_run(run: Path) -> None:
-    """Note that the user made this run folder. Only logs if the state folder cannot be written."""
+    """Note that the user made this run folder, which has its run.json and config.yaml. Only logs if the state folder
+    cannot be written."""
     note = _note(run)
     try:
         note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -71,14 +74,23 @@ def note_own_run(run: Path) -> None:
 
 
 def is_own_run(run: Path) -> bool:
-    """Whether the user made this run folder, at this path and with this config.yaml."""
-    return _note(run).is_file()
+    """Whether the user made this run folder, at this path, with the id of its run.json and with this config.yaml.
+
+    False for a folder without an id, as those of earlier versions are, whatever was noted for its path.
+    """
+    try:
+        return _note(run).is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _note(run: Path) -> Path:
+    """The file that notes a run as the user's own. Raises OSError, ValueError, KeyError or TypeError for a folder
+    without a config or an id."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    content = (run / "config.yaml").read_bytes()
-    return state / "querylect" / "runs" / hashlib.sha256(os.fsencode(run.resolve()) + b"\0" + content).hexdigest()
+    run_id = str(parse_json((run / "run.json").read_bytes())["id"])
+    content = (os.fsencode(run.resolve()), run_id.encode(), (run / "config.yaml").read_bytes())
+    return state / "querylect" / "runs" / hashlib.sha256(b"\0".join(content)).hexdigest()
 
 
 def untrusted_in(values: Any, folder: Path, key: str = "") -> Iterator[UntrustedSetting]:
@@ -125,9 +137,12 @@ def _is_inside(path: str | Path, folder: Path) -> bool:
         return False
 
 
-def links_outside(folder: Path) -> Iterator[UntrustedSetting]:
-    """Symbolic links in a folder that lead out of it: what is written there would change other files."""
-    for path in sorted(folder.rglob("*")):
+def links_outside(folder: Path, *names: str) -> Iterator[UntrustedSetting]:
+    """Symbolic links in a folder, or only among these files and subfolders of it, that lead out of it: what is written
+    there would change other files."""
+    roots = [folder / name for name in names]
+    paths = [path for root in roots if not root.is_symlink() for path in root.rglob("*")]
+    for path in sorted([*roots, *paths] if names else folder.rglob("*")):
         if path.is_symlink() and not _is_inside(path, folder):
             yield UntrustedSetting(str(path.relative_to(folder)), os.readlink(path), OUTSIDE)
 

@@ -10,7 +10,9 @@ import typer
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
 from ..configs.run_settings import load_run_config
+from ..configs.trust import is_own_run, links_outside, refuse_untrusted
 from ..data.commands import Verbose
+from ..digests import DIGESTS
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -133,7 +135,7 @@ def answers(
     changes = [f"answers.{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     run_path = Path(run).expanduser()
     records: Path | None = None
-    config_folder: Path | None = None
+    run_folder: Path | None = None
     if run_path.is_file() and run_path.suffix == ".jsonl":
         records = run_path
     elif (run_path / "config.yaml").is_file():
@@ -142,19 +144,23 @@ def answers(
             raise ConfigError(
                 f"{records} does not exist. Run `querylect eval {shlex.quote(str(run))}` first.", code="not-evaluated"
             )
-    if records is not None and config is None:
+    if records is not None:
         parents = list(records.absolute().parents)[:4]
-        config_folder = next((folder for folder in parents if (folder / "config.yaml").is_file()), None)
-        if config_folder is None:
+        run_folder = next((folder for folder in parents if (folder / "config.yaml").is_file()), None)
+        if config is None and run_folder is None:
             raise ConfigError(
                 f"there is no config.yaml beside {records}. Say with --config which environment it is of.",
                 code="missing-config",
             )
     changes = [*(overrides or ()), *changes]
-    if config_folder is not None:
-        settings = only(load_run_config(config_folder, changes, trust=trust or dry_run), env)
+    if config is None and run_folder is not None:
+        settings = only(load_run_config(run_folder, changes, trust=trust or dry_run), env)
     else:
         settings = only(load_config(config or run, changes), env)
+        if records is not None and not (trust or dry_run or (run_folder and is_own_run(run_folder))):
+            beside = () if run_path.is_dir() else (records.name, DIGESTS, "answers")
+            folder = run_path if run_path.is_dir() else records.parent
+            refuse_untrusted(str(folder), list(links_outside(folder, *beside)))
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return

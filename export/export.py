@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..digests import DIGESTS, describe_folder
 from ..storage import parse_json
 from ..version import __version__
 from .aside import only_export, placed, refuse_strangers, refuse_the_run, staging
@@ -75,6 +76,7 @@ def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> list[str
         for part in parts:
             subfolder = folder if part.revision == MAIN else folder / CHECKPOINTS / part.revision
             write_folder(subfolder, part, base, wishes, Address("."))
+            (subfolder / DIGESTS).write_text(describe_folder(subfolder, README), encoding="utf-8")
     return [str(target)]
 
 

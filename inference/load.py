@@ -17,6 +17,7 @@ from ..configs.rewriter import RewriterConfig
 from ..configs.run_settings import load_run_config, untrusted_settings
 from ..configs.schema import PolicyConfig, RunConfig
 from ..configs.trust import FLAG, refuse_untrusted, untrusted_in
+from ..digests import refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..export.exported import FILE, Exported, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
@@ -88,7 +89,7 @@ def open_trained(
     overrides such as "rollout.micro_batch=8". Without `trust`, code, hosts, variables and outside paths that an export
     or a run from elsewhere names are not used (configs/trust.py): what is searched is left out, others are refused.
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
-    has no such checkpoint, ModelError for an unusable export, DownloadError.
+    has no such checkpoint, ModelError for an unusable export, DownloadError, StorageError for a damaged file.
     """
     folder = Path(name).expanduser()
     exported = (folder / FILE).is_file()
@@ -106,6 +107,8 @@ def open_trained(
         )
     if from_hub:
         folder = _downloaded(name, revision, token)
+    if exported:
+        refuse_damaged_folder(folder, "Restore it from a copy, or export it again.")
     if exported or from_hub:
         return _open_export(name, folder, settings, trust, token)
     if run:

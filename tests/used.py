@@ -5,14 +5,22 @@ instead differs from question to question.
 """
 
 import json
+import secrets
 from pathlib import Path
 
 import pytest
 from querylect.configs.load import dump_config
 from querylect.configs.trust import note_own_run
 from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.train.run_folder import FORMAT
 
 from .lessons import change, lesson_url, lessons, save_speaking, settings, speaking  # noqa: F401 (fixtures)
+
+
+def make_own(folder: Path) -> None:
+    """Make a folder with a config.yaml a run that the user started there."""
+    (folder / "run.json").write_text(json.dumps({"format": FORMAT, "id": secrets.token_hex(16)}), encoding="utf-8")
+    note_own_run(folder)
 
 
 def save_run(config, folder: Path, scale: float = 0.05, turn: int | None = 1) -> Path:
@@ -25,7 +33,7 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int | None = 1) ->
 
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    note_own_run(folder)
+    make_own(folder)
     with SyncEnvironmentClient(config.client) as client:
         searched = client.environment().model_dump(mode="json")
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")

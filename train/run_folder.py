@@ -1,6 +1,6 @@
 """A run folder: all files of one run, readable while it is written and after a crash.
 
-run.json          version of this format
+run.json          version of this format, and a random id of the run
 config.yaml       the resolved settings             metrics.jsonl     one record per step
 environment.json  the environment, with hashes      rollouts.jsonl    sampled trees
 provenance.json   git state and versions per start
@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -90,7 +91,7 @@ class RunFolder:
             raise ConfigError(
                 f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
             ) from error
-        version = {"format": FORMAT, "querylect": __version__}
+        version = {"format": FORMAT, "querylect": __version__, "id": secrets.token_hex(16)}
         folder.write(folder.format, json.dumps(version, indent=2) + "\n")
         folder.write(folder.path / "config.yaml", dump_config(config))
         note_own_run(folder.path)

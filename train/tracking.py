@@ -92,9 +92,11 @@ class WandbTracker(TrainerCallback):
         try:
             self._run = self._open(self._tracked.joined)
         except self._wandb.Error as error:
-            if not self._online:
+            # W&B's service holds the refused run, and ids must be unique; a teardown would end other open runs too
+            if not self._online or self._wandb.setup().most_recent_active_run is not None:
                 raise
             self._warn_offline(in_one_line(error))
+            self._wandb.teardown()
             self._run = self._open_offline(self._tracked.joined)
 
     def on_log(
@@ -150,7 +152,6 @@ class WandbTracker(TrainerCallback):
 
     def _open_offline(self, joined: bool) -> "Run":
         self._online = False
-        self._wandb.teardown()  # otherwise its service still holds the refused run, and ids must be unique
         return self._open(joined)
 
     def _open(self, joined: bool) -> "Run":

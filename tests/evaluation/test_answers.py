@@ -197,6 +197,7 @@ def test_a_run_goes_on_where_its_file_ends(config, records, server):
     before, asked = (page.parent / "answers.jsonl").read_bytes(), len(server.bodies)
     kept = before.splitlines(keepends=True)
     (page.parent / "answers.jsonl").write_bytes(b"".join(kept[:-2]) + b"no json\n" + kept[-2][:40])
+    (page.parent / "digests.json").unlink()  # as an earlier version left it
     answer_questions(config(), records)
     assert len(server.bodies) - asked <= 2
     assert (page.parent / "answers.jsonl").read_bytes() == before
@@ -259,6 +260,37 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     again = [last_user(body) for body in server.bodies[asked:]]
     assert not set(first) & set(again)
     assert all(one["answer"] is not None for one in written(tmp_path / "o" / "answers.md"))
+
+
+@pytest.mark.parametrize("link", ["answers", "answers/m/.answers.lock", "digests.json", "eval.jsonl", "cells/.lock"])
+def test_links_beside_records_from_elsewhere_are_not_followed(link, config, records, server, tmp_path, capsys):
+    path = lines(tmp_path / "mine.yaml", [config().model_dump(mode="json")])
+    given = records
+    if link == "cells/.lock":  # beside nothing that is read or written: a link out of a run
+        given = records.parent
+        (given / "config.yaml").write_text("name: theirs\n")
+    command = ["answers", str(given), "--config", str(path)]
+    precious = tmp_path / "precious"
+    if link == "answers":
+        precious.mkdir()
+    else:
+        precious.write_bytes(records.read_bytes() if link == "eval.jsonl" else b"{}")
+    before = sorted(precious.iterdir()) if precious.is_dir() else precious.read_bytes()
+    linked = records.parent / link
+    linked.parent.mkdir(parents=True, exist_ok=True)
+    linked.unlink(missing_ok=True)
+    linked.symlink_to(precious)
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert f"{link}={precious}" in error.replace("\n", "")
+    assert "--trust" in error
+    assert before == (sorted(precious.iterdir()) if precious.is_dir() else precious.read_bytes())
+    assert not server.bodies
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--trust"])
+    assert ended.value.code in (0, None)
 
 
 def test_raw_questions_alone_need_no_records(config, server, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 import pytrec_eval
 from querylect.cli import main
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.trust import note_own_run
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
@@ -24,6 +23,7 @@ from querylect.storage import only_command
 from ..forked import Forked
 from ..lessons import PROMPT, TEXTS, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
+from ..used import make_own
 
 ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
 
@@ -84,7 +84,7 @@ def untaught_run(values, env, tmp_path):
     (run / "final").mkdir(parents=True)
     settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
-    note_own_run(run)
+    make_own(run)
     (run / "final" / "config.json").write_text("{}")
     (run / "final" / "model.safetensors").write_text("")
     return run
@@ -365,7 +365,7 @@ def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lesson
     env = {**lessons.model_dump(), "dataset": school}
     settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
-    note_own_run(run)
+    make_own(run)
     shutil.copytree(speaking, run / "final")
     systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
     folder, results, _ = carry_out(values, systems=systems)

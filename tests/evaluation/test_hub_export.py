@@ -23,6 +23,7 @@ from querylect.export.exported import FILE, read_exported, rewriter_of, write_ex
 from querylect.export.results import find_results
 from querylect.export.source import open_source
 from querylect.export.weights import refuse_lone_adapter
+from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.build import make_grower
 from querylect.rollouts.checkpoints import find_checkpoint
@@ -47,8 +48,8 @@ def folder(evaluated_run, tmp_path_factory) -> Path:  # noqa: F811
 def test_an_export_is_a_plain_model_folder_without_a_pickle_or_a_path_of_this_machine(folder, evaluated_run):  # noqa: F811
     names = {path.name for path in folder.iterdir()}
     assert names == {
-        "README.md", "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "prompt.yaml",
-        "querylect.json", "tokenizer.json", "tokenizer_config.json",
+        "README.md", "chat_template.jinja", "config.json", "digests.json", "generation_config.json",
+        "model.safetensors", "prompt.yaml", "querylect.json", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
     for path in folder.iterdir():
         if path.suffix != ".safetensors":
@@ -56,6 +57,20 @@ def test_an_export_is_a_plain_model_folder_without_a_pickle_or_a_path_of_this_ma
             assert "127.0.0.1" not in path.read_text(), path
     generation = json.loads((folder / "generation_config.json").read_text())
     assert (generation["do_sample"], generation["max_new_tokens"]) == (False, 6)
+
+
+def test_an_exported_file_that_changed_is_named_and_the_card_may_be_edited(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / "README.md").write_text("my own words")
+    (copy / "model.gguf").touch()
+    open_trained(str(copy))
+    for name in ("model.safetensors", "tokenizer.json", "querylect.json"):
+        content = (copy / name).read_bytes()
+        (copy / name).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        with refused(StorageError, "damaged-file", copy / name):
+            open_trained(str(copy))
+        (copy / name).write_bytes(content)
+    open_trained(str(copy))
 
 
 def test_querylect_json_says_what_was_trained_searched_and_measured(folder, evaluated_run):  # noqa: F811

@@ -1,10 +1,13 @@
 """A run folder or an export from elsewhere is data: without --trust it runs no code, asks no host, reads no variable
 and no file outside, in any command; with --trust it does. What the user made is used as it is."""
 
+import hashlib
 import http.server
 import json
+import os
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from querylect.cli import main
@@ -12,7 +15,7 @@ from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.load import dump_config, known_configs, load_config
 from querylect.configs.run_settings import load_run_config
 from querylect.configs.schema import RunConfig
-from querylect.configs.trust import is_own_run, note_own_run, untrusted_in
+from querylect.configs.trust import is_own_run, untrusted_in
 from querylect.envs.index.build import build_index
 from querylect.envs.index.manifest import INDEX
 from querylect.errors import CheckpointError, ConfigError
@@ -24,7 +27,7 @@ from ..forked import Forked
 from ..lessons import change, edit, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..unit.test_hub_strangers import LLM, OBEYED_BY_NOBODY, exported, write
-from ..used import save_run
+from ..used import make_own, save_run
 
 SECRET = "the token of another service"
 
@@ -356,6 +359,33 @@ def test_a_trained_run_is_the_users_own_until_it_is_changed_or_moved(settings, t
     assert not is_own_run(run)
 
 
+def test_another_folder_at_the_path_of_an_own_run_is_foreign(settings, tmp_path, monkeypatch):  # noqa: F811
+    run = RunFolder.create(settings).path
+    mine = run.rename(tmp_path / "mine")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "state of another user"))
+        theirs = RunFolder.create(settings).path.rename(tmp_path / "theirs")
+    assert (theirs / "config.yaml").read_bytes() == (mine / "config.yaml").read_bytes()
+    shutil.copytree(mine, run)
+    assert is_own_run(run)
+    shutil.copytree(theirs, run, dirs_exist_ok=True)  # unpacked over it
+    assert not is_own_run(run)
+    with refused(ConfigError, "untrusted", "client.urls", "--trust"):
+        load_run_config(run)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"format": 2}', '{"id": null}', '{"id": "\\ud800"}'])
+def test_a_folder_without_an_id_is_foreign_whatever_was_noted_for_its_path(settings, content):  # noqa: F811
+    run = RunFolder.create(settings).path
+    noted = os.fsencode(run.resolve()) + b"\0" + (run / "config.yaml").read_bytes()
+    notes = Path(os.environ["XDG_STATE_HOME"]) / "querylect" / "runs"
+    (notes / hashlib.sha256(noted).hexdigest()).touch()  # as earlier versions did
+    (run / "run.json").unlink()
+    if content is not None:
+        (run / "run.json").write_text(content)
+    assert not is_own_run(run)
+
+
 def test_a_user_without_a_state_folder_trains_and_is_told(settings, tmp_path, monkeypatch, caplog):  # noqa: F811
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -368,12 +398,11 @@ def test_to_resume_somebody_elses_run_follows_no_link_out_of_it(stranger, tmp_pa
     folder = stranger()
     config = change(load_config(str(folder / "config.yaml")), output=str(folder.parent))
     (folder / "config.yaml").write_text(dump_config(config))
-    (folder / "run.json").write_text('{"format": 2}')
     (folder / "rollouts.jsonl").symlink_to(tmp_path / "precious")
     with refused(CheckpointError, "links-outside", "rollouts.jsonl", tmp_path / "precious"):
         RunFolder.reopen(config)
     assert RunFolder.reopen(config, trust=True)[0].path == folder
-    note_own_run(folder)
+    make_own(folder)
     assert RunFolder.reopen(config)[0].path == folder
 
 

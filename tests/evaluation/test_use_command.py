@@ -9,12 +9,12 @@ import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.schema import LoraConfig, PolicyConfig
-from querylect.configs.trust import note_own_run
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
 
 from ..raising import refused
+from ..used import make_own
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def settings(tiny_policy, small_environment, run_app, tmp_path):
             "rollout": {"max_new_tokens": 12},
         }
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
-        note_own_run(tmp_path)
+        make_own(tmp_path)
         yield path
 
 

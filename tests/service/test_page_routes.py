@@ -14,7 +14,6 @@ import pytest
 from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.configs.schema import ClientConfig, EnvironmentConfig, PolicyConfig, RewriterConfig, RunConfig
-from querylect.configs.trust import note_own_run
 from querylect.data.types import Question
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import SyncEnvironmentClient
@@ -28,6 +27,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter
 
 from ..raising import refused
+from ..used import make_own
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +335,7 @@ def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, servic
 
 def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tmp_path):
     (tmp_path / "config.yaml").write_text(dump_config(policy))
-    note_own_run(tmp_path)
+    make_own(tmp_path)
     with refused(CheckpointError, None, tmp_path, "querylect train"):
         open_trained(str(tmp_path))
 

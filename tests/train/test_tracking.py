@@ -160,7 +160,8 @@ def test_a_run_refused_midway_continues_offline_and_is_uploaded_whole(server, sy
 
     run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
     server.answer = answer_until_the_run_is_open
-    warned = tracked(run, here, 1, 3, wandb="online")
+    beside = {"before": BEFORE.format(folder=str(tmp_path)), "after": AFTER}
+    warned = tracked(run, here, 1, 3, **beside, wandb="online")
     assert warned.count("refused this run") == 1
     assert f"querylect sync {run} --include-online" in warned
     del server.answer
@@ -269,6 +270,13 @@ def test_a_login_that_is_refused_or_missing_is_told_and_the_run_is_tracked_offli
     assert f"querylect sync '{run}'" in warned
     assert KEY not in warned
     assert len(list(run.glob("wandb/offline-run-*/run-*.wandb"))) == 1
+
+
+def test_a_login_that_is_refused_ends_no_other_run_of_the_process(server, tmp_path):
+    server.mood = "401"
+    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
+    warned = tracked(run, here, 1, 1, before=BEFORE.format(folder=str(tmp_path)), after=AFTER, wandb="online")
+    assert warned.count("wandb failed and gets no more of this run") == 1
 
 
 class Stuck(TrainerCallback):

@@ -62,6 +62,23 @@ def test_half_a_line_and_lines_of_another_form_are_left_out(tmp_path, caplog):
     assert list(journal(tmp_path).by_key) == ["a", "e"]
 
 
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_an_answer_that_changed_on_the_disk_is_never_found(tmp_path, rewritten):
+    own = journal(tmp_path)
+    own.append([Note("a", "one")])
+    if rewritten:
+        own.rewrite([Note("a", "one")])
+    own.append([Note("b", "two")])
+    own.path.write_text(own.path.read_text().replace("one", "ten"))
+    with refused(StorageError, "damaged-file", own.path, "Remove it."):
+        journal(tmp_path)
+    own.path.unlink()
+    again = journal(tmp_path)
+    assert not again.by_key
+    again.append([Note("c", "three")])
+    assert list(journal(tmp_path).by_key) == ["c"]
+
+
 def test_an_incomplete_record_is_written_and_never_found(tmp_path):
     own = journal(tmp_path)
     own.append([Note("a", None), Note("b", "two")])
