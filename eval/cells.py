@@ -7,6 +7,7 @@ environment runs only while questions are sent to it.
 
 import gc
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -194,9 +195,10 @@ def answer_cells(cells: Sequence[Cell], batch: int, fail: Fail) -> None:
 
 
 def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, batch: int, fail: Fail) -> None:
-    """Run the cells of one environment, one after another, while it is open."""
+    """Run the cells of one environment, one after another, while it is open: served beside a model, else in this
+    process, where starting a service would take longer than the search."""
     try:
-        with cells[0].environment.connect() as client:
+        with cells[0].environment.connect(served=engine is not None) as client:
             for cell in cells:
                 try:
                     _answer(cell, client, engine, batch)
@@ -264,8 +266,7 @@ def _log_costs(name: str, llm: Llm) -> None:
 
 
 def _free_memory() -> None:
-    import torch
-
     gc.collect()
-    if torch.cuda.is_available():
+    torch = sys.modules.get("torch")  # an endpoint's model needs none
+    if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()

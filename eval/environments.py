@@ -16,7 +16,7 @@ from ..data.corpus import open_corpus
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ..data.types import AllDocuments, Dataset, Question, Split
 from ..envs.client.base import EnvironmentApi
-from ..envs.client.connect import open_environment
+from ..envs.client.connect import open_environment, open_unserved
 from ..envs.environment import settings_hash
 from ..envs.index.build import build_index
 from ..envs.index.open import open_index
@@ -70,15 +70,16 @@ class EvalEnvironment:
         return f"on {self.dataset} in {self.name}" if self.dataset else f"in {self.name}"
 
     @contextmanager
-    def connect(self) -> Iterator[EnvironmentApi]:
+    def connect(self, served: bool = True) -> Iterator[EnvironmentApi]:
         """A client for a `with` block; a local environment that is not open runs only inside it.
 
+        Without `served` no service is started for an index that this process can search itself (`open_unserved`).
         Raises ConfigError where judgements or index were changed since this environment was described.
         """
         if self.client is not None:
             yield self.client
             return
-        with open_environment(self.config) as client:
+        with (open_environment if served else open_unserved)(self.config) as client:
             info = client.environment()
             changed = [
                 f"{name}: {hash_} → {getattr(info, name)}"

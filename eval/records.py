@@ -6,7 +6,7 @@ before the deadline) and is never treated as 0.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -72,6 +72,7 @@ class EvalRecord:
 
 
 _RECORD = TypeAdapter(EvalRecord)
+_FIELDS = tuple(field.name for field in fields(EvalRecord))
 
 
 def records_of_trees(
@@ -194,7 +195,8 @@ def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
 
 def record_line(record: EvalRecord) -> str:
     """One record as a line of JSON, including the newline."""
-    return json.dumps(asdict(record), ensure_ascii=False) + "\n"
+    values = {name: getattr(record, name) for name in _FIELDS}  # asdict copies every list
+    return json.dumps(values, ensure_ascii=False) + "\n"
 
 
 def read_records(path: Path, remedy: str = "Run `querylect eval` again.") -> list[EvalRecord]:

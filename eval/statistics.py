@@ -5,7 +5,7 @@ answer): its pair is left out of every statistic, and the result counts the pair
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Alternative = Literal["two-sided", "greater", "less"]
+
+Strata = Sequence[tuple[float, Sequence[float]]]
+"""Sets of questions whose means are averaged: the weight of each, and the values of its questions."""
 
 _LEVEL = 0.95
 _BLOCK_ELEMENTS = 1 << 21
@@ -135,17 +138,33 @@ class Stratum:
     b: Sequence[float | None]
 
 
-def mean_ci(strata: Sequence[tuple[float, Sequence[float]]], resamples: int, seed: int) -> tuple[float, float]:
+def mean_ci(strata: Strata, resamples: int, seed: int) -> tuple[float, float]:
     """95% interval of a weighted mean of means, with each set resampled separately. For one set: `bootstrap_ci`.
 
     Raises ValueError as `bootstrap_ci`, for any of the sets.
     """
-    data = [(weight, _finite(values)) for weight, values in strata]
+    return mean_cis({"": strata}, resamples, seed)[""]
+
+
+def mean_cis(strata: Mapping[str, Strata], resamples: int, seed: int) -> dict[str, tuple[float, float]]:
+    """`mean_ci` of several metrics by name; those with equally many values in every set share the draws."""
     _positive("resamples", resamples)
-    rng = np.random.default_rng(seed)
-    means = np.sum([weight * _resampled_means(values, resamples, rng) for weight, values in data], axis=0)
-    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return float(low), float(high)
+    data = {name: [(weight, _finite(values)) for weight, values in sets] for name, sets in strata.items()}
+    by_sizes: dict[tuple[int, ...], list[str]] = {}
+    for name, sets in data.items():
+        by_sizes.setdefault(tuple(len(values) for _, values in sets), []).append(name)
+    intervals = {}
+    for sizes, names in by_sizes.items():
+        rng = np.random.default_rng(seed)
+        resampled = [
+            _resampled_means([data[name][place][1] for name in names], resamples, rng) for place in range(len(sizes))
+        ]
+        for column, name in enumerate(names):
+            weights = [weight for weight, _ in data[name]]
+            means = np.sum([weight * one[column] for weight, one in zip(weights, resampled, strict=True)], axis=0)
+            low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+            intervals[name] = float(low), float(high)
+    return {name: intervals[name] for name in strata}
 
 
 def compare_strata(
@@ -187,14 +206,16 @@ def compare_strata(
     )
 
 
-def _resampled_means(data: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Means (resamples,) of samples drawn from `data` with replacement."""
-    return np.concatenate(
-        [
-            data[rng.integers(0, len(data), size=(rows, len(data)))].mean(axis=1)
-            for rows in _blocks(resamples, len(data))
-        ]
-    )
+def _resampled_means(
+    columns: Sequence[NDArray[np.float64]], resamples: int, rng: np.random.Generator
+) -> list[NDArray[np.float64]]:
+    """Means (resamples,) of samples drawn from each of `columns` (n,) with replacement, the same draws for all."""
+    size = len(columns[0])
+    blocks = []
+    for rows in _blocks(resamples, size):
+        drawn = rng.integers(0, size, size=(rows, size), dtype=np.int32)
+        blocks.append([column.take(drawn).mean(axis=1) for column in columns])
+    return [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
 
 
 def _blocks(total: int, width: int) -> Iterator[int]:

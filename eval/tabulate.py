@@ -13,7 +13,7 @@ from statistics import fmean
 
 from .behaviour import Behaviour, behaviour, percent, with_fall_back
 from .records import RAW, EvalRecord
-from .statistics import Stratum, compare_strata, holm, mean_ci
+from .statistics import Stratum, compare_strata, holm, mean_cis
 from .table import Answers, Arm, Comparison, MeanCosts, Parts, QuestionSet, Row, Table, TableScore, TableSpec
 
 CUT_OFTEN = 0.1
@@ -100,11 +100,8 @@ def _score(spec: TableSpec, parts: Parts, arm: Arm, name: str) -> TableScore | N
         for metric, strata in by_metric.items()
     }
     main = by_metric[spec.metrics[0]]
-    intervals = {
-        metric: mean_ci(strata, spec.bootstrap, spec.seed)
-        for metric, strata in by_metric.items()
-        if all(values for _, values in strata)
-    }
+    complete = {metric: strata for metric, strata in by_metric.items() if all(values for _, values in strata)}
+    intervals = mean_cis(complete, spec.bootstrap, spec.seed)
     n, total = sum(len(values) for _, values in main), sum(len(answers.questions) for _, answers in present)
     score = TableScore(metrics, intervals, n, total)
     return _with_behaviour(score, spec, arm, name, parts) if arm.turn else score

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from ..configs.mix import environments
-from ..configs.schema import EnvironmentConfig, RunConfig
+from ..configs.schema import RunConfig
 from ..configs.trust import FLAG
 from ..envs.client.client import SyncEnvironmentClient
 from ..envs.client.connect import known_services
-from ..envs.environment import Environment
+from ..envs.client.in_process import InProcessClient
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody
 from ..errors import ConfigError, UserError
@@ -36,24 +36,6 @@ class AsyncSearcher(Protocol):
     def search(self, plans: Sequence[SearchPlan]) -> Awaitable[Rankings]:
         """One ranking with texts for each plan."""
         ...
-
-
-class IndexSearcher:
-    """Searches an index in this process; thread-safe."""
-
-    def __init__(self, config: EnvironmentConfig) -> None:
-        """Open the environment. Raises as `Environment.open`."""
-        self._environment = Environment.open(config)
-        self._lock = threading.Lock()
-
-    def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
-        """One ranking with texts for each plan. Raises as `Environment.search`."""
-        with self._lock:
-            return [[self._hit(hit.id, hit.score) for hit in hits] for hits in self._environment.search(plans)]
-
-    def _hit(self, name: str, score: float) -> HitBody:
-        document = self._environment.document(name)
-        return HitBody(id=name, score=score, title=document.title, text=document.text)
 
 
 class DefaultSearch:
@@ -111,4 +93,4 @@ _HELP = (
 
 def _open(config: RunConfig) -> Searcher:
     urls = known_services(config)
-    return IndexSearcher(config.env) if urls is None else SyncEnvironmentClient(config.client, urls=urls)
+    return InProcessClient(config.env) if urls is None else SyncEnvironmentClient(config.client, urls=urls)

@@ -7,9 +7,10 @@ grows, and a resumed run needs no saved state to grow it again.
 """
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _GOLDEN = -0x61C8864680B583EB
 """2⁶⁴ / φ as a signed number: the step between the states of a stream."""
@@ -22,26 +23,28 @@ def stream(*names: object) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def below(streams: Tensor, count: int) -> Tensor:
+def below(streams: "Tensor", count: int) -> "Tensor":
     """The `count` streams under each of `streams` (n,): (n, count), int64."""
+    import torch
+
     steps = torch.arange(1, count + 1, device=streams.device) * _GOLDEN
     return _mixed(_mixed(streams)[:, None] + steps[None, :])
 
 
-def uniforms(streams: Tensor, at: int) -> Tensor:
+def uniforms(streams: "Tensor", at: int) -> "Tensor":
     """The number `at` (from 0) of each of `streams` (n,): (n,) float32 in [0, 1) with 24 random bits."""
     advance = (at + 1) * _GOLDEN
     bits = _mixed(streams + ((advance + 2**63) % 2**64 - 2**63))  # wrapped here, since it is no tensor
     return ((bits >> 40) & 0xFFFFFF).float() * 2.0**-24
 
 
-def _mixed(state: Tensor) -> Tensor:
+def _mixed(state: "Tensor") -> "Tensor":
     """The finaliser of splitmix64 on signed numbers; products wrap around."""
     state = (state ^ _shifted(state, 30)) * _FIRST
     state = (state ^ _shifted(state, 27)) * _SECOND
     return state ^ _shifted(state, 31)
 
 
-def _shifted(state: Tensor, bits: int) -> Tensor:
+def _shifted(state: "Tensor", bits: int) -> "Tensor":
     """Shifted right with zeros, as if the number had no sign."""
     return (state >> bits) & ((1 << (64 - bits)) - 1)

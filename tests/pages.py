@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -16,14 +17,23 @@ class Block:
 
     language: str
     text: str
+    section: str = ""
+    """The heading above it, without its `#`s."""
 
     @property
     def file(self) -> str | None:
-        """The file that the block is to be written to: its first line is `# NAME` or `# NAME: what it is`."""
-        found = re.match(r"# ([\w-]+\.(?:py|yaml))\b", self.text)
+        """The file that the block is to be written to: its first line is `# NAME` or `# NAME: …` (`%` in TeX)."""
+        found = re.match(r"[#%] ([\w-]+\.(?:py|yaml|tex))\b", self.text)
         return found[1] if found else None
 
 
 def blocks(page: str) -> list[Block]:
     """All fenced blocks of a page."""
-    return [Block(*found) for found in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))]
+    text = (DOCS / page).read_text(encoding="utf-8")
+    fenced = list(_BLOCK.finditer(text))
+    code = [range(*block.span()) for block in fenced]
+    headings = [one for one in _HEADING.finditer(text) if not any(one.start() in span for span in code)]
+    return [
+        Block(block[1], block[2], next((one[1] for one in reversed(headings) if one.start() < block.start()), ""))
+        for block in fenced
+    ]

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ...configs.mix import environments, only
-from ...configs.schema import RunConfig
+from ...configs.schema import EnvironmentConfig, RunConfig
 from .address import ServiceAddress
+from .base import EnvironmentApi
 from .child_process import local_service
 from .client import SyncEnvironmentClient
 from .discovery import discover_services
@@ -30,6 +31,32 @@ def open_environment(config: RunConfig) -> Iterator[SyncEnvironmentClient]:
     else:
         with SyncEnvironmentClient(config.client, urls=urls) as client:
             yield client
+
+
+@contextmanager
+def open_unserved(config: RunConfig) -> Iterator[EnvironmentApi]:
+    """As `open_environment`, but an environment that only reads an index of this machine is opened in this process: no
+    service is started for it.
+
+    For callers that hold no model: the retriever's threads and memory are theirs. Code of users, and whatever leans on
+    another service (OpenSearch, Milvus), stays in a process of its own, with the client's retries and deadline.
+    """
+    if known_services(config) is None and only_reads_index(config.env):
+        from .in_process import InProcessClient
+
+        yield InProcessClient(config.env)
+    else:
+        with open_environment(config) as client:
+            yield client
+
+
+def only_reads_index(env: EnvironmentConfig) -> bool:
+    """Whether a retriever, and every member of it, is built in and searches files of this machine."""
+    from ..retrievers.recipes import PYTHON
+    from ..retrievers.registry import required_indexes
+
+    searched = [env, *required_indexes(env)]
+    return not any(one.remote or one.engine == "milvus" or one.retriever.startswith(PYTHON) for one in searched)
 
 
 def known_services(config: RunConfig) -> Sequence[str | ServiceAddress] | None:

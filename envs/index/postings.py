@@ -6,6 +6,7 @@ word with id w, `indices[indptr[w]:indptr[w + 1]]` are the documents that hold i
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ Weigh = Callable[[Array, Array, Array], Array]
 
 def write_part(folder: Path, texts: Sequence[Sequence[str]]) -> None:
     """Write the count of each word in each of the tokenised texts."""
-    words = sorted({word for text in texts for word in text})
+    words = sorted(set(chain.from_iterable(texts)))
     word_ids = {word: number for number, word in enumerate(words)}
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    tokens = np.fromiter((word_ids[word] for text in texts for word in text), dtype=np.int64, count=int(lengths.sum()))
+    numbers = map(word_ids.__getitem__, chain.from_iterable(texts))
+    tokens = np.fromiter(numbers, dtype=np.int64, count=int(lengths.sum()))
     documents = np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
     pairs, counts = np.unique(tokens * max(1, len(texts)) + documents, return_counts=True)
     pair_words, pair_documents = np.divmod(pairs, max(1, len(texts)))

@@ -8,6 +8,7 @@ another thread is not blocked.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -32,17 +33,17 @@ class Vocabulary:
         self._tokenise = tokenise
         self._numbers: dict[str, int] = {}
 
-    def __call__(self, text: str) -> list[int]:
-        """The numbers of the indexed words of the text, in order and with repetitions."""
-        words = _WORD.findall(text.lower())
-        new = list({word for word in words if word not in self._numbers})
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """The numbers of the indexed words of each text, in order and with repetitions."""
+        words = [_WORD.findall(text.lower()) for text in texts]
+        distinct = set(chain.from_iterable(words))
+        if len(self._numbers) > _MAX_CACHED_WORDS:
+            self._numbers.clear()
+        new = [word for word in distinct if word not in self._numbers]
         if new:
-            if len(self._numbers) > _MAX_CACHED_WORDS:
-                self._numbers.clear()
-                new = list(set(words))
             for word, stems in zip(new, self._tokenise(new), strict=True):
                 self._numbers[word] = self._number(stems[0]) if stems else -1
-        return [number for word in words if (number := self._numbers[word]) >= 0]
+        return [[number for word in text if (number := self._numbers[word]) >= 0] for text in words]
 
 
 class BatchSearch:
@@ -57,7 +58,7 @@ class BatchSearch:
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe: at most limits[i] documents, those with a score above 0."""
         terms = [term for probe in probes for term in probe.terms]
-        words = [self._vocabulary(term.text) for term in terms]
+        words = self._vocabulary([term.text for term in terms])
         documents, scores, ends = _rank(
             self._data,
             self._indices,

@@ -23,13 +23,12 @@ from ..page.router import Writer, page_router
 from ..plan import SearchPlan, is_unicode, plan_digest
 from .batching import Batcher, Hits, OverloadedError
 from .connection import while_connected
+from .info import info_of, limits_of
 from .metrics import Metrics
 from .middleware import RequestMiddleware, note
 from .openapi import declare_errors
 from .problems import add_problem_handlers
 from .schemas import (
-    MAX_HITS,
-    MAX_K,
     MAX_PAGE,
     PRIMARY_METRIC,
     EnvironmentInfo,
@@ -58,15 +57,7 @@ class ServiceState:
             cache_bytes=config.cache_bytes,
             metrics=self.metrics,
         )
-        self.limits = Limits(
-            max_plans=config.max_plans,
-            max_k=MAX_K,
-            max_hits=MAX_HITS,
-            max_terms=config.max_terms,
-            max_characters=config.max_characters,
-            max_request_characters=config.max_request_characters,
-            max_body_bytes=config.max_body_bytes,
-        )
+        self.limits = limits_of(config)
         self.question_ids = {q.id for split in environment.splits for q in environment.questions(split)}
         self._log_texts = config.log == "texts"
         self._closers: list[Callable[[], object]] = []
@@ -242,18 +233,7 @@ def create_app(
     @app.get("/v1/environment")
     async def describe() -> EnvironmentInfo:
         """What is searched, by which retriever, and which questions there are."""
-        return EnvironmentInfo(
-            name=environment.name,
-            retriever=environment.card,
-            corpus_size=environment.corpus_size,
-            corpus_hash=environment.corpus_hash,
-            index_hash=environment.index_hash,
-            gain=environment.gain,
-            relevance_level=environment.relevance_level,
-            splits=dict(environment.splits),
-            limits=service.limits,
-            settings_hash=environment.settings_hash,
-        )
+        return info_of(environment, service.limits)
 
     @app.get("/v1/questions")
     async def questions(

@@ -11,15 +11,11 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import matplotlib
-
-matplotlib.use("Agg", force=False)
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK, LINE = "#010101", "#020202"
 SERIES = tuple(f"#03030{number}" for number in range(1, 9))
@@ -58,6 +54,9 @@ def heat_map(
     rows: Sequence[str], columns: Sequence[str], squares: Sequence[Sequence[Square]], name: str, label: str
 ) -> str:
     """A heat map as an <svg> element; `squares` by row, `name` and `label` as in `svg_of`."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
     with page_style():
         width, height = _SQUARE
         figure = Figure(figsize=(2.4 + width * len(columns), 0.9 + height * len(rows)), layout="constrained")
@@ -84,20 +83,25 @@ def heat_map(
 
 def page_style() -> AbstractContextManager[None]:
     """Matplotlib settings for this block: placeholder colours, and SVG text that stays text."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
     inked = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "axes.edgecolor": LINE, **inked}
     return matplotlib.rc_context(style)
 
 
-def dress(axes: Axes, unit: str) -> None:
+def dress(axes: "Axes", unit: str) -> None:
     """Style axes over training steps."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_xlabel("step")
     axes.set_ylabel(unit)
     light_axes(axes, "y")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
 
 
-def light_axes(axes: Axes, grid: Literal["x", "y"]) -> None:
+def light_axes(axes: "Axes", grid: Literal["x", "y"]) -> None:
     """Thin lines along one axis behind the data, and no frame; with lines along y, the x axis stays."""
     axes.grid(axis=grid, color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -105,8 +109,10 @@ def light_axes(axes: Axes, grid: Literal["x", "y"]) -> None:
     axes.tick_params(length=0)
 
 
-def svg_of(figure: Figure, name: str, label: str) -> str:
+def svg_of(figure: "Figure", name: str, label: str) -> str:
     """The drawing as an <svg> element. `name` must be unique on the page; `label` is the accessible description."""
+    import matplotlib
+
     svg = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

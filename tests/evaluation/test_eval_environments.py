@@ -256,8 +256,9 @@ def test_judgements_edited_during_an_evaluation_are_refused(small_environment, t
         qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
         after = Environment.open(env)
         before.settings_hash = after.settings_hash  # the service restarted
-        with refused(ConfigError, "changed-environment", after.settings_hash), described.connect():
-            pass
+        for served in (True, False):
+            with refused(ConfigError, "changed-environment", after.settings_hash), described.connect(served):
+                pass
 
 
 def system_of(run, checkpoint="final"):

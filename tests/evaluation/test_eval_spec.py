@@ -255,7 +255,7 @@ def test_what_fails_is_told_and_the_others_go_on(values, asked, tmp_path):
 
 
 def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(values, asked, monkeypatch):
-    opened = under_test.open_environment
+    opened = under_test.open_unserved
 
     class Dying:
         """Answers the first `answered` requests."""
@@ -284,7 +284,7 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
         def __exit__(self, *error):
             return self.context.__exit__(*error)
 
-    monkeypatch.setattr(under_test, "open_environment", Opened)
+    monkeypatch.setattr(under_test, "open_unserved", Opened)
     _, results, incomplete = carry_out(values, systems={})
     assert [row["error"] for row in results["failed"]] == ["EnvironmentUnavailableError"]
     assert "none of 2 questions" in results["failed"][0]["message"]
@@ -296,7 +296,7 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
     partial = score(results, "raw", 0)
     assert (partial["n"], partial["of"]) == (4, 5)
     assert results["failed"] == [], "a question without a score is asked again, and fails no cell"
-    monkeypatch.setattr(under_test, "open_environment", opened)
+    monkeypatch.setattr(under_test, "open_unserved", opened)
     _, results, incomplete = carry_out(values, systems={})
     assert incomplete is None
     assert score(results, "raw", 0)["n"] == 5

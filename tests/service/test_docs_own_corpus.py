@@ -1,11 +1,13 @@
-"""docs/own-corpus.md, run as it stands: every file it shows is written, every command it shows is run, in one shell.
+"""docs/own-corpus.md, run as it stands: every file it shows is written, every command it shows is run, in order.
 
 A minute, because it is the whole way of a user: corpus, index, service, training, evaluation, export, each a
-process of its own. Only the model is smaller than the page's, by the variable that the page names.
+process of its own. The section with the table encodes a corpus, another minute, and is slow. Only the model is smaller
+than the page's, by the variable that the page names.
 """
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -14,12 +16,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 
 from ..pages import blocks
 from ..several import free_port
 
 pytestmark = pytest.mark.timeout(1800)  # on a machine with ten times more work than processors it took nine minutes
+
+TABLE = "8. A table for a paper"
+"""The section that is run after the others."""
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +35,32 @@ def walked(tmp_path_factory, tiny_policy):
     for block in blocks("own-corpus.md"):
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
+    _commands(folder / ".bin")
     port = free_port()
+    script = "".join(_commands_of_page(table=False))
+    script += f'\nprintf %s "$QUERYLECT_TOKEN" > {shlex.quote(str(folder.with_name("token")))}\n'
+    return folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy)}), port
+
+
+@pytest.fixture(scope="module")
+def tabled(walked):
+    """The folder of the evaluation in the section TABLE, and what its commands printed."""
+    folder, _, _ = walked
+    printed = _run("".join(_commands_of_page(table=True)), folder, {})
+    return folder / "evaluations/table", printed
+
+
+def _run(script: str, folder: Path, variables: dict[str, str]) -> str:
+    """What a shell prints in the folder; it and all that it starts are gone when this returns."""
     surroundings = {
         **os.environ,
-        "PATH": f"{_commands(folder / '.bin')}:{os.environ['PATH']}",
-        "PORT": str(port),
-        "MODEL": str(tiny_policy),
+        "PATH": f"{folder / '.bin'}:{os.environ['PATH']}",
         "WANDB_MODE": "disabled",
         "HF_HUB_OFFLINE": "1",
+        **variables,
     }
-    script = "set -euo pipefail\n" + "".join(block.text for block in _commands_of_page())
-    script += f'\nprintf %s "$QUERYLECT_TOKEN" > {shlex.quote(str(folder.with_name("token")))}\n'
     shell = subprocess.Popen(
-        ["bash", "-c", script],
+        ["bash", "-c", f"set -euo pipefail\n{script}"],
         cwd=folder,
         env=surroundings,
         stdout=subprocess.PIPE,
@@ -56,7 +75,7 @@ def walked(tmp_path_factory, tiny_policy):
         raise
     service = folder / "service.log"
     assert shell.returncode == 0, f"{said}\n{complained}\n{service.read_text() if service.exists() else ''}"
-    return folder, said, port
+    return said
 
 
 def test_the_page_can_be_followed_from_start_to_end(walked):
@@ -96,18 +115,99 @@ def test_a_policy_can_be_exported(walked):
     assert json.loads((folder / "exported" / "querylect.json").read_text())["run"]["name"] == "mine"
 
 
-def _commands_of_page():
-    """The page's shell blocks."""
-    shells = [block for block in blocks("own-corpus.md") if block.language == "bash"]
-    assert len(shells) >= 6
-    return shells
+@pytest.mark.slow
+def test_the_table_has_five_systems_on_two_retrievers(tabled):
+    folder, _ = tabled
+    table = json.loads((folder / "results.json").read_text())["tables"][0]
+    assert table["environments"] == ["bm25", "minilm"]
+    systems = {row["system"] for row in table["rows"]} - {"best_training_free"}
+    assert systems == {"raw", "first_titles", "rm3", "weighted_words", "mine"}
+    for row in table["rows"]:
+        assert [score["n"] for score in row["scores"].values()] == [40, 40]
 
 
-def _commands(folder: Path) -> Path:
-    """A folder with `querylect` and `python` as those of this test."""
+@pytest.mark.slow
+def test_pandas_reads_the_scores_as_they_are_in_the_latex_table(tabled):
+    folder, printed = tabled
+    scores = pandas.read_csv(folder / "scores.csv")
+    assert {name: scores[name].dtype.kind for name in ("turn", "mean", "low", "high", "n", "of")} == {
+        "turn": "i", "mean": "f", "low": "f", "high": "f", "n": "i", "of": "i",
+    }  # fmt: skip
+    ndcg = scores[scores.metric == "ndcg@10"]
+    means = ndcg.pivot(index="label", columns="environment", values="mean")
+    shown = _latex_rows((folder / "tables.tex").read_text())
+    assert shown == {label: [f"{row[name]:.3f}" for name in ("bm25", "minilm")] for label, row in means.iterrows()}
+    assert all(label in printed for label in shown)
+    assert ((ndcg.low <= ndcg["mean"]) & (ndcg["mean"] <= ndcg.high)).all()
+
+
+@pytest.mark.slow
+def test_pandas_reads_the_comparisons(tabled):
+    folder, _ = tabled
+    tests, scores = (pandas.read_csv(folder / f"{name}.csv") for name in ("comparisons", "scores"))
+    numbers = ["difference", "low", "high", "p", "p_holm", "effect_size"]
+    assert [tests[name].dtype.kind for name in numbers] == ["f"] * len(numbers)
+    assert [tests[name].dtype.kind for name in ("n", "wins", "ties", "losses")] == ["i"] * 4
+    assert tests.significant.dtype == bool
+    assert ((tests.wins + tests.ties + tests.losses) == tests.n).all()
+    assert (tests.p <= tests.p_holm).all()
+    assert {"raw", "weighted_words"} <= set(tests.against)
+    place = ["environment", "system", "turn", "metric"]
+    joined = tests.merge(scores[[*place, "mean"]], on=place)
+    assert len(joined) == len(tests)
+    assert (joined.mean_a - joined["mean"]).abs().max() < 1e-12
+
+
+@pytest.mark.slow
+def test_latex_compiles_the_table(tabled):
+    folder, _ = tabled
+    if shutil.which("pdflatex") is None:
+        pytest.skip("there is no pdflatex (on Debian: apt-get install texlive-latex-recommended)")
+    (block,) = [block for block in blocks("own-corpus.md") if block.section == TABLE and block.language == "sh"]
+    home = folder.parents[1]
+    done = subprocess.run(
+        [*shlex.split(block.text), "-interaction=nonstopmode", "-halt-on-error"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    assert done.returncode == 0, done.stdout
+    assert (home / "paper.pdf").read_bytes().startswith(b"%PDF")
+    assert "Overfull" not in done.stdout
+    assert "undefined" not in done.stdout
+
+
+def _latex_rows(text: str) -> dict[str, list[str]]:
+    """Figures of each row by label, without bold and marks. Every environment is closed, every row has all columns."""
+    assert re.findall(r"\\begin{(\w+)}", text) == ["table", "tabular"]
+    assert re.findall(r"\\end{(\w+)}", text) == ["tabular", "table"]
+    assert text.isascii()
+    body = text.partition("\\midrule")[2].partition("\\bottomrule")[0]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in body.strip().splitlines()]
+    columns = re.search(r"begin{tabular}{(\w+)}", text)
+    assert columns is not None
+    assert {len(row) for row in rows} == {len(columns[1])}
+    return {
+        label.replace("\\_", "_"): [re.search(r"\d\.\d+", figure)[0] for figure in figures] for label, *figures in rows
+    }
+
+
+def _commands_of_page(table: bool) -> list[str]:
+    """The shell blocks of the section TABLE, or of all others."""
+    found = [
+        block.text
+        for block in blocks("own-corpus.md")
+        if block.language == "bash" and (block.section == TABLE) == table
+    ]
+    assert len(found) >= (2 if table else 6)
+    return found
+
+
+def _commands(folder: Path) -> None:
+    """Make a folder with `querylect` and `python` as those of this test."""
     folder.mkdir()
     for name, call in (("querylect", [sys.executable, "-m", "querylect"]), ("python", [sys.executable])):
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(call)} "$@"\n')
         (folder / name).chmod(0o755)
     assert shutil.which("curl"), "the page asks the service with curl, which is not installed"
-    return folder

@@ -19,7 +19,7 @@ from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
 from querylect.eval.report.verdicts import headline
 from querylect.eval.spec_tables import spec_of_tables, wide_table_of
-from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci
+from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci, mean_cis
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
 from querylect.eval.text import Page, html, latex, markdown, transfer_latex
@@ -191,6 +191,17 @@ def test_one_stratum_is_the_plain_comparison(pairs, seed):
     known = [x for x, y in pairs if x is not None]
     if known:
         assert mean_ci([(1.0, known)], 50, seed) == pytest.approx(bootstrap_ci(known, 50, seed))
+
+
+def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone():
+    strata = {
+        "ndcg@10": [(0.5, [0.1, 0.5, 0.9, 0.4]), (0.5, [1.0, 0.0, 0.3])],
+        "mrr@10": [(0.5, [1.0, 0.2, 0.0, 0.5]), (0.5, [0.5, 0.5, 1.0])],
+        "recall@10": [(1.0, [0.0, 1.0, 1.0])],
+    }
+    alone = {name: mean_ci(values, 200, 3) for name, values in strata.items()}
+    assert mean_cis(strata, 200, 3) == alone
+    assert len(set(alone.values())) == 3
 
 
 def test_the_test_of_an_average_weighs_parts_and_not_questions():

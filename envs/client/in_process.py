@@ -1,0 +1,90 @@
+"""A client of an environment that is open in this process: no service, no HTTP, the same answers."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from ...configs.schema import EnvironmentConfig
+from ...data.types import Question
+from ...errors import RequestError
+from ..environment import Environment, PlanRanking, RankedHit
+from ..plan import SearchPlan, plan_digest
+from ..server.info import info_of, limits_of
+from ..server.schemas import PRIMARY_METRIC, EnvironmentInfo, HitBody, Hits, Step, StepResult
+
+PLANS_AT_ONCE = 128
+"""Plans that are searched together, as many as the HTTP client sends in one request."""
+
+
+class InProcessClient:
+    """Searches and scores in this process; thread-safe.
+
+    An environment that fails raises at once: nothing is between it and the caller that may come back.
+    """
+
+    last_failure: object = None
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        """Open the environment. Raises as `Environment.open`."""
+        self._environment = Environment.open(config)
+        self._info = info_of(self._environment, limits_of(config))
+        self._question_ids = {
+            question.id for split in self._environment.splits for question in self._environment.questions(split)
+        }
+        self._lock = threading.Lock()
+
+    def environment(self) -> EnvironmentInfo:
+        """What is searched, by which retriever, and which questions there are."""
+        return self._info
+
+    def questions(self, split: str) -> list[Question]:
+        """All questions of a split, in their fixed order. Raises RequestError for an unknown split."""
+        return self._environment.questions(split)
+
+    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[Hits]:
+        """One ranking for each plan. Raises as `Environment.search`."""
+        with self._lock:
+            return [self._hits(ranking, with_text) for ranking in self._ranked(plans)]
+
+    def step(
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """Rank and score every step; none is None.
+
+        Raises RequestError for an unknown question, ConfigError for an unknown metric, and as `Environment.search`.
+        """
+        for step in steps:
+            if step.question_id not in self._question_ids:
+                raise RequestError(
+                    f"unknown question id {step.question_id!r}; take ids from questions().", code="unknown-question"
+                )
+        names = list(dict.fromkeys([PRIMARY_METRIC, *metrics]))
+        with self._lock:
+            ranked = self._ranked([self._environment.plan_for(step.question_id, step.plan) for step in steps])
+            return [self._result(step, ranking, with_text, names) for step, ranking in zip(steps, ranked, strict=True)]
+
+    def _result(self, step: Step, ranking: PlanRanking, with_text: bool, metrics: Sequence[str]) -> StepResult:
+        values = self._environment.score(step.question_id, ranking, metrics)
+        return StepResult(
+            question_id=step.question_id,
+            plan_digest=plan_digest(step.plan),
+            ranking=self._hits(ranking, with_text),
+            reward=values[PRIMARY_METRIC],
+            metrics=values,
+        )
+
+    def _ranked(self, plans: Sequence[SearchPlan]) -> Iterator[PlanRanking]:
+        waiting = iter(plans)
+        while part := list(islice(waiting, PLANS_AT_ONCE)):
+            yield from self._environment.search(part)
+
+    def _hits(self, ranking: PlanRanking, with_text: bool) -> Hits:
+        hits = Hits(self._hit(hit, with_text) for hit in ranking)
+        hits.truncated = ranking.truncated
+        return hits
+
+    def _hit(self, hit: RankedHit, with_text: bool) -> HitBody:
+        if not with_text:
+            return HitBody(id=hit.id, score=hit.score)
+        document = self._environment.document(hit.id)
+        return HitBody(id=hit.id, score=hit.score, title=document.title, text=document.text)

@@ -1,0 +1,99 @@
+"""The client of an environment in this process answers as the service does over HTTP."""
+
+import subprocess
+import sys
+
+import pytest
+from querylect.configs.environment import HybridConfig, MemberConfig, RemoteConfig
+from querylect.configs.schema import ClientConfig, RunConfig
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.connect import only_reads_index, open_unserved
+from querylect.envs.client.in_process import PLANS_AT_ONCE, InProcessClient
+from querylect.envs.environment import Environment
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.server.app import create_app
+from querylect.envs.server.schemas import Step
+from querylect.errors import ConfigError, RequestError
+
+from ..raising import refused
+
+WEIGHTED = SearchPlan(probes=(Probe(terms=(Term(text="sugar"), Term(text="blood insulin", weight=0.3))),), k=3)
+STEPS = [
+    Step(question_id="q-head", plan=SearchPlan.of("head hurts aspirin", k=5)),
+    Step(question_id="q-sugar", plan=WEIGHTED),
+    Step(question_id="q-gums", plan=SearchPlan.of("xylophone", k=5)),
+] * (PLANS_AT_ONCE // 2)
+
+
+def test_every_call_answers_as_over_http(small_environment, run_app):
+    here = InProcessClient(small_environment)
+    with (
+        run_app(create_app(Environment.open(small_environment), small_environment)) as url,
+        SyncEnvironmentClient(ClientConfig(urls=[url])) as there,
+    ):
+        assert here.environment() == there.environment()
+        assert here.questions("test") == there.questions("test")
+        for metrics in ((), ("recall@3", "mrr@10")):
+            assert here.step(STEPS, with_text=True, metrics=metrics) == there.step(
+                STEPS, with_text=True, metrics=metrics
+            )
+        assert here.step(STEPS) == there.step(STEPS)
+        plans = [step.plan for step in STEPS]
+        assert here.search(plans) == there.search(plans)
+        assert here.search(plans, with_text=False) == there.search(plans, with_text=False)
+
+
+def test_what_cannot_be_answered_is_refused(small_environment):
+    client = InProcessClient(small_environment)
+    with refused(RequestError, "unknown-question", "q-none"):
+        client.step([Step(question_id="q-none", plan=WEIGHTED)])
+    with refused(RequestError, "unknown-split", "validation"):
+        client.questions("validation")
+    with pytest.raises(ConfigError, match="ndgc@10"):
+        client.step(STEPS[:1], metrics=["ndgc@10"])
+
+
+@pytest.mark.parametrize(
+    ("change", "alone"),
+    [
+        ({}, True),
+        ({"retriever": "all-minilm-l6-v2"}, True),
+        ({"retriever": "python:mine.py"}, False),
+        ({"engine": "milvus"}, False),
+        ({"remote": RemoteConfig(url="http://127.0.0.1:1", index="mine")}, False),
+        ({"hybrid": HybridConfig(members=[MemberConfig(retriever="bm25")] * 2)}, True),
+        ({"hybrid": HybridConfig(members=[MemberConfig(retriever="bm25", engine="milvus")] * 2)}, False),
+    ],
+)
+def test_only_what_searches_files_of_this_machine_is_opened_in_this_process(small_environment, change, alone):
+    assert only_reads_index(small_environment.model_copy(update=change)) is alone
+
+
+def test_no_service_is_started_for_an_index_of_this_machine(small_environment, monkeypatch):
+    monkeypatch.setattr("querylect.envs.client.connect.local_service", None)
+    with open_unserved(RunConfig(env=small_environment)) as client:
+        assert isinstance(client, InProcessClient)
+
+
+RAW = """
+import sys
+from querylect.configs.evaluation import SpecConfig
+from querylect.eval.results import spec_summary
+from querylect.eval.spec import evaluate_spec
+
+folder, data = sys.argv[1:]
+plan = {"output": folder, "indexes": folder + "/indexes", "bootstrap": 50, "permutations": 50}
+plan |= {"datasets": {"small": {"kind": "beir", "path": data}}, "environments": {"bm25": {}}}
+path, failed = evaluate_spec(SpecConfig.model_validate(plan))
+spec_summary(path)
+assert failed is None and "rm3" in path.read_text()
+print(sorted({"torch", "transformers", "matplotlib", "uvicorn"} & sys.modules.keys()))
+"""
+
+
+def test_an_evaluation_without_a_model_imports_none_of_what_a_model_or_a_service_needs(small_environment, tmp_path):
+    """Raw question and training-free baselines with BM25; importing PyTorch takes longer than they do."""
+    arguments = [sys.executable, "-c", RAW, str(tmp_path), small_environment.dataset.path]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[-2] == "[]"
