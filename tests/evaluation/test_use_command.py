@@ -198,6 +198,7 @@ BEIR_LINES = b"""{"_id": "q1", "text": "my head hurts", "metadata": {"answer": "
             b"<top><num> Number: q1\n<title> my head hurts\n</top><top><num> 2 <title>too much sugar</top>",
         ),
     ],
+    ids=["beir", "beir.gz", "topics.gz", "topics"],  # not the bytes, of which those of gzip hold the time
 )
 def test_questions_of_beir_and_topics_of_trec_are_rewritten_under_their_ids(settings, capsys, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
