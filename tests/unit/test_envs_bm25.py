@@ -31,7 +31,7 @@ def opened(folder, texts, engine, cuts=()):
     folder.mkdir()
     kind = Bm25Kind(RECIPES["bm25"], engine)
     kind.merge(parts_of(folder, texts, engine, cuts), folder)
-    return kind.load(folder)
+    return kind.load(folder, texts)
 
 
 def parts_of(folder, texts, engine, cuts):
