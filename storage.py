@@ -137,7 +137,7 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
     """
     path = folder / name
     try:
-        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -159,10 +159,10 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         if _LOCKS.pop(path, None) is not None:  # a forked child has closed it
             with suppress(OSError):
                 _replace(descriptor, "")
-                if made and os.listdir(folder) == [name] and not _is_another_file(path, descriptor):
+                if created and os.listdir(folder) == [name] and not _is_another_file(path, descriptor):
                     path.unlink()
-                    for place in made:
-                        place.rmdir()
+                    for parent in created:
+                        parent.rmdir()
             os.close(descriptor)
 
 
@@ -427,11 +427,11 @@ class KeyedJournal(Generic[Record]):
         """Replace the file by these records, in this order, and the complete records of other keys after them."""
         records = list(records)
         new = {record.key: record for record in records if self._complete(record)}
-        others = {key: record for key, record in self._by_key.items() if key not in new}
+        retained = {key: record for key, record in self._by_key.items() if key not in new}
         with self._digests.replacing(self.path):
-            lines = "".join(map(json_line, [*records, *others.values()]))
+            lines = "".join(map(json_line, [*records, *retained.values()]))
             write_text(self.path, lines, "Free some space or give another --output.")
-        self._by_key = new | others
+        self._by_key = new | retained
 
 
 def json_line(record: Keyed) -> str:

@@ -40,7 +40,7 @@ def main() -> None:
     pool = Pool(index.questions(), index.answers())
     journal = AnswerJournal(index.path)
     questions, contents = [question.id for question in pool.questions], list(index.contents())
-    judged = judged_pairs(pool, journal.asked.by_key.values(), journal.pairs.by_key.values())
+    judged = judged_pairs(pool, journal.answers.by_key.values(), journal.pairs.by_key.values())
     own, seen = set(), set()
     for answer in pool.answers:
         if answer.source == "written" or (answer.source == "vetted" and answer.question not in seen):

@@ -202,7 +202,7 @@ class Services:
         key = (config.env.index, config.eval.split, config.eval.limit)
         if key not in self._questions:
             client = self.open(config)
-            self._questions[key] = held_out_questions(client, client.environment(), config).questions
+            self._questions[key] = held_out_questions(client, client.environment(), config.eval).questions
         return self._questions[key]
 
 

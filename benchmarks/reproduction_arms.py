@@ -19,7 +19,6 @@ COMMON = (
     "train.warm_start.questions=0",
     "train.learning_rate=4e-4",
     "train.lr_schedule=constant",  # so that a run can be continued to a number of tokens
-    "train.raw_reward=[0.0,1.0]",  # the same training questions for both retrievers
     "train.guard.action=warn",  # a collapse is a result here
     "train.keep_checkpoints=100000",
     "train.validation_questions=300",
@@ -66,18 +65,29 @@ class Arm:
     """The arm whose number of sampled tokens, with the same seed, this one is trained to; None: a number of steps."""
 
 
-# As many answers a step in both, 192 and 256; every one of two turns is in the update, where groups differ in size.
+EVERY_QUESTION = ("train.raw_metric=null", "train.raw_reward=[0.0,1.0]")
+"""The same training questions for both retrievers."""
+LEARNABLE = ("train.raw_metric=ndcg@300", "train.raw_reward=[0.01,0.99]")
+"""Those of `demo`: BM25 finds the answer, but not at rank 1."""
+
+# Two turns: every answer is in the update, because the groups of the arms differ in size. Most of what a step computes
+# is the second prompts, 16 a question: they show three titles, of 4 questions a step.
 ONE_TURN = ("train.questions_per_step=12", "train.questions_per_micro_batch=6")
 TWO_TURNS = (
-    "train.questions_per_step=8",
+    "train.questions_per_step=4",
     "train.questions_per_micro_batch=2",
     "train.samples_per_update=null",
+    "rollout.documents=3",
+    "rollout.document_tokens=8",
+    *LEARNABLE,
 )
 
 
 def _level(name: str) -> Arm:
     prompt = f"rewriter.prompt={PROMPTS}/{name}.yaml"
-    return Arm(name, "c", f"prompt level `{name}`", "demo", BM25, (BM25,), "[16]", (*ONE_TURN, prompt), name)
+    return Arm(
+        name, "c", f"prompt level `{name}`", "demo", BM25, (BM25,), "[16]", (*ONE_TURN, *LEARNABLE, prompt), name
+    )
 
 
 ARMS = {
@@ -91,8 +101,14 @@ ARMS = {
             "turn", "a", "4×4, credit per turn", "demo_two_turn", BM25, (BM25,), "[4,4]",
             (*TWO_TURNS, "train.credit=turn"), "two turns", tokens_of="trajectory",
         ),
-        Arm("bm25", "b", "trained with BM25", "demo", BM25, (BM25, MINILM), "[16]", ONE_TURN, "one turn"),
-        Arm("minilm", "b", "trained with MiniLM", "demo", MINILM, (BM25, MINILM), "[16]", ONE_TURN, "one turn"),
+        Arm(
+            "bm25", "b", "trained with BM25", "demo", BM25, (BM25, MINILM), "[16]", (*ONE_TURN, *EVERY_QUESTION),
+            "one turn",
+        ),
+        Arm(
+            "minilm", "b", "trained with MiniLM", "demo", MINILM, (BM25, MINILM), "[16]", (*ONE_TURN, *EVERY_QUESTION),
+            "one turn",
+        ),
         _level("general"),
         _level("explore"),
         _level("direct"),

@@ -5,26 +5,26 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import RunConfig
+    from .schema import TrainConfig
 
 FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
-                  "env.max_terms", "env.max_characters", "env.max_request_characters", "env.max_body_bytes",
-                  "env.read_seconds", "env.drain_seconds", "env.cache_bytes", "env.embedding_cache_bytes",
-                  "env.workers", "env.log", "env.verify", "train.save_steps", "train.grace_seconds",
-                  "train.usr1_grace_seconds", "train.validate_steps", "train.guard", "train.keep_checkpoints",
-                  "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens", "rollout.vllm",
-                  "rollout.server",
+                  "env.max_terms", "env.max_request_terms", "env.max_characters", "env.max_request_characters",
+                  "env.max_body_bytes", "env.read_seconds", "env.drain_seconds", "env.cache_bytes",
+                  "env.embedding_cache_bytes", "env.workers", "env.log", "env.verify", "train.save_steps",
+                  "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
+                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",
+                  "rollout.vllm", "rollout.server",
                   *(f"rewriter.llm.{name}" for name in ("api_key_env", "concurrency", "timeout", "deadline",
                                                         "batch_tokens", "cache")))  # fmt: skip
 """Settings that never change what a run learns."""
 
 
-def free_to_change(config: "RunConfig") -> tuple[str, ...]:
+def free_to_change(train: "TrainConfig") -> tuple[str, ...]:
     """Settings that a resumed run may change: they do not affect what it learns up to a given step.
 
     With a constant learning rate `train.steps` is one of them; a decaying schedule depends on it from the first step.
     """
-    return (*FREE_TO_CHANGE, "train.steps") if config.train.lr_schedule == "constant" else FREE_TO_CHANGE
+    return (*FREE_TO_CHANGE, "train.steps") if train.lr_schedule == "constant" else FREE_TO_CHANGE
 
 
 def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -301,6 +301,8 @@ class EnvironmentConfig(Section):
     """Maximum search plans (or steps) per request; a larger request gets 413."""
     max_terms: Annotated[int, Field(ge=1)] = 64
     """Maximum texts per search plan, over all its probes; a larger plan gets 413."""
+    max_request_terms: Annotated[int, Field(ge=1)] = 8192
+    """Maximum texts in all search plans of a request, 64 for each of 128; a larger request gets 413."""
     max_characters: Annotated[int, Field(ge=1)] = 65_536
     """Maximum characters in the texts of one search plan; a longer plan gets 413."""
     max_request_characters: Annotated[int, Field(ge=1)] = 2**21

@@ -21,9 +21,10 @@ BEST_FREE = "best_training_free"
 """Of the training-free baselines the one that is best on validation questions; a row of every table that has one."""
 
 
-PASSAGE_WRITERS = ("hyde", "query2doc", "chr")
-PASSAGE_TOKENS = 256
-"""rollout.max_new_tokens of systems with one of these rewriters: a passage has several sentences."""
+LONG_WRITERS = ("hyde", "query2doc", "chr", "hcqr", "multi_query", "misknow")
+LONG_TOKENS = 512
+"""rollout.max_new_tokens of systems with one of these rewriters, as `max_tokens` of the same methods: a passage has
+several sentences, an answer several queries, and chat models write remarks around them."""
 
 
 class SpecEnvironment(Section):
@@ -132,10 +133,10 @@ class SpecConfig(Section):
     """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size per dataset, or per part of a dataset, drawn with `seed`; None: all questions."""
-    leaks: Literal["drop", "refuse"] = "drop"
+    leaks: Literal["drop", "drop_near", "refuse"] = "drop"
     """Questions that a system was trained on, by words. drop: leave them out for all systems of the dataset and list
-    them in leaks.jsonl, but a system trained on more than half of them is not evaluated there; refuse: do not evaluate
-    the system there."""
+    them in leaks.jsonl, with those that it nearly was trained on, but a system trained on more than half of them is not
+    evaluated there; drop_near: leave the latter out too; refuse: do not evaluate the system there."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
@@ -165,7 +166,8 @@ class SpecConfig(Section):
     rewriter: RewriterConfig = RewriterConfig()
     """Default rewriter of systems without one."""
     rollout: RolloutConfig = RolloutConfig()
-    """Default rollout settings of systems without any. Without max_new_tokens, hyde, query2doc and chr have 256."""
+    """Default rollout settings of systems without any. Without max_new_tokens, hyde, query2doc, chr,
+    hcqr, multi_query and misknow have 512."""
     datasets: Annotated[dict[Name, DatasetConfig | None], Field(min_length=1)]
     """Datasets by name; null for one that is available only from services."""
     environments: Annotated[dict[Name, SpecEnvironment], Field(min_length=1)]
@@ -196,8 +198,8 @@ class SpecConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _give_passages_room(cls, values: object) -> object:
-        """Systems that write a passage have PASSAGE_TOKENS, where neither they nor the spec set max_new_tokens."""
+    def _give_long_answers_room(cls, values: object) -> object:
+        """LONG_WRITERS have LONG_TOKENS, where neither they nor the spec set max_new_tokens."""
         if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
             return values
         systems = dict(values.get("systems") or {})
@@ -207,8 +209,8 @@ class SpecConfig(Section):
             rewriter, rollout = (system.get(key) or values.get(key) or {} for key in ("rewriter", "rollout"))
             if not isinstance(rewriter, dict) or not isinstance(rollout, dict) or "max_new_tokens" in rollout:
                 continue
-            if rewriter.get("name") in PASSAGE_WRITERS:
-                systems[name] = {**system, "rollout": {**rollout, "max_new_tokens": PASSAGE_TOKENS}}
+            if rewriter.get("name") in LONG_WRITERS:
+                systems[name] = {**system, "rollout": {**rollout, "max_new_tokens": LONG_TOKENS}}
         return {**values, "systems": systems} if systems else values
 
     @field_validator("metrics")

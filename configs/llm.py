@@ -49,10 +49,18 @@ class LlmConfig(Section):
     """Response cache file. auto: querylect/llm.sqlite in the user's cache folder. None: no cache."""
 
 
+class WordedLlmConfig(LlmConfig):
+    """A prompted (frozen) language model that answers, judges or writes questions."""
+
+    prompts: str | None = None
+    """YAML file, or folder of STAGE.txt files, with your own wording of its prompts by stage, such as that of a paper
+    (docs/llms.md); None: this project's."""
+
+
 class AnswersConfig(Section):
     """The reader that answers from the retrieved documents, and how its answers are scored (docs/answers.md)."""
 
-    reader: LlmConfig = LlmConfig()
+    reader: WordedLlmConfig = WordedLlmConfig()
     gold: str | None = None
     """JSON-lines file of correct answers by question id; None: those in the dataset's queries.jsonl."""
     top: Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=1)] = [5, 20]

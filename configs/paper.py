@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
-from .llm import AnswerForm, LlmConfig
+from .llm import AnswerForm, LlmConfig, WordedLlmConfig
 from .load import read_yaml, validated
 from .names import Name
 from .section import Section
@@ -204,11 +204,11 @@ class PaperConfig(Section):
     form: AnswerForm = "json"
     """Format of structured answers to methods and judges: JSON, as in the papers, or labelled lines, which small models
     follow more reliably."""
-    reader: LlmConfig = LlmConfig()
+    reader: WordedLlmConfig = WordedLlmConfig()
     """The model that answers the questions."""
     writer: LlmConfig | None = None
     """The model that methods prompt, except for answers and drafts, which the reader writes; None: the reader."""
-    judge: LlmConfig | None = None
+    judge: WordedLlmConfig | None = None
     """The model that judges; None: the reader."""
     reranker: RerankConfig | None = None
     """Cross-encoder for the methods that need one."""

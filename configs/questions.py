@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .environment import MemberConfig
-from .llm import AnswerForm, LlmConfig
+from .llm import AnswerForm, WordedLlmConfig
 from .section import Section
 
 
@@ -45,8 +45,8 @@ class ExtendConfig(MemberConfig):
 class QuestionsConfig(Section):
     """Questions that a language model generates for every content of a corpus (docs/qb-rag.md)."""
 
-    writer: LlmConfig = LlmConfig()
-    judge: LlmConfig | None = None
+    writer: WordedLlmConfig = WordedLlmConfig()
+    judge: WordedLlmConfig | None = None
     """The model that judges whether a content answers a question; None: the writer."""
     per_content: Annotated[int, Field(ge=1)] = 20
     """Questions requested per content; a model may write more or fewer."""

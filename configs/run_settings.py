@@ -30,8 +30,8 @@ def load_run_config(
         log.warning("%s was written by another version; left out: %s", path, ", ".join(left_out))
     config = validated(RunConfig, values, str(path), overrides)
     if not trust:
-        found = untrusted_settings(Path(run), config, overrides)
-        refuse_untrusted(str(run), [setting for setting in found if not among(setting.key, unused)])
+        untrusted = untrusted_settings(Path(run), config, overrides)
+        refuse_untrusted(str(run), [setting for setting in untrusted if not among(setting.key, unused)])
     return config
 
 
@@ -47,12 +47,12 @@ def untrusted_settings(run: Path, config: RunConfig, overrides: Sequence[str] = 
     except ConfigError:
         without = config
     of_folder = set(map(str, _untrusted_of(without, run)))  # members of a mix inherit what an override has set
-    given = [override.partition("=")[0].strip() for override in overrides]
+    overridden = [override.partition("=")[0].strip() for override in overrides]
     settings = [
         setting
         for setting in _untrusted_of(config, run)
         if str(setting) in of_folder
-        and not any(setting.key == name or setting.key.startswith(f"{name}.") for name in given)
+        and not any(setting.key == name or setting.key.startswith(f"{name}.") for name in overridden)
     ]
     return [*settings, *links_outside(run)]
 

@@ -158,9 +158,9 @@ class TrainConfig(Section, LossConfig):
 
     @model_validator(mode="after")
     def _check_staleness(self) -> "TrainConfig":
-        others = {"num_iterations": self.num_iterations > 1, "resample_rounds": self.resample_rounds > 0,
+        incompatible = {"num_iterations": self.num_iterations > 1, "resample_rounds": self.resample_rounds > 0,
                   "importance_sampling_correction": not self.importance_sampling_correction}  # fmt: skip
-        wrong = [f"train.{name} {getattr(self, name)}" for name, refused in others.items() if refused]
+        wrong = [f"train.{name} {getattr(self, name)}" for name, refused in incompatible.items() if refused]
         if self.staleness and wrong:
             raise ValueError(
                 f"train.staleness {self.staleness} samples later steps with older weights, which {' and '.join(wrong)} "

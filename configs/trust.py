@@ -147,11 +147,11 @@ def links_outside(folder: Path, *names: str) -> Iterator[UntrustedSetting]:
             yield UntrustedSetting(str(path.relative_to(folder)), os.readlink(path), OUTSIDE)
 
 
-def refuse_untrusted(name: str, found: Sequence[UntrustedSetting]) -> None:
+def refuse_untrusted(name: str, untrusted: Sequence[UntrustedSetting]) -> None:
     """Raise ConfigError if there are any."""
-    if found:
+    if untrusted:
         raise ConfigError(
-            f"{name} was not trained here, and it asks for more than its own data: {'; '.join(map(str, found))}. "
+            f"{name} was not trained here, and it asks for more than its own data: {'; '.join(map(str, untrusted))}. "
             f"Set these yourself (key=value), or, if you trust its author, use them with {FLAG}.",
             code="untrusted",
         )

@@ -116,8 +116,8 @@ def _load(yaml: YAML, text: str) -> Any:
         return yaml.load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise InvalidYAMLError(f"{where}{error.problem or error.context or 'syntax error'}") from error
+        position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InvalidYAMLError(f"{position}{error.problem or error.context or 'syntax error'}") from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InvalidYAMLError(f"line {line}: {error.reason} (#x{error.character:04x})") from error

@@ -13,13 +13,12 @@ from pathlib import Path
 from ..errors import DataError
 from ..storage import new_folder, parse_json, write_lines
 from .benchmark import splits_of, within_corpus
-from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_lines, read_records, text_of
+from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_records, text_of
 from .rows import grade_of
-from .trec import read_topics
+from .trec import JUDGEMENT_COLUMNS, read_judgements, read_topics
 from .types import Dataset, Document, Question, Split, relevant
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
-_HEADER = ("query-id", "corpus-id", "score")
 _QREL_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
 _QUESTION_FILES = ("queries.jsonl", "queries.tsv", *(f"topics{suffix}" for suffix in (".tsv", ".txt", ".xml", ".trec")))
 
@@ -32,7 +31,7 @@ def load_beir(
     A folder with neither questions nor judgements is a corpus: it has no splits. With `documents`, the ids of a corpus
     stored elsewhere (in an index), `corpus.jsonl` is not read and `Dataset.corpus` is empty.
 
-    The qrel files are tab-separated, with or without a header line, or in the form of TREC. Judgements whose document
+    The qrel files are tab-separated or in the form of TREC, with or without a header line. Judgements whose document
     or question does not exist are dropped and counted. Name, licence, `ignore_identical_ids` and `relevance_level` come
     from an optional `meta.json`.
 
@@ -186,7 +185,7 @@ def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
     Raises DataError if an id contains a tab or a line break, OSError.
     """
     for name, split in splits.items():
-        lines = ["\t".join(_HEADER)]
+        lines = ["\t".join(JUDGEMENT_COLUMNS)]
         for question in split.questions:
             for document, grade in split.qrels[question.id].items():
                 if any(character in question.id + document for character in "\t\r\n"):
@@ -291,7 +290,7 @@ def _read_questions(folder: Path) -> dict[str, Question]:
 def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """question id → document id → grade, of a file in the form of BEIR or of TREC."""
     qrels: dict[str, dict[str, int]] = {}
-    for number, (question, document, score) in _judgements(path):
+    for number, (question, document, score) in read_judgements(path):
         grade = grade_of(score, path, number)
         if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
             raise DataError(
@@ -300,27 +299,6 @@ def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
                 code="conflicting-grades",
             )
     return qrels
-
-
-def _judgements(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
-    """(line number, (question, document, grade)): three fields with tabs, or TREC's four with any white space."""
-    first = True
-    for number, line in read_lines(path, "judgements, one per line"):
-        fields = line.split("\t")
-        header, first = first and tuple(field.strip().lower() for field in fields) == _HEADER, False
-        if header:
-            continue
-        trec = line.split()
-        if len(fields) == 3:
-            yield number, (fields[0], fields[1], fields[2])
-        elif len(trec) == 4:
-            yield number, (trec[0], trec[2], trec[3])
-        else:
-            raise DataError(
-                f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be "
-                "the first line), or TREC's 'query-id 0 corpus-id score'. Correct the line.",
-                code="invalid-line",
-            )
 
 
 def read_meta(folder: Path) -> dict[str, object]:

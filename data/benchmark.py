@@ -71,13 +71,13 @@ def within_corpus(
     Raises DataError where more than half of the relevant documents of a split are missing, because corpus and
     judgements then do not belong together.
     """
-    kept: dict[str, Split] = {}
+    restricted: dict[str, Split] = {}
     notes: list[str] = []
     for split_name, split in splits.items():
         judged = {(question, document) for question, grades in split.qrels.items() for document in grades}
         missing = {pair for pair in judged if pair[1] not in documents}
         if not missing:
-            kept[split_name] = split
+            restricted[split_name] = split
             continue
         lost = [(question, document) for question, document in sorted(missing) if split.qrels[question][document] > 0]
         total = sum(len(relevant(grades)) for grades in split.qrels.values())
@@ -93,13 +93,13 @@ def within_corpus(
             for question, grades in split.qrels.items()
         }
         questions = tuple(question for question in split.questions if relevant(qrels[question.id]))
-        kept[split_name] = Split(questions, {question.id: qrels[question.id] for question in questions})
+        restricted[split_name] = Split(questions, {question.id: qrels[question.id] for question in questions})
         notes.append(
             f"{name}, {split_name}: {len(missing)} of {len(judged)} judgements are dropped, {len(lost)} of them of "
             f"relevant documents: their documents are not in the corpus. {len(split.questions) - len(questions)} "
             "questions had no other relevant document and are left out."
         )
-    return kept, notes
+    return restricted, notes
 
 
 def splits_of(
@@ -128,9 +128,9 @@ def splits_of(
                 f"{unknown[0]!r} among them: these questions do not exist."
             )
         with_relevant = {question: grades for question, grades in judged.items() if relevant(grades)}
-        asked = tuple(question for identifier, question in questions.items() if identifier in with_relevant)
-        if asked:
-            splits[split] = Split(asked, {question.id: with_relevant[question.id] for question in asked})
+        usable = tuple(question for identifier, question in questions.items() if identifier in with_relevant)
+        if usable:
+            splits[split] = Split(usable, {question.id: with_relevant[question.id] for question in usable})
     if not splits:
         raise DataError(
             f"{name}: no question has a relevant document (grade above 0); expected at least one. Look at the "

@@ -88,12 +88,12 @@ def _counts(dataset: Dataset) -> Iterator[str]:
     ids = ", documents with the id of a question are ignored in its ranking" if dataset.ignore_identical_ids else ""
     yield f"{dataset.name}: {len(dataset.corpus):,} documents{ids}"
     for name, split in dataset.splits.items():
-        others = sum(map(len, split.qrels.values())) - split.relevant
+        irrelevant = sum(map(len, split.qrels.values())) - split.relevant
         grades = sorted({grade for judged in split.qrels.values() for grade in judged.values()})
         yield (
             f"{name}: {len(split.questions):,} questions, {split.relevant:,} judgements above 0 "
             f"({split.relevant / len(split.questions):.2f} a question; grades {', '.join(map(str, grades))})"
-            + (f", {others:,} others" if others else "")
+            + (f", {irrelevant:,} others" if irrelevant else "")
         )
 
 

@@ -39,12 +39,17 @@ def get(
     """Fetch the published files of NAME, from the Hub or a local copy; go on where an interrupted call stopped."""
     set_up_logging(verbose)
     from .fetch import fetch
+    from .fetched import card_licence
     from .known import look_up
 
     benchmark = look_up(name)
     with progress_bar(f"fetching {name}") as progress:
         folder = fetch(benchmark, to or _folder(name), copy, revision, progress=progress)
-    typer.echo(f"{folder}\nlicence: {benchmark.licence or 'see its README.md'}")
+    on_card = card_licence(folder)
+    typer.echo(folder)
+    if benchmark.licence:
+        typer.echo(f"licence: {benchmark.licence}")
+    typer.echo(f"licence on its card: {on_card or 'none is stated'}")
     as_it_is = f", or env.dataset.kind={benchmark.kind} env.dataset.path={folder}" if benchmark.layout is None else ""
     typer.echo(f"next: querylect data prepare {name} --to FOLDER{as_it_is}")
 

@@ -149,8 +149,8 @@ def _rows(
         prefix = path.parent.name if pattern.startswith("*/") else f"{name}-{split}"
         nested = path.suffix == ".json"
         for number, row in _nested(path, name, split) if nested else read_rows(path, layout.columns, f"rows of {name}"):
-            given = row.get(layout.id) if layout.id else None
-            yield (f"{prefix}-{counts[prefix]:04d}" if given in (None, "") else str(given)), path, number, row
+            record_id = row.get(layout.id) if layout.id else None
+            yield (f"{prefix}-{counts[prefix]:04d}" if record_id in (None, "") else str(record_id)), path, number, row
             counts[prefix] += 1
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..errors import DataError, DownloadError, StorageError, first_line
 from ..storage import file_sha256, parse_json, storage, write_lines
-from .fetched import SOURCE, git_blob_of
+from .fetched import SOURCE, card_licence, git_blob_of
 from .known import KnownBenchmark
 
 Progress = Callable[[int, int], None]
@@ -246,7 +246,7 @@ def _finish(benchmark: KnownBenchmark, staging: Path, files: Sequence[_File], so
     metadata = {
         "name": benchmark.name.removeprefix("beir/").removeprefix("mteb/").removeprefix("hub:"),
         "kind": benchmark.kind,
-        "licence": benchmark.licence,
+        "licence": benchmark.licence or card_licence(staging),
         "ignore_identical_ids": benchmark.ignore_identical_ids,
         "source": {"from": source, "revisions": revisions, "fetched": datetime.now(UTC).isoformat(timespec="seconds")},
         "files": {

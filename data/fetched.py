@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import DataError
 from ..storage import file_sha256, parse_json
 
@@ -44,6 +45,17 @@ def source_of(folder: Path) -> FetchedSource:
         raise DataError(
             f"{path} is not what `querylect data get` writes ({error!r}). Fetch the folder again."
         ) from error
+
+
+def card_licence(folder: Path) -> str:
+    """The licence that the card (README.md) of a fetched folder states in its head; "" without one."""
+    card = folder / "README.md"
+    try:
+        stated = card_metadata(card.read_text(encoding="utf-8", errors="replace")).get("license")
+    except (OSError, InvalidYAMLError):
+        return ""
+    names = stated if isinstance(stated, list) else [stated]
+    return ", ".join(str(name) for name in names if name)
 
 
 def changed_files(folder: Path, files: dict[str, str]) -> list[str]:

@@ -13,10 +13,10 @@ from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .rows import FETCH, grade_of, id_of, read_rows, string_of
+from .trec import JUDGEMENT_COLUMNS, read_judgements
 from .types import Document, Question
 
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
-_GRADES = ("query-id", "corpus-id", "score")
 _KINDS = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.tsv")
 _STEM = re.compile(r"(train|dev|validation|test)(?:-\d{5}-of-\d{5})?\.(?:parquet|jsonl|jsonl\.gz|tsv)")
 
@@ -191,7 +191,7 @@ def _questions(files: list[Path]) -> dict[str, Question]:
 def _qrels(files: list[Path]) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for path in files:
-        for number, row in read_rows(path, _GRADES, "judgements with query-id, corpus-id and score"):
+        for number, row in _judgements(path):
             question, document = id_of(row, "query-id", path, number), id_of(row, "corpus-id", path, number)
             grade = grade_of(row["score"], path, number)
             if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
@@ -201,6 +201,13 @@ def _qrels(files: list[Path]) -> dict[str, dict[str, int]]:
                     code="conflicting-grades",
                 )
     return qrels
+
+
+def _judgements(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    if path.suffix == ".tsv" and path.is_file():
+        rows = read_judgements(path)
+        return ((number, dict(zip(JUDGEMENT_COLUMNS, map(str.strip, row), strict=True))) for number, row in rows)
+    return read_rows(path, JUDGEMENT_COLUMNS, "judgements with query-id, corpus-id and score")
 
 
 def _id(row: Mapping[str, object], path: Path, number: int) -> str:

@@ -68,13 +68,13 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
     folder = beir_folder(source)
     dataset = load_beir(folder, documents=AllDocuments())
     chunk_ids: dict[str, list[str]] = {}
-    kept = _Kept()
+    corpus = _Kept()
 
     def lines() -> Iterator[str]:
         for _, document in read_corpus(folder / "corpus.jsonl"):
             for number, text in enumerate(chunks_of(document.text, words), start=1):
                 chunk = Document(f"{document.id}#{number}", document.title, text)
-                first, new = kept.add(chunk)
+                first, new = corpus.add(chunk)
                 chunk_ids.setdefault(document.id, []).append(first)
                 if new:
                     yield document_line(chunk)
@@ -92,8 +92,8 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
             new_folder, {"name": target.name, "licence": licence, "made_from": str(folder), "chunk_words": words}
         )
     return [
-        f"{name}: {len(chunk_ids)} documents in {len(kept.ids)} chunks of fewer than {words} words, "
-        f"{kept.duplicates} that stood before left out"
+        f"{name}: {len(chunk_ids)} documents in {len(corpus.ids)} chunks of fewer than {words} words, "
+        f"{corpus.duplicates} that stood before left out"
     ]
 
 

@@ -77,19 +77,19 @@ def trained_on(split: str, questions: Sequence[Question], train: Sequence[Questi
 def near_leaks(splits: Mapping[str, Split]) -> list[Leak]:
     """The pairs of questions of two splits that are nearly the same, without those of `exact_leaks`."""
     return [
-        Leak("letters", value, first, question, second, other)
+        Leak("letters", value, first, question, second, duplicate)
         for first, second in _pairs(splits)
-        for question, other, value in near_questions(splits[first].questions, splits[second].questions)
+        for question, duplicate, value in near_questions(splits[first].questions, splits[second].questions)
     ]
 
 
-def vector_leaks(splits: Mapping[str, Split], embed: Embed, threshold: float, known: Iterable[Leak] = ()) -> list[Leak]:
+def vector_leaks(splits: Mapping[str, Split], embed: Embed, threshold: float, skip: Iterable[Leak] = ()) -> list[Leak]:
     """For each question, the nearest of every later split if their cosine is `threshold` or more.
 
-    Questions of the leaks in `known` are left out. Every question is embedded once, and compared with all of the later
+    Questions of the leaks in `skip` are left out. Every question is embedded once, and compared with all of the later
     splits.
     """
-    reported = {(leak.split, leak.question.id) for leak in known}
+    left_out = {(leak.split, leak.question.id) for leak in skip}
     vectors = {name: _unit(embed([question.text for question in splits[name].questions])) for name in splits}
     leaks: list[Leak] = []
     for first, second in _pairs(splits):
@@ -97,9 +97,9 @@ def vector_leaks(splits: Mapping[str, Split], embed: Embed, threshold: float, kn
             cosines = vectors[first][start : start + _BLOCK] @ vectors[second].T
             for row, column in enumerate(cosines.argmax(axis=1)):
                 question, value = splits[first].questions[start + row], float(cosines[row, column])
-                if value >= threshold and (first, question.id) not in reported:
-                    other = splits[second].questions[int(column)]
-                    leaks.append(Leak("embedding", value, first, question, second, other))
+                if value >= threshold and (first, question.id) not in left_out:
+                    nearest = splits[second].questions[int(column)]
+                    leaks.append(Leak("embedding", value, first, question, second, nearest))
     return leaks
 
 
@@ -123,19 +123,34 @@ def overlap(dataset: Dataset) -> list[str]:
 def near_overlap(dataset: Dataset, leaks: Iterable[Leak] | None = None) -> list[str]:
     """One sentence for each pair of splits with near-duplicate questions (`leaks`; None: those of `near_leaks`)."""
     return [
-        f"{dataset.name}: {len({leak.other.id for leak in found})} of {len(dataset.splits[second].questions)} "
-        f"questions of {second} are nearly the same as one of {first} (for instance {found[0].other.text!r} and "
-        f"{found[0].question.text!r}): look at them before you call {second} held out."
+        _near_sentence(
+            dataset.name,
+            found[0].other,
+            second,
+            found[0].question,
+            first,
+            len({leak.other.id for leak in found}),
+            len(dataset.splits[second].questions),
+        )
         for (first, second), found in _by_pair(near_leaks(dataset.splits) if leaks is None else leaks)
     ]
+
+
+def _near_sentence(
+    name: str, question: Question, split: str, other: Question, other_split: str, near: int, questions: int
+) -> str:
+    return (
+        f"{name}: {near} of {questions} questions of {split} are nearly the same as one of {other_split} (for instance "
+        f"{question.text!r} and {other.text!r}): look at them before you call {split} held out."
+    )
 
 
 def vector_overlap(dataset: Dataset, leaks: Iterable[Leak]) -> list[str]:
     """One sentence for each pair of splits with `vector_leaks`."""
     return [
-        f"{dataset.name}: {len(found)} questions of {first} have the meaning of one of {second} to the encoder (for "
-        f"instance {found[0].question.text!r} and {found[0].other.text!r}, cosine {found[0].similarity:.3f})."
-        for (first, second), found in _by_pair(leaks)
+        f"{dataset.name}: {len(matches)} questions of {first} have the meaning of one of {second} to the encoder (for "
+        f"instance {matches[0].question.text!r} and {matches[0].other.text!r}, cosine {matches[0].similarity:.3f})."
+        for (first, second), matches in _by_pair(leaks)
     ]
 
 
@@ -154,9 +169,10 @@ def shared_documents(dataset: Dataset) -> list[str]:
 
 def describe_left_out(leaks: Sequence[Leak], questions: int, file: str) -> str:
     """A sentence on questions of a split that are left out because they were trained on."""
+    near = ", or nearly so" if any(leak.criterion == "letters" for leak in leaks) else ""
     return (
-        f"{len({leak.question.id for leak in leaks})} of {questions} {leaks[0].split} questions are left out, because "
-        f"they are training questions by id or words; {file} lists them (for instance {leaks[0].question.text!r})."
+        f"{_ids(leaks)} of {questions} {leaks[0].split} questions are left out, because they are training questions by "
+        f"id or words{near}; {file} lists them (for instance {leaks[0].question.text!r})."
     )
 
 
@@ -165,11 +181,15 @@ def overlap_with_train(name: str, split: str, questions: Sequence[Question], tra
     return overlap(Dataset(name, (), {"train": Split(train, {}), split: Split(questions, {})}))
 
 
-def near_overlap_with_train(
-    name: str, split: str, questions: Sequence[Question], train: Sequence[Question]
-) -> list[str]:
-    """`near_overlap` of the questions of `split` with the training questions."""
-    return near_overlap(Dataset(name, (), {"train": Split(train, {}), split: Split(questions, {})}))
+def near_trained_on(split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[Leak]:
+    """The questions of `split` that are nearly the same as a training question, without those of `trained_on`."""
+    near = near_questions(questions, train)
+    return [Leak("letters", value, split, question, "train", other) for question, other, value in near]
+
+
+def describe_near(name: str, leaks: Sequence[Leak], questions: int) -> str:
+    """A sentence on the leaks of `near_trained_on` among so many questions."""
+    return _near_sentence(name, leaks[0].question, leaks[0].split, leaks[0].other, "train", _ids(leaks), questions)
 
 
 def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) -> tuple[dict[str, Split], list[str]]:
@@ -192,14 +212,14 @@ def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) ->
 def without(splits: Mapping[str, Split], left_out: Iterable[tuple[str, str]]) -> dict[str, Split]:
     """The splits without these questions, given as (split, id). A split without remaining questions is dropped."""
     ids = set(left_out)
-    kept = {
+    remaining = {
         name: tuple(question for question in split.questions if (name, question.id) not in ids)
         for name, split in splits.items()
     }
     return {
-        name: Split(kept[name], {question.id: splits[name].qrels[question.id] for question in kept[name]})
+        name: Split(remaining[name], {question.id: splits[name].qrels[question.id] for question in remaining[name]})
         for name in _ORDER
-        if kept.get(name)
+        if remaining.get(name)
     }
 
 
@@ -241,14 +261,14 @@ def unique(documents: Iterable[Document]) -> tuple[Document, ...]:
     return tuple(by_fingerprint.values())
 
 
-def _same(split: str, questions: Sequence[Question], other_split: str, others: Sequence[Question]) -> list[Leak]:
-    ids, texts = {other.id: other for other in others}, {words(other.text): other for other in others}
+def _same(split: str, questions: Sequence[Question], other_split: str, earlier: Sequence[Question]) -> list[Leak]:
+    ids, texts = {match.id: match for match in earlier}, {words(match.text): match for match in earlier}
     same: list[Leak] = []
     for question in questions:
         if question.id in ids:
             same.append(Leak("id", 1.0, split, question, other_split, ids[question.id]))
-        elif (other := texts.get(words(question.text))) is not None:
-            same.append(Leak("words", 1.0, split, question, other_split, other))
+        elif (match := texts.get(words(question.text))) is not None:
+            same.append(Leak("words", 1.0, split, question, other_split, match))
     return same
 
 
@@ -261,6 +281,10 @@ def _by_pair(leaks: Iterable[Leak]) -> list[tuple[tuple[str, str], list[Leak]]]:
     for leak in leaks:
         by_pair.setdefault((leak.split, leak.other_split), []).append(leak)
     return list(by_pair.items())
+
+
+def _ids(leaks: Iterable[Leak]) -> int:
+    return len({leak.question.id for leak in leaks})
 
 
 def _distinct(leaks: Iterable[Leak], criterion: Criterion) -> int:

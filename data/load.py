@@ -76,9 +76,9 @@ def _leave_out(name: str, splits: Mapping[str, Split], config: DatasetConfig) ->
         return splits, []
     path = Path(config.leave_out).expanduser()
     listed = read_left_out(path)
-    kept = without(splits, listed)
-    before, after = ({key: len(split.questions) for key, split in each.items()} for each in (splits, kept))
-    removed = {key: count - after.get(key, 0) for key, count in before.items() if count > after.get(key, 0)}
+    remaining = without(splits, listed)
+    counted, after = ({key: len(split.questions) for key, split in sides.items()} for sides in (splits, remaining))
+    removed = {key: count - after.get(key, 0) for key, count in counted.items() if count > after.get(key, 0)}
     if listed and not removed:
         split, identifier = min(listed)
         raise DataError(
@@ -86,8 +86,8 @@ def _leave_out(name: str, splits: Mapping[str, Split], config: DatasetConfig) ->
             "It was written for another dataset: name its own file in dataset.leave_out, or remove the setting.",
             code="nothing-left-out",
         )
-    counts = ", ".join(f"{count} of {before[key]} questions of {key}" for key, count in removed.items())
-    return kept, [f"{name}: {counts} are left out, as {path} says."] if removed else []
+    counts = ", ".join(f"{count} of {counted[key]} questions of {key}" for key, count in removed.items())
+    return remaining, [f"{name}: {counts} are left out, as {path} says."] if removed else []
 
 
 def _with_properties(dataset: Dataset, config: DatasetConfig) -> Dataset:

@@ -45,14 +45,14 @@ def near_duplicates(left: Sequence[str], right: Sequence[str]) -> list[Near]:
 
     The texts are compared as they are: fold case, punctuation and accents before (`leakage.words`).
     """
-    first, second = _places(left), _places(right)
-    texts, others = list(first), list(second)
+    first, second = _positions(left), _positions(right)
+    texts, other_texts = list(first), list(second)
     near = [
-        Near(place, other, value)
-        for one, two in _candidates(texts, others)
-        if (value := similarity(texts[one], others[two])) is not None
-        for place in first[texts[one]]
-        for other in second[others[two]]
+        Near(i, j, value)
+        for x, y in _candidates(texts, other_texts)
+        if (value := similarity(texts[x], other_texts[y])) is not None
+        for i in first[texts[x]]
+        for j in second[other_texts[y]]
     ]
     return sorted(near, key=lambda pair: (pair.right, -pair.similarity, pair.left))
 
@@ -91,11 +91,11 @@ def _same_but_for_a_word(left: list[str], right: list[str]) -> bool:
     return sorted(left) == sorted(right) or Indel.distance(left, right, score_cutoff=1) <= 1
 
 
-def _places(texts: Sequence[str]) -> dict[str, list[int]]:
-    places: dict[str, list[int]] = {}
-    for place, text in enumerate(texts):
-        places.setdefault(text, []).append(place)
-    return places
+def _positions(texts: Sequence[str]) -> dict[str, list[int]]:
+    positions: dict[str, list[int]] = {}
+    for position, text in enumerate(texts):
+        positions.setdefault(text, []).append(position)
+    return positions
 
 
 def _candidates(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -114,14 +114,14 @@ def _candidates(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int
     for start in range(0, len(right), _BLOCK):
         block = right[start : start + _BLOCK]
         pairs = {pair for table, of_right in tables for pair in table.sharing(map(of_right, block))}
-        yield from ((one, start + two) for two, one in sorted((two, one) for one, two in pairs))
+        yield from ((i, start + j) for j, i in sorted((j, i) for i, j in pairs))
 
 
 def _letters(text: str) -> list[int]:
     """Keys of the text and of the texts with one character less: texts one edit apart share one of them."""
     if len(text) > _LONGEST:
         return []
-    return [hash(text), *(hash(text[:place] + text[place + 1 :]) for place in range(len(text)))]
+    return [hash(text), *(hash(text[:i] + text[i + 1 :]) for i in range(len(text)))]
 
 
 def _whole(text: str) -> list[int]:
@@ -132,7 +132,7 @@ def _fewer_words(text: str) -> list[int]:
     words = text.split()
     if len(words) > _MOST_WORDS:
         return []
-    return [hash(" ".join(words[:place] + words[place + 1 :])) for place in range(len(words))]
+    return [hash(" ".join(words[:i] + words[i + 1 :])) for i in range(len(words))]
 
 
 def _in_order(text: str) -> list[int]:
@@ -156,11 +156,11 @@ class _Table:
 
     def sharing(self, keys: Iterable[list[int]]) -> Iterator[tuple[int, int]]:
         """Yield (index here, index in `keys`) of texts with a key in common; a pair may come more than once."""
-        wanted, owners = _flat(keys)
-        starts, ends = np.searchsorted(self._keys, wanted), np.searchsorted(self._keys, wanted, side="right")
-        for place in np.flatnonzero(ends > starts):
-            for owner in self._owners[starts[place] : ends[place]]:
-                yield int(owner), int(owners[place])
+        table, owners = _flat(keys)
+        starts, ends = np.searchsorted(self._keys, table), np.searchsorted(self._keys, table, side="right")
+        for i in np.flatnonzero(ends > starts):
+            for owner in self._owners[starts[i] : ends[i]]:
+                yield int(owner), int(owners[i])
 
 
 def _flat(keys: Iterable[list[int]]) -> tuple[Keys, Keys]:
@@ -168,9 +168,9 @@ def _flat(keys: Iterable[list[int]]) -> tuple[Keys, Keys]:
     counts: list[int] = []
 
     def flat() -> Iterator[int]:
-        for own in keys:
-            counts.append(len(own))
-            yield from own
+        for hashes in keys:
+            counts.append(len(hashes))
+            yield from hashes
 
     table = np.fromiter(flat(), dtype=np.int64)
     return table, np.repeat(np.arange(len(counts), dtype=np.int64), counts)

@@ -68,15 +68,15 @@ def references() -> tuple[Reference, ...]:
 
 
 def check_baselines(
-    measured: Sequence[Measured], tolerance: float = TOLERANCE, known: Sequence[Reference] | None = None
+    measured: Sequence[Measured], tolerance: float = TOLERANCE, published: Sequence[Reference] | None = None
 ) -> list[BaselineCheck]:
     """One verdict for each measured score, in the same order.
 
     A score is right if it is within `tolerance` (absolute, on [0, 1]) of at least one published score for the same
-    dataset, retriever and split. `known` replaces the scores of references.yaml. ValueError for a value outside [0, 1].
+    dataset, retriever and split. `published` replaces those of references.yaml. ValueError for a value outside [0, 1].
     """
-    published = references() if known is None else known
-    return [_verdict(figure, tolerance, published) for figure in measured]
+    known_scores = references() if published is None else published
+    return [_verdict(figure, tolerance, known_scores) for figure in measured]
 
 
 def plain_name(dataset: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows of tables as benchmarks publish them: Parquet, JSON lines (also gzipped) and tab-separated judgements.
+"""Rows of tables as benchmarks publish them: Parquet and JSON lines (also gzipped).
 
 Rows are read one at a time with their number, so that errors can name the row.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import DataError, first_line
-from .jsonl import read_lines, read_records
+from .jsonl import read_records
 
 _BATCH_ROWS = 512
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
@@ -19,10 +19,9 @@ FETCH = "Fetch it again: querylect data get NAME."
 
 
 def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield (row number from 1, row) of a .parquet, .jsonl, .jsonl.gz or .tsv file that has at least these columns.
+    """Yield (row number from 1, row) of a .parquet, .jsonl or .jsonl.gz file that has at least these columns.
 
-    A .tsv file has exactly these columns in this order, with or without a header. Raises DataError for a missing,
-    empty or damaged file, another file type, and a missing column.
+    Raises DataError for a missing, empty or damaged file, another file type, and a missing column.
     """
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected {expected}. {FETCH}", code="missing-file")
@@ -32,10 +31,8 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tup
         rows = _parquet(path, columns, expected)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
         rows = read_records(path, expected)
-    elif path.suffix == ".tsv":
-        rows = _tabbed(path, columns, expected)
     else:
-        raise DataError(f"{path} is of an unknown kind; expected {expected} as .parquet, .jsonl, .jsonl.gz or .tsv.")
+        raise DataError(f"{path} is of an unknown kind; expected {expected} as .parquet, .jsonl or .jsonl.gz.")
     count = 0
     for number, row in rows:
         missing = [column for column in columns if column not in row]
@@ -149,22 +146,6 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
                 f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}",
                 code="unreadable-file",
             ) from error
-
-
-def _tabbed(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, object]]]:
-    first = True
-    for number, line in read_lines(path, expected):
-        fields = [field.strip() for field in line.split("\t")]
-        header, first = first and fields == list(columns), False
-        if header:
-            continue
-        if len(fields) != len(columns):
-            raise DataError(
-                f"{path}, line {number}: {line!r}; expected {'<TAB>'.join(columns)}. Correct the line, or fetch "
-                "the file again.",
-                code="invalid-line",
-            )
-        yield number, dict(zip(columns, fields, strict=True))
 
 
 def document_id(text: str) -> str:

@@ -25,6 +25,10 @@ class QuestionSample:
     def __str__(self) -> str:
         return f"{self.size:,} of {self.of:,}, drawn with seed {self.seed}"
 
+    def of_questions(self) -> str:
+        """As `str`, with what was drawn: "20 of 1,611 questions, drawn with seed 0"."""
+        return str(self).replace(", drawn", " questions, drawn")
+
 
 def draw(
     items: Iterable[Item], limit: int | None, seed: int, id_of: Callable[[Item], str] = attrgetter("id")

@@ -1,4 +1,5 @@
-"""Questions in the files of TREC: topics as `<top>` records, as XML, or as tab-separated lines of id and text."""
+"""Questions and judgements in text files: topics as `<top>` records, as XML, or as tab-separated lines of id and text;
+judgements as in BEIR's qrels or in those of TREC."""
 
 import html
 import re
@@ -8,6 +9,11 @@ from xml.etree import ElementTree
 
 from ..errors import DataError, first_line
 from .jsonl import read_lines
+
+JUDGEMENT_COLUMNS = ("query-id", "corpus-id", "score")
+_ITERATION = {"0", "q0", "iter", "iteration", "iter_id", "unused"}
+_GRADE = {"score", "rel", "relevance", "label", "grade"}
+"""What a header line of TREC's form may call its second and fourth column."""
 
 _EXPECTED = "the topics of a TREC collection"
 _NUMBER = re.compile(r"^(?:number|topic)\s*:?\s*", re.IGNORECASE)
@@ -40,6 +46,29 @@ def read_topics(path: Path) -> Iterator[tuple[int, str, str]]:
         yield number, identifier, question
 
 
+def read_judgements(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
+    """Yield (line number, (question, document, grade)): three fields with tabs, or TREC's four with any white space.
+
+    The first line may be a header. Raises DataError for a missing or unreadable file and for another line.
+    """
+    first = True
+    for number, line in read_lines(path, "judgements, one per line"):
+        fields, trec = line.split("\t"), line.split()
+        names, first = [field.lower() for field in trec] if first else [], False
+        if tuple(names) == JUDGEMENT_COLUMNS or (len(names) == 4 and names[1] in _ITERATION and names[3] in _GRADE):
+            continue
+        if len(fields) == 3:
+            yield number, (fields[0], fields[1], fields[2])
+        elif len(trec) == 4:
+            yield number, (trec[0], trec[2], trec[3])
+        else:
+            raise DataError(
+                f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be "
+                "the first line), or TREC's 'query-id 0 corpus-id score'. Correct the line.",
+                code="invalid-line",
+            )
+
+
 def _tabbed(path: Path) -> Iterator[tuple[int, str, str]]:
     for number, line in read_lines(path, "questions, each an id, a tab and a text"):
         identifier, tab, text = line.partition("\t")
@@ -68,13 +97,13 @@ def _topics(path: Path, text: str) -> Iterator[tuple[str, str]]:
         raise _unknown(path, f"it is no XML ({first_line(error)})") from error
     for topic in root.iter("topic"):
         texts = (" ".join(topic.findtext(name, "").split()) for name in _TEXTS)
-        own = " ".join((topic.text or "").split())
-        yield topic.get("number", topic.get("id", "")).strip(), next(filter(None, texts), own)
+        body = " ".join((topic.text or "").split())
+        yield topic.get("number", topic.get("id", "")).strip(), next(filter(None, texts), body)
 
 
-def _unknown(path: Path, seen: str) -> DataError:
+def _unknown(path: Path, cause: str) -> DataError:
     return DataError(
-        f"{path}: {seen}; expected {_EXPECTED}: records <top> … </top>, XML with elements <topic number=…>, or a .tsv "
+        f"{path}: {cause}; expected {_EXPECTED}: records <top> … </top>, XML with elements <topic number=…>, or a .tsv "
         "file with lines 'id<TAB>text'.",
         code="unknown-topics",
     )

@@ -38,11 +38,11 @@ def doctor(
     if gpus is not None:
         if settings is None:
             raise typer.BadParameter("--gpus plans a CONFIG: name one", param_hint="CONFIG")
-        from .plan import plan
+        from .layouts import estimate_layouts
 
-        planned = plan(settings, gpus, gpu_memory)
-        typer.echo(json.dumps(planned.as_data(), indent=2) if as_json else planned.as_text())
-        raise typer.Exit(0 if planned.fits else 2)
+        estimates = estimate_layouts(settings, gpus, gpu_memory)
+        typer.echo(json.dumps(estimates.as_data(), indent=2) if as_json else estimates.as_text())
+        raise typer.Exit(0 if estimates.fits else 2)
     from .findings import as_data, as_text
     from .machine import answer, machine, start_probe
     from .surroundings import surroundings

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ..configs.schema import RunConfig
-from ..slurm.requests import request_of
+from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig
+from ..slurm.requests import Request, request_of
 from ..train.memory.advice import remedies
 from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, ProcessLayout, estimate
 from ..train.memory.model_shape import ModelShape, shape_of
@@ -23,16 +23,17 @@ def memory(config: RunConfig, accelerator: dict[str, Any], available: int) -> Fi
     gpus, fast = accelerator.get("gpus", []), bool(accelerator.get("bf16", False))
     if gpus:
         smallest = min(size for _, size in gpus)
-        return _finding(config, shape, layouts(config, len(gpus), smallest, fast), "this machine's")
+        candidates = layouts(config.rollout, config.policy, len(gpus), smallest, fast)
+        return _finding(config, shape, candidates, "this machine's")
     local = estimate(config, shape, ProcessLayout(gpu_gib=None, bfloat16=fast))
     if config.rollout.engine == "transformers" and local.fits(available):
         return Finding("config", NAME, "ok", f"{local.lines()[0]}; {available / GIB:.1f} GiB are free")
-    return _finding(config, shape, [slurm_layout(config)], f"those of slurm/{request_of(config).script}.sh,")
+    request = request_of(config.env, config.policy)
+    return _finding(config, shape, [slurm_layout(request)], f"those of slurm/{request.script}.sh,")
 
 
-def slurm_layout(config: RunConfig, script: str | None = None) -> ProcessLayout:
-    """The processes for which a job script (None: that of the config's retriever) asks, on H100s."""
-    request = request_of(config, script)
+def slurm_layout(request: Request) -> ProcessLayout:
+    """The processes for which a job script asks, on H100s."""
     return ProcessLayout(request.processes, request.zero, H100_GIB)
 
 
@@ -41,18 +42,19 @@ def memory_lines(config: RunConfig) -> list[str]:
     shape = shape_of(config.policy.model)
     if shape is None:
         return [f"memory: not estimated, since nothing says how large policy.model {config.policy.model!r} is"]
-    layout, script = slurm_layout(config), request_of(config).script
+    request = request_of(config.env, config.policy)
+    layout = slurm_layout(request)
     expected = estimate(config, shape, layout)
     first, *parts = expected.lines()
     verdict = f"fits {_capacity(layout)}" if expected.fits() else f"too much for {_capacity(layout)}"
-    lines = [f"memory of slurm/{script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
+    lines = [f"memory of slurm/{request.script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
     return lines if expected.fits() else [*lines, f"  {advice(config, shape, layout)}"]
 
 
-def layouts(config: RunConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
+def layouts(rollout: RolloutConfig, policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
-    stages: Sequence[Literal[0, 2, 3]] = (0, 2) if config.rollout.engine != "transformers" else (0, 2, 3)
-    several = [ProcessLayout(count, stage, size, fast) for stage in stages if stage == 0 or config.policy.lora is None]
+    stages: Sequence[Literal[0, 2, 3]] = (0, 2) if rollout.engine != "transformers" else (0, 2, 3)
+    several = [ProcessLayout(count, stage, size, fast) for stage in stages if stage == 0 or policy.lora is None]
     return [ProcessLayout(1, 0, size, fast), *(several if count > 1 else ())]
 
 

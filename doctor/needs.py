@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
-from ..configs.schema import EnvironmentConfig, RunConfig
+from ..configs.schema import EnvironmentConfig, RolloutConfig, RunConfig, TrackingConfig
 from ..data import hpo, wndb, wordnet
 from ..errors import DataError, ModelError, QuerylectError
 from ..sources import install_command, resolve_model
@@ -26,7 +26,7 @@ def needs(config: RunConfig, config_name: str, online: bool) -> list[Finding]:
             findings += [_service(f"{prefix}client.urls", url, online) for url in member.client.urls]
         if member.rewriter.name == "hcqr" and member.rewriter.llm is not None:
             findings.append(_llm(f"{prefix}rewriter.llm", member.rewriter.llm, online))
-    findings += _packages(config)
+    findings += _packages(config.rollout, config.tracking)
     return findings
 
 
@@ -146,11 +146,9 @@ def _status(url: str) -> int | str:
         return type(error).__name__
 
 
-def _packages(config: RunConfig) -> Iterator[Finding]:
-    required: dict[str, tuple[str, str]] = {
-        f"tracking.report_to {name}": (name, name) for name in config.tracking.report_to
-    }
-    if config.rollout.engine == "vllm":
+def _packages(rollout: RolloutConfig, tracking: TrackingConfig) -> Iterator[Finding]:
+    required: dict[str, tuple[str, str]] = {f"tracking.report_to {name}": (name, name) for name in tracking.report_to}
+    if rollout.engine == "vllm":
         required["rollout.engine vllm"] = ("vllm", "gpu")
     for name, (module, extra) in required.items():
         yield _package(name, module, extra)

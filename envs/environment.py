@@ -19,7 +19,7 @@ from ..storage import data_sha256
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
-from .retrievers.base import Retriever, truncation_of
+from .retrievers.base import Retriever, Steps, rank_in_steps, run_steps, truncation_of, work_of
 from .retrievers.fusion import Scored, fuse
 from .retrievers.open import check_corpus, open_retriever, verify_indexes
 from .retrievers.rerank import Reranked, Reranker
@@ -90,9 +90,9 @@ class Environment:
         self.caches: Mapping[str, ByteCache] = getattr(self._retriever, "caches", {})
         """The retriever's own caches, by name."""
         for cache in self.caches.values():
-            cache.room = config.embedding_cache_bytes
+            cache.max_bytes = config.embedding_cache_bytes
         self._documents = index.documents
-        self._guards = [index.held, *getattr(retriever, "held", ())]
+        self._guards = [index.guarded_files, *getattr(retriever, "guarded_files", ())]
         self._lasting_damage = ""
         self._all_read = False
         """Whether all files were read because a block of `intact` failed."""
@@ -181,6 +181,10 @@ class Environment:
             return plan
         return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=question_id)
 
+    def work(self, plan: SearchPlan) -> int:
+        """What ranking a plan costs (retrievers/base.py, `work_of`)."""
+        return sum(map(work_of(self._retriever), plan.probes))
+
     def search(self, plans: Sequence[SearchPlan]) -> list[PlanRanking]:
         """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
 
@@ -190,6 +194,10 @@ class Environment:
         Raises RequestError for a probe with a `source`: this environment holds one knowledge base, without a name.
         Raises EnvironmentUnavailableError where a file of the index is damaged.
         """
+        return run_steps(self.search_in_steps(plans))
+
+    def search_in_steps(self, plans: Sequence[SearchPlan]) -> Steps[list[PlanRanking]]:
+        """`search` with pauses, in which other plans may be searched."""
         depths: dict[tuple[Term, ...], int] = {}
         for plan in plans:
             for probe in plan.probes:
@@ -202,7 +210,7 @@ class Environment:
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
         with self.intact():
-            ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
+            ranked = (yield from rank_in_steps(self._retriever, probes, list(depths.values()))) if probes else []
             truncated = map(truncation_of(self._retriever), probes)
             by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
             return [self._ranking(plan, by_terms) for plan in plans]

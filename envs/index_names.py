@@ -46,6 +46,6 @@ def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
     shared = {"hybrid": None, "question_index": None, "rerank": None}
     members = [config.model_copy(update={**shared, **dict(member)}) for member in config.hybrid.members]
     return [
-        member if named.index else member.model_copy(update={"index": f"{config.index}-{index_name(member)}"})
-        for named, member in zip(config.hybrid.members, members, strict=True)
+        member if configured.index else member.model_copy(update={"index": f"{config.index}-{index_name(member)}"})
+        for configured, member in zip(config.hybrid.members, members, strict=True)
     ]

@@ -31,7 +31,7 @@ class Term(Strict):
     weight: Weight = 1.0
 
 
-def speaks(term: Term) -> bool:
+def is_effective(term: Term) -> bool:
     """Whether a term affects a retriever that embeds it: a blank text or a weight of 0 does not."""
     return term.weight != 0 and bool(term.text.strip())
 
@@ -60,9 +60,14 @@ class SearchPlan(Strict):
     k: int = Field(default=10, ge=1)
 
     @property
+    def texts(self) -> list[str]:
+        """The texts of all its terms."""
+        return [term.text for probe in self.probes for term in probe.terms]
+
+    @property
     def characters(self) -> int:
         """Characters of all its texts."""
-        return sum(len(term.text) for probe in self.probes for term in probe.terms)
+        return sum(map(len, self.texts))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({' | '.join(map(_summary, self.probes))}, fuse={self.fuse!r}, k={self.k})"

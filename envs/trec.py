@@ -62,8 +62,8 @@ def falling(scores: Sequence[float]) -> list[float]:
 
 
 def _run_lines(name: str, run: Run) -> Iterable[str]:
-    for question, found in run.items():
-        ranking = found or [RankedHit(NOTHING, 0.0)]
+    for question, hits in run.items():
+        ranking = hits or [RankedHit(NOTHING, 0.0)]
         scores = falling([hit.score for hit in ranking])
         for rank, (hit, score) in enumerate(zip(ranking, scores, strict=True), start=1):
             yield f"{question} Q0 {_id(hit.id)} {rank} {score!r} {name}"

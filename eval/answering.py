@@ -116,10 +116,10 @@ def greedy_trees(
     from ..rollouts.engines.open import load_engine
 
     rewriter = rewriter_for(config, client)
-    asked = ask_first_stage(rewriter, questions, config.policy)
+    first_stage = ask_first_stage(rewriter, questions, config.policy)
     engine = load_engine(config, checkpoint)
     asking = Asking(config.eval.turns, METRICS)
-    parts = batches(asked, ANSWERED_AT_ONCE)
+    parts = batches(first_stage, ANSWERED_AT_ONCE)
     trees = {
         tree.question.id: tree
         for answered in answers(parts, asking, engine, client, rewriter, config.rollout)
@@ -127,7 +127,7 @@ def greedy_trees(
     }
     del engine
     gc.collect()
-    return [trees[question.id] for question in asked]
+    return [trees[question.id] for question in first_stage]
 
 
 class _Timed:

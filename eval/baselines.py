@@ -5,25 +5,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..configs.schema import RunConfig
+from ..configs.schema import EnvironmentConfig
 from ..data.ragbench import PARTS, part_of
 from ..data.references import METRIC, BaselineCheck, Measured, check_baselines
 from ..errors import BaselineError, EnvironmentUnavailableError
 from .cells import answer_in_environment, fail_at_once, make_cell
 from .environments import EvalEnvironment, retriever_name
 from .export import open_split, raw_rankings
+from .journal import RERUN
 from .systems import RawSystem
 
 _MIN_DEPTH = 10
 """Documents that the published metric looks at."""
 
 
-def measure_raw(config: RunConfig, split: str) -> list[Measured]:
+def measure_raw(env: EnvironmentConfig, split: str) -> list[Measured]:
     """Mean nDCG@10 of a split's raw questions; for RAGBench also per part, and the mean over parts.
 
     Raises as `open_split`.
     """
-    environment, questions = open_split(config, split)
+    environment, questions = open_split(env, split)
     rankings = raw_rankings(environment, questions, _MIN_DEPTH)
     values = {question: environment.score(question, hits, [METRIC])[METRIC] for question, hits in rankings.items()}
     return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
@@ -55,7 +56,7 @@ def compare_with_published(
     if unscored:
         raise EnvironmentUnavailableError(
             f"{unscored} of {len(everything.questions)} raw questions have no score, so they cannot be compared with "
-            "what is published. Run the same command again: finished answers are kept.",
+            f"what is published. Fix the cause and {RERUN}",
             code="unscored-questions",
         )
     return check_baselines(figures(label, *environment.published_as, split, values))

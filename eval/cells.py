@@ -20,7 +20,7 @@ from ..llms.access import Llm
 from ..logs import progress_bar
 from ..rollouts.engines.base import Engine
 from .environments import EvalEnvironment
-from .journal import Journal, finished
+from .journal import RERUN, Journal, finished
 from .records import METRICS, EvalRecord
 from .systems import Pending, System, TrainingFreeSystem
 from .training_free import Tuned
@@ -55,7 +55,7 @@ class Cell:
     @property
     def label(self) -> str:
         """The cell in a sentence."""
-        return f"{self.system.name} {self.environment.where}"
+        return f"{self.system.name} {self.environment.label}"
 
     @property
     def turns(self) -> list[int]:
@@ -232,8 +232,7 @@ def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, bat
             if unscored_batches > (1 if scored else 0):
                 raise EnvironmentUnavailableError(
                     f"the environment scored none of {part.questions} questions before the deadline; the last error "
-                    f"was {client.last_failure}. Fix the cause, or raise client.deadline, and run the same command "
-                    "again: finished answers are kept.",
+                    f"was {client.last_failure}. Fix the cause, or raise client.deadline, and {RERUN}",
                     code="none-scored",
                 )
             done += part.questions

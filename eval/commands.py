@@ -187,7 +187,7 @@ def baselines(
     settings = load_config(config, overrides or [])
     wrong = 0
     for member in chosen(settings, env).values():
-        for verdict in check_baselines(measure_raw(member, split or member.eval.split), tolerance):
+        for verdict in check_baselines(measure_raw(member.env, split or member.eval.split), tolerance):
             typer.echo(verdict.sentence)
             wrong += verdict.status == "wrong"
     if wrong:

@@ -27,19 +27,19 @@ def _score_lines(table: Table) -> Iterator[dict[str, object]]:
         for environment, score in row.scores.items():
             if score is None:
                 continue
-            place = {**_place(table), **row.arm._asdict(), "label": row.label, "environment": environment}
+            keys = {**_place(table), **row.arm._asdict(), "label": row.label, "environment": environment}
             main = next(iter(score.metrics))
             for metric, mean in score.metrics.items():
                 low, high = score.intervals.get(metric, (None, None))
                 marks = score.marks if metric == main else ""
-                yield {**place, "metric": metric, "mean": mean, "low": low, "high": high, "marks": marks} | {
+                yield {**keys, "metric": metric, "mean": mean, "low": low, "high": high, "marks": marks} | {
                     "n": score.n, "of": score.of,
                 }  # fmt: skip
             shares = {name: getattr(score, field) for field, name in MEASURED.items()}
             shares[f"{main} with fall-back"] = score.with_fall_back
             for name, share in shares.items():
                 if share is not None:
-                    yield {**place, "metric": name, "mean": share, "n": score.n, "of": score.of}
+                    yield {**keys, "metric": name, "mean": share, "n": score.n, "of": score.of}
 
 
 def comparisons_csv(tables: Sequence[Table], metric: str) -> str:
@@ -50,7 +50,7 @@ def comparisons_csv(tables: Sequence[Table], metric: str) -> str:
         (
             {
                 **_place(table), **row.arm._asdict(), **asdict(row.test), "environment": row.environment,
-                "label": next((found.label for found in table.rows if found.arm == row.arm), ""), "metric": metric,
+                "label": next((item.label for item in table.rows if item.arm == row.arm), ""), "metric": metric,
                 "against": row.baseline.system, "against_turn": row.baseline.turn,
                 "p_holm": row.p_holm, "significant": row.significant,
             }

@@ -65,7 +65,7 @@ class EvalEnvironment:
     """Hashes that the service of `connect` must have, by field of `EnvironmentInfo`."""
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """The dataset and the environment in a sentence."""
         return f"on {self.dataset} in {self.name}" if self.dataset else f"in {self.name}"
 
@@ -88,7 +88,7 @@ class EvalEnvironment:
             ]
             if changed:
                 raise ConfigError(
-                    f"the environment {self.where} was changed during the evaluation ({'; '.join(changed)}), so scores "
+                    f"the environment {self.label} was changed during the evaluation ({'; '.join(changed)}), so scores "
                     "would not be comparable. Leave its index and judgements as they are and give the command again.",
                     code="changed-environment",
                 )

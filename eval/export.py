@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..configs.evaluation import SpecConfig
-from ..configs.schema import RunConfig
+from ..configs.schema import EnvironmentConfig
 from ..data.types import Qrels, Question, Split
 from ..envs.environment import Environment, RankedHit
 from ..envs.plan import SearchPlan
@@ -21,7 +21,7 @@ CHUNK = 256
 """Questions per search call and per step of the progress bar."""
 
 
-def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth: int = MAX_K) -> dict[str, float]:
+def export_trec(env: EnvironmentConfig, run: Path | None, split: str, to: Path, depth: int = MAX_K) -> dict[str, float]:
     """Write topics, qrels and runs to the new folder `to`; returns nDCG@10 by run name, computed with our metrics.
 
     The run `raw` searches the raw questions, `depth` documents deep. With the folder of an evaluated run, each system
@@ -31,7 +31,7 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
     Raises ConfigError for an unknown split, DataError where eval.jsonl has other questions, and whatever opening the
     environment and `write_trec` raise.
     """
-    environment, questions = open_split(config, split)
+    environment, questions = open_split(env, split)
     qrels = {question.id: environment.judgements(question.id) for question in questions}
     runs: dict[str, Run] = {RAW: raw_rankings(environment, questions, depth)}
     records = run / "eval.jsonl" if run is not None else None
@@ -60,10 +60,10 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
     return values
 
 
-def open_split(config: RunConfig, split: str) -> tuple[Environment, list[Question]]:
+def open_split(env: EnvironmentConfig, split: str) -> tuple[Environment, list[Question]]:
     """The environment, opened in this process, and the questions of a split. Raises ConfigError for an unknown split,
     and whatever opening the environment raises."""
-    environment = Environment.open(config.env)
+    environment = Environment.open(env)
     if split not in environment.splits:
         message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
         raise ConfigError(message, code="unknown-split")

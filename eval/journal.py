@@ -20,6 +20,8 @@ from .records import EvalRecord, read_records, record_line, write_json, write_te
 
 AnswerKey = tuple[str, int, int]
 """Question id, turn, sample."""
+RERUN = "run the same command again: finished answers are kept."
+"""The end of a message about an evaluation that stopped."""
 
 
 def fingerprint(identity: Mapping[str, object]) -> str:
@@ -88,7 +90,7 @@ class Journal:
         self._add(self.records, "".join(map(record_line, records)))
 
     def _add(self, path: Path, lines: str) -> None:
-        with writing(path, "Free some space and run the same command again: finished answers are kept."):
+        with writing(path, f"Free some space and {RERUN}"):
             if not path.exists():
                 write_json(self.folder / "cell.json", self.identity)
             cut_off_half_a_line(path)

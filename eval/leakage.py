@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from ..configs.environment import DatasetConfig
-from ..configs.schema import RunConfig
+from ..configs.schema import EvalConfig
 from ..data.corpus import open_corpus
 from ..data.leakage import (
     Leak,
     describe_left_out,
-    near_overlap_with_train,
+    describe_near,
+    near_trained_on,
     overlap_with_train,
     trained_on,
     write_leaks,
@@ -30,9 +31,9 @@ from .systems import RewritingSystem
 log = logging.getLogger(__name__)
 
 LEAKS = "leaks.jsonl"
-"""File of an evaluation's folder with the questions that were left out because they were trained on."""
+"""File of an evaluation's folder with the questions that were trained on, and those that nearly were."""
 
-Leaks = Literal["drop", "refuse"]
+Leaks = Literal["drop", "drop_near", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,65 +42,90 @@ class HeldOut:
 
     questions: list[Question]
     leaks: tuple[Leak, ...] = ()
+    near: tuple[Leak, ...] = ()
+    """Questions to evaluate that are nearly the same as a training question."""
 
     def note(self) -> list[str]:
         """A sentence for the results on what was left out; none without."""
         total = len(self.questions) + len({leak.question.id for leak in self.leaks})
-        return [describe_left_out(self.leaks, total, LEAKS)] if self.leaks else []
+        left_out = [describe_left_out(self.leaks, total, LEAKS)] if self.leaks else []
+        near = len({leak.question.id for leak in self.near})
+        listed = f"{near} of {len(self.questions)} {self.near[0].split} questions are nearly" if near else ""
+        advice = f"the same as a training question; {LEAKS} lists them, and leaks=drop_near leaves them out."
+        return [*left_out, *([f"{listed} {advice}"] if near else [])]
+
+    def records(self) -> list[dict[str, object]]:
+        """The lines of LEAKS."""
+        return [
+            leak_record(leak, left_out)
+            for leaks, left_out in ((self.leaks, True), (self.near, False))
+            for leak in leaks
+        ]
 
 
-def refuse_training_split(config: RunConfig) -> None:
+def refuse_training_split(evaluation: EvalConfig) -> None:
     """Raise ConfigError where the split to evaluate is the training split."""
-    if config.eval.split not in ("validation", "test"):
+    if evaluation.split not in ("validation", "test"):
         raise ConfigError(
-            f"eval.split is {config.eval.split!r}; expected validation or test: a table of questions that were "
+            f"eval.split is {evaluation.split!r}; expected validation or test: a table of questions that were "
             "trained on says nothing about new ones.",
             code="not-held-out",
         )
 
 
-def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunConfig) -> HeldOut:
+def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, evaluation: EvalConfig) -> HeldOut:
     """The questions to evaluate: those of the split that are not in the environment's training split.
 
     Raises ConfigError for an unknown or empty split, DataError as `without_trained`.
     """
-    split = config.eval.split
+    split = evaluation.split
     if not info.splits.get(split):
         message = f"the environment has no questions in split {split!r}; it has {info.splits}. Change eval.split."
         raise ConfigError(message, code="no-questions")
     train = client.questions("train") if info.splits.get("train") else []
-    held_out = without_trained(info.name, split, client.questions(split), train, config.eval.leaks)
-    questions = draw(held_out.questions, config.eval.limit, config.eval.sample_seed)
-    log_near(info.name, split, questions, train)
-    return replace(held_out, questions=questions)
+    held_out = without_trained(info.name, split, client.questions(split), train, evaluation.leaks)
+    questions = draw(held_out.questions, evaluation.limit, evaluation.sample_seed)
+    return with_near(info.name, split, replace(held_out, questions=questions), train)
 
 
 def without_trained(
     name: str, split: str, questions: Sequence[Question], train: Sequence[Question], leaks: Leaks
 ) -> HeldOut:
-    """The questions that no training question repeats by id or words.
+    """The questions that no training question repeats by id or words, and with "drop_near" nearly.
 
     Raises DataError where there are such questions and `leaks` is "refuse", or where all of them are.
     """
-    found = trained_on(split, questions, train)
-    if not found:
+    trained = trained_on(split, questions, train)
+    if leaks == "drop_near":
+        trained += near_trained_on(split, questions, train)
+    if not trained:
         return HeldOut(list(questions))
-    left_out = {leak.question.id for leak in found}
+    left_out = {leak.question.id for leak in trained}
     remaining = [question for question in questions if question.id not in left_out]
     if leaks == "refuse" or not remaining:
+        equal = overlap_with_train(name, split, questions, train)
+        sentence = equal[0] if equal else describe_near(name, trained, len(questions))
         raise DataError(
-            f"{overlap_with_train(name, split, questions, train)[0]} Take these questions out of one of the two "
-            "splits, or leave them out of the evaluation with leaks=drop if others remain.",
+            f"{sentence} "
+            "Take these questions out of one of the two splits, or leave them out of the evaluation with leaks=drop if "
+            "others remain.",
             code="overlapping-splits",
         )
-    log.warning("%s: %s", name, describe_left_out(found, len(questions), LEAKS))
-    return HeldOut(remaining, tuple(found))
+    log.warning("%s: %s", name, describe_left_out(trained, len(questions), LEAKS))
+    return HeldOut(remaining, tuple(trained))
 
 
-def log_near(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
-    """Near-duplicates are only logged: a person has to judge them."""
-    for sentence in near_overlap_with_train(name, split, questions, train):
-        log.warning("%s", sentence)
+def with_near(name: str, split: str, held_out: HeldOut, train: Sequence[Question]) -> HeldOut:
+    """Add the questions that are nearly training questions, and log them: a person has to judge them."""
+    near = near_trained_on(split, held_out.questions, train)
+    if near:
+        log.warning("%s", describe_near(name, near, len(held_out.questions)))
+    return replace(held_out, near=(*held_out.near, *near))
+
+
+def leak_record(leak: Leak, left_out: bool) -> dict[str, object]:
+    """A line of LEAKS."""
+    return {**leak.record(), "left_out": left_out}
 
 
 def without_trained_elsewhere(
@@ -115,12 +141,12 @@ def without_trained_elsewhere(
             train = joined(name, peer.questions("train"))
             prefixed = joined(environment, held_out.questions)
             label = f"{environment} with {name}"
-            found = without_trained(label, split, prefixed, train, leaks).leaks
-            left_out = {leak.question.id for leak in found}
+            trained = without_trained(label, split, prefixed, train, leaks).leaks
+            left_out = {leak.question.id for leak in trained}
             pairs = zip(held_out.questions, prefixed, strict=True)
             remaining = [question for question, joined_question in pairs if joined_question.id not in left_out]
-            log_near(label, split, joined(environment, remaining), train)
-            held_out = HeldOut(remaining, (*held_out.leaks, *found))
+            near = with_near(label, split, HeldOut(joined(environment, remaining)), train).near
+            held_out = HeldOut(remaining, (*held_out.leaks, *trained), (*held_out.near, *near))
     return held_out
 
 
@@ -129,15 +155,16 @@ class TrainedQuestions:
 
     def __init__(self) -> None:
         self._train_cache: dict[str, list[Question] | str] = {}
-        self._near_notes: dict[tuple[str, str], list[str]] = {}
+        self._near: dict[tuple[str, str], list[Leak]] = {}
 
-    def find(self, system: RewritingSystem, environment: EvalEnvironment, split: str) -> tuple[list[Leak], list[str]]:
-        """The questions of `environment` that the system was trained on, by words.
-
-        Also notes on questions that are textually close to a training question, which a reader has to judge, and on
-        datasets that could not be compared.
+    def find(
+        self, system: RewritingSystem, environment: EvalEnvironment, split: str
+    ) -> tuple[list[Leak], list[Leak], list[str]]:
+        """The questions of `environment` that the system was trained on by words, and those that it nearly was, which a
+        reader has to judge. Also notes on the latter, and on datasets that could not be compared.
         """
         leaks: list[Leak] = []
+        near: list[Leak] = []
         notes: list[str] = []
         for member in system.training_environments:
             source = member.env.dataset
@@ -146,20 +173,22 @@ class TrainedQuestions:
                 notes.append(f"{system.name}: the questions it was trained on could not be compared ({train}).")
                 continue
             leaks += trained_on(split, environment.questions, train)
-            notes += [
-                f"{system.name} was trained on {source.path or source.kind}. {sentence}"
-                for sentence in self._near_duplicate_notes(source, environment, split, train)
-            ]
-        return leaks, notes
+            if found := self._near_leaks(source, environment, split, train):
+                near += found
+                sentence = describe_near(environment.dataset, found, len(environment.questions))
+                notes.append(
+                    f"{system.name} was trained on {source.path or source.kind}. {sentence} {LEAKS} lists them."
+                )
+        return leaks, near, notes
 
-    def _near_duplicate_notes(
+    def _near_leaks(
         self, source: DatasetConfig, environment: EvalEnvironment, split: str, train: Sequence[Question]
-    ) -> list[str]:
-        """Notes on near-duplicate questions; computed once for all runs and environments."""
+    ) -> list[Leak]:
+        """Near-duplicate questions; computed once for all runs and environments."""
         key = source.model_dump_json(), environment.dataset
-        if key not in self._near_notes:
-            self._near_notes[key] = near_overlap_with_train(environment.dataset, split, environment.questions, train)
-        return self._near_notes[key]
+        if key not in self._near:
+            self._near[key] = near_trained_on(split, environment.questions, train)
+        return self._near[key]
 
     def _train(self, source: DatasetConfig) -> list[Question] | str:
         key = source.model_dump_json()

@@ -42,7 +42,7 @@ class Placement:
     """Where one evaluation is written."""
 
     folder: Path
-    own: bool = True
+    is_default: bool = True
     """Whether `folder` is the default place of this evaluation; if not, it goes aside."""
     aside: bool = False
     """Whether results that must not go into `folder` go to its subfolder EVALUATIONS; otherwise they are refused."""
@@ -60,7 +60,7 @@ class Placement:
             refuse_other(self.folder / "results.json", identity)
             return self.folder
         changes = list(differences(_identity(self.folder / "results.json"), identity))
-        if self.own and not changes:
+        if self.is_default and not changes:
             return self.folder
         target = self.folder / EVALUATIONS / f"{title}-{digest(dict(identity))[:8]}"
         reason = f"{self.folder} holds another evaluation ({'; '.join(changes[:3])})" if changes else "changed settings"

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..configs.evaluation import SystemConfig
 from ..configs.mix import chosen, environments
 from ..configs.run_settings import load_run_config
-from ..configs.schema import RewriterConfig, RunConfig
+from ..configs.schema import EvalConfig, RewriterConfig, RunConfig
 from ..data.references import BaselineCheck
 from ..data.sampling import sampled
 from ..data.types import Dataset, Question
@@ -152,7 +152,7 @@ def evaluate_each(
     StorageError where another command, such as the training of the run, is at work in the folder of the results.
     """
     members = chosen(config, name)
-    refuse_training_split(config)
+    refuse_training_split(config.eval)
     checkpoint = open_checkpoint(run, checkpoint_name) if run is not None else None
     warm_start = find_warm_start(run) if run is not None else None
     placement = place_results(config, run, output, checkpoint, overwrite)
@@ -230,7 +230,7 @@ class RunEnvironment:
     @cached_property
     def held_out(self) -> HeldOut:
         """The questions to evaluate. Raises as `held_out_questions`."""
-        return held_out_questions(self.client, self.info, self.config)
+        return held_out_questions(self.client, self.info, self.config.eval)
 
     @property
     def questions(self) -> list[Question]:
@@ -278,7 +278,7 @@ def evaluate_systems(
     is a folder that holds another evaluation.
     """
     config = evaluated.config
-    refuse_training_split(config)
+    refuse_training_split(config.eval)
     info, environment = evaluated.info, evaluated.described
     settings, dataset = config.eval, evaluated.dataset
     metrics = run / "metrics.jsonl" if run is not None else None
@@ -292,7 +292,7 @@ def evaluate_systems(
     folder = placement.settle(identity, title)
     refuse_unwritable(folder)
     with only_command(folder / CELLS):
-        cells = _answer(config, environment, systems, folder)
+        cells = _answer(settings, config.seed, environment, systems, folder)
         records = [record for cell in cells for record in cell.records()]
         tuned = [weights for cell in cells if (weights := cell.tuned()) is not None]
         write_records(folder / "eval.jsonl", records)
@@ -306,7 +306,7 @@ def evaluate_systems(
         )
         turn = used_turn(config, run, checkpoint).turn if checkpoint is not None else None
         missing = [*evaluated.held_out.note(), *(note for cell in cells for note in cell.missing_notes())]
-        write_leaks_file(folder, [leak.record() for leak in evaluated.held_out.leaks])
+        write_leaks_file(folder, evaluated.held_out.records())
         results = replace(results, sample=environment.sample, turn=turn, missing=missing)
         created = now()
         content = {
@@ -347,13 +347,14 @@ def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
     return folder_identity(checkpoint) if checkpoint is not None else ""
 
 
-def _answer(config: RunConfig, environment: EvalEnvironment, systems: Sequence[System], folder: Path) -> list[Cell]:
+def _answer(
+    settings: EvalConfig, seed: int, environment: EvalEnvironment, systems: Sequence[System], folder: Path
+) -> list[Cell]:
     """The answered cells of the raw question, the systems and the training-free baselines.
 
     Raises the error of the first cell that fails.
     """
-    settings = config.eval
-    tuning = Tuning(settings.split, settings.tuning_questions, METRICS, config.seed, DEPTH)
+    tuning = Tuning(settings.split, settings.tuning_questions, METRICS, seed, DEPTH)
     if settings.training_free:
         with environment.connect() as client:
             validation, _ = validation_questions(client, environment.everything, tuning)

@@ -5,7 +5,7 @@ end; the other cells continue. The results are rewritten after every evaluation 
 
 tables.md tables.tex tables.html    one table of systems and datasets, three times, and what was written
 scores.csv comparisons.csv          every mean with its interval, and every tested difference
-leaks.jsonl                         questions that a system was trained on, if there are any
+leaks.jsonl                         questions that a system was trained on, or nearly so, if there are any
 results.json                        the figures, all comparisons, the cells, failures, and the spec
 transfer.svg transfer.tex           policies × environments, if the spec has differently trained policies
 questions/DATASET.ENVIRONMENT.SYSTEM.jsonl    every record that counts (eval/records.py)
@@ -30,7 +30,8 @@ from .baselines import compare_with_published, refuse_wrong
 from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
-from .leakage import LEAKS, TrainedQuestions, refuse_trained, write_leaks_file
+from .journal import RERUN
+from .leakage import LEAKS, TrainedQuestions, leak_record, refuse_trained, write_leaks_file
 from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
@@ -127,9 +128,15 @@ def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
                     raise unresolved[system]
                 resolved = evaluation.systems[system]
                 if isinstance(resolved, RewritingSystem):
-                    leaks, notes = trained_questions.find(resolved, environment, spec.split)
+                    leaks, near, notes = trained_questions.find(resolved, environment, spec.split)
                     evaluation.notes += notes
-                    records = [{**leak.record(), "dataset": dataset, "system": system} for leak in leaks]
+                    if spec.leaks == "drop_near":
+                        leaks, near = [*leaks, *near], []
+                    records = [
+                        {**leak_record(leak, dropped), "dataset": dataset, "system": system}
+                        for found, dropped in ((leaks, True), (near, False))
+                        for leak in found
+                    ]
                     evaluation.leaks += [record for record in records if record not in evaluation.leaks]
                     refuse_trained(system, environment, leaks, spec.leaks)
                     left_out.setdefault(dataset, {}).update(dict.fromkeys((leak.question.id for leak in leaks), system))
@@ -218,7 +225,7 @@ def _incomplete(evaluation: SpecEvaluation) -> QuerylectError | None:
     details = "\n".join(f"  {_failure_sentence(failure)}" for failure in failures)
     return IncompleteError(
         f"{len(failures)} of {len(failures) + len(answered)} cells failed; the tables are without what they lack. Fix "
-        f"the cause and run the same command again: finished answers are kept.\n{details}"
+        f"the cause and {RERUN}\n{details}"
     )
 
 
@@ -278,7 +285,7 @@ def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
     spec = evaluation.spec
     lines = [f"Split {spec.split}, seed {spec.seed}, rankings {spec.depth} deep, greedy where no samples are named."]
     environments = evaluation.environments
-    lines += sorted({f"{one.dataset}: {one.sample} questions." for one in environments if one.sample})
+    lines += sorted({f"{one.dataset}: {one.sample.of_questions()}." for one in environments if one.sample})
     levels = {(one.dataset, one.relevance_level) for one in environments if one.relevance_level > 1}
     lines += [f"{dataset}: binary metrics count grades of {level} or more." for dataset, level in sorted(levels)]
     deep = [name for name in spec.metrics if name in ("map", "r-precision")]

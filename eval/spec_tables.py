@@ -79,8 +79,8 @@ def spec_of_tables(spec: SpecConfig) -> TableSpec:
 
 def legend(spec: SpecConfig) -> Legend:
     """What the marks of the tables mean."""
-    named = [(*marks, phrase(name)) for marks, name in zip(MARKS, spec.baselines, strict=False)]
-    return [*named, (*FREE_MARKS, phrase(BEST_FREE))]
+    labelled = [(*marks, phrase(name)) for marks, name in zip(MARKS, spec.baselines, strict=False)]
+    return [*labelled, (*FREE_MARKS, phrase(BEST_FREE))]
 
 
 def phrase(system: str) -> str:

@@ -156,12 +156,10 @@ def mean_cis(strata: Mapping[str, Strata], resamples: int, seed: int) -> dict[st
     intervals = {}
     for sizes, names in by_sizes.items():
         rng = np.random.default_rng(seed)
-        resampled = [
-            _resampled_means([data[name][place][1] for name in names], resamples, rng) for place in range(len(sizes))
-        ]
+        resampled = [_resampled_means([data[name][j][1] for name in names], resamples, rng) for j in range(len(sizes))]
         for column, name in enumerate(names):
             weights = [weight for weight, _ in data[name]]
-            means = np.sum([weight * one[column] for weight, one in zip(weights, resampled, strict=True)], axis=0)
+            means = np.sum([weight * part[column] for weight, part in zip(weights, resampled, strict=True)], axis=0)
             low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
             intervals[name] = float(low), float(high)
     return {name: intervals[name] for name in strata}

@@ -38,21 +38,21 @@ def answers_of(questions: Sequence[str], records: Sequence[EvalRecord], samples:
     return answers
 
 
-def split_by_part(whole: QuestionSet) -> list[QuestionSet]:
+def split_by_part(dataset: QuestionSet) -> list[QuestionSet]:
     """Split a dataset into its parts, given by the prefix of the question ids: PART/…"""
     names = dict.fromkeys(
-        question.partition("/")[0] for answers in whole.answers.values() for question in answers.questions
+        question.partition("/")[0] for answers in dataset.answers.values() for question in answers.questions
     )
     return [
         QuestionSet(
-            f"{whole.title}: {name}",
+            f"{dataset.title}: {name}",
             {
                 key: Answers(
                     [question for question in answers.questions if question.partition("/")[0] == name],
                     answers.values,
                     [record for record in answers.records if record.question_id.partition("/")[0] == name],
                 )
-                for key, answers in whole.answers.items()
+                for key, answers in dataset.answers.items()
             },
         )
         for name in names
@@ -64,15 +64,17 @@ def tabulate(
 ) -> Table:
     """The table of one part with weight 1, or the average of several parts. `notes` are added to the table's own."""
     order = {name: position for position, name in enumerate(spec.systems)}
-    arms = sorted({arm for _, one in parts for arm, _ in one.answers}, key=lambda arm: (order[arm.system], arm.turn))
-    names = [name for name in spec.environments if any((arm, name) in one.answers for _, one in parts for arm in arms)]
+    arms = sorted({arm for _, data in parts for arm, _ in data.answers}, key=lambda arm: (order[arm.system], arm.turn))
+    names = [
+        name for name in spec.environments if any((arm, name) in data.answers for _, data in parts for arm in arms)
+    ]
     scores = {(arm, name): _score(spec, parts, arm, name) for arm in arms for name in names}
     comparisons = _comparisons(spec, parts, arms, names)
     rows = []
     for arm in arms:
         marked = {name: _marked(spec, scores, arm, name, comparisons) for name in names}
         rows.append(Row(arm, spec.label(arm), marked, _costs(spec, parts, arm)))
-    questions = sum(max((len(answers.questions) for answers in one.answers.values()), default=0) for _, one in parts)
+    questions = sum(max((len(answers.questions) for answers in data.answers.values()), default=0) for _, data in parts)
     average = len(parts) > 1
     return Table(
         title=title,
@@ -177,8 +179,8 @@ def _marked(
             marks += {"better": better, "worse": worse, "same": ""}[row.outcome]
     means = [
         mean
-        for (_, environment), other in scores.items()
-        if environment == name and other is not None and (mean := other.metrics[spec.metrics[0]]) is not None
+        for (_, environment), cell in scores.items()
+        if environment == name and cell is not None and (mean := cell.metrics[spec.metrics[0]]) is not None
     ]
     mean = score.metrics[spec.metrics[0]]
     best = mean is not None and len(means) > 1 and round(mean, 3) == round(max(means), 3)
@@ -214,10 +216,10 @@ def _notes(spec: TableSpec, rows: Sequence[Row], questions: int, average: bool) 
         )
     for row in rows:
         for name, score in row.scores.items():
-            where = f" in {name}" if name else ""
+            suffix = f" in {name}" if name else ""
             if score is not None and score.n < score.of:
                 notes.append(
-                    f"{row.label}{where} has a score for {score.n} of {score.of} questions; its mean is over these, "
+                    f"{row.label}{suffix} has a score for {score.n} of {score.of} questions; its mean is over these, "
                     "and the others are counted nowhere."
                 )
             if (
@@ -227,11 +229,11 @@ def _notes(spec: TableSpec, rows: Sequence[Row], questions: int, average: bool) 
                 and (score.cut or 0) >= CUT_OFTEN
             ):
                 notes.append(
-                    f"{row.label}{where}: {percent(score.cut)} of its answers were cut at their token limit, so it "
+                    f"{row.label}{suffix}: {percent(score.cut)} of its answers were cut at their token limit, so it "
                     "is judged by unfinished text. Give it more rollout.max_new_tokens."
                 )
             if score is None and average:
-                notes.append(f"{row.label}{where} was not evaluated on every part, so it has no average.")
+                notes.append(f"{row.label}{suffix} was not evaluated on every part, so it has no average.")
     systems = dict.fromkeys(row.arm.system for row in rows)
     return [*notes, *(spec.notes[name] for name in systems if name in spec.notes)]
 

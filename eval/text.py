@@ -91,8 +91,8 @@ def latex(wide: WideTable, name: str) -> str:
             (rf"\multicolumn{{{columns}}}{{c}}{{{_tex(group)}}}", rf"\cmidrule(lr){{{start}-{start + columns - 1}}}")
         )
         start += columns
-    rest = " &" * (len(wide.head) + 2 - start)
-    lines = [" & " + " & ".join(head for head, _ in groups) + rest + r" \\", " ".join(rule for _, rule in groups)]
+    padding = " &" * (len(wide.head) + 2 - start)
+    lines = [" & " + " & ".join(head for head, _ in groups) + padding + r" \\", " ".join(rule for _, rule in groups)]
     return "\n".join(
         [
             r"% needs \usepackage{booktabs}",
@@ -215,8 +215,8 @@ TRANSFER_EXPLAINED = (
 
 def _written(page: Page) -> Cells | None:
     """The shares of answers, over all datasets (means over them, if there are several)."""
-    whole = [table for table in page.tables if not table.part]
-    return _behaviour_table(whole[-1]) if whole else None
+    unsplit = [table for table in page.tables if not table.part]
+    return _behaviour_table(unsplit[-1]) if unsplit else None
 
 
 def _table_notes(page: Page) -> list[str]:

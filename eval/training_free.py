@@ -219,7 +219,7 @@ def _choose(name: str, client: StepClient, card: RetrieverCard, questions: Seque
         for done, rewriter in enumerate(rewriters):
             advance(done, len(rewriters))
             columns.append(
-                scores([rewriter.plan(each.text, feedback.get(each.id), tuning.depth) for each in questions])
+                scores([rewriter.plan(item.text, feedback.get(item.id), tuning.depth) for item in questions])
             )
         advance(len(rewriters), len(rewriters))
     scored = [

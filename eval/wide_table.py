@@ -51,18 +51,18 @@ def wide_table(tables: Sequence[Table], metric: str, split: str, legend: Legend,
     columns = [table for table in tables if not table.part]
     if not columns:
         raise ValueError("there is no table of a dataset; expected at least one")
-    whole = columns[-1]
-    environments = whole.environments
-    places = [(name, table) for name in environments for table in columns if name in table.environments]
-    head = [table.dataset or MEAN for _, table in places]
+    last = columns[-1]
+    environments = last.environments
+    pairs = [(name, table) for name in environments for table in columns if name in table.environments]
+    head = [table.dataset or MEAN for _, table in pairs]
     grouped = len(columns) > 1 and len(environments) > 1
-    groups = [(name, sum(name == other for other, _ in places)) for name in environments] if grouped else []
+    groups = [(name, sum(name == item for item, _ in pairs)) for name in environments] if grouped else []
     if len(columns) == 1 and len(environments) > 1:
         head = list(environments)
     rows = []
-    for row in whole.rows:
+    for row in last.rows:
         cells = []
-        for name, table in places:
+        for name, table in pairs:
             score = table.score(row.arm, name)
             value = score.metrics[metric] if score is not None else None
             cells.append(
@@ -83,9 +83,9 @@ _COSTS_CAPTION = "; costs are means per question, earlier turns included."
 
 def _caption(metric: str, split: str, datasets: Sequence[Table], environments: Sequence[str], legend: Legend) -> str:
     names = listed([table.dataset for table in datasets if table.dataset] or ["the dataset"], "and")
-    where = f"{len(datasets)} datasets" if len(datasets) > 1 else f"{names} ({datasets[0].questions:,} questions)"
+    scope = f"{len(datasets)} datasets" if len(datasets) > 1 else f"{names} ({datasets[0].questions:,} questions)"
     searched = f" with {environments[0]}" if len(environments) == 1 and len(datasets) > 1 else ""
-    text = f"{metric_label(metric)} on the {split} split of {where}{searched}; bold: the best of a column"
+    text = f"{metric_label(metric)} on the {split} split of {scope}{searched}; bold: the best of a column"
     if legend:
         better = listed([mark for mark, _, _ in legend], "and")
         worse = listed([mark for _, mark, _ in legend], "and")

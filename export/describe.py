@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
-from ..configs.schema import RunConfig
+from ..configs.schema import RolloutConfig, RunConfig
 from ..data.types import Question
 from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy, Staged
@@ -68,7 +68,7 @@ def describe(
         querylect=__version__,
         base_model=base.name,
         lora=adapter,
-        rollout=_rollout(config, source.used),
+        rollout=_rollout(config.rollout, config.search_depth, source.used),
         policy=ExportedPolicy(
             dtype=loaded.dtype,
             trust_remote_code=config.policy.trust_remote_code,
@@ -129,7 +129,7 @@ def _member(
     question = example or example_question(source.run, name)
     return ExportedMember(
         rewriter=_settings(config.rewriter, name, base, folder),
-        chat=_chat(config, rewriter, loaded, question),
+        chat=_chat(config.rollout, rewriter, loaded, question),
         retriever=_without_folders(searched["retriever"]),
         environment=ExportedEnvironment.model_validate(searched),
         results=results,
@@ -173,8 +173,8 @@ def findable(llm: LlmConfig) -> str:
     return llm.model
 
 
-def _rollout(config: RunConfig, used: UsedTurn) -> ExportedRollout:
-    rollout, turns = config.rollout, len(config.rollout.branching)
+def _rollout(rollout: RolloutConfig, search_depth: int, used: UsedTurn) -> ExportedRollout:
+    turns = len(rollout.branching)
     return ExportedRollout(
         turns=turns,
         turn=used.turn,
@@ -185,11 +185,11 @@ def _rollout(config: RunConfig, used: UsedTurn) -> ExportedRollout:
         document_tokens=rollout.document_tokens,
         observation_tokens=rollout.observation_tokens,
         keep_rewrites_weight=rollout.keep_rewrites_weight,
-        k=config.search_depth,
+        k=search_depth,
     )
 
 
-def _chat(config: RunConfig, rewriter: RewritingStrategy, loaded: Loaded, example: str) -> ExportedChat:
+def _chat(rollout: RolloutConfig, rewriter: RewritingStrategy, loaded: Loaded, example: str) -> ExportedChat:
     chat = Chat(loaded.tokenizer, set(loaded.stop_ids))
     question = chat.plain_question(Question("example", example))
     staged = isinstance(rewriter, Staged) and rewriter.stage(question) is not None
@@ -204,7 +204,7 @@ def _chat(config: RunConfig, rewriter: RewritingStrategy, loaded: Loaded, exampl
         opening=rewriter.opening,
         stop=stop,
         stop_ids=loaded.stop_ids,
-        answer=None if staged else _answer(config, rewriter, loaded, chat, question),
+        answer=None if staged else _answer(rollout, rewriter, loaded, chat, question),
     )
 
 
@@ -223,12 +223,12 @@ def _template(rewriter: RewritingStrategy) -> list[ExportedMessage]:
 
 
 def _answer(
-    config: RunConfig, rewriter: RewritingStrategy, loaded: Loaded, chat: Chat, question: Question
+    rollout: RolloutConfig, rewriter: RewritingStrategy, loaded: Loaded, chat: Chat, question: Question
 ) -> ExportedAnswer | None:
     prompt = chat.first(rewriter.first(question), rewriter.opening)
-    if len(prompt) > config.rollout.max_prompt_tokens:
+    if len(prompt) > rollout.max_prompt_tokens:
         return None
-    sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
+    sampling = Sampling(temperature=0.0, max_new_tokens=rollout.new_tokens(1))
     ids = loaded.engine.generate([prompt], 1, sampling)[0][0].ids
     text = chat.text(ids)
     return ExportedAnswer(text=text, ids=ids, plan=rewriter.parse(question, text, 1).plan)

@@ -108,7 +108,7 @@ def export_to_hub(run: Path, repo_id: str, wishes: ExportOptions, endpoint: str 
 def write_folder(folder: Path, part: _Part, base: BaseModelSource, wishes: ExportOptions, address: Address) -> Exported:
     """Write the model files, `querylect.json` and card of one checkpoint to `folder`. Raises as `load_policy`."""
     source, adapter = part.source, _exports_adapter(part.source, wishes)
-    loaded = load(source.config, source.checkpoint, part.dtype)
+    loaded = load(source.config.policy, source.config.rollout, source.checkpoint, part.dtype)
     folder.mkdir(parents=True, exist_ok=True)
     exported = describe(source, base, loaded, part.results, folder, adapter=adapter, example=wishes.example)
     new_tokens = exported.rollout.max_new_tokens[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..configs.schema import RunConfig
+from ..configs.schema import PolicyConfig, RolloutConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import Engine
 from ..storage import parse_json
@@ -42,14 +42,13 @@ class Loaded:
         return sorted(self.engine.stop_ids)
 
 
-def load(config: RunConfig, checkpoint: Path, dtype: str | None) -> Loaded:
+def load(settings: PolicyConfig, rollout: RolloutConfig, checkpoint: Path, dtype: str | None) -> Loaded:
     """Load the policy as evaluation does; `dtype` is the one of the evaluation. Raises as `load_policy`."""
     from ..rollouts.engines.transformers import TransformersEngine
     from ..rollouts.policy import load_policy
 
-    policy = config.policy if dtype is None else config.policy.model_copy(update={"dtype": dtype})
+    policy = settings if dtype is None else settings.model_copy(update={"dtype": dtype})
     model, tokenizer = load_policy(policy, checkpoint)
-    rollout = config.rollout
     return Loaded(model, tokenizer, TransformersEngine(model, tokenizer, rollout.micro_batch, rollout.longest_sequence))
 
 

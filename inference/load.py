@@ -245,14 +245,14 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, 
 
 def _refuse_untrusted(name: str, folder: Path, exported: Exported, settings: Sequence[str]) -> None:
     """Raise ConfigError for what the export names beyond its own data and `settings` do not replace."""
-    named: dict[str, Any] = {"policy.trust_remote_code": exported.policy.trust_remote_code}
-    named["policy.model" if exported.lora else "base_model"] = exported.base_model
-    given = [override.partition("=")[0].strip() for override in settings]
-    found = list(untrusted_in(named, folder))
+    references: dict[str, Any] = {"policy.trust_remote_code": exported.policy.trust_remote_code}
+    references["policy.model" if exported.lora else "base_model"] = exported.base_model
+    overridden = [override.partition("=")[0].strip() for override in settings]
+    untrusted = list(untrusted_in(references, folder))
     for member in exported.members.values():
         rewriter = rewriter_of(member, folder).model_dump(mode="json", exclude={"prompt"})
-        found += untrusted_in({"rewriter": rewriter}, folder)
-    refuse_untrusted(name, [setting for setting in found if not among(setting.key, given)])
+        untrusted += untrusted_in({"rewriter": rewriter}, folder)
+    refuse_untrusted(name, [setting for setting in untrusted if not among(setting.key, overridden)])
 
 
 def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from ..configs.mix import environments
-from ..configs.schema import RunConfig
+from ..configs.schema import ClientConfig, EnvironmentConfig
 from ..configs.trust import FLAG
 from ..envs.client.client import SyncEnvironmentClient
 from ..envs.client.connect import known_services
@@ -68,7 +68,8 @@ class DefaultSearch:
             if member not in self._opened:
                 configs = environments(trained.config)
                 try:
-                    self._opened[member] = _open(configs.get(member) or configs[""])
+                    settings = configs.get(member) or configs[""]
+                    self._opened[member] = _open(settings.env, settings.client)
                 except UserError as error:
                     raise ConfigError(
                         f"{reason}, and that cannot be searched: {error} {_HELP}", code="unsearchable"
@@ -91,6 +92,6 @@ _HELP = (
 )
 
 
-def _open(config: RunConfig) -> Searcher:
-    urls = known_services(config)
-    return InProcessClient(config.env) if urls is None else SyncEnvironmentClient(config.client, urls=urls)
+def _open(env: EnvironmentConfig, client: ClientConfig) -> Searcher:
+    urls = known_services(env, client)
+    return InProcessClient(env) if urls is None else SyncEnvironmentClient(client, urls=urls)

@@ -47,10 +47,15 @@ class AskedBody(RequestBody):
     options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
 
 
+Questions = Annotated[
+    list[Text | AskedBody], Field(min_length=1, fail_fast=True, json_schema_extra={"maxItems": MAX_QUESTIONS})
+]
+
+
 class RewriteRequest(RequestBody):
     """Body of `POST /v1/rewrite`."""
 
-    questions: list[Text | AskedBody] = Field(min_length=1)
+    questions: Questions
     turn: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
     """Whose answer is given; the turn that won on validation where it is not said."""
 
@@ -58,7 +63,7 @@ class RewriteRequest(RequestBody):
 class AskRequest(RequestBody):
     """Body of `POST /v1/ask`."""
 
-    questions: list[Text | AskedBody] = Field(min_length=1)
+    questions: Questions
     turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
     """The last turn; the one that won on validation where it is not said. 1 rewrites without looking at documents."""
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = None

@@ -1,14 +1,15 @@
-"""Asking a model: cached prompts are not asked again, and every reply is cached as soon as it arrives."""
+"""Asking a model: prompts with a cached reply cost no call, and every reply is cached as soon as it arrives."""
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from ..configs.llm import ResponseFormat
 from .base import Backend, Costs, LlmResponse, MissingResponse, Prompt, SamplingParams
 from .cache import ReplyCache
+from .wording import Wording
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +21,16 @@ class Llm:
     """One model; close it (`with`)."""
 
     def __init__(
-        self, backend: Backend, cache: ReplyCache | None = None, response_format: ResponseFormat = "never"
+        self,
+        backend: Backend,
+        cache: ReplyCache | None = None,
+        response_format: ResponseFormat = "never",
+        wordings: Mapping[str, Wording] | None = None,
     ) -> None:
-        """`response_format` says which structured answers are asked for with their schema."""
+        """`response_format` says which structured answers are asked for with their schema; `wordings` replace the
+        prompts of their stages."""
         self.backend, self.cache, self.response_format = backend, cache, response_format
+        self.wordings = wordings or {}
         self.costs = Costs()
 
     def __enter__(self) -> Self:
@@ -40,7 +47,13 @@ class Llm:
     @property
     def identity(self) -> dict[str, object]:
         """The model as plain data, for results that name it."""
-        return dict(self.backend.identity)
+        worded = {"prompts": sorted(wording.version for wording in self.wordings.values())} if self.wordings else {}
+        return {**self.backend.identity, **worded}
+
+    def worded(self, prompt: Prompt) -> Prompt:
+        """The prompt in the user's words, where there are any for its stage."""
+        wording = self.wordings.get(prompt.stage)
+        return wording.prompt(prompt.fields) if wording is not None else prompt
 
     def ask(
         self,
@@ -55,6 +68,7 @@ class Llm:
         `missing` with the index of each prompt without a reply and the reason. Raises ConfigError if the endpoint
         refuses everything, EngineUnavailableError if it does not answer at all, ModelError for an unusable local model.
         """
+        prompts = [self.worded(prompt) for prompt in prompts]
         keys = [self.key(prompt, draw) for prompt in prompts]
         replies = self.cache.get(list(dict.fromkeys(keys))) if self.cache is not None else {}
         uncached = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in replies}
@@ -89,6 +103,7 @@ class Llm:
 
     def key(self, prompt: Prompt, draw: SamplingParams) -> str:
         """sha256 over the model and everything in the request: equal keys mean the same call."""
+        prompt = self.worded(prompt)
         payload = {
             "form": _KEY_FORM,
             "model": self.identity,

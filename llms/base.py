@@ -18,8 +18,8 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 def complete_sum(counts: Sequence[int | None]) -> int | None:
     """The sum; None if any count is unknown, as where an endpoint does not report it."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    reported = [count for count in counts if count is not None]
+    return sum(reported) if len(reported) == len(counts) else None
 
 
 class Message(TypedDict):

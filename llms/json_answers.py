@@ -32,8 +32,8 @@ def find_values(text: str, finished: bool = False) -> list[Any]:
 
 def _is_reference(text: str, start: int, span: str) -> bool:
     """Whether a list in the middle of a sentence is none of texts, such as [1]."""
-    before, after = text[:start].rpartition("\n")[2], text[start + len(span) :].partition("\n")[0]
-    return span.startswith("[") and not any(mark in span for mark in "\"'“") and bool((before + after).strip(" .`"))
+    preceding, after = text[:start].rpartition("\n")[2], text[start + len(span) :].partition("\n")[0]
+    return span.startswith("[") and not any(mark in span for mark in "\"'“") and bool((preceding + after).strip(" .`"))
 
 
 def _spans(text: str) -> Iterator[tuple[int, str, bool]]:

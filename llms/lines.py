@@ -101,13 +101,13 @@ def is_placeholder(text: str) -> bool:
     return _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
-def request(form: type[BaseModel], gist: Mapping[str, str] | None = None) -> str:
-    """The sentences that ask for `form`; `gist` describes parts by key."""
+def request(form: type[BaseModel], field_hints: Mapping[str, str] | None = None) -> str:
+    """The sentences that ask for `form`; `field_hints` describes parts by key."""
     parts = parts_of(form)
     listed = any(part.kind in ("texts", "numbers", "models") and part.may_be_empty for part in parts)
     head = "Answer with these lines and nothing else, each beginning with its label"
     none = "; write none where a list is empty" if listed else ""
-    return "\n".join([f"{head}{none}:", *(line for part in parts for line in _request_lines(part, gist or {}))])
+    return "\n".join([f"{head}{none}:", *(line for part in parts for line in _request_lines(part, field_hints or {}))])
 
 
 def opening(form: type[BaseModel], values: Mapping[str, object] | None = None) -> str:
@@ -328,11 +328,11 @@ def _plain(word: str) -> str:
     return re.sub(r"[_-]", " ", word.strip(_MARKS)).casefold()
 
 
-def _request_lines(part: FormPart, gist: Mapping[str, str]) -> list[str]:
-    description = gist.get(part.key)
+def _request_lines(part: FormPart, field_hints: Mapping[str, str]) -> list[str]:
+    description = field_hints.get(part.key)
     if part.kind == "models":
         repetition = f"and so on for each; {part.label}: none where there is none" if part.may_be_empty else "and so on"
-        return [*(line for inner in part.inner for line in _request_lines(inner, gist)), f"({repetition})"]
+        return [*(line for inner in part.inner for line in _request_lines(inner, field_hints)), f"({repetition})"]
     if part.kind == "texts":
         return [f"{part.label}:", f"1. <{description or 'text'}>", "2. …"]
     kinds = {"text": "text", "yes_no": "yes or no", "number": "number", "numbers": "numbers, with commas"}

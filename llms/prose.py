@@ -201,8 +201,8 @@ def passage_of(text: str) -> SplitAnswer:
     fenced = _FENCE.findall(body)
     if len(fenced) == 1 and fenced[0][1].strip():
         body = fenced[0][1]
-    first, _, rest = without_fences(body).strip().partition("\n")
-    blocks = paragraphs(rest if rest.strip() and is_preamble(first) else f"{first}\n{rest}")
+    first, _, remainder = without_fences(body).strip().partition("\n")
+    blocks = paragraphs(remainder if remainder.strip() and is_preamble(first) else f"{first}\n{remainder}")
     while len(blocks) > 1 and is_remark(blocks[-1]):
         blocks.pop()
     if len(blocks) > 1 and _ASKED.match(blocks[0]) and _TITLE.match(blocks[1]):

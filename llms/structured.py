@@ -60,7 +60,7 @@ class FormPrompt:
     """The request for JSON; "" is one with the schema."""
     request_last: bool = True
     """JSON: whether the request follows the case or precedes it."""
-    gist: Mapping[str, str] = field(default_factory=dict)
+    field_hints: Mapping[str, str] = field(default_factory=dict)
     """Lines: a description of each part, by key, if the task does not give it."""
     stage: str = ""
     """As in `Prompt`, like `fields`."""
@@ -69,17 +69,20 @@ class FormPrompt:
     def worded(self, form: type[BaseModel], way: AnswerForm = "json") -> Prompt:
         """The prompt for an answer written in that way."""
         if way == "lines":
-            task = f"{self.task}\n\n{lines.request(form, self.gist)}"
+            task = f"{self.task}\n\n{lines.request(form, self.field_hints)}"
             chat: list[Message] = []
             for example in self.examples:
                 prefix = f"{task}\n\n" if not chat else ""
                 chat.append(Message(role="user", content=f"{prefix}{example.case}"))
                 chat.append(Message(role="assistant", content=lines.render(example.answer)))
             chat.append(Message(role="user", content=self.case if chat else f"{task}\n\n{self.case}"))
-            return Prompt(tuple(chat), version_in(self.version, way), lines.opening(form))
+            return Prompt(
+                tuple(chat), version_in(self.version, way), lines.opening(form), stage=self.stage, fields=self.fields
+            )
         request = self.request or instructions(form)
         parts = [self.task, self.case, request] if self.request_last else [self.task, request, self.case]
-        return Prompt((Message(role="user", content="\n\n".join(part for part in parts if part)),), self.version)
+        content = "\n\n".join(part for part in parts if part)
+        return Prompt((Message(role="user", content=content),), self.version, stage=self.stage, fields=self.fields)
 
 
 def version_in(version: str, way: AnswerForm) -> str:
@@ -116,7 +119,9 @@ def ask_structured(
     """
     if draw.n != 1:
         raise ValueError(f"n is {draw.n}; a structured answer is one text")
-    plain_prompts = [prompt if isinstance(prompt, Prompt) else prompt.worded(form, way) for prompt in prompts]
+    plain_prompts = [
+        llm.worded(prompt if isinstance(prompt, Prompt) else prompt.worded(form, way)) for prompt in prompts
+    ]
     schema = strict_schema(form) if way == "json" else ""
     if llm.response_format == "always":
         plain_prompts = [replace(prompt, schema=schema) for prompt in plain_prompts]
@@ -144,7 +149,7 @@ def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool =
     if failure:
         return Structured(failure=f"the answer: {failure}", text=text)
     ways: Sequence[AnswerForm] = ("json", "lines") if way == "json" else ("lines", "json")
-    first, second = (_read_one(split.answer, form, one, finished) for one in ways)
+    first, second = (_read_one(split.answer, form, syntax, finished) for syntax in ways)
     # Of two failures, the one of the form that the answer is written in says more.
     foreign = second.value is not None or (way == "lines" and not _has_labels(split.answer, form) and bool(second.text))
     outcome = first if first.value is not None or not foreign else second
@@ -156,14 +161,14 @@ def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool =
 def _read_one(answer: str, form: type[Form], way: AnswerForm, finished: bool) -> Structured[Form]:
     if way == "lines":
         return _read_lines(answer, form, finished)
-    found = [outcome for value in find_values(answer, finished) for outcome in _validated(value, form)]
-    values = [outcome.value for outcome in found if outcome.value is not None]
+    outcomes = [outcome for value in find_values(answer, finished) for outcome in _validated(value, form)]
+    values = [outcome.value for outcome in outcomes if outcome.value is not None]
     if values and all(value == values[0] for value in values):
         return Structured(value=values[0])
     if values:
         return Structured(failure="the answer: several objects of the form, which differ; write one", text=answer)
-    if found:
-        return replace(found[-1], text=answer)
+    if outcomes:
+        return replace(outcomes[-1], text=answer)
     return Structured(failure="the answer: no complete JSON object")
 
 

@@ -41,10 +41,10 @@ class QaRag:
         if reply is None:
             return Outcome(failure=MISSING)
         notes.data["written"] = text_of(reply, notes, "written answer")
-        written = passage_of(reply.texts[0].text)
-        answer = written.answer
+        passage = passage_of(reply.texts[0].text)
+        answer = passage.answer
         if not answer or not is_unicode(answer):
-            return Outcome(notes=notes.data, failure=written.failure or EMPTY)
+            return Outcome(notes=notes.data, failure=passage.failure or EMPTY)
         texts = [answer, question.text] if self.settings.rerank else [answer]
         rankings = yield [SearchStep(SearchPlan.of(text, k=self.settings.k), self.settings.source) for text in texts]
         if None in rankings:

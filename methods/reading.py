@@ -129,8 +129,8 @@ def reader_prompt(
     if section:
         parts.append("## Missing knowledge\n" + section)
     parts += [f"## Question\n{question_text(question)}", "## Answer"]
-    shown = numbered(passages, words)
-    return user_prompt("\n\n".join(parts), READER_VERSION, "reader", passages=shown, further=section)
+    listing = numbered(passages, words)
+    return user_prompt("\n\n".join(parts), READER_VERSION, "reader", passages=listing, further=section)
 
 
 def _further(further: Further, words: int, start: int) -> str:

@@ -93,7 +93,7 @@ class Runner:
                 run.answered()
         return [MethodRun(run.question, run.ended(), run.spent, tuple(run.prompts)) for run in runs]
 
-    def _ask(self, requests: Sequence["_Request"]) -> None:
+    def _ask(self, requests: Sequence["_PendingStep"]) -> None:
         for (model, draw), group in _groups(
             requests, PromptStep, lambda step: (self._model(step.role), self._draw(step))
         ):
@@ -102,7 +102,7 @@ class Runner:
                 request.run.spend([reply] if reply is not None else [])
                 request.answer = reply
 
-    def _ask_forms(self, requests: Sequence["_Request"]) -> None:
+    def _ask_forms(self, requests: Sequence["_PendingStep"]) -> None:
         for (model, form, draw, way), group in _groups(
             requests, AskForm, lambda step: (self._model(step.role), step.form, self._draw(step), self._way(step))
         ):
@@ -111,7 +111,7 @@ class Runner:
                 request.run.spend(answer.replies)
                 request.answer = answer
 
-    def _search(self, requests: Sequence["_Request"]) -> None:
+    def _search(self, requests: Sequence["_PendingStep"]) -> None:
         for source, group in _groups(requests, SearchStep, lambda step: step.source):
             rankings: Sequence[Sequence[HitBody] | None]
             try:
@@ -126,7 +126,7 @@ class Runner:
                     documents, scores = (hit.document for hit in ranking), (hit.score for hit in ranking)
                     request.answer = SearchResults(step.plan, tuple(documents), tuple(scores))
 
-    def _score(self, requests: Sequence["_Request"]) -> None:
+    def _score(self, requests: Sequence["_PendingStep"]) -> None:
         for _, group in _groups(requests, ScoreStep, lambda step: None):
             for request, step in group:
                 if self.cross_encoder is None:
@@ -174,7 +174,7 @@ class Runner:
 
 
 @dataclass(slots=True)
-class _Request:
+class _PendingStep:
     """One step that a question waits for."""
 
     step: Step
@@ -189,7 +189,7 @@ class _QuestionRun:
         self.question, self.spent = question, QuestionCost()
         self.prompts: dict[str, None] = {}
         """The versions of its prompts, in order."""
-        self.requests: list[_Request] = []
+        self.requests: list[_PendingStep] = []
         """What it waits for; empty once it has ended."""
         self._steps, self._yielded_list = steps, False
         self._outcome: Outcome | None = None
@@ -207,7 +207,7 @@ class _QuestionRun:
                 yielded = self._steps.send(answer)
                 self._yielded_list = isinstance(yielded, Sequence)
                 steps = yielded if isinstance(yielded, Sequence) else [yielded]
-                self.requests = [_Request(step, self) for step in steps]
+                self.requests = [_PendingStep(step, self) for step in steps]
                 answer = []
         except StopIteration as stop:
             self._outcome = stop.value
@@ -230,10 +230,10 @@ def _plus(total: int | None, count: int | None) -> int | None:
 
 
 def _groups(
-    requests: Sequence[_Request], kind: type[Kind], key: Callable[[Kind], Key]
-) -> Iterable[tuple[Key, list[tuple[_Request, Kind]]]]:
+    requests: Sequence[_PendingStep], kind: type[Kind], key: Callable[[Kind], Key]
+) -> Iterable[tuple[Key, list[tuple[_PendingStep, Kind]]]]:
     """The requests whose step is of `kind`, grouped by `key`, in the order of the questions."""
-    groups: dict[Key, list[tuple[_Request, Kind]]] = {}
+    groups: dict[Key, list[tuple[_PendingStep, Kind]]] = {}
     for request in requests:
         if isinstance(request.step, kind):
             groups.setdefault(key(request.step), []).append((request, request.step))

@@ -102,7 +102,7 @@ class AnswerJournal:
     def __init__(self, folder: Path) -> None:
         """Read the files. Raises StorageError if one cannot be read or repaired."""
         remedy = "Remove it, or name another folder."
-        self.asked = KeyedJournal(folder / ASKED, LineAnswers, remedy)
+        self.answers = KeyedJournal(folder / ASKED, LineAnswers, remedy)
         self.pairs = KeyedJournal(folder / PAIRS, AskedPair, remedy)
 
 
@@ -231,8 +231,8 @@ def distinct(questions: Sequence[str]) -> list[str]:
 
 
 def _cost(replies: Sequence[LlmResponse]) -> LineCost:
-    read, written = [reply.prompt_tokens for reply in replies], [reply.tokens for reply in replies]
-    return LineCost(len(replies), complete_sum(read), complete_sum(written))
+    prompt, completions = [reply.prompt_tokens for reply in replies], [reply.tokens for reply in replies]
+    return LineCost(len(replies), complete_sum(prompt), complete_sum(completions))
 
 
 def _storable(text: str) -> str:

@@ -52,7 +52,7 @@ class _Existing:
     """A question index that a new one builds on; all empty if there is none."""
 
     description: Description | None = None
-    asked: Mapping[str, LineAnswers] = field(default_factory=dict)
+    answers: Mapping[str, LineAnswers] = field(default_factory=dict)
     pairs: Mapping[str, AskedPair] = field(default_factory=dict)
     contents: Mapping[str, Content] = field(default_factory=dict)
     vetted: Sequence[Vetted] = ()
@@ -127,9 +127,9 @@ class _Session:
         self.models: dict[str, object] = {}
 
     @property
-    def asked(self) -> dict[str, LineAnswers]:
+    def answers(self) -> dict[str, LineAnswers]:
         """The answers about contents by key, those of other settings included."""
-        return {**self.existing.asked, **self.journal.asked.by_key}
+        return {**self.existing.answers, **self.journal.answers.by_key}
 
     @property
     def pairs(self) -> list[AskedPair]:
@@ -145,12 +145,12 @@ class _Session:
             if same_as is not None:
                 _refuse_other_settings(self.existing.models, writer.identity, same_as)
             self.models = writer.identity
-            answered = self.asked
+            answered = self.answers
             pending = [document for document in self.documents if writer.key(document) not in answered]
             if pending:
                 log.info("asking about %d of %d contents", len(pending), len(self.documents))
-            missing = _write_down(writer.contents(pending), self.journal.asked, len(pending), progress)
-            answered = self.asked
+            missing = _write_down(writer.contents(pending), self.journal.answers, len(pending), progress)
+            answered = self.answers
             self.records = [answered[key] for key in map(writer.key, self.documents) if key in answered]
         return missing
 
@@ -164,7 +164,7 @@ class _Session:
                     "first: querylect index questions without --add.",
                     code="changed-content",
                 )
-        current = [record for record in self.existing.asked.values() if hashes.get(record.id) == record.hash]
+        current = [record for record in self.existing.answers.values() if hashes.get(record.id) == record.hash]
         position = {name: number for number, name in enumerate(hashes)}
         self.records = sorted(current, key=lambda record: position[record.id])
         self.models = self.existing.models
@@ -322,7 +322,7 @@ def _load_existing(index: QuestionIndex | None) -> _Existing:
     journal, vetted = AnswerJournal(index.path), index.path / VETTED
     return _Existing(
         index.description,
-        journal.asked.by_key,
+        journal.answers.by_key,
         journal.pairs.by_key,
         index.contents(),
         list(read_vetted(vetted)) if vetted.stat().st_size else [],

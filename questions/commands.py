@@ -97,10 +97,10 @@ def index_test_questions(
         raise ConfigError("env.question_index is not set; name its folder.", code="missing-folder")
     from .test_sets import write_test_set
 
-    made = write_test_set(cast("Kind", kind), settings.questions, settings.env, to, limit)
+    test_set = write_test_set(cast("Kind", kind), settings.questions, settings.env, to, limit)
     typer.echo(
-        f"{made.folder}: {made.questions} questions; left out: {made.failed} replies not of their form, "
-        f"{made.repeated} that stand in the index or twice, {made.dropped} that their content does not answer"
+        f"{test_set.folder}: {test_set.questions} questions; left out: {test_set.failed} replies not of their form, "
+        f"{test_set.repeated} that stand in the index or twice, {test_set.dropped} that their content does not answer"
     )
 
 

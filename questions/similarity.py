@@ -40,16 +40,16 @@ class Similarities:
 def similarities(questions: Vectors, contents: Vectors, of: Sequence[int]) -> Similarities:
     """From the embeddings (n, d) and (m, d) of any length; question i was written for content `of[i]`."""
     q, c = (_unit(vectors) for vectors in (questions, contents))
-    own = np.asarray(of, dtype=np.int64)
+    content_of = np.asarray(of, dtype=np.int64)
     n, m = len(q), len(c)
     sums = np.zeros_like(c)
-    np.add.at(sums, own, q)
-    counts = np.bincount(own, minlength=m).astype(float)
+    np.add.at(sums, content_of, q)
+    counts = np.bincount(content_of, minlength=m).astype(float)
     lengths = float((q * q).sum())
     within, within_pairs = float((sums * sums).sum()) - lengths, float((counts * (counts - 1)).sum())
     total = q.sum(axis=0)
     between = float(total @ total) - lengths - within
-    matched = float((q * c[own]).sum())
+    matched = float((q * c[content_of]).sum())
     return Similarities(
         same_content=_mean(within, within_pairs),
         different_contents=_mean(between, n * (n - 1) - within_pairs),
@@ -77,13 +77,13 @@ def question_similarities(env: EnvironmentConfig) -> Similarities:
     index = open_question_index(env.question_index.folder)
     contents = list(documents_of(open_corpus(env.dataset)))
     position = {content.id: number for number, content in enumerate(contents)}
-    of: dict[str, int] = {}
+    content_of: dict[str, int] = {}
     for answer in sorted(index.answers(), key=lambda answer: answer.source != "written"):
-        of.setdefault(answer.question, position[answer.content])
-    questions = [question for question in index.questions() if question.id in of]
+        content_of.setdefault(answer.question, position[answer.content])
+    questions = [question for question in index.questions() if question.id in content_of]
     encoder = Encoder.open(recipe)
     vectors = [encoder.documents([encoder.recipe.content_of(text) for text in part]) for part in (questions, contents)]
-    return similarities(vectors[0], vectors[1], [of[question.id] for question in questions])
+    return similarities(vectors[0], vectors[1], [content_of[question.id] for question in questions])
 
 
 def _unit(vectors: Vectors) -> npt.NDArray[np.float64]:

@@ -90,24 +90,24 @@ def write_test_set(
     corpus = open_corpus(env.dataset)
     contents = {document.id: document for document in documents_of(corpus)}
     with open_writer(config) as writer:
-        made = (
+        drafts = (
             _rephrased(writer, config, index, limit)
             if kind == "rephrased"
             else _new(writer, config, index, list(contents.values()), limit)
         )
-    known = {same_question(question.text) for question in index.questions()}
+    existing = {same_question(question.text) for question in index.questions()}
     questions: dict[str, tuple[str, Sequence[str]]] = {}
     repeated = 0
-    for text, relevant in made.questions:
-        if same_question(text) in known:
+    for text, relevant in drafts.questions:
+        if same_question(text) in existing:
             repeated += 1
             continue
-        known.add(same_question(text))
+        existing.add(same_question(text))
         questions[f"{kind}-{len(questions) + 1}"] = (text, relevant)
     if not questions:
         raise DataError(
-            f"no question is left: {made.failed} replies were not of their form, {repeated} questions stand in the "
-            f"index or twice, {made.dropped} are not answered by their content. Ask another model "
+            f"no question is left: {drafts.failed} replies were not of their form, {repeated} questions stand in the "
+            f"index or twice, {drafts.dropped} are not answered by their content. Ask another model "
             "(questions.writer.model).",
             code="no-questions",
         )
@@ -115,12 +115,17 @@ def write_test_set(
         [Question(name, text) for name, (text, _) in questions.items()],
         {name: dict.fromkeys(relevant, 1) for name, (_, relevant) in questions.items()},
     )
-    result = TestSet(target, len(questions), made.failed, repeated, made.dropped)
+    result = TestSet(target, len(questions), drafts.failed, repeated, drafts.dropped)
     with new_beir_folder(target, f"the {kind} questions") as folder:
         write_lines(folder / "corpus.jsonl", map(document_line, contents.values()))
         write_lines(folder / "queries.jsonl", map(question_line, split.questions))
         write_qrels(folder, {"test": split})
-        counts = {"questions": result.questions, "failed": made.failed, "repeated": repeated, "dropped": made.dropped}
+        counts = {
+            "questions": result.questions,
+            "failed": drafts.failed,
+            "repeated": repeated,
+            "dropped": drafts.dropped,
+        }
         write_meta(
             folder,
             {
@@ -173,12 +178,12 @@ def _new(
     pairs = [(text, content) for text, content in zip(texts, chosen, strict=True) if text]
     verdicts = [verdict for batch in writer.pairs(pairs) for verdict in batch]
     _refuse_missing(verdicts)
-    kept = [
+    answerable = [
         (text, [content.id])
         for (text, content), verdict in zip(pairs, verdicts, strict=True)
         if verdict is not None and verdict.judged.answerable
     ]
-    return _Made(kept, failed, len(pairs) - len(kept))
+    return _Made(answerable, failed, len(pairs) - len(answerable))
 
 
 def _texts(writer: QuestionWriter, config: QuestionsConfig, prompts: Sequence[FormPrompt]) -> tuple[list[str], int]:

@@ -68,8 +68,8 @@ def judged_share(ranking: Sequence[str], judged: Mapping[str, int], k: int | Non
 
     Of a ranking shorter than k, the share of its documents (ir_measures' `Judged@k`). Raises ValueError as `top`.
     """
-    shown = top(ranking, k)
-    return sum(document in judged for document in shown) / len(shown) if shown else 0.0
+    retrieved = top(ranking, k)
+    return sum(document in judged for document in retrieved) / len(retrieved) if retrieved else 0.0
 
 
 def by_trec_eval(

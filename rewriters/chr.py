@@ -84,7 +84,7 @@ def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRe
         version=VERSION,
         labels=LABELS,
         task=lambda question: _task(question, config.chr),
-        gist=("the target hypothesis", "the mimic hypothesis"),
+        field_hints=("the target hypothesis", "the mimic hypothesis"),
         plan=plan,
         roles=(
             r"h[ _]?(?:plus|\+|⁺)|(?:positive|target)(?: hypothesis)?(?: \(?h[ _]?(?:plus|\+|⁺)\)?)?",

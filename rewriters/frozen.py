@@ -66,8 +66,8 @@ def ask_turn(
     for (index, first), reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
         if reply is not None:
             second = _answer(rewriter, questions[index], reply, turn)
-            read, written = add(first.prompt_tokens, second.prompt_tokens), add(first.tokens, second.tokens)
-            answers[index] = replace(second, prompt_tokens=read, tokens=written)
+            prompt, completion = add(first.prompt_tokens, second.prompt_tokens), add(first.tokens, second.tokens)
+            answers[index] = replace(second, prompt_tokens=prompt, tokens=completion)
     return answers
 
 
@@ -79,9 +79,9 @@ def _answer(rewriter: RewritingStrategy, question: Question, reply: LlmResponse,
 
 def repair(text: str, failure: str) -> tuple[Message, ...]:
     """The messages that send an answer back for the failure of its reading."""
-    said = without_thinking(text) or "(no answer)"
+    answer = without_thinking(text) or "(no answer)"
     request = f"Your answer could not be read: {failure}. Give it again, in exactly the form that was asked for."
-    return Message(role="assistant", content=said), Message(role="user", content=request)
+    return Message(role="assistant", content=answer), Message(role="user", content=request)
 
 
 def add(first: int | None, second: int | None) -> int | None:

@@ -78,7 +78,7 @@ class HcqrRewriter(PartsRewriter):
             version=REWRITER,
             labels=("Query 1", "Query 2", "Query 3"),
             task=self._task,
-            gist=("the supporting query", "the distinguishing query", "the query for key features"),
+            field_hints=("the supporting query", "the distinguishing query", "the query for key features"),
             plan=self._plan,
             example=(_EXAMPLE_QUESTION, _EXAMPLE_QUERIES),
             shown=lambda question: question.text,
@@ -183,23 +183,23 @@ _CHOICE_EXAMPLES = (WorkedExample(f"{_EXAMPLE_CASE}\nA. Croup\nB. Asthma", _CHOI
 
 def _formulator_prompt(question: Question, choice: bool) -> FormPrompt:
     letters = "/".join(chr(ord("A") + i) for i in range(len(question.options)))
-    gist = {
+    hints = {
         "discriminating_features": "2 or 3 features that tell the options apart",
         "reasoning": "briefly why this is the best answer",
         "confirming_evidence": "1 to 3 specific facts that would confirm it",
         "best_guess": letters if choice else "your best guess at the answer",
         "best_guess_text": "the text of that option, word for word",
     }
-    guess = f'"best_guess": "{gist["best_guess"]}"'
+    guess = f'"best_guess": "{hints["best_guess"]}"'
     if choice:
-        guess += f',\n  "best_guess_text": "{gist["best_guess_text"]}"'
+        guess += f',\n  "best_guess_text": "{hints["best_guess_text"]}"'
     request = (
         "Analyze the question with care, between <think> and </think>: go through every option step by step with what "
         "the question says and what you know, and rule options out before you decide. After </think> give your "
         "assessment as one JSON object and nothing else:\n"
-        f'{{\n  "discriminating_features": ["{gist["discriminating_features"]}"],\n'
-        f'  "reasoning": "{gist["reasoning"]}",\n'
-        f'  "confirming_evidence": ["{gist["confirming_evidence"]}"],\n'
+        f'{{\n  "discriminating_features": ["{hints["discriminating_features"]}"],\n'
+        f'  "reasoning": "{hints["reasoning"]}",\n'
+        f'  "confirming_evidence": ["{hints["confirming_evidence"]}"],\n'
         f"  {guess}\n}}"
     )
     case = f"Question: {question_text(question) if choice else question.text}"
@@ -210,6 +210,6 @@ def _formulator_prompt(question: Question, choice: bool) -> FormPrompt:
         FORMULATOR,
         examples,
         request,
-        gist=gist,
+        field_hints=hints,
         stage="formulator",
     )

@@ -67,7 +67,7 @@ class MisknowRewriter:
         if rewrite.plan is None:
             return rewrite
         thoughts = rewrite.rewrites[: len(rewrite.rewrites) if turn == 1 else 2]
-        lines = [f"{label}: {said}" for label, said in zip(self._parts(turn).labels, thoughts, strict=False)]
+        lines = [f"{label}: {thought}" for label, thought in zip(self._parts(turn).labels, thoughts, strict=False)]
         queries = (question.text,) if turn == 1 else rewrite.rewrites[2:]
         return replace(rewrite, think="\n".join(filter(None, [rewrite.think, *lines])), rewrites=queries)
 
@@ -94,7 +94,7 @@ def misknow(config: RewriterConfig, card: RetrieverCard, k: int) -> MisknowRewri
         version=VERSION,
         labels=(_THOUGHT, "Answer"),
         task=task,
-        gist=("what you know about it", "your first answer"),
+        field_hints=("what you know about it", "your first answer"),
         plan=search_question,
     )
     judgement = PartsRewriter(
@@ -102,7 +102,7 @@ def misknow(config: RewriterConfig, card: RetrieverCard, k: int) -> MisknowRewri
         version=VERSION,
         labels=(_THOUGHT, "Missing", *(f"Query {number}" for number in numbers)),
         task=task,
-        gist=(
+        field_hints=(
             "what the passages are worth for the question, and whether your first answer is right and complete",
             "the knowledge that is needed and that the passages do not hold",
             *(f"query {number}" for number in numbers),

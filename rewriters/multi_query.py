@@ -38,7 +38,7 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
     settings = config.multi_query
     numbers = range(1, settings.queries + 1)
 
-    def shown(question: Question) -> str:
+    def text(question: Question) -> str:
         return question_text(question) if settings.options else question.text
 
     def task(question: Question) -> str:
@@ -46,7 +46,7 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
             f"You are an assistant that prepares searches. Write exactly {settings.queries} different versions of the "
             "question below, with which relevant documents are found in a vector database. Each version looks at the "
             "question from another side, so that together they find what a search by distance would miss with one "
-            f"wording alone.\n\nQuestion: {shown(question)}"
+            f"wording alone.\n\nQuestion: {text(question)}"
         )
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
@@ -57,8 +57,8 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
         version=VERSION,
         labels=tuple(f"Sub-query {number}" for number in numbers),
         task=task,
-        gist=tuple(f"version {number} of the question" for number in numbers),
+        field_hints=tuple(f"version {number} of the question" for number in numbers),
         plan=plan,
         example=(_EXAMPLE_QUESTION, _VERSIONS[: settings.queries]),
-        shown=shown,
+        shown=text,
     )

@@ -48,9 +48,9 @@ def read_parts(text: str, labels: Sequence[str]) -> Parsed:
     return Parsed(think, failure="empty part") if empty else Parsed(think, texts)
 
 
-def form_of(labels: Sequence[str], gist: Sequence[str]) -> str:
-    """The sentence that asks for the form, for the end of a prompt; `gist` describes each part."""
-    lines = "\n".join(f"{label}: <{description}>" for label, description in zip(labels, gist, strict=True))
+def form_of(labels: Sequence[str], field_hints: Sequence[str]) -> str:
+    """The sentence that asks for the form, for the end of a prompt; `field_hints` describes each part."""
+    lines = "\n".join(f"{label}: <{description}>" for label, description in zip(labels, field_hints, strict=True))
     return f"Write plain text in exactly this form and nothing else, each part on a line of its own:\n{lines}"
 
 
@@ -64,7 +64,7 @@ class PartsRewriter:
     labels: tuple[str, ...]
     task: Callable[[Question], str]
     """The prompt without the form; it contains the question."""
-    gist: tuple[str, ...]
+    field_hints: tuple[str, ...]
     """A description of each part."""
     plan: Callable[[Question, Sequence[str]], SearchPlan]
     """The plan of a question and the texts of the parts."""
@@ -86,7 +86,7 @@ class PartsRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """One user message, for chat templates without a system role."""
-        return [Message(role="user", content=f"{self.task(question)}\n\n{form_of(self.labels, self.gist)}")]
+        return [Message(role="user", content=f"{self.task(question)}\n\n{form_of(self.labels, self.field_hints)}")]
 
     def first_with_example(self, question: Question) -> list[Message]:
         if self.example is None:
@@ -98,7 +98,7 @@ class PartsRewriter:
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, and the same task again."""
         feedback = describe_results(documents) if documents else NOTHING_FOUND
-        instruction = f"{self.again}\n{form_of(self.labels, self.gist)}"
+        instruction = f"{self.again}\n{form_of(self.labels, self.field_hints)}"
         return f"{feedback}\n\n{instruction}\n\nQuestion: {self.shown(question)}"
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:

@@ -1,17 +1,17 @@
 """Reads the answers of prompted models, which were never trained on the form that a prompt asks for.
 
 The parsers of a policy in training are strict (`parse.py`, `parts.py`): rambling earns no format reward there. Here,
-what chat models write around an answer is skipped: preambles, code fences, numbering, bold, titles, closing remarks;
-labelled parts may also come as JSON or as a list. What could mean two things fails instead of being guessed at: a part
-that is missing, there twice with other words, or one too many.
+what chat models write around an answer is skipped: preambles, code fences, numbering, bold, titles, boxes, drafts,
+closing remarks; labelled parts may also come as JSON, as a table, in tags, as a list or on one line. What could mean
+two things fails instead of being guessed at: a part that is missing, there twice with other words, or one too many.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..envs.plan import is_unicode
-from ..llms.json_answers import find_values
 from ..llms.lines import is_placeholder
+from ..llms.markup_answers import boxed, final_part, unboxed
 from ..llms.prose import (
     REFUSAL,
     answer_of,
@@ -25,8 +25,9 @@ from ..llms.prose import (
     without_fences,
 )
 from .parse import Parsed
+from .prompted_values import LETTERS, NAMES_QUERIES, PART_NAME, ROMAN, is_name, names_of_parts, parts_in_values
 
-VERSION = 1
+VERSION = 2
 """Raise it when an answer is read in another way: answers that were read before are asked for again."""
 
 _REWRITE = re.compile(r"<\s*rewrite\s*>(.*?)<\s*/\s*rewrite\s*>", re.IGNORECASE | re.DOTALL)
@@ -35,26 +36,34 @@ _REWRITE_LINE = re.compile(
     r"^[ \t>#*_-]*(?:re-?written |final |search |the )*(?:rewrite|query|rewritten question)[*_ ]*[:：][*_ \t]*(\S.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
-_ORDINALS = ("one|first|1st", "two|second|2nd", "three|third|3rd", "four|fourth|4th", "five|fifth|5th")
-_WORD_OF_NUMBERED = (
-    r"(?:(?:search|refined|targeted|rewritten|alternative|alternate|sub)[ _-]?)*"
-    r"(?:query|question|version|paraphrase|rewrite|variation|q|suchanfrage|anfrage|requête|consulta|查询|查詢|запрос|クエリ)"
-)
 _HEAD = r"^[^\w\n<(\[]{0,8}(?:[(\[]?\d{1,2}[.):\]][ \t]*)?[*_`\"“ \t]*"
 _TAIL = (
     r"[*_`\"”]*[ \t]*(?:[(（\[][^()（）\[\]\n]{0,80}[)）\]])?[*_` \t]*"
     r"(?:(?:[-–—:：][ \t]*)?[*_]*(?:role)(?: (?:query|question|evidence|criteria|features?|facts?|hypothesis))*"
-    r"(?=[*_`\"” \t]*[:：]))?"
-    r"(?:[*_`\"” \t]*(?:[:：]|(?:[.)]|[-–—]+)(?=[ \t]))[*_` \t]*"
+    r"(?=[*_`\"” \t]*(?:[:：]|[-–—]+[ \t])))?"
+    r"(?:[*_`\"” \t]*(?:[:：]|(?:[.)]|[-–—=→>]+)(?=[ \t]))[*_` \t]*"
     r"(?P<title>[*_]*(?:role)\b[^:：\n]{0,60}$)?|[*_` \t]*$)"
 )
 """What follows a label; `title` is a description of the part on the label's line, if the part is on the next one."""
+_MARKER = r"[(\[]?(?:(?:\d{1,2}(?=[.):、\]])|[a-j](?=\))|(?i:[ivx]{1,4}(?=[.)](?!\w))))[.):、\]])"
 _NUMBERED = re.compile(
-    r"^[ \t>*_-]*[(\[]?(\d{1,2}(?=[.):、\]])|[a-j](?=\)))[.):、\]][*_]*[ \t]*"
-    r"(.*(?:\n(?![ \t>*_-]*[(\[]?(?:\d{1,2}[.):、\]]|[a-j]\)))\S.*)*)",
+    rf"^[ \t>*_-]*({_MARKER})[*_]*[ \t]*(.*(?:\n(?![ \t>*_-]*{_MARKER})\S.*)*)",
     re.MULTILINE,
 )
-_ITEM_LABEL = re.compile(rf"^[*_]*{_WORD_OF_NUMBERED}[*_]*[:：][*_]*[ \t]*", re.IGNORECASE)
+_SEPARATOR = r"[ \t]*(?:[;；→⇒|]|[-=]>)[ \t]*"
+_NUMBERED_WORD = rf"[*_]*{PART_NAME}[ _\t]*(?:\d{{1,2}}|[ivx]+)\b"
+_BEGINS_WITH_LABEL = re.compile(rf"^[^\w\n]{{0,8}}(?:{_NUMBERED_WORD}|{_MARKER}[ \t]).*$", re.IGNORECASE | re.MULTILINE)
+_BEFORE_LABEL = re.compile(
+    rf"(?<=\S)(?:{_SEPARATOR}(?={_MARKER}[ \t])|(?:{_SEPARATOR}|[,.]?[ \t]+)(?:(?:and|then)[ \t]+)?"
+    rf"(?={_NUMBERED_WORD}[^:：\n]{{0,30}}[:：]))",
+    re.IGNORECASE,
+)
+"""What separates a part from the next one on the same line."""
+_IN_BRACKETS = r"[*_]*[\[(（<{]([^\])）>}\n]{1,40})[\])）>}][*_]*"
+_LEADING_BRACKETS = re.compile(rf"{_IN_BRACKETS}[ \t]+(?!(?:AND|OR|NOT)\b|[&|+])")
+_TRAILING_BRACKETS = re.compile(rf"[ \t]+{_IN_BRACKETS}$")
+_BRACKETED_LABEL = re.compile(rf"^([ \t>*_-]*(?:{_MARKER}[*_]*)?[ \t]*){_IN_BRACKETS}(?=[ \t]+\S)", re.MULTILINE)
+_ITEM_LABEL = re.compile(rf"^[*_]*{PART_NAME}[*_]*[:：][*_]*[ \t]*", re.IGNORECASE)
 _BULLET = re.compile(r"^[ \t>]*[-*•–][ \t]+(.*)$", re.MULTILINE)
 _BOLD_TITLE = re.compile(
     r"^(?:\*\*|__)[^*_\n]{1,60}?(?:[:：](?:\*\*|__)|(?:\*\*|__)[ \t]*(?:\([^)\n]*\))?[ \t]*(?:[:：]|[-–—](?=\s)))[ \t]*"
@@ -70,11 +79,6 @@ _ASIDE = re.compile(
 )
 """A line about a query rather than part of it."""
 _CONTINUED = re.compile(r"(?:[,(\[/&+-]|\b(?:AND|OR|NOT|and|or|of|the|in|for|with|vs\.?))\s*$")
-_NAMED_LIST = re.compile(
-    r"quer|question|version|search|paraphras|rewrit|rephras|reformul|variation|anfrage|frage|requête|consulta|pregunta|"
-    r"domand|pergunta|查询|查詢|问题|版本|запрос|вопрос|クエリ|質問|질문|쿼리",
-    re.IGNORECASE,
-)
 _PLEASANTRY = re.compile(
     r"(?:sure|certainly|of course|okay|ok|absolutely|here you go|here they are)[!.,:]*", re.IGNORECASE
 )
@@ -87,14 +91,17 @@ def read_tagged(text: str, max_rewrites: int, placeholders: Sequence[str] = ()) 
         return Parsed(split.thinking, failure=split.failure)
     if not is_unicode(split.answer):
         return Parsed(failure="invalid unicode")
-    bodies = [" ".join(body.split()) if "\n" in body else body.strip() for body in _REWRITE.findall(split.answer)]
+    final, _ = final_part(split.answer)
+    answer = unboxed(final if _REWRITE.search(final) else split.answer)
+    bodies = [" ".join(body.split()) if "\n" in body else body.strip() for body in _REWRITE.findall(answer)]
     rewrites = tuple(dict.fromkeys(body for body in bodies if body not in placeholders))
-    if not bodies and not _REWRITE_TAG.search(split.answer):
-        if is_refusal(split.answer):
+    if not bodies and not _REWRITE_TAG.search(answer):
+        if is_refusal(answer):
             return Parsed(split.thinking, failure=REFUSAL)
-        lines = {unquoted(line) for line in _REWRITE_LINE.findall(without_fences(split.answer))}
+        lines = {unquoted(line) for line in _REWRITE_LINE.findall(without_fences(answer))}
+        lines = lines or {box for box in boxed(split.answer) if len(box) > 1}
         rewrites = tuple(lines) if len(lines) == 1 else ()
-    if any(_REWRITE_TAG.search(body) for body in bodies) or len(bodies) * 2 < len(_REWRITE_TAG.findall(split.answer)):
+    if any(_REWRITE_TAG.search(body) for body in bodies) or len(bodies) * 2 < len(_REWRITE_TAG.findall(answer)):
         return Parsed(split.thinking, failure="unclosed rewrite")
     if not rewrites:
         return Parsed(split.thinking, failure="missing rewrite")
@@ -109,7 +116,7 @@ def read_passage(text: str) -> Parsed:
     """The passage that is the whole answer."""
     if not is_unicode(text):
         return Parsed(failure="invalid unicode")
-    passage = passage_of(text)
+    passage = passage_of(unboxed(text))
     return Parsed(passage.thinking, (passage.answer,) if passage.answer else (), passage.failure)
 
 
@@ -124,87 +131,69 @@ def read_labelled(text: str, labels: Sequence[str], roles: Sequence[str] = (), l
         return Parsed(split.thinking, failure=split.failure)
     if not is_unicode(split.answer):
         return Parsed(failure="invalid unicode")
-    texts, failure = _json_parts(split.answer, labels, roles), ""
-    body = without_fences(split.answer)
-    if not texts:
-        texts, failure = _labelled_parts(body, labels, roles, long)
-    if not texts and not failure:
-        texts = _listed_parts(body, len(labels))
+    final, decides = final_part(split.answer)
+    texts, failure = _parts_of(final, labels, roles, long) if final else ([], "")
+    if not (final and decides) and (failure or not texts):
+        texts, failure = _parts_of(split.answer, labels, roles, long)
     if failure or not texts:
         refused = is_refusal(split.answer)
         return Parsed(split.thinking, failure=REFUSAL if refused else failure or "missing part")
-    named = zip(texts, roles or ["(?!)"] * len(texts), strict=True)
     if any(
-        re.fullmatch(rf"(?:the )?(?:{role})(?: (?:query|criteria|features?|evidence))*", part, re.I)
-        for part, role in named
+        not part or is_placeholder(part) or is_nothing(part) or is_refusal(part) or _is_role(part, roles)
+        for part in texts
     ):
-        return Parsed(split.thinking, failure="empty part")
-    if any(not part or is_placeholder(part) or is_nothing(part) or is_refusal(part) for part in texts):
         return Parsed(split.thinking, failure="empty part")
     return Parsed(split.thinking, tuple(texts))
 
 
-def _json_parts(text: str, labels: Sequence[str], roles: Sequence[str]) -> list[str]:
-    """The parts from a JSON object with a key for each, or a list of as many texts; [] where there is none."""
-    cores = _cores(labels, roles)
-    found: list[list[str]] = []
-    for value in find_values(text):
-        texts = _texts_of(value, cores)
-        if texts and len(texts) == len(labels) and texts not in found:
-            found.append(texts)
-    return found[0] if len(found) == 1 else []
+def _parts_of(text: str, labels: Sequence[str], roles: Sequence[str], long: bool) -> tuple[list[str], str]:
+    """The parts in any notation, or what is wrong; neither where there is no part."""
+    text = unboxed(text)
+    cores = names_of_parts(labels, roles)
+    texts = parts_in_values(text, cores)
+    if texts:
+        return texts, ""
+    body = _BRACKETED_LABEL.sub(
+        lambda mark: f"{mark[1]}{mark[2]}:" if not mark[2].isdigit() and is_name(mark[2], cores) else mark[0],
+        without_fences(text),
+    )
+    if not long:
+        body = _BEGINS_WITH_LABEL.sub(lambda line: _BEFORE_LABEL.sub("\n", line[0]), body)
+    texts, failure = _labelled_parts(body, labels, roles, long)
+    if not texts and not failure:
+        texts = _listed_parts(body, len(labels), long)
+    return _without_brackets(texts, roles), failure
 
 
-def _texts_of(value: object, cores: Sequence[str]) -> list[str]:
-    if isinstance(value, list):
-        inner = [_query_in(item) if isinstance(item, dict) else item for item in value]
-        texts = [" ".join(item.split()) for item in inner if isinstance(item, str)]
-        return texts if len(texts) == len(inner) else []
-    if not isinstance(value, dict):
-        return []
-    by_part = {
-        index: item
-        for key, item in value.items()
-        for index, core in enumerate(cores)
-        if isinstance(item, str) and re.fullmatch(core, re.sub(r"[_-]", " ", str(key)), re.IGNORECASE)
-    }
-    if len(by_part) == len(cores) == len(value):
-        return [" ".join(by_part[index].split()) for index in range(len(cores))]
-    return _texts_of(next(iter(value.values())), cores) if len(value) == 1 else []
+def _without_brackets(texts: Sequence[str], roles: Sequence[str]) -> list[str]:
+    """The parts without what they are called, in brackets before or after them; and without what stands in brackets
+    before all of them, where these are not those of a Boolean query."""
+    leading = [_LEADING_BRACKETS.match(text) for text in texts]
+    shared = len(texts) > 1 and all(mark and mark[0].lstrip("*_")[0] in "[<{" for mark in leading)
+    bare = [
+        text[mark.end() :] if mark and (shared or _is_role(mark[1], roles)) else text
+        for text, mark in zip(texts, leading, strict=True)
+    ]
+    trailing = [_TRAILING_BRACKETS.search(text) for text in bare]
+    return [
+        text[: mark.start()] if mark and _is_role(mark[1], roles) else text
+        for text, mark in zip(bare, trailing, strict=True)
+    ]
 
 
-def _query_in(item: Mapping[str, object]) -> object:
-    """The query of an object that has it alone, or beside its purpose and the like."""
-    named = [value for key, value in item.items() if re.fullmatch(_WORD_OF_NUMBERED, str(key), re.IGNORECASE)]
-    return named[0] if len(named) == 1 else next(iter(item.values())) if len(item) == 1 else None
-
-
-def _cores(labels: Sequence[str], roles: Sequence[str]) -> list[str]:
-    """A regular expression of what may stand for each label."""
-    cores = []
-    for index, label in enumerate(labels):
-        numbered = re.fullmatch(r"\D*?(\d+)", label)
-        number = rf"(?:{numbered[1]}|{_ORDINALS[index]})" if numbered and index < 5 else numbered[1] if numbered else ""
-        words = r"[ _]?".join(map(re.escape, re.split("[ _]", label)))
-        ways = [words]
-        if numbered:
-            ways += [rf"{_WORD_OF_NUMBERED}[ _\t#.°№-]*{number}(?!\d)", rf"(?:the )?{number}(?!\d) {_WORD_OF_NUMBERED}"]
-        if roles:
-            ways += [
-                rf"(?:the )?(?:{roles[index]})(?:[ -]?(?:query|question|hypothesis))?",
-                rf"query for (?:{roles[index]})",
-            ]
-        cores.append(f"(?:{'|'.join(ways)})")
-    return cores
+def _is_role(text: str, roles: Sequence[str]) -> bool:
+    """Whether a text only says what a part is for."""
+    names = "|".join(roles) or "(?!)"
+    return re.fullmatch(rf"(?:the )?(?:{names})(?: (?:query|criteria|features?|evidence))*", text, re.I) is not None
 
 
 def _labelled_parts(text: str, labels: Sequence[str], roles: Sequence[str], long: bool) -> tuple[list[str], str]:
     """The text behind each label, or what is wrong; neither where no label stands in the text."""
     tail = _TAIL.replace("role", "|".join(roles) if roles else r"(?!)")
-    other = [rf"{_WORD_OF_NUMBERED}[ _\t#-]*\d{{1,2}}"] if labels[0][-1].isdigit() else []
+    other = [rf"{PART_NAME}[ _\t#-]*\d{{1,2}}"] if labels[0][-1].isdigit() else []
     marks: list[tuple[int, int, int]] = []
     titles: dict[int, str] = {}
-    for cores in ([*_cores(labels, ()), *other], _cores(labels, roles)):
+    for cores in ([*names_of_parts(labels, ()), *other], names_of_parts(labels, roles)):
         for index, core in enumerate(cores):
             for mark in re.finditer(f"{_HEAD}{core}{tail}", text, re.IGNORECASE | re.MULTILINE):
                 if mark.start() not in titles:
@@ -238,8 +227,8 @@ def _labelled_parts(text: str, labels: Sequence[str], roles: Sequence[str], long
 def _content(body: str) -> list[list[str]]:
     """The lines of each paragraph that is no remark."""
     blocks = [[line.strip() for line in block.split("\n")] for block in paragraphs(body)]
-    kept = [[line for number, line in enumerate(lines) if number == 0 or not _is_aside(line)] for lines in blocks]
-    return [lines for number, lines in enumerate(kept) if number == 0 or not _is_aside(lines[0])]
+    cleaned = [[line for number, line in enumerate(lines) if number == 0 or not _is_aside(line)] for lines in blocks]
+    return [lines for number, lines in enumerate(cleaned) if number == 0 or not _is_aside(lines[0])]
 
 
 def _is_aside(line: str) -> bool:
@@ -266,7 +255,7 @@ def _one_part(body: str, limits: tuple[int, int] | None, long: bool) -> str:
         content = [lines[: max(1, limits[1])] if number == 0 else lines for number, lines in enumerate(content)]
         content = content[: max(1, limits[0])]
     lines = [line for block in content for line in block]
-    part = unquoted(_BOLD_TITLE.sub("", " ".join(" ".join(lines).split())))
+    part = unquoted(re.sub(r"(?<=[\"”])[.;,]$", "", _BOLD_TITLE.sub("", " ".join(" ".join(lines).split()))))
     for mark in ("`", "**", '"'):
         if part.count(mark) == 1:  # its pair stands before the label's colon, or was taken for markup of the label
             part = part.removesuffix(mark).removeprefix(mark).strip()
@@ -281,7 +270,7 @@ def _query_lines(lines: Sequence[str]) -> list[str]:
     return list(lines[:count])
 
 
-def _listed_parts(text: str, count: int) -> list[str]:
+def _listed_parts(text: str, count: int, long: bool) -> list[str]:
     """The items of the only list of a text, or the lines after its announcement, where they are `count`; else [].
 
     What stands before the list must announce it as one of queries: a list may be one of reasons, too.
@@ -290,15 +279,30 @@ def _listed_parts(text: str, count: int) -> list[str]:
     items: list[str] = []
     start = len(text)
     if numbered:
-        if [item[1] for item in numbered] in ([str(n) for n in range(1, count + 1)], list("abcdefghij"[:count])):
+        order = [re.sub(r"\W", "", item[1]).lower() for item in numbered]
+        if order in ([str(n) for n in range(1, count + 1)], list(LETTERS[:count]), list(ROMAN[:count])):
             items, start = [item[2] for item in numbered], numbered[0].start()
     elif bullets:
         items, start = [item[1] for item in bullets], bullets[0].start()
     else:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if lines and is_preamble(lines[0]):
-            items, start = [line for line in lines[1:] if not _is_aside(line)], text.find(lines[0]) + len(lines[0])
+        rest = [line for line in lines[1:] if not _is_aside(line)] if lines and is_preamble(lines[0]) else lines
+        if len(rest) == 1 and not long:
+            items, start = _on_one_line(rest[0], announced=rest != lines), text.rfind(rest[0])
+        elif rest != lines:
+            items, start = rest, text.find(lines[0]) + len(lines[0])
     before = [line.strip() for line in text[:start].splitlines() if line.strip()]
-    if len(items) != count or not (not before or _PLEASANTRY.fullmatch(before[-1]) or _NAMED_LIST.search(before[-1])):
+    if len(items) != count or not (not before or _PLEASANTRY.fullmatch(before[-1]) or NAMES_QUERIES.search(before[-1])):
         return []
     return [_one_part(_ITEM_LABEL.sub("", item), None, False) for item in items]
+
+
+def _on_one_line(line: str, announced: bool) -> list[str]:
+    """The items of a line such as "Queries: a; b; c". Without an announcement, an arrow may join steps of a thought,
+    and a full stop ends a sentence: neither separates queries then."""
+    head, colon, rest = line.partition(": ")
+    if colon and NAMES_QUERIES.search(head):
+        announced, line = True, rest
+    elif colon or (line.endswith(".") and not announced):
+        return []
+    return re.split(_SEPARATOR if announced else "[;；]", line)

@@ -177,8 +177,8 @@ class SmallRewriter:
         if self.prompt.form == "plain":
             return self.reader.rewrite(question, read_passage(text))
         continued = self.opening and REWRITE_OPEN not in text
-        whole = self.opening + text if continued else text
-        return self.reader.rewrite(question, read_tagged(whole, self.reader.config.max_rewrites))
+        full = self.opening + text if continued else text
+        return self.reader.rewrite(question, read_tagged(full, self.reader.config.max_rewrites))
 
 
 def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:

@@ -173,7 +173,7 @@ class MergedCopy:
     `refresh` is a collective call.
     """
 
-    def __init__(self, policy: nn.Module, apart: bool = False) -> None:
+    def __init__(self, policy: nn.Module, separate: bool = False) -> None:
         self.policy = policy
         self.lora = [(name, module) for name, module in policy.named_modules() if hasattr(module, "get_delta_weight")]
         self.model = policy
@@ -183,7 +183,7 @@ class MergedCopy:
             self.model.requires_grad_(False)
             self._targets = dict(self.model.named_parameters())
             self._base = {name: module.get_base_layer().weight for name, module in self.lora}
-        elif apart:
+        elif separate:
             self.model = copy.deepcopy(policy)
             self.model.requires_grad_(False)
 
@@ -206,7 +206,7 @@ class MergedCopy:
                             target.copy_(weight)
         return self.model
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Nothing to release: the copy stays in memory."""
 
 

@@ -16,7 +16,7 @@ def check_run(config: RunConfig, env: str | None = None) -> None:
     """
     for member in chosen(config, env).values():
         refuse_unknown(member.rewriter.name)
-        if known_services(member) is None:
+        if known_services(member.env, member.client) is None:
             check_environment(member.env)
     resolve_model(config.policy.model)
 

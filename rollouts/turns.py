@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, TrainConfig
 from ..storage import parse_json
 
 ValidationRecord = Mapping[str, float | None]
@@ -34,7 +34,7 @@ def used_turn(config: RunConfig, run: Path | None, checkpoint: Path | None) -> U
         return UsedTurn(1, "it has one turn")
     if run is None or checkpoint is None:
         return UsedTurn(1, "of no run, so the first turn")
-    record = _validation_record(config, run, checkpoint)
+    record = _validation_record(config.train, run, checkpoint)
     winner = record and winning_turn(record, config.reward.metric, turns)
     if not record or not winner:
         return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")
@@ -68,13 +68,13 @@ def metric_key(metric: str, turn: int) -> str:
     return f"{metric.partition('@')[0]}/turn{turn}"
 
 
-def _validation_record(config: RunConfig, run: Path, checkpoint: Path) -> ValidationRecord | None:
+def _validation_record(train: TrainConfig, run: Path, checkpoint: Path) -> ValidationRecord | None:
     """The validation record of these weights; None where there is none."""
     if checkpoint.name == "best":
         return _object((checkpoint / "best.json").read_text("utf-8")) if (checkpoint / "best.json").is_file() else None
     records = _records(run / "validation.jsonl")
     if checkpoint.name == "final":
-        last, finished = max(records, default=-1), max(_records(run / "metrics.jsonl"), default=config.train.steps)
+        last, finished = max(records, default=-1), max(_records(run / "metrics.jsonl"), default=train.steps)
         return records[last] if last >= finished else None
     step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
     return records.get(int(step[1])) if step else None

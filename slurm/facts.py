@@ -36,7 +36,7 @@ def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
         "run": str(settings.run_folder),
         "model": settings.policy.model,
         "all_weights": "yes" if settings.policy.lora is None else "",
-        "zero_stage": str(zero_stage_of(settings) or ""),  # unless ZERO says another one
+        "zero_stage": str(zero_stage_of(settings.policy) or ""),  # unless ZERO says another one
         "token_envs": tokens,
         "serving": list(served),  # environments without a service of their own, by name; "" is that of no mix
         "building": list(missing.values()),  # those of them whose index is not there …

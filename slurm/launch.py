@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.mix import environments
-from ..configs.schema import RunConfig
+from ..configs.schema import EnvironmentConfig, RunConfig
 from ..errors import ClusterError, ConfigError
 from ..storage import storage, writing
 from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header, refuse_paths
@@ -56,7 +56,7 @@ class Job:
     """Arguments of sbatch, which come before what the cluster file exports."""
 
 
-def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, read: Path | None = None) -> list[Job]:
+def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, config_source: Path | None = None) -> list[Job]:
     """The jobs in their order; each but the first waits until the one before has ended well.
 
     Their scripts read the config that `launch` writes, or `read`. Raises ConfigError for a path or an option that no
@@ -72,10 +72,10 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, read: Path |
             code="time-limit-too-short",
         )
     run = config.run_folder
-    config_path = str(read or run / "job" / "config.yaml")
+    config_path = str(config_source or run / "job" / "config.yaml")
     train = _job(
         "train",
-        _script_of(config, options),
+        _script_of(config.env, options),
         [config_path],
         _requested_options(options),
         config,
@@ -145,12 +145,12 @@ def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> li
     return submitted
 
 
-def _script_of(config: RunConfig, options: LaunchOptions) -> str:
+def _script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
     if options.vllm_server:
         return "grpo_vllm_server"
     if (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1:
         return "grpo_nodes"
-    return SCRIPTS.get(config.env.retriever, "grpo_contriever")
+    return SCRIPTS.get(env.retriever, "grpo_contriever")
 
 
 def _requested_options(options: LaunchOptions) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..configs.mix import environments
-from ..configs.schema import RunConfig
+from ..configs.schema import EnvironmentConfig, PolicyConfig, RunConfig
 from ..errors import ConfigError
 
 FOLDER = Path(__file__).parent.resolve()
@@ -56,10 +56,10 @@ def refuse_paths(config: RunConfig) -> None:
         raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.", code="unusable-path")
 
 
-def zero_stage_of(config: RunConfig) -> Literal[0, 2]:
+def zero_stage_of(policy: PolicyConfig) -> Literal[0, 2]:
     """The stage of ZeRO that the jobs take where ZERO says none: 2 where all weights are trained, none for adapters,
     which every GPU can hold whole."""
-    return 2 if config.policy.lora is None else 0
+    return 2 if policy.lora is None else 0
 
 
 def header(script: str) -> dict[str, str]:
@@ -75,12 +75,12 @@ def command_of(script: str) -> str:
     return body[1]
 
 
-def request_of(config: RunConfig, script: str | None = None) -> Request:
-    """What a script (None: that of the config's retriever) asks for when it trains `config`."""
-    script = script or SCRIPTS.get(config.env.retriever, "grpo_contriever")
+def request_of(env: EnvironmentConfig, policy: PolicyConfig, script: str | None = None) -> Request:
+    """What a script (None: that of the retriever) asks for when it trains `policy`."""
+    script = script or SCRIPTS.get(env.retriever, "grpo_contriever")
     options, command = header(script), command_of(script)
     generating = int(command.rpartition(" ")[2]) if "--vllm-nodes" in command else 0
-    if config.policy.lora is not None and not command.startswith("train_job_on_all"):
+    if policy.lora is not None and not command.startswith("train_job_on_all"):
         return Request(script, 1, 0)
     processes = (int(options["nodes"]) - generating) * int(options["gpus-per-node"])
-    return Request(script, processes, zero_stage_of(config) if processes > 1 else 0)
+    return Request(script, processes, zero_stage_of(policy) if processes > 1 else 0)

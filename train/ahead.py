@@ -40,7 +40,7 @@ class Sampled(NamedTuple):
 
 class TreesAhead:
     """Trees of the next steps, sampled in a thread. It also stands in for the sampler whose weights it uses:
-    `refresh` waits until the thread is idle and holds it until `rest`.
+    `refresh` waits until the thread is idle and holds it until `sleep`.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class TreesAhead:
         self._processes.on_every_process(hold)
         self._sampler.refresh()
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Let the thread go on."""
-        self._sampler.rest()
+        self._sampler.sleep()
         with self._changed:
             self._held = False
             self._changed.notify_all()

@@ -60,7 +60,7 @@ def expert_rounds(
         policy.eval()
         sampler.refresh()
         trees = _sample(config, grower, [next(passes) for _ in range(settings.questions)], number)
-        sampler.rest()
+        sampler.sleep()
         raw = _raw_rewards(config, grower, trees) if settings.baseline == "question" else [None] * len(trees)
         best = [
             best_samples(tree, config.reward.turn_weights, settings.margin, reward)

@@ -33,7 +33,7 @@ class Sign:
 
     name: str
     """The setting with its limit, such as reward_drop."""
-    said: str
+    finding: str
     """One sentence: the observed value, and the limit."""
     meaning: str = "the policy collapsed"
     remedy: str = ""
@@ -183,7 +183,7 @@ def refuse_collapse(guard: CollapseGuard, folder: RunFolder, step: int) -> None:
     best = best_known(folder.numbered(), folder.best, folder.read(folder.metrics), guard.config.window)
     remedy = f" {sign.remedy}." if sign.remedy else ""
     raise CollapseError(
-        f"{sign.meaning} and the run stops at step {step}: {sign.said}; {best}.{remedy} "
+        f"{sign.meaning} and the run stops at step {step}: {sign.finding}; {best}.{remedy} "
         f"Evaluate it with `querylect eval {shlex.quote(str(folder.path))} --checkpoint NAME`; to train on all the "
         "same: --resume train.guard.action=warn.",
         code=sign.name.replace("_", "-"),

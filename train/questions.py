@@ -41,9 +41,9 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     from ..rollouts.first_stage import ask_first_stage
     from .validation import validation_questions
 
-    def answered(asked: Sequence[Question]) -> list[Question]:
+    def answered(batch: Sequence[Question]) -> list[Question]:
         return processes.on_every_process(
-            lambda: ask_first_stage(rewriter, asked, config.policy, processes.on_main_process), interruptible=False
+            lambda: ask_first_stage(rewriter, batch, config.policy, processes.on_main_process), interruptible=False
         )
 
     train_split = processes.on_every_process(lambda: client.questions("train"))

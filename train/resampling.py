@@ -25,8 +25,8 @@ class Resampled:
     """The trees to train on in this process, in the slots of the original questions, and totals of all processes."""
 
     trees: list[Tree]
-    asked: int
-    """Number of questions asked by all processes over all rounds, the first rollout included."""
+    sampled: int
+    """Number of questions sampled by all processes over all rounds, the first rollout included."""
     silent: int
     """Number of those whose tree had no signal."""
     rounds: int
@@ -38,8 +38,8 @@ class Resampled:
         """For metrics.jsonl; the other metrics of a step describe only the final trees."""
         return {
             "resample/rounds": float(self.rounds),
-            "resample/asked": float(self.asked),
-            "resample/silent_share": self.silent / max(1, self.asked),
+            "resample/asked": float(self.sampled),
+            "resample/silent_share": self.silent / max(1, self.sampled),
         }
 
 

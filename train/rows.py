@@ -122,7 +122,7 @@ def _sample(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
     trainer.grower.clock.add("generate", started)
     trees = _grow(trainer, ids)
     started = time.perf_counter()
-    trainer.sampler.rest()
+    trainer.sampler.sleep()
     trainer.grower.clock.add("generate", started)
     return trees
 
@@ -134,8 +134,8 @@ def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
 
     draw = Random(f"{run.seed}-{step}-first-stage")
 
-    def grow(asked: Sequence[Question]) -> list[Tree]:
-        questions = asked if trainer.staged is None else trainer.staged.ready(asked, trainer.questions, draw)
+    def grow(batch: Sequence[Question]) -> list[Tree]:
+        questions = batch if trainer.staged is None else trainer.staged.ready(batch, trainer.questions, draw)
         streams = question_streams(run.seed, step, questions, earlier)
         return processes.on_every_process(
             lambda: trainer.grower.grow(questions, run.rollout.branching, streams=streams),

@@ -141,7 +141,7 @@ def train(config: RunConfig, resume: bool = False, trust: bool = False) -> Path:
 
 def stopped(config: RunConfig, signal_name: str) -> StoppedError:
     """The error of a run that a signal ended; its message names the checkpoint to resume from."""
-    checkpoint = RunFolder(config.run_folder).newest_checkpoint(config)
+    checkpoint = RunFolder(config.run_folder).newest_checkpoint(config.train, config.policy)
     state = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
     return StoppedError(
         f"{signal_name} came before the run had ended; {state}. Go on with --resume.",
@@ -221,8 +221,8 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     config = config.model_copy(
         update={"train": config.train.model_copy(update={"gradient_checkpointing": checkpointing})}
     )
-    apart = zero_stage() == 3 or config.train.staleness > 0
-    engine, sampler = open_engine(config, model, tokenizer, apart)
+    separate = zero_stage() == 3 or config.train.staleness > 0
+    engine, sampler = open_engine(config, model, tokenizer, separate)
     grower = make_grower(config, data.client, engine, rewriter=data.rewriter)
     return _Policy(config, model, tokenizer, sampler, grower, base)
 
@@ -297,7 +297,7 @@ def _open_monitors(launch: _Launch, policy: _Policy, opened: _Opened, cleanup: E
     )
     guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
     changes = WeightChanges(config.seed, processes.all_gather)
-    name_reference(config, folder, policy.model)
+    name_reference(config.train, config.policy, folder, policy.model)
     if not processes.is_main_process:
         return _Monitors(guard, changes)
     trackers = open_trackers(config, folder.path, opened.provenance)
@@ -323,7 +323,7 @@ def _make_trainer(
     from .validation import Validator
 
     config, processes, stopper, watcher = policy.config, launch.processes, launch.stopper, monitors.watcher
-    policy.sampler.rest()  # vLLM is awake since it was started; what the trainer loads takes its place
+    policy.sampler.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     prompts = data.mixture.slots if data.mixture is not None else [question.id for question in data.questions]
     trainer = TreeTrainer(
         run=config,
@@ -387,7 +387,11 @@ def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Pa
         folder = trainer.folder.path
         if isinstance(error, OSError) and not os.access(folder, os.W_OK | os.X_OK):
             raise storage_error(folder / "checkpoints", error) from error
-        if checkpoint is None or trainer.began or isinstance(error, (QuerylectError, MemoryError, OutOfMemoryError)):
+        if (
+            checkpoint is None
+            or trainer.has_stepped
+            or isinstance(error, (QuerylectError, MemoryError, OutOfMemoryError))
+        ):
             raise
         raise _unloadable(checkpoint, error) from error
 

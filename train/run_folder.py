@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
-from ..configs.schema import LoraConfig, RunConfig, TrainConfig
+from ..configs.schema import LoraConfig, PolicyConfig, RunConfig, TrainConfig
 from ..configs.trust import is_own_run, links_outside, note_own_run
 from ..digests import DIGESTS, FolderDigests, describe_folder, refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, StorageError, in_one_line
@@ -119,7 +119,7 @@ class RunFolder:
                 "Resume with the settings it was started with, or start a new run under another name.",
                 code="other-settings",
             )
-        checkpoint = folder.newest_checkpoint(config)
+        checkpoint = folder.newest_checkpoint(config.train, config.policy)
         if checkpoint is not None and step_of(checkpoint) > config.train.steps:
             raise CheckpointError(
                 f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
@@ -128,9 +128,10 @@ class RunFolder:
             )
         if checkpoint is not None:
             refuse_damaged_checkpoint(checkpoint)
-            for kept in (folder.best, folder.warm):
+            for saved in (folder.best, folder.warm):
                 refuse_damaged_folder(
-                    kept, f"Restore it from a copy, remove {kept} to go on without it, or start a new run (name=…)."
+                    saved,
+                    f"Restore it from a copy, remove {saved} to go on without it, or start a new run (name=…).",
                 )
         return folder, checkpoint
 
@@ -184,8 +185,8 @@ class RunFolder:
             code="other-format",
         )
 
-    def newest_checkpoint(self, config: RunConfig) -> Path | None:
-        """The newest checkpoint with all files that a run of `config` needs to resume, or None.
+    def newest_checkpoint(self, train: TrainConfig, policy: PolicyConfig) -> Path | None:
+        """The newest checkpoint with all files that a run of these settings needs to resume, or None.
 
         Raises CheckpointError if it was written with DeepSpeed and training now runs without it, or vice versa.
         """
@@ -198,7 +199,7 @@ class RunFolder:
                     "Go on with the launcher that the run was started with.",
                     code="other-launcher",
                 )
-            needed = (*CHECKPOINT_FILES, *_needed_by(config.train, config.policy.lora, step_of(path)))
+            needed = (*CHECKPOINT_FILES, *_needed_by(train, policy.lora, step_of(path)))
             missing = [name for name in needed if not any(path.glob(patterns.get(name, name)))]
             if not missing:
                 return path
@@ -430,7 +431,7 @@ def storage_error(path: Path, error: Exception) -> StorageError:
 
 def changed_keys(previous: RunConfig, current: RunConfig) -> list[str]:
     """Relevant settings that differ, as "key: old → new"; changes that `free_to_change` allows are ignored."""
-    free = free_to_change(previous)
+    free = free_to_change(previous.train)
     old, new = dict(flat(previous.model_dump())), dict(flat(current.model_dump()))
     return [
         f"{key}: {old.get(key)!r} → {new.get(key)!r}"

@@ -33,14 +33,14 @@ class StagedQuestions:
         self._failures: dict[str, str] = {}
         """Of each question that was asked about: "", or why it has no answer."""
 
-    def ready(self, asked: Sequence[Question], questions: Mapping[str, Question], draw: Random) -> list[Question]:
+    def ready(self, batch: Sequence[Question], questions: Mapping[str, Question], draw: Random) -> list[Question]:
         """The questions with an answer of the first stage, and others of `questions` in place of those without one.
 
         Collective, also for a process without questions. Raises ConfigError where no question has an answer.
         """
         if not isinstance(self._rewriter, Staged):
-            return list(asked)
-        current = list(asked)
+            return list(batch)
+        current = list(batch)
         while True:
             by_process = self._processes.all_gather([question.id for question in current])
             ids = list(chain.from_iterable(by_process))

@@ -98,7 +98,7 @@ class TreeTrainer(GRPOTrainer):
         self.mismatch = Mismatch(run.train, self.accelerator.gather)
 
     @property
-    def began(self) -> bool:
+    def has_stepped(self) -> bool:
         """Whether the first rollout has begun; before that, a resumed run is still loading its checkpoint."""
         return self._before_step is not None
 
@@ -128,8 +128,8 @@ class TreeTrainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: list[Row]) -> Batch:
         """TRL's buffering without its shuffle, so that all rows of a tree stay in one micro-batch."""
         if not self.model.training:
-            whole: Batch = super()._prepare_inputs(generation_batch)
-            return whole
+            full: Batch = super()._prepare_inputs(generation_batch)
+            return full
         period = self.args.steps_per_generation * self.num_iterations
         if self._step % period == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions(generation_batch)

@@ -120,7 +120,7 @@ class Validator(TrainerCallback):
                 lambda: self.grower.answer(local_questions, turns, at_least=max_count), interruptible
             )
             trees = all_trees(self.processes, answered)
-            self.sampler.rest()
+            self.sampler.sleep()
         finally:
             set_random_streams(streams)
             self.grower.clock, self.grower.searched = clock, searched

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError
 from torch import nn
 
-from ..configs.schema import RunConfig
+from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
@@ -159,13 +159,14 @@ def demonstration(grower: Grower, lesson: Lesson) -> Demonstration:
     return Demonstration([*context, *second], spans)
 
 
-def name_reference(config: RunConfig, folder: RunFolder, policy: "PreTrainedModel | PeftModel") -> None:
-    """Set `policy.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
+def name_reference(
+    settings: TrainConfig, policy: PolicyConfig, folder: RunFolder, model: "PreTrainedModel | PeftModel"
+) -> None:
+    """Set `model.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
 
     Raises CheckpointError if that policy is needed but missing, or lacks weights.
     """
-    settings = config.train
-    if not (settings.beta > 0 and config.policy.lora is None and settings.warm_start.questions):
+    if not (settings.beta > 0 and policy.lora is None and settings.warm_start.questions):
         return
     if not (folder.warm / "config.json").is_file():
         raise CheckpointError(
@@ -174,11 +175,11 @@ def name_reference(config: RunConfig, folder: RunFolder, policy: "PreTrainedMode
             code="missing-warm-start",
         )
     try:
-        refuse_partial_model(folder.warm, config.policy.trust_remote_code)
+        refuse_partial_model(folder.warm, policy.trust_remote_code)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(
             f"{folder.warm} cannot be used ({first_line(error, 200)}): train.beta {settings.beta:g} compares with the "
             "policy after the warm start, which was saved there. Put it back, or start a new run under another name.",
             code="damaged-warm-start",
         ) from error
-    policy.config.name_or_path = str(folder.warm)
+    model.config.name_or_path = str(folder.warm)

@@ -68,7 +68,7 @@ class Watcher(TrainerCallback):
                  "cispo_clip_ratio", "vespo/phi_seq_mean", "entropy_coef")  # fmt: skip
         record = self._write(state.global_step, {name: float(logs[name]) for name in names if name in logs})
         for sign in self.guard.look(record):
-            self.view.warn(f"step {state.global_step}: {sign.said}")
+            self.view.warn(f"step {state.global_step}: {sign.finding}")
         if self.guard.collapsed is not None:
             control.should_save = control.should_training_stop = True
 

@@ -164,7 +164,7 @@ class EnvironmentClient:
 
         rankings: list[Hits] = []
         with self._calling():
-            for outcome in await self._in_parts(plans, [plan.characters for plan in plans], send):
+            for outcome in await self._in_parts(plans, plans, send):
                 if isinstance(outcome, OutageError):
                     raise outcome
                 rankings.append(outcome)
@@ -196,7 +196,7 @@ class EnvironmentClient:
             return answer.results
 
         with self._calling():
-            outcomes = await self._in_parts(steps, [step.plan.characters for step in steps], send)
+            outcomes = await self._in_parts(steps, [step.plan for step in steps], send)
         results = [None if isinstance(outcome, OutageError) else outcome for outcome in outcomes]
         missing = results.count(None)
         if missing:
@@ -243,11 +243,11 @@ class EnvironmentClient:
     async def _in_parts(
         self,
         items: Sequence[Item],
-        characters: Sequence[int],
+        plans: Sequence[SearchPlan],
         send: Callable[[Sequence[Item], float], Awaitable[list[Part]]],
     ) -> list[Part | OutageError]:
-        """Send items, whose plans have so many characters, in concurrent requests within the service's limits; the
-        outcome of an item without an answer in time is an OutageError."""
+        """Send items, of one plan each, in concurrent requests within the service's limits; the outcome of an item
+        without an answer in time is an OutageError."""
         if not items:
             return []
         deadline = time.monotonic() + self._config.deadline
@@ -265,7 +265,7 @@ class EnvironmentClient:
             info = self._info or await self._discover(deadline)
         except OutageError as outage:
             return [outage] * len(items)
-        bounds = _parts(characters, info.limits)
+        bounds = _parts(plans, info.limits)
         tasks = [asyncio.create_task(deliver(items[start:end])) for start, end in bounds]
         try:
             return [outcome for part in await asyncio.gather(*tasks) for outcome in part]
@@ -346,16 +346,17 @@ class SyncEnvironmentClient:
             raise
 
 
-def _parts(characters: Sequence[int], limits: Limits) -> list[tuple[int, int]]:
-    """Start and end of each request's plans, which have so many characters."""
-    most = min(MAX_PLANS_PER_REQUEST, limits.max_plans)
-    starts, total = [0], 0
-    for i, size in enumerate(characters):
-        total += size
-        if i > starts[-1] and (i - starts[-1] == most or total > limits.max_request_characters):
+def _parts(plans: Sequence[SearchPlan], limits: Limits) -> list[tuple[int, int]]:
+    """Start and end of each request's plans."""
+    at_most = (min(MAX_PLANS_PER_REQUEST, limits.max_plans), limits.max_request_terms, limits.max_request_characters)
+    starts, totals = [0], (0, 0, 0)
+    for i, plan in enumerate(plans):
+        size = (1, len(plan.texts), plan.characters)
+        totals = (totals[0] + size[0], totals[1] + size[1], totals[2] + size[2])
+        if i > starts[-1] and any(total > limit for total, limit in zip(totals, at_most, strict=True)):
             starts.append(i)
-            total = size
-    return list(pairwise([*starts, len(characters)]))
+            totals = size
+    return list(pairwise([*starts, len(plans)]))
 
 
 def _json(request: BaseModel) -> str:

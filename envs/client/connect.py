@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ...configs.mix import environments, only
-from ...configs.schema import EnvironmentConfig, RunConfig
+from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from .address import ServiceAddress
 from .base import EnvironmentApi
 from .child_process import local_service
@@ -24,7 +24,7 @@ def open_environment(config: RunConfig) -> Iterator[SyncEnvironmentClient]:
     Raises ConfigError where the config mixes several.
     """
     config = only(config, None)
-    urls = known_services(config)
+    urls = known_services(config.env, config.client)
     if urls is None:
         with local_service(config.env) as service, SyncEnvironmentClient(config.client, urls=[service]) as client:
             yield client
@@ -41,7 +41,7 @@ def open_unserved(config: RunConfig) -> Iterator[EnvironmentApi]:
     For callers that hold no model: the retriever's threads and memory are theirs. Code of users, and whatever leans on
     another service (OpenSearch, Milvus), stays in a process of its own, with the client's retries and deadline.
     """
-    if known_services(config) is None and only_reads_index(config.env):
+    if known_services(config.env, config.client) is None and only_reads_index(config.env):
         from .in_process import InProcessClient
 
         yield InProcessClient(config.env)
@@ -56,12 +56,14 @@ def only_reads_index(env: EnvironmentConfig) -> bool:
     from ..retrievers.registry import required_indexes
 
     searched = [env, *required_indexes(env)]
-    return not any(one.remote or one.engine == "milvus" or one.retriever.startswith(PYTHON) for one in searched)
+    return not any(
+        required.remote or required.engine == "milvus" or required.retriever.startswith(PYTHON) for required in searched
+    )
 
 
-def known_services(config: RunConfig) -> Sequence[str | ServiceAddress] | None:
+def known_services(env: EnvironmentConfig, client: ClientConfig) -> Sequence[str | ServiceAddress] | None:
     """The running services; None where the run has to start its own."""
-    return discover_services(config.env) if config.client.urls == "local" else config.client.urls
+    return discover_services(env) if client.urls == "local" else client.urls
 
 
 @contextmanager

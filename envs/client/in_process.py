@@ -74,8 +74,8 @@ class InProcessClient:
         )
 
     def _ranked(self, plans: Sequence[SearchPlan]) -> Iterator[PlanRanking]:
-        waiting = iter(plans)
-        while part := list(islice(waiting, PLANS_AT_ONCE)):
+        remaining = iter(plans)
+        while part := list(islice(remaining, PLANS_AT_ONCE)):
             yield from self._environment.search(part)
 
     def _hits(self, ranking: PlanRanking, with_text: bool) -> Hits:

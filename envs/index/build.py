@@ -25,7 +25,7 @@ from ..retrievers.registry import engine_of, open_kind, required_indexes
 from . import documents
 from .manifest import INDEX, LIBRARIES, MANIFEST, Manifest, describe_files
 from .open import open_index
-from .shards import IndexShards, PartSettings, Plan
+from .shards import BuildSteps, IndexShards, PartSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ CONFIGURED = ("engine", "dtype", "block_mib")
 class _Build:
     corpus: Corpus
     kind: Kind
-    plan: Plan
+    steps: BuildSteps
     parts: IndexShards
 
 
@@ -65,7 +65,7 @@ def build_index(
         _build_members(members, overwrite, progress, workers, restart)
     with _storage(target):
         build = _prepare(config, target)
-        plan, parts, kind = build.plan, build.parts, build.kind
+        steps, parts, kind = build.steps, build.parts, build.kind
         try:
             if workers > 1 and not members:
                 from .workers import run_workers
@@ -73,10 +73,10 @@ def build_index(
                 del build
                 if isinstance(kind, DenseKind):  # without its encoder, which a merge does not need
                     kind = open_kind(config, recipe_of(config), open_retriever)
-                run_workers(config, plan, parts, workers, progress, build_shard)
+                run_workers(config, steps, parts, workers, progress, build_shard)
             else:
-                _write_parts(build, range(len(plan.blocks)), progress)
-            return _merge(config, parts, plan, kind, progress)
+                _write_parts(build, range(len(steps.blocks)), progress)
+            return _merge(config, parts, steps, kind, progress)
         finally:
             parts.tidy()
 
@@ -99,7 +99,7 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     target = _target(config, overwrite=True)
     with _storage(target):
         build = _prepare(config, target)
-        numbers = range(shard - 1, len(build.plan.blocks), shards)
+        numbers = range(shard - 1, len(build.steps.blocks), shards)
         _write_parts(build, numbers, progress)
     return len(numbers)
 
@@ -108,16 +108,16 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
     """Merge the parts of all shards. IndexFolderError if some are missing; otherwise raises as `build_index`."""
     target = _target(config, overwrite)
     parts = IndexShards(target)
-    plan = parts.read_plan()
-    if plan is None:
+    steps = parts.read_steps()
+    if steps is None:
         raise IndexFolderError(
             f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N.",
             code="no-parts",
         )
     configured = _settings(config, recipe_of(config), None)
-    differs = [name for name in CONFIGURED if getattr(plan.settings, name) != getattr(configured, name)]
+    differs = [name for name in CONFIGURED if getattr(steps.settings, name) != getattr(configured, name)]
     recipe = {name: value for name, value in content_fields(configured.recipe).items() if value is not None}
-    differs += [name for name, value in recipe.items() if getattr(plan.settings.recipe, name) != value]
+    differs += [name for name, value in recipe.items() if getattr(steps.settings.recipe, name) != value]
     if differs:
         raise IndexFolderError(
             f"{parts.folder} holds parts with another {' and '.join(differs)} than the configuration says. "
@@ -125,19 +125,19 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
             code="other-settings",
         )
     with _storage(target):
-        return _merge(config, parts, plan, open_kind(config, recipe_of(config), open_retriever))
+        return _merge(config, parts, steps, open_kind(config, recipe_of(config), open_retriever))
 
 
 def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
     corpus, kind = open_corpus(config.dataset), open_kind(config, recipe_of(config), open_retriever)
     parts, origin = IndexShards(target), corpus.origin()
     settings = _settings(config, kind.recipe, kind.fingerprint)
-    previous = parts.read_plan()
+    previous = parts.read_steps()
     if previous is not None and (previous.settings, previous.origin) == (settings, origin):
-        plan = previous
+        steps = previous
     else:
         blocks, max_documents = corpus.blocks(int(config.block_mib * 2**20))
-        plan = Plan(
+        steps = BuildSteps(
             settings=settings,
             dataset=corpus.name,
             licence=corpus.licence,
@@ -146,9 +146,9 @@ def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
             documents=max_documents,
         )
     if isinstance(kind, DenseKind):
-        kind.store(plan.documents, kind.encoder.dimension)  # before anything is embedded
-    parts.begin(plan)
-    return _Build(corpus, kind, plan, parts)
+        kind.store(steps.documents, kind.encoder.dimension)  # before anything is embedded
+    parts.begin(steps)
+    return _Build(corpus, kind, steps, parts)
 
 
 def _settings(config: EnvironmentConfig, recipe: RetrieverRecipe, weights: str | None) -> PartSettings:
@@ -164,27 +164,27 @@ def _settings(config: EnvironmentConfig, recipe: RetrieverRecipe, weights: str |
 
 
 def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> None:
-    plan, done = build.plan, 0
+    steps, done = build.steps, 0
     for number in numbers:
-        size = build.parts.done(plan, number)
+        size = build.parts.done(steps, number)
         if size is None:
 
             def fill(folder: Path, number: int = number, offset: int = done) -> int:
-                block = documents.write_part(folder, build.corpus.read(plan.block(number)))
-                report = (lambda count, _: progress(offset + count, plan.documents)) if progress else None
+                block = documents.write_part(folder, build.corpus.read(steps.block(number)))
+                report = (lambda count, _: progress(offset + count, steps.documents)) if progress else None
                 build.kind.write_part(folder, block, report)
                 return len(block)
 
-            size = build.parts.add(plan, number, fill)
+            size = build.parts.add(steps, number, fill)
         done += size
         if progress:
-            progress(done, plan.documents)
+            progress(done, steps.documents)
 
 
 def _merge(
-    config: EnvironmentConfig, parts: IndexShards, plan: Plan, kind: Kind, progress: Progress | None = None
+    config: EnvironmentConfig, parts: IndexShards, steps: BuildSteps, kind: Kind, progress: Progress | None = None
 ) -> Manifest:
-    sizes = {number: parts.done(plan, number) for number in range(len(plan.blocks))}
+    sizes = {number: parts.done(steps, number) for number in range(len(steps.blocks))}
     missing = [number for number, size in sizes.items() if size is None]
     if missing:
         raise IndexFolderError(
@@ -192,16 +192,16 @@ def _merge(
             "Run the shards that have not finished again: querylect index build --shard i/N.",
             code="missing-parts",
         )
-    if open_corpus(config.dataset).origin() != plan.origin:
+    if open_corpus(config.dataset).origin() != steps.origin:
         raise DataError(
-            f"the corpus of {plan.dataset!r} was changed while it was indexed. Build anew: querylect index build "
+            f"the corpus of {steps.dataset!r} was changed while it was indexed. Build anew: querylect index build "
             "--restart.",
             code="changed-corpus",
         )
     total = sum(size or 0 for size in sizes.values())
     if not total:
         raise DataError(
-            f"dataset {plan.dataset!r} holds no documents; there is nothing to index. Check env.dataset.",
+            f"dataset {steps.dataset!r} holds no documents; there is nothing to index. Check env.dataset.",
             code="no-documents",
         )
     # an empty block (a line longer than a block ends in the next but one) has no vocabulary and no vectors
@@ -212,16 +212,16 @@ def _merge(
         kind.merge(folders, folder)
         files = describe_files(folder)
         manifest = Manifest(
-            recipe=plan.settings.recipe,
-            engine=plan.settings.engine,
-            model_fingerprint=plan.settings.weights,
+            recipe=steps.settings.recipe,
+            engine=steps.settings.engine,
+            model_fingerprint=steps.settings.weights,
             vectors=kind.vectors if isinstance(kind, DenseKind) else None,
-            dataset=plan.dataset,
-            licence=plan.licence,
+            dataset=steps.dataset,
+            licence=steps.licence,
             corpus_hash=files[documents.RECORDS].sha256,
             documents=total,
-            origin=plan.origin,
-            versions=plan.settings.versions,
+            origin=steps.origin,
+            versions=steps.settings.versions,
             files=files,
         )
         INDEX.write(folder, manifest)

@@ -100,7 +100,7 @@ class Index:
     path: Path
     manifest: Manifest
     documents: Documents
-    held: GuardedFiles
+    guarded_files: GuardedFiles
 
 
 def open_index(path: str | Path) -> Index:

@@ -6,7 +6,6 @@ word with id w, `indices[indptr[w]:indptr[w + 1]]` are the documents that hold i
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,19 @@ Weigh = Callable[[Array, Array, Array], Array]
 """From (document frequency of the word, document, value in the part), all of shape (n,), to weights (n,)."""
 
 
-def write_part(folder: Path, texts: Sequence[Sequence[str]]) -> None:
-    """Write the count of each word in each of the tokenised texts."""
-    words = sorted(set(chain.from_iterable(texts)))
-    word_ids = {word: number for number, word in enumerate(words)}
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    numbers = map(word_ids.__getitem__, chain.from_iterable(texts))
-    tokens = np.fromiter(numbers, dtype=np.int64, count=int(lengths.sum()))
-    documents = np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
-    pairs, counts = np.unique(tokens * max(1, len(texts)) + documents, return_counts=True)
-    pair_words, pair_documents = np.divmod(pairs, max(1, len(texts)))
-    write_words(folder, [word.encode("utf-8", "surrogatepass") for word in words])
+def write_part(
+    folder: Path, words: Sequence[bytes], tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]
+) -> None:
+    """Write the count of each word in each text.
+
+    words: sorted and distinct; tokens: the positions in `words` of the words of all texts, one text after the other;
+    lengths (texts,): the number of words of each text.
+    """
+    texts = len(lengths)
+    numbers = np.repeat(np.arange(texts, dtype=np.int64), lengths)
+    pairs, counts = np.unique(tokens.astype(np.int64) * max(1, texts) + numbers, return_counts=True)
+    pair_words, pair_documents = np.divmod(pairs, max(1, texts))
+    write_words(folder, words)
     np.save(folder / DATA, counts.astype(np.int32))
     np.save(folder / INDICES, pair_documents.astype(np.int32))
     np.save(folder / INDPTR, np.searchsorted(pair_words, np.arange(len(words) + 1)))

@@ -1,7 +1,7 @@
-"""The state of a build: its plan and its finished parts, in a hidden folder beside the index.
+"""The state of a build: its steps and its finished parts, in a hidden folder beside the index.
 
 A part is created atomically (written under another name, flushed, renamed), so an interrupted build resumes with the
-parts that exist. Parts of another plan are refused.
+parts that exist. Parts with other steps are refused.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from ...storage import folder_reaches_the_disk, parse_json
 from ..retrievers.recipes import RetrieverRecipe
 from .manifest import write_json
 
-_PLAN, _PART, _LOCK = "plan.json", "part.json", "lock"
+_STEPS, _PART, _LOCK = "plan.json", "part.json", "lock"
 
 
 class PartSettings(Strict):
@@ -40,7 +40,7 @@ class PartSettings(Strict):
     versions: dict[str, str]
 
 
-class Plan(Strict):
+class BuildSteps(Strict):
     """What a build indexes and how it is cut into parts. Equal for every process of one build."""
 
     settings: PartSettings
@@ -54,7 +54,7 @@ class Plan(Strict):
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of the plan."""
+        """sha256 of the steps."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     def block(self, number: int) -> Span:
@@ -70,27 +70,27 @@ class IndexShards:
         self._replaced = target.with_name(f".{target.name}.replaced")
         self._discarded = target.with_name(f".{target.name}.discarded")
 
-    def read_plan(self) -> Plan | None:
-        """The plan of the started build; None if there is none. IndexFolderError if it cannot be read."""
+    def read_steps(self) -> BuildSteps | None:
+        """The steps of the started build; None if there is none. IndexFolderError if it cannot be read."""
         try:
-            return Plan.model_validate_json((self.folder / _PLAN).read_bytes())
+            return BuildSteps.model_validate_json((self.folder / _STEPS).read_bytes())
         except FileNotFoundError:
             return None
         except (ValidationError, OSError) as error:
-            raise self._unusable(f"{_PLAN} cannot be read ({error})") from error
+            raise self._unusable(f"{_STEPS} cannot be read ({error})") from error
 
-    def begin(self, plan: Plan) -> None:
-        """Start a build, or resume one with the same plan. IndexFolderError if the started one has another plan."""
+    def begin(self, steps: BuildSteps) -> None:
+        """Start a build, or resume one with the same steps. IndexFolderError if the started one has others."""
         self.restore()
-        existing = self.read_plan()
+        existing = self.read_steps()
         if existing is not None:
-            self._refuse_other_plan(existing, plan)
+            self._refuse_other_steps(existing, steps)
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
+        temporary = self.folder / f"{_STEPS}.{secrets.token_hex(4)}"
         try:
-            temporary.write_text(plan.model_dump_json(), encoding="utf-8")
-            temporary.rename(self.folder / _PLAN)
+            temporary.write_text(steps.model_dump_json(), encoding="utf-8")
+            temporary.rename(self.folder / _STEPS)
         except OSError:
             temporary.unlink(missing_ok=True)
             with suppress(OSError):  # another process may have started
@@ -100,10 +100,10 @@ class IndexShards:
     def path(self, number: int) -> Path:
         return self.folder / f"{number:06}"
 
-    def done(self, plan: Plan, number: int) -> int | None:
+    def done(self, steps: BuildSteps, number: int) -> int | None:
         """The number of documents of a finished part; None if it is not finished.
 
-        Raises IndexFolderError if it is damaged or of another plan.
+        Raises IndexFolderError if it is damaged or of a build with other steps.
         """
         folder = self.path(number)
         try:
@@ -115,13 +115,13 @@ class IndexShards:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._unusable(f"part {folder.name} cannot be read ({error})") from error
-        if record["plan"] != plan.hash:
+        if record["plan"] != steps.hash:
             raise self._unusable(f"part {folder.name} belongs to another build")
         if sizes != record["files"]:
             raise self._unusable(f"part {folder.name} is damaged: its files have other sizes than were written")
         return int(record["documents"])
 
-    def add(self, plan: Plan, number: int, fill: Callable[[Path], int]) -> int:
+    def add(self, steps: BuildSteps, number: int, fill: Callable[[Path], int]) -> int:
         """Write a part: `fill` writes its files into a folder and returns the number of documents.
 
         Two processes may write the same part; one of the two equal results is kept.
@@ -131,7 +131,7 @@ class IndexShards:
         try:
             documents = fill(temporary)
             files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-            write_json(temporary / _PART, {"plan": plan.hash, "documents": documents, "files": files})
+            write_json(temporary / _PART, {"plan": steps.hash, "documents": documents, "files": files})
             folder_reaches_the_disk(temporary)
             try:
                 temporary.rename(self.path(number))
@@ -201,14 +201,14 @@ class IndexShards:
         if self._replaced.exists() and not self.target.exists():
             self._replaced.rename(self.target)
 
-    def _refuse_other_plan(self, existing: Plan, plan: Plan) -> None:
-        if existing.hash == plan.hash:
+    def _refuse_other_steps(self, existing: BuildSteps, steps: BuildSteps) -> None:
+        if existing.hash == steps.hash:
             return
-        old, new = dict(existing.settings), dict(plan.settings)
+        old, new = dict(existing.settings), dict(steps.settings)
         fields = [name for name in new if old[name] != new[name]]
-        fields += [name for name in ("dataset", "origin", "blocks") if getattr(existing, name) != getattr(plan, name)]
+        fields += [name for name in ("dataset", "origin", "blocks") if getattr(existing, name) != getattr(steps, name)]
         raise IndexFolderError(
-            f"{self.folder} holds the parts of an interrupted build with another {' and '.join(fields) or 'plan'}. "
+            f"{self.folder} holds the parts of an interrupted build with another {' and '.join(fields) or 'steps'}. "
             "Go on with the settings of that build, or begin anew: querylect index build --restart.",
             code="other-settings",
         )

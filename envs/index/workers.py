@@ -11,7 +11,7 @@ from ...configs.schema import EnvironmentConfig
 from ...errors import QuerylectError
 from ..parent import end_with_parent
 from ..retrievers.base import Progress
-from .shards import IndexShards, Plan
+from .shards import BuildSteps, IndexShards
 
 BuildShard = Callable[[EnvironmentConfig, int, int], object]
 """Writes the parts of a shard: its number, and of how many."""
@@ -21,15 +21,15 @@ _POLL_SECONDS = 0.5
 
 def run_workers(
     config: EnvironmentConfig,
-    plan: Plan,
+    steps: BuildSteps,
     parts: IndexShards,
     workers: int,
     progress: Progress | None,
     build_shard: BuildShard,
 ) -> None:
-    """Write all parts of a started plan. Re-raises the error of a worker; no worker outlives this call."""
+    """Write all parts of a started build. Re-raises the error of a worker; no worker outlives this call."""
     context = get_context("spawn")
-    workers = min(workers, len(plan.blocks))
+    workers = min(workers, len(steps.blocks))
     running = {}
     try:
         for number in range(workers):
@@ -47,10 +47,10 @@ def run_workers(
                 process = running.pop(connection)
                 _raise_failure(connection, process)
             if progress:
-                for number in range(len(plan.blocks)):
-                    if number not in sizes and (count := parts.done(plan, number)) is not None:
+                for number in range(len(steps.blocks)):
+                    if number not in sizes and (count := parts.done(steps, number)) is not None:
                         sizes[number] = count
-                progress(sum(sizes.values()), plan.documents)
+                progress(sum(sizes.values()), steps.documents)
     finally:
         for process in running.values():
             process.kill()

@@ -135,8 +135,10 @@ def page_router(
             raise HTTPException(404, f"unknown question id {question_id!r}; take ids from GET /v1/questions.") from None
         ordered = sorted(relevant(grades).items(), key=lambda item: (-item[1], item[0]))
         with environment.intact():
-            shown = [Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered]
-        return Judgements(relevant=shown)
+            entries = [
+                Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered
+            ]
+        return Judgements(relevant=entries)
 
     @router.post("/page/rewrite")
     async def rewrite(request: PageRewriteRequest) -> PageRewrite:

@@ -7,9 +7,10 @@ Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowb
 
 from collections import Counter
 from collections.abc import Sequence, Sized
+from itertools import chain
 from math import log
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import bm25s
 import numpy as np
@@ -41,7 +42,8 @@ FREQUENT = 0.1
 """RM3 expands with no word that occurs in more than this share of the documents (methods/rm3.py)."""
 LENGTHS = "lengths.npy"
 _TOKENS = "tokens.npy"
-_CHUNK = 1000
+_CHUNK = 5000
+_NONE = np.empty(0, dtype=np.int32)
 
 
 class _Engine(Protocol):
@@ -92,10 +94,37 @@ class Bm25:
 
 def tokenise(texts: Sequence[str]) -> list[list[str]]:
     """The stemmed words of each text, in order and with repetitions."""
-    tokens: list[list[str]] = bm25s.tokenize(
-        list(texts), stopwords="en", stemmer=Stemmer.Stemmer("english"), return_ids=False, show_progress=False
-    )
+    tokens: list[list[str]] = _analyse(texts, as_numbers=False)
     return tokens
+
+
+def _analyse(texts: Sequence[str], as_numbers: bool) -> Any:
+    stemmer = Stemmer.Stemmer("english")  # one for each call, because threads must not share it
+    return bm25s.tokenize(list(texts), stopwords="en", stemmer=stemmer, return_ids=as_numbers, show_progress=False)
+
+
+def _number_words(
+    texts: Sequence[str], progress: Progress | None
+) -> tuple[list[bytes], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """What `tokenise` gives as arrays: the distinct words, sorted; the positions in them of the words of all texts, one
+    text after the other; the number of words of each text."""
+    numbers: dict[str, int] = {}
+    tokens: list[npt.NDArray[np.int32]] = []
+    lengths: list[int] = []
+    for start in range(0, len(texts), _CHUNK):
+        of_chunk, vocabulary = _analyse(texts[start : start + _CHUNK], as_numbers=True)
+        renumbered = np.empty(len(vocabulary), dtype=np.int32)
+        for word, number in vocabulary.items():
+            renumbered[number] = numbers.setdefault(word, len(numbers))
+        lengths += map(len, of_chunk)
+        tokens.append(renumbered[np.fromiter(chain.from_iterable(of_chunk), dtype=np.int32)])
+        if progress:
+            progress(len(lengths), len(texts))
+    words = [word.encode("utf-8", "surrogatepass") for word in numbers]
+    order = sorted(range(len(words)), key=words.__getitem__)
+    positions = np.empty(len(words), dtype=np.int32)
+    positions[order] = np.arange(len(words), dtype=np.int32)
+    return [words[i] for i in order], positions[np.concatenate([*tokens, _NONE])], np.array(lengths, dtype=np.int32)
 
 
 def join_lengths(parts: Sequence[Path], folder: Path) -> tuple[list[int], npt.NDArray[np.int32]]:
@@ -141,19 +170,13 @@ class Bm25Kind:
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write the words of one block of the corpus."""
-        texts: list[list[str]] = []
-        for start in range(0, len(documents), _CHUNK):
-            texts += tokenise([document.contents for document in documents[start : start + _CHUNK]])
-            if progress:
-                progress(len(texts), len(documents))
-        np.save(folder / LENGTHS, np.array([len(text) for text in texts], dtype=np.int32))
+        words, tokens, lengths = _number_words([document.contents for document in documents], progress)
+        np.save(folder / LENGTHS, lengths)
         if self.engine == "bm25s":
-            postings.write_part(folder, texts)
-            return
-        words = sorted({word for text in texts for word in text})
-        word_ids = {word: number for number, word in enumerate(words)}
-        write_words(folder, [word.encode("utf-8", "surrogatepass") for word in words])
-        np.save(folder / _TOKENS, np.array([word_ids[word] for text in texts for word in text], dtype=np.int32))
+            postings.write_part(folder, words, tokens, lengths)
+        else:
+            write_words(folder, words)
+            np.save(folder / _TOKENS, tokens)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write .npy arrays and the words as one text. DataError if no document holds a word."""

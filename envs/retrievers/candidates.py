@@ -42,19 +42,19 @@ def rank_candidates(
     `window_name`.
     """
     rankings: dict[int, Scored] = {}
-    most = min(window, documents)
-    sizes = {row: min(limit + SPARE, most) for row, limit in limits.items()}
+    largest = min(window, documents)
+    sizes = {row: min(limit + SPARE, largest) for row, limit in limits.items()}
     while sizes:
         larger: dict[int, int] = {}
-        for row, found in search(sizes).items():
-            above = np.flatnonzero(found.scores > 0)
-            ranking = rankings[row] = best(found.documents[above], found.scores[above], limits[row])
-            complete = len(ranking.scores) == limits[row] and ranking.scores[-1] > found.bound
-            if len(found.scores) < sizes[row] or complete:
+        for row, candidates in search(sizes).items():
+            above = np.flatnonzero(candidates.scores > 0)
+            ranking = rankings[row] = best(candidates.documents[above], candidates.scores[above], limits[row])
+            complete = len(ranking.scores) == limits[row] and ranking.scores[-1] > candidates.bound
+            if len(candidates.scores) < sizes[row] or complete:
                 continue
-            if sizes[row] < most:
-                larger[row] = min(GROWTH * sizes[row], most)
-            elif most < documents:
+            if sizes[row] < largest:
+                larger[row] = min(GROWTH * sizes[row], largest)
+            elif largest < documents:
                 log.warning("a ranking was cut at %s", window_name)
         sizes = larger
     return rankings

@@ -19,12 +19,12 @@ from ...data.types import Document
 from ...errors import ModelError
 from ...logs import Progress
 from ..index.arrays import NpyWriter, mapped
-from ..plan import Probe, speaks
+from ..plan import Probe, is_effective
 from ..server.cache import ByteCache, remembered
 from . import nearest
 from .candidates import SPARE
 from .encoder import Encoder as Encoder
-from .encoder import Vectors
+from .encoder import Vectors, query_work
 from .fusion import NOTHING, Scored, best
 from .nearest import VectorStore
 from .recipes import RetrieverRecipe
@@ -53,14 +53,18 @@ class VectorRetriever(ABC):
         rankings = [NOTHING] * len(probes)
         rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
         if rows:
-            found = self._candidates(sums[rows], [limits[row] for row in rows])
-            for row, (documents, scores) in zip(rows, found, strict=True):
+            searched = self._candidates(sums[rows], [limits[row] for row in rows])
+            for row, (documents, scores) in zip(rows, searched, strict=True):
                 rankings[row] = best(documents, scores, limits[row])
         return rankings
 
+    def work(self, probe: Probe) -> int:
+        """That of the encoder."""
+        return query_work(self._encoder.recipe, probe)
+
     def truncated(self, probe: Probe) -> int:
         """How many texts of a probe are longer than a query may be."""
-        return self._encoder.truncated([term.text for term in filter(speaks, probe.terms)])
+        return self._encoder.truncated([term.text for term in filter(is_effective, probe.terms)])
 
     @abstractmethod
     def _candidates(self, vectors: npt.NDArray[np.float64], limits: Sequence[int]) -> Iterable[Unranked]:
@@ -68,12 +72,12 @@ class VectorRetriever(ABC):
 
     def _vectors_of(self, probes: Sequence[Probe]) -> npt.NDArray[np.float64]:
         """Σ wᵢ·e(tᵢ) of each probe, shape (probes, d), 0 for blank texts; every distinct text is embedded once."""
-        texts = (term.text for probe in probes for term in filter(speaks, probe.terms))
+        texts = (term.text for probe in probes for term in filter(is_effective, probe.terms))
         # a row of the batch would keep the whole batch in memory
         embedded = remembered(self._cache, texts, lambda new: [row.copy() for row in self._encoder.queries(new)])
         sums = np.zeros((len(probes), self._encoder.dimension), dtype=np.float64)
         for row, probe in enumerate(probes):
-            for term in filter(speaks, probe.terms):
+            for term in filter(is_effective, probe.terms):
                 sums[row] += term.weight * embedded[term.text].astype(np.float64)
         return sums
 

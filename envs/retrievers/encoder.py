@@ -18,6 +18,7 @@ from ...errors import DataError, ModelError
 from ...logs import Progress
 from ...sources import resolve_model
 from ...storage import folder_sha256
+from ..plan import Probe, is_effective
 from .recipes import TEXT, Content, RetrieverRecipe, recipe_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ Vectors = npt.NDArray[np.float32]
 _CHUNK = 256
 _SPECIAL_TOKENS = 8
 """At most so many tokens does a tokenizer add to a text."""
+ENCODING_WORK, CHARACTER_WORK = 384, 2
+"""Work of encoding a query text, and of each of its characters (base.work_of): 280 short texts, or 30 of 250 words, in
+a batch of the service take about a second with a small model on two CPU cores."""
+_TOKEN_CHARACTERS = 4
+"""Characters of a token, about; what a model cuts off costs nothing."""
 BATCH_TOKENS = 4096
 """Tokens, padding included, that go through the encoder at once: short queries by the hundred, long documents by the
 handful, so that the memory of a batch is bounded and its padding small."""
@@ -135,6 +141,14 @@ def truncated_queries(
         return 0
     ids = model.tokenizer(long, truncation=False, return_attention_mask=False, verbose=False)["input_ids"]
     return sum(len(tokens) > length for tokens in ids)
+
+
+def query_work(recipe: RetrieverRecipe, probe: Probe) -> int:
+    """Work of encoding the texts of a probe, whether they are cached or not."""
+    length = recipe.query_max_length or recipe.max_length
+    texts = [term.text for term in filter(is_effective, probe.terms)]
+    longest = max(map(len, texts), default=0) if length is None else _TOKEN_CHARACTERS * length
+    return sum(ENCODING_WORK + CHARACTER_WORK * min(len(text), longest) for text in texts)
 
 
 def finished(vectors: Vectors, recipe: RetrieverRecipe) -> Vectors:

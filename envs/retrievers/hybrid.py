@@ -13,7 +13,7 @@ from ..index.documents import Documents
 from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
-from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of
+from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of, work_of
 from .fusion import Scored, fuse
 from .recipes import RetrieverRecipe, recipe_of
 
@@ -47,8 +47,8 @@ class Hybrid(WithoutFiles):
     def load(self, folder: Path, documents: Documents) -> "Merged":
         opened = zip(self._indexes, self._members, strict=True)
         members = [self._open_member(index, config) for index, config in opened]
-        files = [file for member in members for file in getattr(member, "held", ())]
-        return Merged(members, self._depth, len(documents), [*(index.held for index in self._indexes), *files])
+        files = [file for member in members for file in getattr(member, "guarded_files", ())]
+        return Merged(members, self._depth, len(documents), [*(index.guarded_files for index in self._indexes), *files])
 
 
 class Merged:
@@ -58,7 +58,7 @@ class Merged:
         self, members: Sequence[Retriever], depth: int, documents: int, files: Sequence[GuardedFiles] = ()
     ) -> None:
         """`files`: the files of the members' indexes."""
-        self.held = files
+        self.guarded_files = files
         self._members = members
         self._depth = depth
         self._documents = documents
@@ -67,6 +67,10 @@ class Merged:
             for number, member in enumerate(members, start=1)
             for name, cache in getattr(member, "caches", {}).items()
         }
+
+    def work(self, probe: Probe) -> int:
+        """That of all members."""
+        return sum(work_of(member)(probe) for member in self._members)
 
     def truncated(self, probe: Probe) -> int:
         """How many texts of a probe at least one member reads only in part."""

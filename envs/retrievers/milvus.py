@@ -24,7 +24,7 @@ from ...errors import ConfigError, IndexFolderError, RequestError
 from ...storage import data_sha256, parse_json
 from ..index import postings
 from ..index.arrays import SortedWords, mapped
-from ..plan import Probe, Term, speaks
+from ..plan import Probe, Term, is_effective
 from .base import Kind
 from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
 from .candidates import SPARE, Candidates, rank_candidates
@@ -263,14 +263,14 @@ class MilvusWords:
         queries = {row: query for row, pairs in enumerate(terms) if (query := _positive(pairs))}
 
         def search(sizes: Mapping[int, int]) -> dict[int, Candidates]:
-            found: dict[int, Candidates] = {}
+            candidates: dict[int, Candidates] = {}
             for size in sorted(set(sizes.values())):
                 rows = [row for row in sizes if sizes[row] == size]
                 for row, hits in zip(rows, self._collection.search([queries[row] for row in rows], size), strict=True):
                     scores = np.array([_score(terms[row], hit.vector) for hit in hits])
                     bound = hits[-1].score * (1 + _ROUNDING) if hits else 0.0
-                    found[row] = Candidates(_positions(hits), scores, bound)
-            return found
+                    candidates[row] = Candidates(_positions(hits), scores, bound)
+            return candidates
 
         cut = f"the {MAX_RESULTS} candidates that Milvus returns at most"
         row_limits = {row: limits[row] for row in queries}
@@ -279,7 +279,7 @@ class MilvusWords:
 
     def _terms(self, probe: Probe) -> list[tuple[float, list[int]]]:
         """Weight and word ids, with repetitions, of every term."""
-        spoken: list[Term] = [term for term in probe.terms if speaks(term)]
+        spoken: list[Term] = [term for term in probe.terms if is_effective(term)]
         return [
             (term.weight, [word for word in map(self._words.position, tokens) if word >= 0])
             for term, tokens in zip(spoken, tokenise([term.text for term in spoken]), strict=True)

@@ -25,7 +25,7 @@ from ...configs.schema import RemoteConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from ...sources import install_command
 from ..index.documents import Documents
-from ..plan import Probe, Term, speaks
+from ..plan import Probe, Term, is_effective
 from ..server.auth import secret_in
 from .base import WithoutFiles
 from .candidates import SPARE, Candidates, rank_candidates
@@ -271,7 +271,7 @@ class RemoteWords:
         positive_limits = {
             row: limits[row]
             for row, probe in enumerate(probes)
-            if any(speaks(term) and term.weight > 0 for term in probe.terms)
+            if any(is_effective(term) and term.weight > 0 for term in probe.terms)
         }
         window = self._config.window
         ranked = rank_candidates(
@@ -287,7 +287,7 @@ class RemoteWords:
         """By row and document id, the score that the terms with negative weights subtract from each hit."""
         queries: dict[int, tuple[Query, int]] = {}
         for row, (probe, hits) in hits_by_row.items():
-            if hits and any(speaks(term) and term.weight < 0 for term in probe.terms):
+            if hits and any(is_effective(term) and term.weight < 0 for term in probe.terms):
                 id_filter = {"ids": {"values": [id_ for id_, _ in hits]}}
                 query = self._query(probe.terms, -1)
                 queries[row] = ({"bool": {"filter": [id_filter], "must": [query]}}, len(hits))
@@ -300,7 +300,7 @@ class RemoteWords:
                 "should": [
                     {"match": {field: {"query": term.text, "boost": sign * term.weight}}}
                     for term in terms
-                    if speaks(term) and sign * term.weight > 0
+                    if is_effective(term) and sign * term.weight > 0
                     for field in self._config.fields
                 ]
             }

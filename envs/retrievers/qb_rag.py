@@ -20,7 +20,7 @@ from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
 from .answerable import Integers, first_contents, in_tie_order, matrix
-from .base import OpenMember, Progress, Retriever, truncation_of
+from .base import OpenMember, Progress, Retriever, truncation_of, work_of
 from .candidates import GROWTH, SPARE
 from .fusion import NOTHING, Scored
 from .question_index import QuestionIndex, content_hash, open_question_index, verify_question_index
@@ -115,7 +115,7 @@ class QuestionBased:
         if len(ends) != count + 1 or ends[-1] != len(contents) or (contents >= len(documents)).any():
             raise ValueError(f"{_ENDS} and {_CONTENTS} do not fit {count} questions and {len(documents)} contents")
         retriever = self._open_member(self._base, self._settings)
-        return QuestionRetriever(retriever, ends, contents, self._config.answers == "all", [self._base.held])
+        return QuestionRetriever(retriever, ends, contents, self._config.answers == "all", [self._base.guarded_files])
 
 
 class QuestionRetriever:
@@ -125,9 +125,9 @@ class QuestionRetriever:
         self, questions: Retriever, ends: Integers, contents: Integers, every: bool, files: Sequence[GuardedFiles] = ()
     ) -> None:
         """`questions` ranks the questions; `ends` and `contents` as in `first_contents`."""
-        self.held = files
+        self.guarded_files = files
         self.caches = getattr(questions, "caches", {})
-        self.truncated = truncation_of(questions)
+        self.truncated, self.work = truncation_of(questions), work_of(questions)
         self._questions, self._every = questions, every
         self._ends, self._contents = ends, contents
 

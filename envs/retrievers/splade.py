@@ -17,10 +17,10 @@ from ...data.types import Document
 from ...errors import ModelError
 from ...sources import resolve_model
 from ..index.documents import Documents
-from ..plan import Probe, speaks
+from ..plan import Probe, is_effective
 from ..server.cache import ByteCache, remembered
 from .base import Progress
-from .encoder import fill_in, fingerprint_of, finished, loading_kwargs, truncated_queries
+from .encoder import fill_in, fingerprint_of, finished, loading_kwargs, query_work, truncated_queries
 from .fusion import NOTHING, Scored, best
 from .recipes import RetrieverRecipe
 
@@ -154,20 +154,24 @@ class SpladeIndex:
 
         As with BM25 only documents with a score above 0 are ranked, and a blank text adds nothing.
         """
-        texts = [term.text for probe in probes for term in probe.terms if speaks(term)]
+        texts = [term.text for probe in probes for term in probe.terms if is_effective(term)]
         embeddings = remembered(self._cache, texts, self._encoder.queries)
         rankings = []
         for probe, limit in zip(probes, limits, strict=True):
             query: npt.NDArray[np.float64] = np.zeros(len(self._ends) - 1)
-            for term in filter(speaks, probe.terms):
+            for term in filter(is_effective, probe.terms):
                 word_ids, weights = embeddings[term.text]
                 query[word_ids] += term.weight * weights.astype(np.float64)
             rankings.append(self._best(query, limit))
         return rankings
 
+    def work(self, probe: Probe) -> int:
+        """That of the encoder."""
+        return query_work(self._encoder.recipe, probe)
+
     def truncated(self, probe: Probe) -> int:
         """How many texts of a probe are longer than a query may be."""
-        return self._encoder.truncated([term.text for term in filter(speaks, probe.terms)])
+        return self._encoder.truncated([term.text for term in filter(is_effective, probe.terms)])
 
     def _best(self, query: npt.NDArray[np.float64], limit: int) -> Scored:
         scores: npt.NDArray[np.float64] = np.zeros(self._size)

@@ -22,6 +22,7 @@ from ..environment import Environment, PlanRanking
 from ..page.router import Writer, page_router
 from ..plan import SearchPlan, is_unicode, plan_digest
 from .batching import Batcher, Hits, OverloadedError
+from .bodies import BodyLimits
 from .connection import while_connected
 from .info import info_of, limits_of
 from .metrics import Metrics
@@ -53,6 +54,8 @@ class ServiceState:
         """Set once a signal has asked the process to end: from then on, new work is refused."""
         self.batcher = Batcher(
             environment.search,
+            search_in_steps=environment.search_in_steps,
+            work=environment.work,
             max_pending=config.max_pending,
             cache_bytes=config.cache_bytes,
             metrics=self.metrics,
@@ -76,7 +79,7 @@ class ServiceState:
         """Log plans, and check what was read against the limits. HTTPException 413 or 422."""
         note(request.scope, plans=len(plans))
         if self._log_texts:
-            note(request.scope, texts=[[t.text for probe in plan.probes for t in probe.terms] for plan in plans])
+            note(request.scope, texts=[plan.texts for plan in plans])
         check_plans(plans, self.limits)
 
     async def rank(
@@ -144,25 +147,27 @@ def truncated(hits: Hits) -> int:
 def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
     """HTTPException 413 for plans that are too many or too large, 422 for one that cannot be searched."""
     _check_limit("{} plans in one request", len(plans), limits.max_plans, "Send them in parts.")
+    texts = sum(len(plan.texts) for plan in plans)
+    asked = "the plans of one request hold {} texts together"
+    _check_limit(asked, texts, limits.max_request_terms, "Send them in parts.")
     hits = sum(plan.k for plan in plans)
-    asked = "the plans of one request ask for {} documents together"
-    _check_limit(asked, hits, limits.max_hits, "Send them in parts, or lower k.")
+    template = "the plans of one request ask for {} documents together"
+    _check_limit(template, hits, limits.max_hits, "Send them in parts, or lower k.")
     characters = sum(plan.characters for plan in plans)
-    asked = "the texts of one request have {} characters together"
-    _check_limit(asked, characters, limits.max_request_characters, "Send them in parts.")
+    template = "the texts of one request have {} characters together"
+    _check_limit(template, characters, limits.max_request_characters, "Send them in parts.")
     for plan in plans:
-        texts = [term.text for probe in plan.probes for term in probe.terms]
-        _check_limit("a plan holds {} texts", len(texts), limits.max_terms, "Ask for less in one plan.")
+        _check_limit("a plan holds {} texts", len(plan.texts), limits.max_terms, "Ask for less in one plan.")
         _check_limit("the texts of a plan have {} characters", plan.characters, limits.max_characters, "Shorten them.")
-        if not all(map(is_unicode, [*texts, *(probe.source or "" for probe in plan.probes)])):
+        if not all(map(is_unicode, [*plan.texts, *(probe.source or "" for probe in plan.probes)])):
             raise HTTPException(422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode.")
         longest = max(plan.k, *(probe.k or 1 for probe in plan.probes))
         _check_limit("a plan asks for k={} documents", longest, limits.max_k, "Lower k.", status=422)
 
 
-def _check_limit(asked: str, actual: int, limit: int, remedy: str, status: int = 413) -> None:
+def _check_limit(template: str, actual: int, limit: int, remedy: str, status: int = 413) -> None:
     if actual > limit:
-        raise HTTPException(status, f"{asked.format(actual)}; at most {limit} are taken. {remedy}")
+        raise HTTPException(status, f"{template.format(actual)}; at most {limit} are taken. {remedy}")
 
 
 def create_app(
@@ -199,14 +204,17 @@ def create_app(
     app.add_middleware(
         RequestMiddleware,
         token=token or None,
-        max_body_bytes=config.max_body_bytes,
-        read_seconds=config.read_seconds,
+        bodies=BodyLimits(
+            max_bytes=config.max_body_bytes,
+            max_entries=service.limits.max_entries,
+            read_seconds=config.read_seconds,
+        ),
         going_down=service.going_down,
         metrics=service.metrics,
         log_requests=config.log != "none",
     )
     add_problem_handlers(app)
-    declare_errors(app, token=bool(token))
+    declare_errors(app, token=bool(token), limits=service.limits)
     app.include_router(page_router(environment, config, batcher.search, writer))
 
     @app.get("/healthz")

@@ -1,8 +1,9 @@
 """Searches of many requests joined into one: the batcher and the ranking cache.
 
 Invariant: every request gets the rankings of all its plans or one exception; no caller waits for ever. A batch takes a
-turn of each waiting request, so that a long one holds nobody up, and a plan that makes the search fail fails no request
-but those that hold it. All state belongs to the event loop; one worker thread, and only it, calls the search function.
+turn of each waiting request, so that a long one holds nobody up; a plan of more work than a batch is searched in steps,
+one in each of its turns. A plan that makes the search fail fails no request but those that hold it. All state belongs
+to the event loop; one worker thread, and only it, calls the search functions.
 """
 
 import asyncio
@@ -17,21 +18,23 @@ from dataclasses import dataclass, field
 from ...errors import EnvironmentUnavailableError
 from ..environment import RankedHit
 from ..plan import SearchPlan, plan_digest
+from ..retrievers.base import STEP_WORK, Steps, work_of_texts
 from .cache import ByteCache
 from .metrics import Metrics
 
 Hits = Sequence[RankedHit]
 Search = Callable[[Sequence[SearchPlan]], Sequence[Hits]]
+SearchInSteps = Callable[[Sequence[SearchPlan]], Steps[Sequence[Hits]]]
+Work = Callable[[SearchPlan], int]
+"""What searching a plan costs (retrievers/base.py, `work_of`)."""
 Key = str
 """Digest of the whole plan, every `k` of it included (envs/plan.py)."""
 
 RANKING_BYTES, HIT_BYTES = 100, 104
 """What a ranking and each of its hits take; the document ids are the corpus' own."""
-PLAN_WORK = 64
-"""The work of a plan is this, and a unit for each character of its texts."""
-TURN_WORK, BATCH_WORK = 65_536, 131_072
-"""After this work of one request others have their turn, and after that of a batch it is searched. A turn holds 128
-plans of 450 characters; a batch of compiled BM25 takes some tenths of a second."""
+TURN_WORK, BATCH_WORK = STEP_WORK, 2 * STEP_WORK
+"""After this work of one request others have their turn, and after that of a batch it is searched. With BM25 a turn
+holds 128 plans of 450 characters, and a batch takes some tenths of a second; with a reranker it holds 256 pairs."""
 OVERDUE_SECONDS = 20.0
 """Where a request has waited this long for its first turn, the service is not ready: clients wait for 30 s."""
 LINGER_SECONDS, LINGER_SHARE = 0.02, 0.25
@@ -63,10 +66,10 @@ class _Request:
     """Set when the last of them has its ranking, or with the exception of the first that failed."""
     open: int
     """How many have no ranking yet."""
-    waiting: "deque[_PendingPlan]"
+    untaken: "deque[_PendingPlan]"
     """Those that no batch has taken yet."""
     arrived: float
-    begun: bool = False
+    had_turn: bool = False
     """Whether it has had a turn."""
 
 
@@ -74,14 +77,15 @@ class _Request:
 class _PendingPlan:
     key: Key
     plan: SearchPlan
+    work: int
     requests: list[_Request] = field(default_factory=list)
     taken: bool = False
     """Whether it is in a batch."""
+    steps: Steps[Sequence[Hits]] | None = None
+    """The search of a plan of more work than BATCH_WORK, once it has begun."""
+    seconds: float = 0.0
+    """How long its steps took."""
     ranking: Hits = ()
-
-    @property
-    def work(self) -> int:
-        return PLAN_WORK + self.plan.characters
 
 
 class Batcher:
@@ -93,12 +97,15 @@ class Batcher:
         *,
         max_pending: int,
         cache_bytes: int,
+        search_in_steps: SearchInSteps | None = None,
+        work: Work = lambda plan: sum(map(work_of_texts, plan.probes)),
         max_batch: int = 1024,
         linger: float = LINGER_SECONDS,
         metrics: Metrics | None = None,
     ) -> None:
-        """`linger` is in seconds: how long the first plan of a batch waits for others at most."""
-        self._search = search
+        """`search_in_steps` is for plans of more work than BATCH_WORK; None searches them like all others. `linger`, in
+        seconds, is how long the first plan of a batch waits for others at most."""
+        self._search, self._search_in_steps, self._plan_work = search, search_in_steps, work
         self._max_pending = max_pending
         self._max_batch = max_batch
         self._linger = linger
@@ -125,7 +132,7 @@ class Batcher:
     def ready(self) -> bool:
         """Whether new plans are taken and no request has waited long for its first turn."""
         latest = time.monotonic() - OVERDUE_SECONDS
-        overdue = any(request.waiting and not request.begun and request.arrived < latest for request in self._queue)
+        overdue = any(request.untaken and not request.had_turn and request.arrived < latest for request in self._queue)
         return self.running and len(self._pending) < self._max_pending and not overdue
 
     async def start(self) -> None:
@@ -170,7 +177,7 @@ class Batcher:
         if len(cached) == len(by_key):
             return [cached[key] for key in keys]
         for key in fresh:
-            self._pending[key] = _PendingPlan(key, by_key[key])
+            self._pending[key] = _PendingPlan(key, by_key[key], self._plan_work(by_key[key]))
         awaited = {key: self._pending[key] for key in by_key if key not in cached}
         request = self._enqueue(list(awaited.values()))
         try:
@@ -182,12 +189,12 @@ class Batcher:
     def _enqueue(self, plans: "list[_PendingPlan]") -> _Request:
         """A request for these plans, in the queue where any of them is not taken yet."""
         done = asyncio.get_running_loop().create_future()
-        waiting = deque(pending for pending in plans if not pending.taken)
-        request = _Request(plans, done, len(plans), waiting, time.monotonic())
+        untaken = deque(pending for pending in plans if not pending.taken)
+        request = _Request(plans, done, len(plans), untaken, time.monotonic())
         for pending in plans:
             pending.requests.append(request)
         self._metrics.queue.set(len(self._pending))
-        if waiting:
+        if untaken:
             self._queue.append(request)
             self._new_requests += 1
             self._arrived.set()
@@ -203,7 +210,7 @@ class Batcher:
                 if not pending.requests and not pending.taken:
                     del self._pending[pending.key]
         request.plans.clear()
-        request.waiting.clear()
+        request.untaken.clear()
         self._metrics.queue.set(len(self._pending))
 
     async def _work(self) -> None:
@@ -222,19 +229,10 @@ class Batcher:
                     self._arrived.clear()
                 if not batch:
                     continue
-                holders = [tuple(pending.requests) for pending in batch]
-                started = time.perf_counter()
-                outcomes = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._outcomes, [pending.plan for pending in batch], _groups(holders)
-                )
-                self._seconds = time.perf_counter() - started
-                self._seconds_per_plan += 0.2 * (self._seconds / len(batch) - self._seconds_per_plan)
-                self._metrics.plans.labels("searched").inc(len(batch))
-                self._metrics.batches.observe(len(batch))
-                self._metrics.search_seconds.observe(self._seconds)
-                self._last_requests = len({request for requests in holders for request in requests})
-                for pending, requests, outcome in zip(batch, holders, outcomes, strict=True):
-                    self._settle(pending, requests, outcome)
+                if self._is_long(batch[0]):
+                    await self._search_step(batch[0])
+                else:
+                    await self._search_batch(batch)
                 self._metrics.queue.set(len(self._pending))
         finally:
             error = OverloadedError("the service went down before this plan was searched; ask again")
@@ -244,21 +242,64 @@ class Batcher:
             self._queue.clear()
             self._metrics.queue.set(0)
 
+    async def _search_batch(self, batch: "Sequence[_PendingPlan]") -> None:
+        holders = [tuple(pending.requests) for pending in batch]
+        started = time.perf_counter()
+        outcomes = await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._outcomes, [pending.plan for pending in batch], _groups(holders)
+        )
+        self._observe(len(batch), time.perf_counter() - started)
+        self._last_requests = len({request for requests in holders for request in requests})
+        for pending, requests, outcome in zip(batch, holders, outcomes, strict=True):
+            self._settle(pending, requests, outcome)
+
+    async def _search_step(self, pending: _PendingPlan) -> None:
+        """One step of a long plan. Where it is not the last, the plan waits for the next turn of its requests, unless
+        all of them are gone."""
+        holders = tuple(pending.requests)
+        started = time.perf_counter()
+        outcome = await asyncio.get_running_loop().run_in_executor(self._thread, self._step, pending)
+        pending.seconds += time.perf_counter() - started
+        if outcome is not None:
+            self._observe(1, pending.seconds)
+            self._settle(pending, holders, outcome)
+        else:
+            self._wait_again(pending)
+        self._queue_again(holders)
+
+    def _observe(self, plans: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._seconds_per_plan += 0.2 * (seconds / plans - self._seconds_per_plan)
+        self._metrics.plans.labels("searched").inc(plans)
+        self._metrics.batches.observe(plans)
+        self._metrics.search_seconds.observe(seconds)
+
+    def _is_long(self, pending: _PendingPlan) -> bool:
+        return pending.work > BATCH_WORK and self._search_in_steps is not None
+
     def _next_batch(self) -> "list[_PendingPlan]":
-        """A turn of each request that waits, the longest without one first, up to BATCH_WORK and `max_batch` plans."""
+        """A turn of each request that waits, the longest without one first, up to BATCH_WORK and `max_batch` plans. A
+        step of a long plan is a batch of its own, after which its requests are the last in the queue."""
         batch: list[_PendingPlan] = []
         work = 0
         while self._queue and work < BATCH_WORK and len(batch) < self._max_batch:
             request = self._queue.popleft()
-            request.begun = True
             turn_ends = min(work + TURN_WORK, BATCH_WORK)
-            while request.waiting and work < turn_ends and len(batch) < self._max_batch:
-                pending = request.waiting.popleft()
+            while request.untaken and work < turn_ends and len(batch) < self._max_batch:
+                pending = request.untaken[0]
+                starts_step = self._is_long(pending) and not pending.taken
+                if starts_step and batch:
+                    self._queue.appendleft(request)
+                    return batch
+                request.untaken.popleft()
+                request.had_turn = True
                 if not pending.taken:
                     pending.taken = True
                     batch.append(pending)
                     work += pending.work
-            if request.waiting:
+                if starts_step:
+                    return batch
+            if request.untaken:
                 self._queue.append(request)
         return batch
 
@@ -267,13 +308,7 @@ class Batcher:
         finding out whose plans fail, gets another search instead of a failure."""
         if isinstance(outcome, Exception):
             self._fail(holders, outcome)
-            pending.taken = False
-            for request in pending.requests:
-                request.waiting.append(pending)
-                self._queue.append(request)
-                self._arrived.set()
-            if not pending.requests:
-                del self._pending[pending.key]
+            self._wait_again(pending)
             return
         pending.ranking = outcome
         del self._pending[pending.key]
@@ -282,6 +317,23 @@ class Batcher:
             request.open -= 1
             if not request.open and not request.done.done():
                 request.done.set_result(None)
+
+    def _wait_again(self, pending: _PendingPlan) -> None:
+        """Put a plan without an outcome first among those that its requests wait for; without a request, forget it."""
+        pending.taken = False
+        for request in pending.requests:
+            if pending not in request.untaken:
+                request.untaken.appendleft(pending)
+        self._queue_again(pending.requests)
+        if not pending.requests:
+            del self._pending[pending.key]
+
+    def _queue_again(self, requests: Sequence[_Request]) -> None:
+        """Put requests that have waiting plans at the end of the queue, unless they stand in it."""
+        for request in requests:
+            if request.untaken and request not in self._queue:
+                self._queue.append(request)
+                self._arrived.set()
 
     def _fail(self, requests: Sequence[_Request], error: Exception) -> None:
         for request in list(requests):
@@ -307,6 +359,21 @@ class Batcher:
                         outcomes[i] = outcome
             return outcomes
         return list(rankings)
+
+    def _step(self, pending: _PendingPlan) -> Hits | Exception | None:
+        """One step of a long plan's search: its outcome, or None where more is to be done."""
+        try:
+            if pending.steps is None:
+                assert self._search_in_steps is not None, "only then is a plan long"
+                pending.steps = self._search_in_steps([pending.plan])
+            next(pending.steps)
+        except StopIteration as end:
+            rankings: Sequence[Hits] = end.value
+            return rankings[0]
+        except Exception as error:  # noqa: BLE001 - the outcome of the plan, as in `_outcomes`
+            pending.steps = None
+            return error
+        return None
 
 
 def _groups(holders: Sequence[tuple[_Request, ...]]) -> list[list[int]]:

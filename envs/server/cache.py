@@ -19,7 +19,7 @@ class ByteCache(Generic[Key, Value]):
 
     def __init__(self, max_bytes: int, size: Callable[[Key, Value], int]) -> None:
         """`max_bytes` 0 keeps nothing."""
-        self.room = max_bytes
+        self.max_bytes = max_bytes
         self.bytes = 0
         self.hits = 0
         self.misses = 0
@@ -44,11 +44,11 @@ class ByteCache(Generic[Key, Value]):
         if key in self._entries:
             self.bytes -= self._entries.pop(key)[1]
         cost = ENTRY_BYTES + self._size(key, value)
-        if cost > self.room:
+        if cost > self.max_bytes:
             return
         self._entries[key] = (value, cost)
         self.bytes += cost
-        while self.bytes > self.room:
+        while self.bytes > self.max_bytes:
             self.bytes -= self._entries.popitem(last=False)[1][1]
 
 

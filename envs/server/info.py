@@ -12,6 +12,7 @@ def limits_of(config: EnvironmentConfig) -> Limits:
         max_k=MAX_K,
         max_hits=MAX_HITS,
         max_terms=config.max_terms,
+        max_request_terms=config.max_request_terms,
         max_characters=config.max_characters,
         max_request_characters=config.max_request_characters,
         max_body_bytes=config.max_body_bytes,

@@ -1,8 +1,8 @@
 """What every request passes first: plain ASGI in front of the application.
 
-It checks the token, or without one who asks (hosts.py), before a byte of the body is read, refuses a body that is too
-large or too slow while it arrives, turns new work away while the service goes down, gives each request an id, counts it
-and writes one line about it.
+It checks the token, or without one who asks (hosts.py), before a byte of the body is read, bounds the body while it
+arrives (bodies.py), turns new work away while the service goes down, gives each request an id, counts it and writes one
+line about it.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from fastapi import HTTPException, Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .bodies import CLOSE, BodyLimits
 from .hosts import is_cross_origin, names_loopback
 from .metrics import Metrics
 from .problems import REQUEST_ID, problem
@@ -33,7 +34,6 @@ WATCH_PATHS = frozenset({"/healthz", "/metrics"})
 NOTES = "querylect_notes"
 """Key of the ASGI scope under which routes put extra fields of the request's log line."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_CLOSE = {"Connection": "close"}
 
 
 def note(scope: Scope, **facts: object) -> None:
@@ -43,13 +43,12 @@ def note(scope: Scope, **facts: object) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class RequestMiddleware:
-    """Lets through requests that carry the token, or come from this machine where none is set, and a body of at most
-    `max_body_bytes`."""
+    """Lets through requests that carry the token, or come from this machine where none is set, and bodies within
+    the limits."""
 
     app: ASGIApp = field(kw_only=False)
     token: str | None
-    max_body_bytes: int
-    read_seconds: float
+    bodies: BodyLimits
     going_down: asyncio.Event
     metrics: Metrics
     log_requests: bool
@@ -74,7 +73,8 @@ class RequestMiddleware:
         self.metrics.under_way.inc()
         try:
             answer = self._refusal(scope, headers) or self.app
-            await answer(scope, self._limited(receive), send_with_id)
+            async with self.bodies.limited(receive) as limited:
+                await answer(scope, limited, send_with_id)
         except Exception:
             log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
             if status:
@@ -97,13 +97,13 @@ class RequestMiddleware:
                 "127.0.0.1 or [::1] alone, so that no page of another site can read it. Ask by such a name, or start "
                 "the service with a token: set the environment variable named by client.token_env (QUERYLECT_TOKEN)."
             )
-            return problem(scope, 421, detail, _CLOSE)
+            return problem(scope, 421, detail, CLOSE)
         if self.token is None and scope["path"] not in OPEN_PATHS and is_cross_origin(headers):
             detail = (
                 "a page of another origin sent this, and a service without a token answers its own page and programs "
                 "alone. Open the service's own page, or call the service from a program."
             )
-            return problem(scope, 403, detail, _CLOSE)
+            return problem(scope, 403, detail, CLOSE)
         if self.token is not None and scope["path"] not in OPEN_PATHS:
             scheme, _, credentials = headers.get("authorization", "").partition(" ")
             sent = credentials.strip().encode("latin-1")
@@ -116,43 +116,14 @@ class RequestMiddleware:
                 return problem(scope, 401, detail, {"WWW-Authenticate": "Bearer"})
         if self.going_down.is_set() and scope["path"] not in WATCH_PATHS:
             detail = "the service is going down; ask another replica, or again after its restart"
-            return problem(scope, 503, detail, {"Retry-After": "1", **_CLOSE})
+            return problem(scope, 503, detail, {"Retry-After": "1", **CLOSE})
         declared = headers.get("content-length", "0")
-        if declared.isdecimal() and int(declared) > self.max_body_bytes:
-            return problem(scope, 413, self._too_large(int(declared)), _CLOSE)
-        return None
-
-    def _limited(self, receive: Receive) -> Receive:
-        """`receive` that raises 413 where the body grows too large and 408 where it arrives too slowly."""
-        size, deadline, complete = 0, time.monotonic() + self.read_seconds, False
-
-        async def limited() -> Message:
-            nonlocal size, complete
-            if complete:
-                return await receive()
+        if declared.isdecimal():
             try:
-                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(
-                    408,
-                    f"the body did not arrive within {self.read_seconds:g} s ({size} bytes did). "
-                    "Send it faster, or fewer plans in one request.",
-                    _CLOSE,
-                ) from None
-            size += len(message.get("body", b""))
-            if size > self.max_body_bytes:
-                raise HTTPException(413, self._too_large(size), _CLOSE)
-            complete = not message.get("more_body", False)
-            return message
-
-        return limited
-
-    def _too_large(self, size: int) -> str:
-        return (
-            f"the body has at least {size} bytes; at most {self.max_body_bytes} are taken. "
-            "Send fewer plans in one request."
-        )
+                self.bodies.check_size(int(declared))
+            except HTTPException as error:
+                return problem(scope, error.status_code, error.detail, error.headers)
+        return None
 
 
 def _write_line(scope: Scope, status: int, size: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What `GET /v1/openapi.json` says besides the routes: the token, and every error that a call may answer.
+"""What `GET /v1/openapi.json` says besides the routes: the token, the limits, and every error that a call may answer.
 
 FastAPI declares only a 422 of its own form. This service answers problem+json, and most of its errors come from the
 middleware or from the exception handlers, so all are declared here.
@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from .middleware import OPEN_PATHS, WATCH_PATHS
 from .problems import MEDIA_TYPE
-from .schemas import Problem
+from .schemas import Limits, Problem
 
 _REFS = "#/components/schemas/{model}"
 _ERRORS: Mapping[int, str] = {
@@ -40,23 +40,26 @@ _HEADERS = {
 }
 
 
-def declare_errors(app: FastAPI, *, token: bool) -> None:
-    """Add all errors to the app's schema; `token` says whether calls need one."""
+def declare_errors(app: FastAPI, *, token: bool, limits: Limits) -> None:
+    """Add all errors and limits to the app's schema; `token` says whether calls need one."""
 
     def schema() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _openapi_schema(app, token)
+            app.openapi_schema = _openapi_schema(app, token, limits)
         return app.openapi_schema
 
     app.openapi = schema  # type: ignore[method-assign]
 
 
-def _openapi_schema(app: FastAPI, token: bool) -> dict[str, Any]:
+def _openapi_schema(app: FastAPI, token: bool, limits: Limits) -> dict[str, Any]:
     schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = schema.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own form of a 422
         schemas.pop(unused, None)
+    for (model, name), bounds in _bounds(limits).items():
+        field = schemas.get(f"{model}-Input", schemas.get(model))["properties"][name]
+        next((kind for kind in field.get("anyOf", []) if kind["type"] != "null"), field).update(bounds)
     schemas |= models_json_schema([(Problem, "serialization")], ref_template=_REFS)[1]["$defs"]
     components["headers"] = {"RequestId": _REQUEST_ID}
     components["responses"] = {str(status): _error(status) for status in _ERRORS}
@@ -76,6 +79,19 @@ def _openapi_schema(app: FastAPI, token: bool) -> dict[str, Any]:
             if guarded:
                 operation["security"] = [{"token": []}]
     return schema
+
+
+def _bounds(limits: Limits) -> Mapping[tuple[str, str], Mapping[str, int]]:
+    """What the limits say of a field of a model. Those of a whole request have no words in a schema."""
+    return {
+        ("SearchRequest", "plans"): {"maxItems": limits.max_plans},
+        ("StepRequest", "steps"): {"maxItems": limits.max_plans},
+        ("SearchPlan", "probes"): {"maxItems": limits.max_terms},
+        ("SearchPlan", "k"): {"maximum": limits.max_k},
+        ("Probe", "terms"): {"maxItems": limits.max_terms},
+        ("Probe", "k"): {"maximum": limits.max_k},
+        ("Term", "text"): {"maxLength": limits.max_characters},
+    }
 
 
 def _error(status: int) -> dict[str, object]:

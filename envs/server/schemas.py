@@ -4,9 +4,18 @@ A response never holds a qrel. Both sides validate: an answer that does not fit 
 service, not a reward.
 """
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from ...data.types import Document, Question
 from ..plan import SearchPlan
@@ -19,6 +28,12 @@ MAX_HITS = 262_144
 """Most documents that the plans of one request may ask for together."""
 MAX_PAGE = 1000
 """Most questions on one page."""
+MAX_ERRORS = 100
+"""With more errors in one item of a request they are counted and not listed: a list of all would be far longer than the
+request."""
+
+MAX_METRICS = 32
+"""Most metrics that one request may ask for besides nDCG@10."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0 + 1e-9, allow_inf_nan=False)]
@@ -35,6 +50,17 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _count_many_errors(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            if (count := error.error_count()) <= MAX_ERRORS:
+                raise
+        message = "{count} fields do not validate, too many to name"
+        raise PydanticCustomError("too_many_errors", message, {"count": count})
+
 
 class Step(RequestBody):
     """One rewrite of one question, as a plan."""
@@ -46,7 +72,7 @@ class Step(RequestBody):
 class SearchRequest(RequestBody):
     """Body of `POST /v1/search`."""
 
-    plans: list[SearchPlan] = Field(min_length=1)
+    plans: list[SearchPlan] = Field(min_length=1, fail_fast=True)
     with_text: StrictBool = True
     """Whether hits carry title and text besides id and score."""
 
@@ -54,9 +80,9 @@ class SearchRequest(RequestBody):
 class StepRequest(RequestBody):
     """Body of `POST /v1/step`."""
 
-    steps: list[Step] = Field(min_length=1)
+    steps: list[Step] = Field(min_length=1, fail_fast=True)
     with_text: StrictBool = False
-    metrics: list[str] = Field(default=[], max_length=32)
+    metrics: list[str] = Field(default=[], max_length=MAX_METRICS)
     """Metrics wanted besides nDCG@10, by name: "recall@100", "mrr@10"."""
 
 
@@ -129,9 +155,19 @@ class Limits(Wire):
     max_k: int = Field(ge=1)
     max_hits: int = Field(ge=1, default=MAX_HITS)
     max_terms: int = Field(ge=1, default=64)
+    max_request_terms: int = Field(ge=1, default=2**18)
     max_characters: int = Field(ge=1, default=65_536)
     max_request_characters: int = Field(ge=1, default=2**25)
     max_body_bytes: int = Field(ge=1)
+
+    @property
+    def max_entries(self) -> int:
+        """Most entries that the JSON lists and objects of one request need.
+
+        A step is one and has two, a plan three, a probe four with itself, a term three with itself, and no probe is
+        without a term. 2048 are enough for metrics and for the questions of calls that take no plans.
+        """
+        return 6 * self.max_plans + 7 * self.max_request_terms + 2048
 
 
 class EnvironmentInfo(Identified):

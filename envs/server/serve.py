@@ -3,6 +3,10 @@
 Each worker opens the index memory-mapped, so that its pages are shared, and has caches of its own. One that dies or
 hangs is replaced by itself, while the others serve. An error of the environment, such as a damaged index, ends the
 service: every other worker would meet it too.
+
+uvicorn's own supervisor is not used. It waits for the answer of each worker in turn, so a hanging one holds up the care
+for the others; a thread of the worker answers, so an event loop that stands still goes unnoticed; a replacement starts
+without a pause, and the error that kept a worker from opening is lost.
 """
 
 import logging

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...configs.schema import RunConfig
+from ...configs.schema import AnswersConfig, EvalConfig, RunConfig
 from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi
@@ -25,7 +25,7 @@ from ...provenance import versions
 from ...rollouts.llms import open_llm
 from ...storage import KeyedJournal, only_writer, refuse_unwritable
 from ..identity import digest
-from ..leakage import held_out_questions, log_near, refuse_training_split, without_trained
+from ..leakage import held_out_questions, refuse_training_split, with_near, without_trained
 from ..placement import refuse_other
 from ..records import NO_RAG, now, write_json, write_text
 from ..results import comparison_json
@@ -56,11 +56,11 @@ def answer_questions(
     answer; EnvironmentUnavailableError, EngineUnavailableError or ModelError where the environment or the reader fails,
     after which the same command resumes.
     """
-    refuse_training_split(config)
+    refuse_training_split(config.eval)
     base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
     folder = output or base / "answers" / reader_name(config.answers.reader.model)
     refuse_unwritable(folder)
-    gold = gold_answers(config)
+    gold = gold_answers(config.env, config.answers)
     taken = f"another process is writing answers into {folder}. Wait for it, or give another --output."
     with (
         only_writer(folder, ".answers.lock", "Give another with --output.", taken),
@@ -71,7 +71,7 @@ def answer_questions(
         if records is not None:
             searches = recorded_searches(records)
         else:
-            searches = raw_searches(_raw_questions(client, info, config, gold))
+            searches = raw_searches(_raw_questions(client, info, config.eval, config.answers, gold))
         contexts = Contexts(config, client, searches)
         journal = open_journal(folder / "answers.jsonl", AnswerRecord)
         answering = Answering(config, reader, gold, searches, contexts, journal)
@@ -184,12 +184,12 @@ class Answering:
 
     def notes(self) -> list[str]:
         """What was asked, and what a reader of the tables has to know about the documents."""
-        asked, gold = len(self._selected), self._gold
+        count, gold = len(self._selected), self._gold
         notes = [
-            f"{asked} of {len(self._texts)} questions were asked; {gold.skipped} lines of right answers are unusable."
+            f"{count} of {len(self._texts)} questions were asked; {gold.skipped} lines of right answers are unusable."
         ]
         limit, seed = self._config.answers.limit, self._config.eval.sample_seed
-        if sample := sampled(asked, len(self._answerable), limit, seed):
+        if sample := sampled(count, len(self._answerable), limit, seed):
             notes.append(f"The questions are a sample of those with a right answer: {sample}.")
         if self._contexts.moved:
             notes.append(
@@ -225,8 +225,8 @@ class Answering:
         contexts = self._contexts.of([search for _, _, search in searched])
         for top in self._config.answers.top:
             for (arm, question, search), documents in zip(searched, contexts, strict=True):
-                shown = documents[:top] if documents is not None else None
-                cases.append(self._case((arm, top), question, search.question, shown, recorded_ndcg(search)))
+                selected = documents[:top] if documents is not None else None
+                cases.append(self._case((arm, top), question, search.question, selected, recorded_ndcg(search)))
         return cases
 
     def _case(
@@ -275,12 +275,13 @@ def _reused(case: AnswerCase, cached: AnswerRecord) -> AnswerRecord:
     return _record(case, cached.key, LlmResponse((text,), cached.prompt_tokens, cached.tokens))
 
 
-def _raw_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunConfig, gold: GoldSet) -> list[Question]:
+def _raw_questions(
+    client: EnvironmentApi, info: EnvironmentInfo, evaluation: EvalConfig, answers: AnswersConfig, gold: GoldSet
+) -> list[Question]:
     """The questions without records: those of the gold file if it has question texts, else those of the split."""
     questions = [entry.question for entry in gold.by_id.values() if entry.question.text.strip()]
-    if config.answers.gold is None or not questions:
-        return held_out_questions(client, info, config).questions
+    if answers.gold is None or not questions:
+        return held_out_questions(client, info, evaluation).questions
     train = client.questions("train") if info.splits.get("train") else []
-    held_out = without_trained(info.name, config.eval.split, questions, train, config.eval.leaks).questions
-    log_near(info.name, config.eval.split, held_out, train)
-    return held_out
+    held_out = without_trained(info.name, evaluation.split, questions, train, evaluation.leaks)
+    return with_near(info.name, evaluation.split, held_out, train).questions

@@ -41,8 +41,8 @@ def case_rows(paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str, P
             }
             for system in case.rows
         }
-        first, *others = answered.values()
-        shared = next((question for question in first if all(question in side for side in others)), None)
+        first, *remaining = answered.values()
+        shared = next((question for question in first if all(question in side for side in remaining)), None)
         if shared is not None:
             rows += [
                 CaseRow(case.title, system, records[shared].question, tuple(_steps(records[shared])))
@@ -55,9 +55,9 @@ def case_lines(
     case: PaperCase, label: str, rows: Sequence[CaseRow], published_cases: Sequence[PublishedCase]
 ) -> list[list[str]]:
     """The cells of one case study, ours first."""
-    own = [row for row in rows if row.title == case.title]
-    lines = [[label, "", "question", own[0].question if own else _NO_QUESTION]]
-    lines += [[label, row.system, name, text] for row in own for name, text in row.steps]
+    case_rows = [row for row in rows if row.title == case.title]
+    lines = [[label, "", "question", case_rows[0].question if case_rows else _NO_QUESTION]]
+    lines += [[label, row.system, name, text] for row in case_rows for name, text in row.steps]
     for published in published_cases:
         if published.table == case.published:
             lines.append(["paper", "", "question", f"{published.question} (right: {', '.join(published.answers)})"])

@@ -116,15 +116,15 @@ class PaperPage:
             return _cell(self.results.pooled(system, column.metric), unit=_UNITS[paper_table.unit])
         tasks = [column.task]
         if column.task == AVERAGE:
-            same = [other.task for other in paper_table.columns if other.metric == column.metric]
+            same = [peer.task for peer in paper_table.columns if peer.metric == column.metric]
             tasks = [task for task in same if task != AVERAGE] or list(
                 dict.fromkeys(row.task for row in self.results.rows)
             )
-        own, over_all = (
+        figure, over_all = (
             _average([self.results.figure(task, system, name) for task in tasks])
             for name in (column.metric, f"{column.metric}:{ALL}")
         )
-        return _cell(own, over_all, _UNITS[paper_table.unit])
+        return _cell(figure, over_all, _UNITS[paper_table.unit])
 
     def _missing(self) -> list[str]:
         judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))

@@ -167,7 +167,7 @@ def grouped(runs: Sequence[TrainingRun]) -> list[SeedGroup]:
     """Group runs by configuration, in input order."""
     by_settings: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
     for run in runs:
-        free = (*SAME, *free_to_change(run.config))
+        free = (*SAME, *free_to_change(run.config.train))
         key = tuple((name, value) for name, value in _settings(run.config) if not among(name, free))
         by_settings.setdefault(key, []).append(run)
     labels: list[str] = []
@@ -210,7 +210,8 @@ def differences(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]]]:
     configs = [group.runs[0].config for group in groups]
     values = [dict(_settings(config)) for config in configs]
     every = sorted({name for settings in values for name in settings})
-    names = [name for name in every if not all(among(name, (*SAME, *free_to_change(config))) for config in configs)]
+    free = [(*SAME, *free_to_change(config.train)) for config in configs]
+    names = [name for name in every if not all(among(name, sections) for sections in free)]
     rows = [(name, [settings.get(name, "–") for settings in values]) for name in names]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 

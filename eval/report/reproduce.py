@@ -10,7 +10,7 @@ from ..drift.results import DriftFile, DriftSettings
 
 
 def of_evaluation(folder: Path) -> str:
-    """Evaluate a folder's spec into the same folder; answered questions are not asked again."""
+    """Evaluate a folder's spec into the same folder; finished answers are kept."""
     return _line("querylect", "eval", folder / "plan.yaml", "--output", folder)
 
 

@@ -125,8 +125,8 @@ def chosen(answer: str, options: Sequence[str]) -> int | None:
         return None
     reader = _ChoiceReader(text, options)
     for statements in (reader.fields, reader.surest, reader.said, reader.judged):
-        if found := statements():
-            return next((one for one in reversed(found) if one != _CONDITIONAL), None)
+        if indices := statements():
+            return next((index for index in reversed(indices) if index != _CONDITIONAL), None)
     return reader.bare()
 
 
@@ -162,8 +162,8 @@ class _ChoiceReader:
     def fields(self) -> list[int | None]:
         """The JSON fields for the choice; all of them must agree."""
         values = choice_fields(self.text)
-        found = {self._named(value) for value in values}
-        return [found.pop() if len(found) == 1 else None] if values else []
+        indices = {self._named(value) for value in values}
+        return [indices.pop() if len(indices) == 1 else None] if values else []
 
     def surest(self) -> list[int | None]:
         """The last boxed or tagged answer; then "final answer: B"."""
@@ -175,30 +175,30 @@ class _ChoiceReader:
     def said(self) -> list[int | None]:
         """ "The answer is B", "Answer: aspirin", in the order of the text."""
         marks = {mark.end("letter"): mark for mark in (*_IS_ANSWER.finditer(self.text), *_KEY.finditer(self.text))}
-        found = [(position, one) for position, mark in marks.items() for one in self._statements([mark])]
-        letters = [position for position, _ in found]
+        statements = [(position, option) for position, mark in marks.items() for option in self._statements([mark])]
+        letters = [position for position, _ in statements]
         for mark in _IS_TEXT.finditer(self.text):
             index = self._option_at_start(mark["text"])
             if index is None or self._conditional(mark.start("text")):
                 continue
             if not any(mark.start() <= position <= mark.end() for position in letters):
-                found.append((mark.start("text"), index))
-        return [one for _, one in sorted(found, key=lambda item: item[0])]
+                statements.append((mark.start("text"), index))
+        return [option for _, option in sorted(statements, key=lambda item: item[0])]
 
     def judged(self) -> list[int | None]:
         """ "Option B is correct", "I choose B": all of them must name the same option."""
-        found: list[int | None] = []
+        statements: list[int | None] = []
         for mark in _CORRECT.finditer(self.text):
             if mark["letter"].isupper() and (mark["kind"] or _BEFORE_LETTER.search(self.text[: mark.start()])):
                 joined = re.search(r"\b[A-Z]\)?[ \t]*(?:\band|\bor|,|/|&)[ \t]*\Z", self.text[: mark.start()])
-                found += self._statements([mark]) if joined is None else [None]
+                statements += self._statements([mark]) if joined is None else [None]
         for index, option in enumerate(self.options):
             words = rf"(?<!\w){re.escape(option.strip())}{_IS_CORRECT}"
             if option.strip() and re.search(words, self.text, re.IGNORECASE):
-                found.append(index)
+                statements.append(index)
         for mark in _CHOOSE.finditer(self.text):
-            found += self._statements([mark], "letter" if mark["letter"] else "letter2")
-        return [found[0] if len(set(found)) == 1 else None] if found else []
+            statements += self._statements([mark], "letter" if mark["letter"] else "letter2")
+        return [statements[0] if len(set(statements)) == 1 else None] if statements else []
 
     def bare(self) -> int | None:
         """A letter or the words of an option: alone, first, or on the last line."""
@@ -219,7 +219,7 @@ class _ChoiceReader:
         return self._option_at_start(self.text)
 
     def _statements(self, marks: Sequence[re.Match[str]], group: str = "letter") -> list[int | None]:
-        found: list[int | None] = []
+        statements: list[int | None] = []
         for mark in marks:
             letter, after = mark[group], self.text[mark.end(group) :]
             closed = bool(mark["close"])
@@ -227,7 +227,7 @@ class _ChoiceReader:
                 continue  # an article, or the start of a word
             if letter in "AaIi" and not (closed or _CONNECTED.match(after)):
                 index = self._option_at_start(letter + after)
-                found += [index] if index is not None else []
+                statements += [index] if index is not None else []
                 continue
             if re.match(r"[)\]\"'.]*\s*\?", after) or _RETRACTED.match(after):
                 continue
@@ -236,8 +236,8 @@ class _ChoiceReader:
             two = also is not None and self._index(also["other"]) not in (None, index)
             conditional = self._conditional(mark.start()) or re.match(r",?[ \t]+(?:if|unless|but only if)\b", after)
             certain = None if two or self._contradicts(index, after) else index
-            found.append(_CONDITIONAL if conditional else certain)
-        return found
+            statements.append(_CONDITIONAL if conditional else certain)
+        return statements
 
     def _after_option(self, after: str, index: int | None) -> str:
         """What follows a letter, without the words of its option."""
@@ -247,14 +247,14 @@ class _ChoiceReader:
     def _conditional(self, position: int) -> bool:
         """Whether the sentence of a position says under which condition the statement holds."""
         start = max(self.text.rfind(mark, 0, position) for mark in ("\n", ". ", "? ", "! ", "; ", "。"))
-        before = self.text[start + 1 : position]
-        return _CONDITION.search(_TURN.split(before)[-1]) is not None
+        preceding = self.text[start + 1 : position]
+        return _CONDITION.search(_TURN.split(preceding)[-1]) is not None
 
     def _contradicts(self, index: int | None, after: str) -> bool:
         """Whether the letter is followed by the words of another option."""
         line = normalise(re.sub(r"\A[)\]}>\"'”’.:,\s-]+", "", after).split("\n")[0])
-        own = index is not None and self.normal[index] == line
-        return bool(line) and line in self.normal and not own
+        same_option = index is not None and self.normal[index] == line
+        return bool(line) and line in self.normal and not same_option
 
     def _named(self, text: str) -> int | None:
         """The option that a short text names: a letter, a letter and its option, or the option's words."""
@@ -275,18 +275,18 @@ class _ChoiceReader:
         mark = _LEADING.match(line)
         if mark is None:
             return None
-        letter, rest = next(filter(None, mark.groups())), line[mark.end() :]
-        if re.match(r"[a-zA-Z]\.", rest) or (letter.islower() and mark[3]):
+        letter, remainder = next(filter(None, mark.groups())), line[mark.end() :]
+        if re.match(r"[a-zA-Z]\.", remainder) or (letter.islower() and mark[3]):
             return None
         index = self._index(letter)
-        return None if self._contradicts(index, rest) else index
+        return None if self._contradicts(index, remainder) else index
 
     def _another(self, line: str) -> bool:
         """Whether a line that begins with a letter goes on to another option, or rejects its own."""
         mark = _LEADING.match(line)
-        rest = line[mark.end() :] if mark else line
-        others = {self._index(letter) for letter in _FURTHER.findall(rest)} - {None, self._leading(line)}
-        return bool(others) or _REJECTED.search(rest) is not None
+        remainder = line[mark.end() :] if mark else line
+        further = {self._index(letter) for letter in _FURTHER.findall(remainder)} - {None, self._leading(line)}
+        return bool(further) or _REJECTED.search(remainder) is not None
 
     def _option_at_start(self, text: str) -> int | None:
         """The option whose words a text begins with; None where another one follows in the sentence."""
@@ -295,13 +295,13 @@ class _ChoiceReader:
         if _UNDECIDED.search(sentence):
             return None
         candidates = {normalise(sentence), normalise(clause)}
-        whole = [index for index, option in enumerate(self.normal) if option and option in candidates]
-        if len(whole) != 1:
+        matches = [index for index, option in enumerate(self.normal) if option and option in candidates]
+        if len(matches) != 1:
             return None
-        rest = f" {normalise(sentence)[len(self.normal[whole[0]]) :]} "
-        others = [option for index, option in enumerate(self.normal) if index != whole[0]]
-        named = [option for option in others if len(option) > 3 or option in ("yes", "no")]
-        return None if any(f" {option} " in rest for option in named) else whole[0]
+        remainder = f" {normalise(sentence)[len(self.normal[matches[0]]) :]} "
+        alternatives = [option for index, option in enumerate(self.normal) if index != matches[0]]
+        mentionable = [option for option in alternatives if len(option) > 3 or option in ("yes", "no")]
+        return None if any(f" {option} " in remainder for option in mentionable) else matches[0]
 
     def _index(self, option_letter: str | None) -> int | None:
         if not option_letter:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...configs.schema import RunConfig
+from ...configs.schema import AnswersConfig, EnvironmentConfig
 from ...data.beir import beir_folder
 from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
 from ...data.types import Document, Question
@@ -62,14 +62,14 @@ class GoldSet:
         return any(gold.right is not None for gold in self.by_id.values())
 
 
-def gold_answers(config: RunConfig) -> GoldSet:
+def gold_answers(env: EnvironmentConfig, answers: AnswersConfig) -> GoldSet:
     """Read the file `answers.gold`, or the dataset's queries.jsonl by default.
 
     Raises ConfigError where there is neither, DataError where the file has no usable line.
     """
-    if config.answers.gold is not None:
-        return read_gold(Path(config.answers.gold).expanduser())
-    dataset = config.env.dataset
+    if answers.gold is not None:
+        return read_gold(Path(answers.gold).expanduser())
+    dataset = env.dataset
     if dataset.kind != "beir" or dataset.path is None:
         raise ConfigError(
             f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them with --gold "

@@ -3,7 +3,7 @@
 Increase a version with every change of its judge's wording or schema: every result records it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import FormPrompt, WorkedExample
+from ...methods.wording import question_fields
 from .gold import Gold
 from .reader import lettered, numbered, shortened
 
@@ -202,66 +203,82 @@ _ATTRIBUTED_EXAMPLE = WorkedExample(
 
 def utility(item: Gold, documents: Sequence[Document], words: int) -> FormPrompt:
     """How useful the context is for the right answer."""
-    return _prompt(UTILITY, _UTILITY, [*_choice(item), _context("Context", documents, words)], _UTILITY_EXAMPLE)
+    fields = {"documents": _listed(documents, words), "right_answer": _right_option(item)}
+    parts = [*_choice(item), f"Context:\n{fields['documents']}"]
+    return _prompt("utility", UTILITY, _UTILITY, parts, _UTILITY_EXAMPLE, item.question, fields)
 
 
 def mimic(item: Gold, plus: str, minus: str) -> FormPrompt:
     """How good the mimic of a pair of hypotheses is."""
-    return _prompt(MIMIC, _MIMIC, [*_choice(item), f"Target: {plus}", f"Mimic: {minus}"], _MIMIC_EXAMPLE)
+    parts = [*_choice(item), f"Target: {plus}", f"Mimic: {minus}"]
+    fields = {"target": plus, "mimic": minus, "right_answer": _right_option(item)}
+    return _prompt("mimic", MIMIC, _MIMIC, parts, _MIMIC_EXAMPLE, item.question, fields)
 
 
 def answerable(question: Question, document: Document, words: int) -> FormPrompt:
     """Whether one document answers the question."""
-    parts = [f"Text: {shortened(document, words)}", _question_line(question)]
-    return _prompt(RELEVANCY, _ANSWERABLE, parts, _ANSWERABLE_EXAMPLE)
+    fields = {"document": shortened(document, words)}
+    parts = [f"Text: {fields['document']}", _question_line(question)]
+    return _prompt("relevancy", RELEVANCY, _ANSWERABLE, parts, _ANSWERABLE_EXAMPLE, question, fields)
 
 
 def declined(question: Question, answer: str) -> FormPrompt:
     """Whether an answer declines."""
-    return _prompt(DECLINED, _DECLINED, [_question_line(question), f"Reply: {answer}"], _DECLINED_EXAMPLE)
+    parts = [_question_line(question), f"Reply: {answer}"]
+    return _prompt("declined", DECLINED, _DECLINED, parts, _DECLINED_EXAMPLE, question, {"answer": answer})
 
 
 def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> FormPrompt:
     """Whether the documents support an answer."""
-    parts = [_context("Documents", documents, words), _question_line(question), f"Reply: {answer}"]
-    return _prompt(FAITHFULNESS, _FAITHFUL, parts, _FAITHFUL_EXAMPLE)
+    fields = {"documents": _listed(documents, words), "answer": answer}
+    parts = [f"Documents:\n{fields['documents']}", _question_line(question), f"Reply: {answer}"]
+    return _prompt("faithfulness", FAITHFULNESS, _FAITHFUL, parts, _FAITHFUL_EXAMPLE, question, fields)
 
 
 def to_the_point(question: Question, answer: str) -> FormPrompt:
     """Whether an answer addresses the question."""
     parts = [_question_line(question), f"Reply: {answer}"]
-    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE)
+    fields = {"answer": answer}
+    return _prompt("answer_relevancy", ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE, question, fields)
 
 
 def golden(item: Gold, words: int) -> Prompt:
     """Generate a golden answer from the question's content documents."""
-    parts = [_GOLDEN, _context("Text", item.contents, words), _question_line(item.question)]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), GUIDELINE)
+    documents = _listed(item.contents, words)
+    parts = [_GOLDEN, f"Text:\n{documents}", _question_line(item.question)]
+    messages = (Message(role="user", content="\n\n".join(parts)),)
+    fields = {**question_fields(item.question), "documents": documents}
+    return Prompt(messages, GUIDELINE, stage="guideline_answer", fields=fields)
 
 
 def key_points(question: Question, answer: str) -> FormPrompt:
     """Extract the guideline, the key points, of a golden answer."""
-    return _prompt(GUIDELINE, _POINTS, [_question_line(question), f"Ideal answer: {answer}"], _POINTS_EXAMPLE)
+    parts = [_question_line(question), f"Ideal answer: {answer}"]
+    return _prompt("guideline_points", GUIDELINE, _POINTS, parts, _POINTS_EXAMPLE, question, {"ideal_answer": answer})
 
 
 def adherence(question: Question, points: Sequence[str], answer: str) -> FormPrompt:
     """How much of the guideline an answer covers."""
-    listed = "\n".join(f"- {point}" for point in points)
-    parts = [_question_line(question), f"Guideline:\n{listed}", f"Answer: {answer}"]
-    return _prompt(GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE)
+    fields = {"points": "\n".join(f"- {point}" for point in points), "answer": answer}
+    parts = [_question_line(question), f"Guideline:\n{fields['points']}", f"Answer: {answer}"]
+    return _prompt("guideline_score", GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE, question, fields)
 
 
 def needed(item: Gold) -> FormPrompt:
     """The statements of fact needed for the right answer."""
     right = item.answers[0] + "".join(f" (or: {answer})" for answer in item.answers[1:])
-    return _prompt(CONTEXT_RECALL, _NEEDED, [_question_line(item.question), f"Answer: {right}"], _NEEDED_EXAMPLE)
+    parts, fields = [_question_line(item.question), f"Answer: {right}"], {"right_answer": right}
+    stage = "context_recall_statements"
+    return _prompt(stage, CONTEXT_RECALL, _NEEDED, parts, _NEEDED_EXAMPLE, item.question, fields)
 
 
 def attributed(question: Question, documents: Sequence[Document], statements: Sequence[str], words: int) -> FormPrompt:
     """Which of the statements the context supports."""
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
-    parts = [_question_line(question), _context("Documents", documents, words), f"Statements:\n{listed}"]
-    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE)
+    fields = {"documents": _listed(documents, words), "statements": listed}
+    parts = [_question_line(question), f"Documents:\n{fields['documents']}", f"Statements:\n{listed}"]
+    stage = "context_recall_attributions"
+    return _prompt(stage, CONTEXT_RECALL, _ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE, question, fields)
 
 
 def _question_line(question: Question) -> str:
@@ -269,14 +286,27 @@ def _question_line(question: Question) -> str:
 
 
 def _choice(item: Gold) -> list[str]:
-    assert item.right is not None, "the judge takes multiple choice"
     options = lettered(item.question.options)
-    return [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {options[item.right]}"]
+    return [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {_right_option(item)}"]
 
 
-def _context(head: str, documents: Sequence[Document], words: int) -> str:
-    return f"{head}:\n" + ("\n".join(numbered(documents, words)) or "(none was found)")
+def _right_option(item: Gold) -> str:
+    assert item.right is not None, "the judge takes multiple choice"
+    return lettered(item.question.options)[item.right]
 
 
-def _prompt(version: str, task: str, parts: Sequence[str], example: WorkedExample) -> FormPrompt:
-    return FormPrompt(task, "\n\n".join(parts), version, (example,))
+def _listed(documents: Sequence[Document], words: int) -> str:
+    return "\n".join(numbered(documents, words)) or "(none was found)"
+
+
+def _prompt(
+    stage: str,
+    version: str,
+    task: str,
+    parts: Sequence[str],
+    example: WorkedExample,
+    question: Question,
+    fields: Mapping[str, str],
+) -> FormPrompt:
+    fields = {**question_fields(question), **fields}
+    return FormPrompt(task, "\n\n".join(parts), version, (example,), stage=stage, fields=fields)

@@ -14,6 +14,7 @@ from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.prose import marked_answer, without_end_of_turn, without_thinking
+from ...methods.wording import question_fields
 from .choice import choice_fields, chosen
 from .metrics import letter
 
@@ -62,9 +63,10 @@ class ReaderAnswer:
 
 def reader_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
     """One user message, for chat templates without a system role; each document is cut to `words` words."""
+    passages = numbered(documents, words)
     parts = [_DOCUMENTS if documents else _ALONE]
-    parts += [*numbered(documents, words), with_options(question), _CHOICE if question.options else _SHORT]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), ANSWERS_VERSION)
+    parts += [*passages, with_options(question), _CHOICE if question.options else _SHORT]
+    return _prompt(parts, ANSWERS_VERSION, question, passages, "choice" if question.options else "open")
 
 
 def generator_prompt(
@@ -80,7 +82,16 @@ def generator_prompt(
         with_options(question),
         _instruction(bool(question.options), style),
     ]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), f"{GENERATOR_VERSION}/{style}")
+    kind = "choice" if question.options else "content" if style == "grounded" else "open"
+    return _prompt(parts, f"{GENERATOR_VERSION}/{style}", question, passages, kind, field)
+
+
+def _prompt(
+    parts: Sequence[str], version: str, question: Question, passages: Sequence[str], kind: str, field: str = ""
+) -> Prompt:
+    stage = f"answer_{kind}" if passages else f"alone_{kind}"
+    fields = {**question_fields(question), "documents": "\n\n".join(passages), "field": field}
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), version, stage=stage, fields=fields)
 
 
 def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:

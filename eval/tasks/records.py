@@ -66,20 +66,20 @@ def keyed_records(
     to its name and to what is right, which are no part of the key. `advance` is called with the number of cases made
     so far and of all that have to be made.
     """
-    known = {key: record for _, key in cases if (record := journal.get(key)) is not None}
+    recorded = {key: record for _, key in cases if (record := journal.get(key)) is not None}
     unknown: dict[str, Case] = {}
     for case, key in cases:
-        if key not in known:
+        if key not in recorded:
             unknown.setdefault(key, case)
     pending = [(case, key) for key, case in unknown.items()]
     for start in range(0, len(pending), batch):
         part = pending[start : start + batch]
         new = make(part)
         journal.append(new)
-        known |= {key: record for (_, key), record in zip(part, new, strict=True)}
+        recorded |= {key: record for (_, key), record in zip(part, new, strict=True)}
         if advance is not None:
             advance(start + len(part), len(pending))
-    return [reuse(case, known[key]) for case, key in cases]
+    return [reuse(case, recorded[key]) for case, key in cases]
 
 
 def by_row(records: Iterable[Answered], row: Callable[[Answered], Row]) -> dict[Row, dict[str, Answered]]:

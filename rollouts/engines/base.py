@@ -46,7 +46,7 @@ class Weights(Protocol):
         """Bring the engine up to date; to be called before the rollouts of a step."""
         ...
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """There is no rollout for a while: the engine may give memory back until it is refreshed or asked."""
         ...
 

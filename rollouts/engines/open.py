@@ -13,17 +13,17 @@ from .transformers import TransformersEngine, stop_ids
 
 
 def open_engine(
-    config: RunConfig, policy: nn.Module, tokenizer: Tokenizer, apart: bool = False
+    config: RunConfig, policy: nn.Module, tokenizer: Tokenizer, separate: bool = False
 ) -> tuple[Engine, Weights]:
     """The engine of `rollout.engine`, and what keeps it at the weights of `policy`: refresh it before sampling.
 
-    `apart`: several processes will split the weights of `policy`, so the engine needs its own (see MergedCopy).
+    `separate`: several processes will split the weights of `policy`, so the engine needs its own (see MergedCopy).
     Raises ConfigError where the engine is not installed or does not fit, EngineUnavailableError for a server that does
     not answer, ModelError for a policy that transformers cannot sample with shared prefixes.
     """
     kind = config.rollout.engine
     if kind == "transformers":
-        sampler = MergedCopy(policy, apart)
+        sampler = MergedCopy(policy, separate)
         rollout, dtype = config.rollout, torch_dtype(config.policy)
         longest = rollout.longest_sequence
         return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, longest, dtype), sampler
@@ -37,7 +37,7 @@ def open_engine(
         return vllm, vllm
     from .vllm_server import VllmServerEngine
 
-    server = VllmServerEngine(config, tokenizer, stops, source)
+    server = VllmServerEngine(config.rollout, tokenizer, stops, source)
     return server, server
 
 

@@ -127,7 +127,7 @@ class TransformersEngine:
                 break
             if live_prompts * width <= 0.9 * cache.prompts * cache.slots:
                 retained = _shrink(alive, cache, live_prompts, width)
-                rows, alive, token, positions = (each[retained] for each in (rows, alive, token, positions))
+                rows, alive, token, positions = (tensor[retained] for tensor in (rows, alive, token, positions))
                 streams = streams[retained] if streams is not None else None
             hidden = self._hidden(token[:, None], positions[:, None], cache)[:, 0]
             cache.length += 1
@@ -292,10 +292,10 @@ def _shrink(alive: Tensor, cache: TreeCache, prompts: int, width: int) -> Tensor
     The grid stays rectangular: prompts with fewer live rows than others keep some finished ones.
     """
     grid = alive.view(cache.prompts, cache.slots)
-    kept = grid.any(1).int().argsort(descending=True, stable=True)[:prompts].sort().values
-    slots = grid[kept].int().argsort(dim=1, descending=True, stable=True)[:, :width]
-    rows = (kept[:, None] * cache.slots + slots).reshape(-1)
-    cache.keep(kept, slots)
+    live = grid.any(1).int().argsort(descending=True, stable=True)[:prompts].sort().values
+    slots = grid[live].int().argsort(dim=1, descending=True, stable=True)[:, :width]
+    rows = (live[:, None] * cache.slots + slots).reshape(-1)
+    cache.keep(live, slots)
     return rows
 
 

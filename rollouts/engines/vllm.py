@@ -117,7 +117,7 @@ class VllmEngine:
         if not llm.reset_prefix_cache():
             raise EngineUnavailableError("vLLM did not empty its prefix cache after a change of weights; start anew.")
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Give the memory back where `enable_sleep_mode` is on; weights are not kept, the next refresh sends them."""
         if self._started.settings["enable_sleep_mode"] and not self._started.asleep:
             self._started.llm.sleep(level=2)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ...configs.schema import RunConfig
+from ...configs.schema import RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
 from .base import Completion, Sampling, Tokenizer
 from .vllm import Source, draw_seeds, make_sample, require_vllm
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 class VllmServerEngine:
     """Samples from a server. `source` gives the weights that `refresh` sends, where `sync` is on."""
 
-    def __init__(self, config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> None:
+    def __init__(self, rollout: RolloutConfig, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> None:
         """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
         EngineUnavailableError where it cannot be reached."""
         require_vllm("vllm_server")
         from trl.generation.vllm_client import VLLMClient
 
         self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
-        self.settings = config.rollout.server
+        self.settings = rollout.server
         self._parameters: list[tuple[str, str, list[int]]] = []
         with self._server_errors():
             self.client = VLLMClient(
@@ -40,15 +40,15 @@ class VllmServerEngine:
             )
         log.info("%s generates with %s", self.settings.base_url, self.client.model)
         if self.settings.sync:
-            self._check(config)
+            self._check(rollout)
             if _rank() == 0:
                 with self._server_errors():
                     self.client.init_communicator(device=transfer_device())
 
-    def _check(self, config: RunConfig) -> None:
+    def _check(self, rollout: RolloutConfig) -> None:
         with self._server_errors():
             info = self.client.get_server_info()
-        needed = config.rollout.longest_sequence
+        needed = rollout.longest_sequence
         wrong = []
         if info["model_config"]["logprobs_mode"] != "processed_logprobs":
             wrong.append(f"--logprobs-mode is {info['model_config']['logprobs_mode']}, expected processed_logprobs")
@@ -117,7 +117,7 @@ class VllmServerEngine:
             self.client.update_named_params(self._parameters, self.source())
             self.client.reset_prefix_cache()
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """A server keeps its own memory."""
 
     @contextmanager

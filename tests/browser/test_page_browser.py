@@ -21,7 +21,7 @@ from ..chromium import browser, contrasts, installed_chromium  # noqa: F401 (a f
 HOSTILE = "<script>window.hurt = true</script><img src=x onerror='window.hurt = true'> headache"
 
 
-def test_the_chromium_that_is_named_comes_first_then_one_on_the_path_then_playwrights_own(tmp_path, monkeypatch):
+def test_the_named_chromium_comes_first_then_the_path_then_playwrights(tmp_path, monkeypatch):
     def program(name):
         path = tmp_path / name
         path.write_text("#!/bin/sh\n")

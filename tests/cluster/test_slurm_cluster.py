@@ -115,7 +115,7 @@ def listening(running):
     return found
 
 
-def test_two_jobs_of_one_node_and_a_chain_go_to_the_end_without_telling_their_tokens(site):
+def test_two_jobs_of_one_node_and_a_chain_end_without_leaking_tokens(site):
     """MiniLM stands in for Contriever; beside it a chain of index, merge, training with the retriever on a node of its
     own, and evaluation, written and submitted by `querylect launch`."""
     alone = site.submit("slurm/grpo_contriever.sh", "run.yaml", "name=alone", *MINILM)

@@ -9,7 +9,7 @@ from shutil import which
 
 import pytest
 import yaml
-from querylect.configs.schema import RunConfig
+from querylect.configs.schema import PolicyConfig, TrainConfig
 from querylect.errors import CheckpointError, ConfigError
 from querylect.train.distributed.zero import OPTIMIZER_PARTS
 from querylect.train.run import train
@@ -161,12 +161,12 @@ def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
     for name in ("adapter_model.safetensors", "scheduler.pt", "rng_state_0.pth", "trainer_state.json"):
         (checkpoint / name).touch()
     with refused(CheckpointError, "other-launcher", checkpoint, OPTIMIZER_PARTS, "DeepSpeed"):
-        RunFolder(tmp_path).newest_checkpoint(RunConfig())
+        RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig())
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert RunFolder(tmp_path).newest_checkpoint(RunConfig()) == checkpoint
+    assert RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig()) == checkpoint
     (checkpoint / "optimizer.pt").touch()
     with refused(CheckpointError, "other-launcher", checkpoint, "optimizer.pt", "DeepSpeed"):
-        RunFolder(tmp_path).newest_checkpoint(RunConfig())
+        RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig())
 
 
 def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monkeypatch):  # noqa: F811

@@ -158,7 +158,7 @@ class Reply:
     text: str | None
 
 
-def test_the_same_key_is_asked_once_in_a_call_and_again_only_if_its_answer_is_missing(tmp_path):
+def test_a_key_is_asked_once_in_a_call_and_again_only_without_an_answer(tmp_path):
     journal = KeyedJournal(tmp_path / "replies.jsonl", Reply, "", complete=lambda reply: reply.text is not None)
     asked = []
 

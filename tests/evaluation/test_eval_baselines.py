@@ -166,7 +166,7 @@ def test_a_run_is_checked_too_and_a_wrong_one_writes_only_the_answers(
         evaluate(config, None, tmp_path / "out", check=told.append)
 
 
-def test_figures_of_ragbench_are_given_by_part_and_a_reranked_retriever_is_another_one():
+def test_ragbench_figures_are_per_part_and_a_reranked_retriever_is_another():
     values = {"covidqa/1": 0.5, "covidqa/2": 0.3, "cuad/1": 0.9, "emanual/1": 0.6}
     found = {one.dataset: (one.value, one.questions) for one in figures("x", "ragbench", "bm25", "test", values)}
     assert found["ragbench/covidqa"] == (0.4, 2)

@@ -67,7 +67,7 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
         index({"retriever": "hybrid", "hybrid": {"members": members}})
 
 
-def test_members_that_name_no_index_share_that_of_an_environment_with_their_settings():
+def test_members_without_an_index_share_that_of_an_equal_environment():
     float16 = {"vectors": {"dtype": "float16", "hnsw_depth": 7}}
     members = [{"retriever": "bm25"}, {"retriever": "contriever"}, {"retriever": "contriever", "model": "a"}]
     for changes in ({}, float16):

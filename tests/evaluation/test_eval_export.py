@@ -89,7 +89,7 @@ def evaluated(tmp_path):
 
 
 def test_the_raw_run_is_worth_the_same_to_others(config, tmp_path):
-    values = export_trec(config, None, "test", tmp_path / "out")
+    values = export_trec(config.env, None, "test", tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "export.json",
         "qrels.txt",
@@ -106,12 +106,12 @@ def test_the_raw_run_is_worth_the_same_to_others(config, tmp_path):
 
 
 def test_ranx_reads_the_same(config, tmp_path):
-    values = export_trec(config, None, "test", tmp_path / "out")
+    values = export_trec(config.env, None, "test", tmp_path / "out")
     assert ranx(tmp_path / "out", "raw") == pytest.approx(values["raw"], abs=1e-9)
 
 
 def test_an_evaluated_run_brings_its_systems(config, evaluated, tmp_path):
-    values = export_trec(config, evaluated, "test", tmp_path / "out")
+    values = export_trec(config.env, evaluated, "test", tmp_path / "out")
     assert values.keys() == {"raw", "trained-turn1", "trained-turn2"}
     second, third = 1 / math.log2(3), 0.5
     head = (2 * second + third) / (2 + second)
@@ -123,9 +123,9 @@ def test_an_evaluated_run_brings_its_systems(config, evaluated, tmp_path):
 
 def test_records_of_another_split_are_refused(config, evaluated, tmp_path):
     with refused(DataError, "other-split", evaluated / "eval.jsonl", "'train'"):
-        export_trec(config, evaluated, "train", tmp_path / "out")
+        export_trec(config.env, evaluated, "train", tmp_path / "out")
     with refused(ConfigError, "unknown-split", "'dev'", "train, test"):
-        export_trec(config, None, "dev", tmp_path / "out")
+        export_trec(config.env, None, "dev", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -195,7 +195,7 @@ def test_real_collections_are_worth_the_same_to_others(collection, realdata, tmp
         dataset=DatasetConfig(kind="beir", path=str(realdata / collection)), index=str(tmp_path / "index")
     )
     build_index(env)
-    values = export_trec(RunConfig(env=env), None, "test", tmp_path / "out", depth=100)
+    values = export_trec(env, None, "test", tmp_path / "out", depth=100)
     assert pytrec(tmp_path / "out", "raw") == pytest.approx(values["raw"], abs=1e-9)
     if collection == "scifact":
         assert values["raw"] == pytest.approx(0.679, abs=5e-4)

@@ -48,7 +48,7 @@ def drawings(tmp_path):
     return draw(tmp_path, metrics())
 
 
-def test_a_run_shows_its_validation_and_no_length_of_thinking_where_nothing_is_thought(drawings, tmp_path):
+def test_a_run_shows_validation_but_no_thinking_length_without_thinking(drawings, tmp_path):
     assert drawings[0].caption == "turn 2 0.2 → 0.4."
     silent = [{**row, "think_tokens/turn1": 0.0, "think_tokens/turn2": 0.0} for row in metrics()]
     assert {one.title for one in drawings} - {one.title for one in draw(tmp_path, silent)} == {"Length of thinking"}

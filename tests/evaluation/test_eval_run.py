@@ -318,7 +318,7 @@ def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
     assert not list((tmp_path / "out").glob("*.*"))
 
 
-def test_a_question_that_is_never_scored_stops_neither_the_evaluation_nor_its_repetition(tmp_path):
+def test_a_question_without_a_score_stops_neither_evaluation_nor_rerun(tmp_path):
     environment = Environment(test=[*TEST * 9, *TEST[:13]])  # 193 questions: a batch of 192 and one of a single one
     environment.test = [replace(question, id=f"t{i:03}") for i, question in enumerate(environment.test)]
     environment.down = {"t192"}
@@ -341,8 +341,9 @@ def test_trained_questions_are_left_out_and_listed_by_id_and_by_text(tmp_path, l
     asked = {record.question_id for record in read_records(report.parent / "eval.jsonl")}
     assert asked == {question.id for question in TEST} - {dropped}
     assert {row["n"] for row in results["systems"]} == {len(TEST) - 1}
-    (line,) = (report.parent / "leaks.jsonl").read_text().splitlines()
+    line, *near = (report.parent / "leaks.jsonl").read_text().splitlines()
     listed = json.loads(line)
+    assert not any(json.loads(one)["left_out"] for one in near), "nearly the same questions are evaluated"
     assert (listed["split"], listed["_id"], listed["criterion"], listed["of"]["_id"]) == (
         "test", dropped, criterion, leak.id,
     )  # fmt: skip
@@ -350,6 +351,21 @@ def test_trained_questions_are_left_out_and_listed_by_id_and_by_text(tmp_path, l
     with refused(DataError, "overlapping-splits", "train", "test"):
         run(tmp_path / "strict", environment, remote(leaks="refuse"))
     assert not (tmp_path / "strict").exists()
+
+
+@pytest.mark.parametrize(("leaks", "evaluated"), [("drop", len(TEST)), ("drop_near", len(TEST) - 1)])
+def test_near_duplicates_of_trained_questions_are_listed_and_can_be_left_out(tmp_path, leaks, evaluated):
+    near = Question("r09", TEST[0].text + "s")
+    report = run(tmp_path, Environment(train=[*TRAIN, near]), remote(leaks=leaks))
+    results = json.loads((report.parent / "results.json").read_text())
+    assert {row["n"] for row in results["systems"]} == {evaluated}
+    listed = [json.loads(line) for line in (report.parent / "leaks.jsonl").read_text().splitlines()]
+    assert [(one["_id"], one["criterion"], one["of"]["_id"], one["left_out"]) for one in listed] == [
+        (TEST[0].id, "letters", "r09", leaks == "drop_near"),
+    ]
+    said = "nearly the same as a training question" if leaks == "drop" else "by id or words, or nearly so"
+    assert f"1 of {len(TEST)} test questions are" in report.read_text()
+    assert said in report.read_text()
     with refused(DataError, "overlapping-splits", "train", "test"):
         run(tmp_path / "none", Environment(train=TEST))
 
@@ -543,15 +559,17 @@ def test_the_run_folder_is_for_the_settings_of_the_run(tmp_path):
     (tmp_path / "final" / "model.safetensors").touch()
     (tmp_path / "config.yaml").write_text(dump_config(remote(limit=9)))
     final = find_checkpoint(tmp_path)
-    assert place_results(remote(limit=9, bootstrap=7), tmp_path, None, final, False).own
+    assert place_results(remote(limit=9, bootstrap=7), tmp_path, None, final, False).is_default
     for other in (
         remote(),
         remote(limit=9, sample_seed=1),
         remote(limit=9, turns=3),
         remote(limit=9, split="validation"),
     ):
-        assert not place_results(other, tmp_path, None, final, False).own
-    assert not place_results(remote(limit=9), tmp_path, None, tmp_path / "checkpoints" / "checkpoint-3", False).own
+        assert not place_results(other, tmp_path, None, final, False).is_default
+    assert not place_results(
+        remote(limit=9), tmp_path, None, tmp_path / "checkpoints" / "checkpoint-3", False
+    ).is_default
     assert not place_results(remote(), tmp_path, tmp_path / "out", final, False).aside
 
 

@@ -204,7 +204,7 @@ def test_a_changed_plan_asks_only_what_changed(values, asked):
     folder, results_of_two, _ = carry_out(values, limit=2, overwrite=True)
     assert asked["prompts"] == 20
     assert {str(cell["sample"]) for cell in results_of_two["cells"]} == {"{'size': 2, 'of': 5, 'seed': 0}"}
-    assert "lessons: 2 of 5, drawn with seed 0 questions." in (folder / "tables.md").read_text()
+    assert "lessons: 2 of 5 questions, drawn with seed 0." in (folder / "tables.md").read_text()
     assert len(read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")) == 4
     prompt = Path(values["rewriter"]["prompt"])
     prompt.write_text(prompt.read_text().replace("Name the medicine", "Say the medicine"))
@@ -407,6 +407,14 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
     assert [note.split()[0] for note in told] == ["trained", "twin"]
     assert "(for instance 'please: my head hurts' and 'Please, my head hurtss')" in told[0]
     assert told[0] in (folder / "tables.md").read_text()
+    listed = [json.loads(line) for line in (folder / "leaks.jsonl").read_text().splitlines()]
+    assert [(one["system"], one["criterion"], one["left_out"]) for one in listed] == [
+        ("trained", "letters", False),
+        ("twin", "letters", False),
+    ]
+    _, dropped, _ = carry_out({**values, "leaks": "drop_near", "name": "strict"}, systems=systems)
+    assert score(dropped, "raw", 0)["n"] == 4
+    assert any("1 of 5 questions of lessons are left out for all systems" in note for note in dropped["notes"])
 
 
 def test_two_evaluations_never_write_into_one_folder(values):

@@ -45,7 +45,7 @@ def folder(evaluated_run, tmp_path_factory) -> Path:  # noqa: F811
     return target
 
 
-def test_an_export_is_a_plain_model_folder_without_a_pickle_or_a_path_of_this_machine(folder, evaluated_run):  # noqa: F811
+def test_an_export_is_a_plain_model_folder_without_pickles_or_local_paths(folder, evaluated_run):  # noqa: F811
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "README.md", "chat_template.jinja", "config.json", "digests.json", "generation_config.json",
@@ -429,7 +429,7 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
     assert 'json.load(file)["environments"]["one"]["chat"]' in card
 
 
-def test_a_rewriter_with_a_first_stage_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):  # noqa: F811
+def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):  # noqa: F811
     config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
     edit(copied / "config.yaml", dump_config(config))
     note_own_run(copied)

@@ -72,7 +72,7 @@ def test_a_second_search_adds_what_the_first_did_not_hold():
     ]
 
 
-def test_without_reasoning_the_reader_sees_what_was_missing_but_not_what_was_thought():
+def test_without_reasoning_the_reader_sees_what_was_missing_not_the_thoughts():
     _, model = run(misknow(reasoning=False), judging(MISSING_IT), wiki=Shelf(WIKI))
     assert shown(model.prompts[-1])["Missing knowledge"].splitlines() == [
         "More was wanted on: the tamer's name",
@@ -217,7 +217,7 @@ def test_what_is_wrong_is_recorded_and_never_answered():
     assert (cut.notes["cut"], cut.answer) == (["draft", "answer"], "Ann and")
 
 
-def test_an_empty_ranking_a_content_of_one_word_and_other_scripts_are_nothing_special():
+def test_empty_rankings_contents_of_one_word_and_other_scripts_work():
     outcome, model = run(misknow(), judging(MISSING_IT), wiki=Shelf({}))
     assert (outcome.documents, outcome.failure, outcome.answer) == ((), "", "Ann")
     assert shown(model.prompts[1])["Passages"] == "(none was found)"

@@ -89,6 +89,6 @@ def test_every_system_of_a_paper_comes_to_its_end(name, small_environment, conte
     assert searching == {one["system"] for one in records if one["searched"] and "[" not in one["system"]}
 
 
-def test_the_papers_name_every_method_but_the_prompt_levels_and_the_training_free_baselines():
+def test_the_papers_name_every_method_but_prompt_levels_and_baselines():
     named = {system.method for name in known_papers() for system in load_paper(name).systems.values()}
     assert set(METHODS) - named == {"general", "explore", "direct", "small", *TRAINING_FREE}

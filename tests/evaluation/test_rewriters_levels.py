@@ -90,7 +90,7 @@ def test_direct_makes_up_no_strategy_for_a_retriever_of_the_users_own():
 SIX = ("bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b", "medcpt", "hybrid")
 
 
-def test_the_six_retrievers_have_six_direct_and_six_exploring_prompts_and_one_general_one():
+def test_six_retrievers_have_six_direct_six_exploring_and_one_general_prompt():
     cards = [RetrieverCard.from_service(RECIPES[name].model_dump()) for name in SIX]
     assert [len({chat(level, card) for card in cards}) for level in LEVELS] == [1, 6, 6]
     assert len({query_form(card) for card in cards}) == 6

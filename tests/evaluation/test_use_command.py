@@ -73,9 +73,7 @@ def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, caps
     assert record["plan"]["probes"][0]["terms"] == [{"text": "migraine < ache", "weight": 1.0}]
 
 
-def test_the_question_is_searched_as_it_was_asked_also_where_the_prompt_shows_it_otherwise(
-    settings, capsys, monkeypatch
-):
+def test_the_question_is_searched_as_asked_whatever_the_prompt_shows(settings, capsys, monkeypatch):
     """Control tokens are taken out of prompts; what a plan keeps of the question is its own text, as in training."""
     from querylect.rollouts.engines.base import Completion
     from querylect.rollouts.engines.transformers import TransformersEngine

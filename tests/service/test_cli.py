@@ -158,7 +158,7 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
     assert "some/where: 9000 documents" in capsys.readouterr().out
 
 
-def test_index_build_missing_leaves_out_what_is_there_and_what_another_service_opens(room, tmp_path):
+def test_index_build_missing_skips_existing_and_remote_indexes(room, tmp_path):
     """A job that starts again: one of three indexes is built, one is searched elsewhere."""
     calls = room("envs.index.build", "build_index", SimpleNamespace(documents=9000))
     members = {name: {"env": {"index": str(tmp_path / name)}} for name in ("built", "missing", "elsewhere")}

@@ -213,7 +213,7 @@ def test_the_answer_to_another_request_of_equal_shape_is_a_failed_attempt(
         assert "plan" in client.last_failure.reason
 
 
-def test_a_plan_that_leaves_out_the_questions_own_document_is_answered_under_its_digest(tmp_path, run_app):
+def test_a_plan_without_the_questions_document_is_answered_by_digest(tmp_path, run_app):
     environment = opened(tmp_path, dataset(), ignore_identical_ids=True)
     plan = SearchPlan.of("taxes rise")
     with (

@@ -91,7 +91,7 @@ def test_paper_configs_have_the_released_settings():
 
 
 @pytest.mark.parametrize("name", PACKAGED)
-def test_the_last_turn_of_a_packaged_config_has_room_for_a_first_prompt_of_512_tokens_and_all_before_it(name):
+def test_the_last_turn_of_a_packaged_config_has_room_for_512_prompt_tokens(name):
     rollout = load_config(name, []).rollout
     assert rollout.earlier_tokens(len(rollout.branching)) + 512 <= rollout.max_prompt_tokens
 

@@ -16,9 +16,9 @@ from querylect.doctor import machine as machines
 from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around
 from querylect.doctor.findings import Finding, as_data, as_text
+from querylect.doctor.layouts import estimate_layouts
 from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
-from querylect.doctor.plan import plan
 from querylect.errors import ConfigError
 from querylect.sources import install_command
 from querylect.train import sync
@@ -218,7 +218,7 @@ def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
 def test_a_plan_needs_a_config_of_known_size(capsys):
     assert planned(capsys, "--gpus", "8")[0] == 2
     with refused(ConfigError, "unknown-size", "nobody/nothing"):
-        plan(load_config("tiny", ["policy.model=nobody/nothing"]), 1, 24)
+        estimate_layouts(load_config("tiny", ["policy.model=nobody/nothing"]), 1, 24)
 
 
 def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(capsys, tmp_path):

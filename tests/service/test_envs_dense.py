@@ -142,7 +142,7 @@ def test_what_the_cache_of_embeddings_forgets_is_embedded_again():
     encoder = Axes()
     retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
     two = [np.zeros(2, dtype=np.float32)] * 2
-    retriever.caches["embeddings"].room = sum(
+    retriever.caches["embeddings"].max_bytes = sum(
         ENTRY_BYTES + sys.getsizeof("1 0") + sys.getsizeof(vector) for vector in two
     )
     for text in ("1 0", "0 1", "1 0", "1 1", "1 0", "0 1"):

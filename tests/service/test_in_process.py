@@ -91,7 +91,7 @@ print(sorted({"torch", "transformers", "matplotlib", "uvicorn"} & sys.modules.ke
 """
 
 
-def test_an_evaluation_without_a_model_imports_none_of_what_a_model_or_a_service_needs(small_environment, tmp_path):
+def test_evaluation_without_a_model_imports_neither_models_nor_services(small_environment, tmp_path):
     """Raw question and training-free baselines with BM25; importing PyTorch takes longer than they do."""
     arguments = [sys.executable, "-c", RAW, str(tmp_path), small_environment.dataset.path]
     done = subprocess.run(arguments, capture_output=True, text=True)

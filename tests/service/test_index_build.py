@@ -257,7 +257,7 @@ def test_two_merges_at_once_do_not_meet(tmp_path):
     assert merge_index(config).documents == DOCUMENTS
 
 
-def test_an_index_that_was_set_aside_when_the_build_was_killed_is_put_back_by_the_next(tmp_path):
+def test_an_index_set_aside_by_a_killed_build_is_put_back_by_the_next(tmp_path):
     config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
     built = build_index(config)
     (tmp_path / "it").rename(tmp_path / ".it.replaced")

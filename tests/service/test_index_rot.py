@@ -213,9 +213,7 @@ ROTTEN = {
 
 
 @pytest.mark.parametrize("name", ROTTEN)
-def test_rot_from_before_the_opening_that_makes_a_search_fail_is_a_503_that_names_the_file(
-    built, tmp_path, run_app, name
-):
+def test_earlier_rot_that_makes_a_search_fail_is_a_503_with_the_file(built, tmp_path, run_app, name):
     """Without `env.verify` nothing is read at opening; a search that fails has all files checked."""
     kind, file, change = ROTTEN[name]
     config, path = rotten(built(kind), tmp_path, file, change)
@@ -227,7 +225,7 @@ def test_rot_from_before_the_opening_that_makes_a_search_fail_is_a_503_that_name
         assert http.get("/readyz").status_code == 503
 
 
-def test_a_file_damaged_in_the_middle_of_a_search_is_refused_until_it_is_opened_anew(built, tmp_path):
+def test_a_file_damaged_during_a_search_is_refused_until_opened_anew(built, tmp_path):
     """What was read meanwhile may be cached; the file made whole again does not mend that."""
     folder = Path(shutil.copytree(built("bm25").index, tmp_path / "index"))
     environment = Environment.open(built("bm25").model_copy(update={"index": str(folder)}))

@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from querylect.configs.schema import LlmConfig, QuestionsConfig
+from querylect.configs.llm import WordedLlmConfig
+from querylect.configs.schema import QuestionsConfig
 from querylect.data.types import Document
 from querylect.envs.retrievers.question_index import open_question_index, verify_question_index
 from querylect.errors import (
@@ -140,11 +141,11 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     server = ChatServer(lambda body: told.reply(body["messages"][0]["content"]))
     server.always = lambda body: (400, {}) if "Text: About citrus" in str(body) else None
     with run_app(server.app) as url:
-        config = QuestionsConfig(writer=LlmConfig(model="told", base_url=f"{url}/v1", cache=None), per_content=3)
+        config = QuestionsConfig(writer=WordedLlmConfig(model="told", base_url=f"{url}/v1", cache=None), per_content=3)
         with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
     assert open_question_index(folder_of(corpus)).description.questions == 6
-    gone = LlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
+    gone = WordedLlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
     with pytest.raises(EngineUnavailableError):
         write_question_index(config.model_copy(update={"writer": gone}), corpus, tmp_path / "other")
     assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
@@ -152,13 +153,13 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("deed", ["hang", "garbage"])
-def test_an_endpoint_that_hangs_or_talks_garbage_leaves_a_content_to_be_asked_about_again(run_app, corpus, deed):  # noqa: F811
+def test_a_content_whose_endpoint_hangs_or_talks_garbage_is_asked_again(run_app, corpus, deed):  # noqa: F811
     told = Told()
     server = ChatServer(lambda body: told.reply(body["messages"][0]["content"]))
     server.always = lambda body: deed if "Text: About fremd" in str(body) else None
     with run_app(server.app) as url:
         timeout = 4 if deed == "hang" else 60
-        llm = LlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=timeout, deadline=60)
+        llm = WordedLlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=timeout, deadline=60)
         config = QuestionsConfig(writer=llm, per_content=3)
         with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
@@ -278,7 +279,7 @@ def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F
 def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
     add = tmp_path / "live.jsonl"
     add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
-    config = QuestionsConfig(writer=LlmConfig(model=str(tmp_path / "nowhere")))
+    config = QuestionsConfig(writer=WordedLlmConfig(model=str(tmp_path / "nowhere")))
     said = write_question_index(config, corpus, folder_of(corpus), add=add)
     assert matrix_of(folder_of(corpus)) == {HEAD: ["triptan", "aspirin"]}
     assert (said.asked, said.counts["contents_without_a_question"]) == ({}, 4)
@@ -290,7 +291,7 @@ def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
 def test_an_index_of_vetted_questions_alone_is_taken_over_without_asking(tmp_path, corpus):  # noqa: F811
     add = tmp_path / "live.jsonl"
     add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
-    nobody = QuestionsConfig(writer=LlmConfig(model=str(tmp_path / "nowhere")))
+    nobody = QuestionsConfig(writer=WordedLlmConfig(model=str(tmp_path / "nowhere")))
     write_question_index(nobody, corpus, folder_of(corpus), add=add)
     said = write_question_index(nobody, corpus, tmp_path / "copy", start=folder_of(corpus))
     assert (matrix_of(tmp_path / "copy"), said.asked) == ({HEAD: ["triptan", "aspirin"]}, {})
@@ -436,5 +437,5 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
 def test_half_a_line_swallows_no_other(tmp_path):
     (tmp_path / "asked.jsonl").write_text('{"key": "half a')
     one = LineAnswers("key", "aspirin", "hash", (PairJudgement("why?", True),), 1, "", "", LineCost(1, None, 3))
-    AnswerJournal(tmp_path).asked.append([one])
-    assert AnswerJournal(tmp_path).asked.by_key == {"key": one}
+    AnswerJournal(tmp_path).answers.append([one])
+    assert AnswerJournal(tmp_path).answers.by_key == {"key": one}

@@ -58,7 +58,7 @@ def texts_of(folder):
     return {question.text: sorted(split.qrels[question.id]) for question in split.questions}
 
 
-def test_rephrased_questions_keep_the_contents_of_the_original_and_none_stands_in_the_index(tmp_path, indexed):
+def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_path, indexed):
     with asking(Rewords()) as config:
         made = write_test_set("rephrased", config, indexed, tmp_path / "rephrased")
     found = texts_of(tmp_path / "rephrased")

@@ -52,6 +52,17 @@ def test_malformed_requests_get_an_error_of_their_own_and_leave_nothing_behind(s
     assert len(connections) < 10
 
 
+def test_lists_and_texts_beyond_the_limits_of_the_document_are_refused(small_environment, run_app):
+    limits = {"max_plans": 3, "max_terms": 2, "max_characters": 20}
+    config = EnvironmentConfig.model_validate({**small_environment.model_dump(), **limits})
+    with run_app(create_app(Environment.open(config), config)) as url:
+        schemas = document_of(url)["components"]["schemas"]
+        sent = send_drawn(url, REQUESTS // 4, 3, short_lists=False)
+    assert schemas["SearchRequest"]["properties"]["plans"]["maxItems"] == 3
+    assert sent.wrong == []
+    assert {200, 413, 422} <= sent.statuses.keys()
+
+
 def test_the_document_is_valid_and_declares_problems_the_token_and_no_form_but_ours(small_environment):
     environment = Environment.open(small_environment)
     for token in (None, "t"):

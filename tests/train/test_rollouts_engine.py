@@ -71,7 +71,7 @@ def counted(engine):
 
 
 @pytest.mark.parametrize("case", PROMPTS)
-def test_greedy_ids_are_those_of_generate_and_their_logprobs_those_of_a_forward_pass(engine, case):
+def test_greedy_ids_equal_generate_and_their_logprobs_a_forward_pass(engine, case):
     for prompt, (sample,) in zip(PROMPTS[case], engine.generate(PROMPTS[case], 1, GREEDY), strict=True):
         assert sample.ids == reference(engine.model, prompt, 8, engine.stop_ids)
         assert sample.logprobs == pytest.approx(plain_logprobs(engine.model, prompt, sample.ids), abs=1e-4)

@@ -171,7 +171,7 @@ def test_where_all_fail_the_environment_is_not_asked():
     assert [node.reward for node in tree.roots] == [0.0, 0.0]
 
 
-def test_a_step_without_an_answer_is_unscorable_and_never_a_number_nor_is_what_follows(client):
+def test_a_step_without_an_answer_and_what_follows_is_unscorable(client):
     searched = []
 
     class DeadForATurn:

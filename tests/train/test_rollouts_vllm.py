@@ -185,11 +185,11 @@ def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(confi
     weights.refresh()
     torch.manual_seed(0)
     before = engine.generate(PROMPTS, 2, HOT)
-    weights.rest()
-    weights.rest()
+    weights.sleep()
+    weights.sleep()
     torch.manual_seed(0)
     assert engine.generate(PROMPTS, 2, HOT) == before, "asked while it sleeps, it wakes up with the policy's weights"
-    weights.rest()
+    weights.sleep()
     weights.refresh()
     woken = ["wake weights", "load", "wake kv_cache", "reset"]
     assert vllm[0].events == ["load", "reset", "sleep", *woken, "sleep", *woken]
@@ -197,7 +197,7 @@ def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(confi
 
 def test_without_sleep_mode_an_engine_stays_awake(config, vllm):
     engine, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), *trained(config))
-    weights.rest()
+    weights.sleep()
     assert engine.generate(PROMPTS, 1, HOT)
     assert vllm[0].events == []
 
@@ -308,7 +308,7 @@ def test_a_server_that_was_started_in_another_way_is_refused(
             open_engine(config, *trained(config))
 
 
-def test_a_server_without_its_development_routes_or_weight_transfer_says_how_to_start_it(
+def test_a_server_without_development_routes_says_how_to_start_it(
     config,
     vllm,
     run_app,

@@ -119,7 +119,7 @@ class Scripted:
         assert not self.growing.is_set(), "the weights change while they are sampled from"
         self.refreshed += 1
 
-    def rest(self):
+    def sleep(self):
         pass
 
     def grow(self, grower, step):
@@ -148,7 +148,7 @@ def test_weights_never_change_while_they_are_sampled_from(staleness, seconds):
         if step % 3 == 2:  # a validation
             ahead.refresh()
             assert not engine.growing.is_set()
-            ahead.rest()
+            ahead.sleep()
     ahead.close()
     assert sorted(engine.seen) == list(range(12)), "nothing is sampled beyond the last step"
 

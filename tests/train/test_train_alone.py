@@ -56,7 +56,7 @@ def training(settings, tmp_path):  # noqa: F811
         process.wait(60)
 
 
-def test_beside_a_living_trainer_a_second_and_an_evaluation_are_refused_until_it_is_gone(training):
+def test_beside_a_live_trainer_another_and_an_evaluation_are_refused(training):
     """`--resume` beside it dropped its newest steps from the log."""
     first = training.start()
     training.wait_for_step(first, 4)  # one more than is saved
@@ -87,10 +87,11 @@ def test_a_lost_terminal_saves_as_sigterm_does(training):
     first.send_signal(signal.SIGHUP)
     assert first.wait(120) == 75
     reached = training.steps()[-1]
-    assert training.run.newest_checkpoint(training.config) == training.run.checkpoints / f"checkpoint-{reached}"
+    newest = training.run.newest_checkpoint(training.config.train, training.config.policy)
+    assert newest == training.run.checkpoints / f"checkpoint-{reached}"
 
 
-def test_a_run_folder_that_is_removed_ends_the_run_with_a_sentence_and_stays_removed(training):
+def test_a_removed_run_folder_ends_the_run_with_a_sentence(training):
     first = training.start()
     training.wait_for_step(first, 2)
     while training.run.path.exists():

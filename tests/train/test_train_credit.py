@@ -184,7 +184,7 @@ def test_trees_of_other_processes_answer_the_same_states():
     assert [found.of(each) for each in light.walk()] == [whole.of(each) for each in again.walk()]
 
 
-def test_first_turns_that_say_the_same_and_are_followed_by_the_same_rewards_are_a_tie():
+def test_equal_first_turns_with_equal_later_rewards_are_a_tie():
     """Four equal first turns teach nothing of first turns, whatever their own second turns were worth by chance."""
     one = tree(*(node(0.3, *rewards) for rewards in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.2, 0.1))))
     alike(*one.roots)

@@ -81,7 +81,7 @@ def chosen(config, *roots, raw=None):
     ]
 
 
-def test_the_best_sample_is_imitated_where_it_beats_the_mean_by_more_than_the_margin(expert):
+def test_the_best_sample_is_imitated_where_it_beats_the_mean_by_the_margin(expert):
     config = change(expert, **{"train.warm_start.margin": 0.25})
     assert chosen(config, node(0.0), node(0.5), node(1.0)) == [(1.0, 0.5)]
     assert chosen(config, node(0.5), node(0.5), node(0.8)) == [], "0.2 above a mean of 0.6"

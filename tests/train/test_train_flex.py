@@ -119,4 +119,4 @@ def test_a_gpu_gets_the_compiled_kernel(monkeypatch):
     packed_attention._flex_kernel("cuda")
     assert compiled == [packed_attention.flex_attention]
     packed_attention._flex_kernel.cache_clear()
-    assert packed_row(torch.full((TILE,), TILE), TILE, "flex").seen.shape == (1, 1, TILE, TILE)
+    assert packed_row(torch.full((TILE,), TILE), TILE, "flex").mask.shape == (1, 1, TILE, TILE)

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from querylect.configs.schema import RunConfig
+from querylect.configs.schema import PolicyConfig, RunConfig, TrainConfig
 from querylect.errors import CheckpointError, StorageError
 from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder, staged, write_atomically
 
@@ -38,12 +38,12 @@ def test_a_checkpoint_without_what_the_run_needs_is_passed_over(tmp_path, caplog
     """TRL would begin a lost entropy coefficient anew and compare with another reference, without a word."""
     folder, config = RunFolder(tmp_path), change(RunConfig(), **changes)
     before, newest = checkpoint(folder, 1, needed), checkpoint(folder, 3)
-    assert folder.newest_checkpoint(RunConfig()) == newest
+    assert folder.newest_checkpoint(TrainConfig(), PolicyConfig()) == newest
     with caplog.at_level(logging.WARNING):
-        assert folder.newest_checkpoint(config) == before
+        assert folder.newest_checkpoint(config.train, config.policy) == before
     assert "checkpoint-3 is passed over: it has no " in caplog.text
     checkpoint(folder, 3, needed)
-    assert folder.newest_checkpoint(config) == newest
+    assert folder.newest_checkpoint(config.train, config.policy) == newest
 
 
 def test_what_other_runs_need_is_not_asked_for(tmp_path):
@@ -51,7 +51,7 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
     folder = RunFolder(tmp_path)
     newest = checkpoint(folder, 4)
     config = change(RunConfig(), **{"train.num_iterations": 2, "train.beta": 0.1, "policy.lora": None})
-    assert folder.newest_checkpoint(config) == newest
+    assert folder.newest_checkpoint(config.train, config.policy) == newest
 
 
 ENVIRONMENT = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")

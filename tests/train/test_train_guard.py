@@ -52,7 +52,7 @@ def test_a_drop_is_measured_against_the_best_window_of_the_last_turn():
     guard.look({"step": 8, "reward/turn1": 0.9, "reward/turn2": 0.1})
     assert guard.collapsed is None, "two steps after it was told"
     guard.look({"step": 9, "reward/turn1": 0.9, "reward/turn2": 0.1})
-    assert guard.collapsed.said == (
+    assert guard.collapsed.finding == (
         "the last turn's mean reward over the last 2 steps is 0.100; it was 0.500 at step 3 (limit: a loss of 50%)"
     )
 
@@ -93,7 +93,7 @@ def test_steps_that_change_almost_no_weight_stop_the_run():
     guard, found = signs(log(**healthy(8), **moving))
     assert found == [(2, "changed_weights")]
     assert guard.collapsed.meaning == "the weights do not move"
-    assert "changes 0.70% of the trained weights over the last 2 steps (limit: 10%)" in guard.collapsed.said
+    assert "changes 0.70% of the trained weights over the last 2 steps (limit: 10%)" in guard.collapsed.finding
     assert "policy.dtype=auto" in guard.collapsed.remedy
     assert signs(log(**healthy(8), **moving), changed_weights=None)[1] == []
     assert signs(log(**healthy(8), **moving), changed_weights=0.005)[1] == []
@@ -114,7 +114,7 @@ def test_a_sampler_that_is_not_the_policy_stops_the_run():
     guard, found = signs(log(**healthy(8), **apart), logp=0.15)
     assert found == [(2, "logp_difference")]
     assert guard.collapsed.meaning == "the sampler is not the policy that is trained"
-    assert "differs by 0.2 nats on average over the last 2 steps" in guard.collapsed.said
+    assert "differs by 0.2 nats on average over the last 2 steps" in guard.collapsed.finding
     assert "rollout.engine=transformers" in guard.collapsed.remedy
     assert signs(log(**healthy(8), **apart), logp=0.25)[1] == []
     assert signs(log(**healthy(8), **apart), logp=None)[1] == []
@@ -145,7 +145,7 @@ def test_the_best_checkpoint_is_that_of_validation_or_of_the_best_rewards(tmp_pa
     assert best_known(left, tmp_path / "best", rows, window=2) == f"the best by validation is {tmp_path / 'best'}"
 
 
-def test_a_collapsed_run_warns_stops_and_names_its_best_checkpoint_and_a_resumed_one_stops_where_it_would_have(
+def test_a_collapsed_run_names_its_best_checkpoint_and_a_resumed_one_stops_alike(
     settings,  # noqa: F811
     caplog,
 ):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from querylect.train.packing import head as packed_head
-from querylect.train.packing.head import Piece, score
+from querylect.train.packing.head import ForwardPass, score
 from querylect.train.packing.limits import HEAD_TOKENS
 from querylect.train.packing.packing import packed_logps
 
@@ -44,7 +44,7 @@ def test_values_and_gradients_are_those_of_the_plain_head(kind, tile, monkeypatc
     predictors = torch.arange(120).view(4, 30)[:, :-1].flatten()
     parameters = dict(model.named_parameters())
     temperatures = [0.7, 0.7, 1.3, 1.3]
-    piece = Piece({"input_ids": ids}, predictors, ids[:, 1:].flatten(), [(0.7, 58), (1.3, 58)])
+    piece = ForwardPass({"input_ids": ids}, predictors, ids[:, 1:].flatten(), [(0.7, 58), (1.3, 58)])
     values, entropies = score(model, [piece], entropies=True, entropy_gradient=True)
     weights = torch.randn(116, generator=torch.Generator().manual_seed(1))
     found = gradient(parameters, (weights * (values - 0.3 * entropies)).sum())

@@ -13,7 +13,7 @@ from querylect.configs.load import known_configs, load_config
 from querylect.configs.schema import RunConfig
 from querylect.doctor.memory import slurm_layout
 from querylect.rollouts.policy import add_lora
-from querylect.slurm.requests import BODY, FOLDER
+from querylect.slurm.requests import BODY, FOLDER, request_of
 from querylect.train.memory.advice import remedies
 from querylect.train.memory.estimate import (
     CPU_RESERVED,
@@ -209,7 +209,7 @@ def test_vllm_holds_its_share_in_the_rollout_and_with_no_sleep_always():
 @pytest.mark.parametrize("name", known_configs())
 def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
     run = load_config(name, [])
-    expected = estimate(run, shape_of(run.policy.model), slurm_layout(run))
+    expected = estimate(run, shape_of(run.policy.model), slurm_layout(request_of(run.env, run.policy)))
     assert expected.fits(), "\n".join(expected.lines())
 
 
@@ -217,14 +217,16 @@ def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
 def test_the_config_that_a_slurm_script_trains_fits_the_gpus_that_it_asks_for(script):
     default_config = BODY.search((FOLDER / f"{script}.sh").read_text("utf-8"))[2]
     run = load_config(default_config, [])
-    expected = estimate(run, shape_of(run.policy.model), slurm_layout(run, script))
+    expected = estimate(run, shape_of(run.policy.model), slurm_layout(request_of(run.env, run.policy, script)))
     assert expected.fits(), "\n".join(expected.lines())
     assert expected.layout.processes == 8
 
 
 def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
     run = load_config("paper_independent", [])
-    assert estimate(run, shape_of(run.policy.model), slurm_layout(run, "grpo_two_turn")).fits()
+    assert estimate(
+        run, shape_of(run.policy.model), slurm_layout(request_of(run.env, run.policy, "grpo_two_turn"))
+    ).fits()
 
 
 @pytest.mark.parametrize(

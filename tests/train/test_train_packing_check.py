@@ -101,8 +101,8 @@ def test_the_numbers_that_were_seen_are_told():
     reason = why_not(model, 100)
     found = compare(model)
     assert not found.equal
-    assert found.apart > 0.01 > 1e-4 == found.allowed
-    assert f"differ by {found.apart:.2g} between packed and flat, where 0.0001 is rounding" in reason
+    assert found.gap > 0.01 > 1e-4 == found.allowed
+    assert f"differ by {found.gap:.2g} between packed and flat, where 0.0001 is rounding" in reason
 
 
 def test_values_that_are_no_numbers_are_not_equal():

@@ -71,7 +71,7 @@ def test_rounds_are_bounded_and_what_is_left_stays():
 def test_it_ends_where_every_question_was_asked():
     found, asked = resampled("abcdef", dull="abcdefgh", rounds=9)
     assert [len(names) for names in asked] == [6, 2]
-    assert (found.rounds, found.asked, found.silent) == (1, 8, 8)
+    assert (found.rounds, found.sampled, found.silent) == (1, 8, 8)
     assert len({one.question.id for one in found.trees}) == 6
 
 

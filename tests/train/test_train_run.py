@@ -211,7 +211,7 @@ def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkey
     assert any(line["grad_norm"] > 0 for line in plain)
 
 
-def test_a_policy_that_cannot_be_packed_is_refused_before_a_folder_is_made_or_trained_flat(settings, tmp_path, caplog):
+def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(settings, tmp_path, caplog):
     """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own."""
     from ..tiny import save_tiny
 
@@ -326,7 +326,7 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
     with caplog.at_level(logging.WARNING):
         from querylect.train.run_folder import RunFolder
 
-        assert RunFolder(copy).newest_checkpoint(config) == copy / "checkpoints" / "checkpoint-1"
+        assert RunFolder(copy).newest_checkpoint(config.train, config.policy) == copy / "checkpoints" / "checkpoint-1"
     assert "checkpoint-2 is passed over" in caplog.text
 
 

@@ -93,7 +93,7 @@ def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(
     assert without_seconds(folder.metrics) == straight
 
 
-def test_a_prompt_that_is_too_long_in_the_middle_of_a_run_stops_it_with_a_checkpoint(settings, straight, monkeypatch):
+def test_a_too_long_prompt_stops_a_run_with_a_checkpoint(settings, straight, monkeypatch):
     """Lengths are looked at twice a step, once a turn. The run goes on with room for longer ones."""
     from querylect.rollouts.grow import Grower
 
@@ -265,7 +265,7 @@ def test_a_step_that_takes_longer_than_it_used_to_is_given_up_when_the_time_is_o
         with pytest.raises(StoppedError):
             train(config)
     folder = RunFolder(settings_folder(config))
-    assert folder.newest_checkpoint(settings).name == "checkpoint-2"
+    assert folder.newest_checkpoint(settings.train, settings.policy).name == "checkpoint-2"
     train(config, resume=True)
     assert without_seconds(folder.metrics) == straight
 
@@ -410,7 +410,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     reached = wait_for_step(process, folder.metrics, 3)
     process.kill()
     assert end(process) == -signal.SIGKILL
-    assert folder.newest_checkpoint(settings) is not None
+    assert folder.newest_checkpoint(settings.train, settings.policy) is not None
 
     process = querylect(tmp_path, "--resume")
     wait_for_step(process, folder.metrics, reached + 3)
@@ -420,7 +420,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     assert "stopped: SIGTERM " in (tmp_path / "stderr").read_text()
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
-    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
+    assert folder.newest_checkpoint(settings.train, settings.policy).name == f"checkpoint-{steps[-1]}"
     assert not folder.final.exists()
 
     process = querylect(tmp_path, "--resume")
@@ -429,7 +429,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     assert end(process) == 130
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
-    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
+    assert folder.newest_checkpoint(settings.train, settings.policy).name == f"checkpoint-{steps[-1]}"
 
     whole = change(endless, output=str(tmp_path / "whole"), **{"train.steps": len(steps)})
     assert without_seconds(train(whole) / "metrics.jsonl") == without_seconds(folder.metrics)

@@ -57,7 +57,7 @@ class Graded:
         ]
 
 
-def test_the_title_that_earns_most_alone_is_imitated_and_the_question_where_none_does(warm, grower, client):
+def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grower, client):
     questions = client.questions("train")
     grower.client = probe = Graded(client, {})
     every = change(warm, **{"train.warm_start.unanswered_share": 1.0})

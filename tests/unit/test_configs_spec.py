@@ -5,6 +5,7 @@ from querylect.configs.evaluation import SpecConfig
 from querylect.configs.spec_files import dump_spec, is_spec, known_specs, load_spec, spec_of_flags
 from querylect.configs.yaml12 import parse_yaml
 from querylect.errors import ConfigError
+from querylect.methods.methods import method_settings
 
 from ..raising import refused
 
@@ -128,9 +129,11 @@ def test_flags_that_make_no_plan_are_told():
             flags(**nothing)
 
 
-def test_systems_that_write_passages_have_room_unless_tokens_are_set():
+def test_writers_of_passages_or_several_queries_have_room_by_default():
     systems = {
         "passage": {"rewriter": {"name": "hyde"}},
+        "queries": {"rewriter": {"name": "hcqr"}},
+        "versions": {"rewriter": {"name": "multi_query"}},
         "short": {"rewriter": {"name": "hyde"}, "rollout": {"max_new_tokens": 40}},
         "keywords": {"rewriter": {"name": "explore"}},
         "shown": {"rewriter": {"name": "query2doc"}, "rollout": {"documents": 3}},
@@ -138,7 +141,9 @@ def test_systems_that_write_passages_have_room_unless_tokens_are_set():
     values = {"datasets": {"a": None}, "environments": {"x": {}}, "systems": systems, "training_free": []}
     plan = SpecConfig.model_validate(values)
     tokens = {name: (system.rollout or plan.rollout).max_new_tokens for name, system in plan.systems.items()}
-    assert tokens == {"passage": 256, "short": 40, "keywords": 64, "shown": 256}
+    method = method_settings("hcqr", {}).max_tokens
+    long = dict.fromkeys(("passage", "queries", "versions", "shown"), method)
+    assert tokens == {**long, "short": 40, "keywords": 64}
     assert plan.systems["shown"].rollout.documents == 3
     assert SpecConfig.model_validate(parse_yaml(dump_spec(plan))) == plan, "the written plan is the same evaluation"
     fixed = SpecConfig.model_validate({**values, "rollout": {"max_new_tokens": 32}})

@@ -108,7 +108,7 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(folder):
         load_beir(folder, splits=[])
 
 
-def test_grades_of_zero_and_less_are_kept_and_questions_without_others_skipped_and_counted(folder):
+def test_grades_up_to_zero_are_kept_and_questions_with_no_others_skipped(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\nq2\td2\t1\nq2\td1\t0\nq2\t3\t-1\n")
     dataset = load_beir(folder)
     assert dataset.splits["test"].qrels == {"q2": {"d2": 1, "d1": 0, "3": -1}}
@@ -175,11 +175,12 @@ AS_XML = """<?xml version="1.0"?><topics task="x">
         ("topics.tsv.gz", "q1\tsmall person\nq2\twhich?\n"),
     ],
 )
+@pytest.mark.parametrize("header", ["", "query-id iter corpus-id score\n", "qid\tQ0\tdocid\trel\n"])
 @pytest.mark.parametrize("qrels", ["qrels/test.txt", "qrels/test.qrels.gz", "qrels/test.tsv"])
-def test_topics_and_qrels_of_trec_are_read(folder, name, topics, qrels):
+def test_topics_and_qrels_of_trec_are_read(folder, name, topics, qrels, header):
     (folder / "queries.jsonl").unlink()
     (folder / "qrels" / "test.tsv").unlink()
-    judged = "q1 0 d1 2\nq1 Q0 3 1\nq2\t0\td2\t1\nq2 0 d1 0\n"
+    judged = f"{header}q1 0 d1 2\nq1 Q0 3 1\nq2\t0\td2\t1\nq2 0 d1 0\n"
     for file, text in ((name, topics), (qrels, judged)):
         (folder / file).write_bytes(gzip.compress(text.encode()) if file.endswith(".gz") else text.encode())
     split = load_beir(folder).splits["test"]

@@ -8,6 +8,7 @@ from pyarrow import parquet
 from querylect.cli import main
 from querylect.data.beir import load_beir
 from querylect.data.convert import convert
+from querylect.data.fetched import source_of
 from querylect.data.known import known
 from querylect.errors import DataError
 from querylect.eval.tasks.gold import read_gold
@@ -219,9 +220,17 @@ def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
 
     for split in ("train", "test"):
         jsonl(tmp_path / f"copy/phrases_no_exclude_{split}.jsonl", EXAM)
+    (tmp_path / "copy/README.md").write_text("---\nlicense: [cc-by-4.0, other]\n---\n# MedQA\n")
     assert end("get", "medqa", "--from", tmp_path / "copy", "--to", tmp_path / "raw") == 0
     said = capsys.readouterr().out
     assert "licence: CC BY 4.0" in said
+    assert "licence on its card: cc-by-4.0, other\n" in said
+    assert end("get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "own") == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'own'}\nlicence on its card: cc-by-4.0, other\n")
+    assert source_of(tmp_path / "own").licence == "cc-by-4.0, other"
+    (tmp_path / "copy/README.md").write_text("# MedQA\n")
+    assert end("get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "other") == 0
+    assert "licence on its card: none is stated\n" in capsys.readouterr().out
     assert "querylect data prepare medqa --to FOLDER\n" in said
     assert end("check", tmp_path / "raw") == 0
     assert "querylect data prepare medqa" in capsys.readouterr().out

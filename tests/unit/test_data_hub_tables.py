@@ -62,11 +62,24 @@ def as_beir_on_the_hub(folder):
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
 
 
+def as_beir_with_qrels_of_trec(folder, header="query-id\titeration\tcorpus-id\tscore\n"):
+    as_beir_on_the_hub(folder)
+    rows = "".join(f"{q}\t0\t{d}\t{grade}\n" for q, d, grade in QRELS)
+    (folder / "qrels" / "test.tsv").write_text(header + rows)
+
+
+def as_beir_with_qrels_without_header(folder):
+    as_beir_with_qrels_of_trec(folder, "")
+
+
 def read(folder, **settings):
     return load_dataset(DatasetConfig(kind="mteb", path=str(folder), **settings))
 
 
-@pytest.mark.parametrize("write", [as_jsonl, as_parquet, as_beir_on_the_hub])
+@pytest.mark.parametrize(
+    "write",
+    [as_jsonl, as_parquet, as_beir_on_the_hub, as_beir_with_qrels_of_trec, as_beir_with_qrels_without_header],
+)
 def test_every_published_form_gives_the_same_dataset(tmp_path, write):
     write(tmp_path / "tiny")
     dataset = read(tmp_path / "tiny")

@@ -119,7 +119,6 @@ def test_a_file_of_another_part_or_kind_is_told(tmp_path):
 
 
 def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
-    from querylect.configs.schema import RunConfig
     from querylect.envs.environment import Environment
     from querylect.envs.index.build import (
         build_index,
@@ -131,7 +130,7 @@ def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
     assert build_index(config).documents == 5617
     assert Environment.open(config).splits == {"train": 520, "validation": 846, "test": 792}
-    measured = measure_raw(RunConfig(env=config), "test")
+    measured = measure_raw(config, "test")
     assert [one.dataset.rpartition("/")[2] for one in measured[:-1]] == parts
     assert [one.questions for one in measured] == [244, 92, 66, 390, 792]
     # the questions of a part are far from random and from perfect in a corpus of four parts

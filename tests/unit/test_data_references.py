@@ -47,7 +47,7 @@ def test_a_value_that_is_no_mean_is_refused():
 
 def test_own_figures_can_be_given():
     mine = [Reference("set", "bm25", "test", 0.3, "our last release")]
-    assert [v.status for v in check_baselines([measured(0.3, "set"), measured(0.2, "set")], known=mine)] == [
+    assert [v.status for v in check_baselines([measured(0.3, "set"), measured(0.2, "set")], published=mine)] == [
         "right",
         "wrong",
     ]

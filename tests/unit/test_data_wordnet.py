@@ -147,7 +147,7 @@ def test_at_most_25_related_words_stand_in_a_document(load):
         (["sticky stuff"], "smeared with stuff so very sticky", True),
     ],
 )
-def test_a_definition_is_asked_from_five_words_on_and_where_it_names_none_of_its_own(load, own, gloss, is_question):
+def test_a_definition_needs_five_words_and_none_of_its_own_terms(load, own, gloss, is_question):
     assert list(asked(load(("it", "n", own, gloss, 1, {})))) == [gloss] * is_question
 
 

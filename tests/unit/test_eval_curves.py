@@ -63,7 +63,7 @@ def test_what_differs_between_groups_is_named_and_what_does_not_matter_is_not(se
     assert found == [("rollout.branching", ["[4, 4]", "[16, 1]"]), ("train.credit", ["turn", "trajectory"])]
 
 
-def test_the_number_of_steps_divides_runs_only_where_the_learning_rate_depends_on_it(tmp_path):
+def test_steps_divide_runs_only_where_the_learning_rate_depends_on_them(tmp_path):
     def groups(schedule):
         runs = [
             run(

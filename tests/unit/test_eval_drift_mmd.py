@@ -225,7 +225,7 @@ def test_eq_6_is_pulled_down_by_pairs_of_one_question_and_the_other_estimate_is_
     assert abs(np.mean(values)) < 3 * np.std(values) / math.sqrt(200)
 
 
-def test_labels_keep_the_sides_of_shared_questions_apart_and_the_number_of_the_others():
+def test_labels_separate_shared_questions_and_keep_the_other_counts():
     layout = PooledSides(6, QUESTIONS)
     labels = permuted_labels(layout, 500, seed=0)
     signs = labels.draws[QUESTIONS] * labels.factor[:, None]

@@ -133,7 +133,7 @@ def test_a_disk_that_takes_nothing_is_told(tmp_path):
         Journal(tmp_path / "file", {}).append([row("q0")])
 
 
-def test_finished_is_what_is_scored_at_every_turn_and_in_every_sample_in_the_words_of_today():
+def test_finished_questions_have_scores_for_every_turn_sample_and_wording():
     every = [row("q0", turn=turn, sample=sample) for turn in (1, 2) for sample in (0, 1)]
     assert finished(every, ASKED, [1, 2], 2) == {"q0"}
     assert finished(every[:-1], ASKED, [1, 2], 2) == set()

@@ -46,7 +46,7 @@ def test_arms_stand_in_the_order_raw_untrained_trained():
     assert arms_of(rows) == [RAW, U1, U2, T1, T2]
 
 
-def test_every_system_is_compared_with_raw_and_trained_with_untrained_at_the_same_turn():
+def test_systems_are_compared_with_raw_and_trained_with_untrained_per_turn():
     results = table(records(raw=[0.1], untrained1=[0.2], untrained2=[0.3], trained1=[0.4], trained2=[0.5]))
     made = {(row.arm, row.baseline) for row in results.table.comparisons}
     assert made == {(U1, RAW), (U2, RAW), (T1, RAW), (T2, RAW), (T1, U1), (T2, U2)}

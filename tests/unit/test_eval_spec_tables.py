@@ -121,7 +121,7 @@ def test_a_mark_stands_in_its_own_environment_and_holm_runs_over_all_of_them():
     assert [cross.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", "↓"]
 
 
-def test_a_part_has_the_costs_of_its_own_questions_and_a_row_those_of_all_environments():
+def test_a_part_has_the_costs_of_its_questions_a_row_of_all_environments():
     cheap, dear = record("a/1", 1.0, 1, tokens=10), record("b/1", 1.0, 1, tokens=30)
     values = {name: {"ndcg@10": 1.0} for name in ("a/1", "b/1")}
     whole = QuestionSet("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})

@@ -85,7 +85,7 @@ def test_a_run_that_is_trained_or_evaluated_takes_no_evaluation(trained, monkeyp
         evaluate(RunConfig(), None, trained.parent / "untrained")
 
 
-def test_beside_a_training_a_checkpoint_that_stays_is_evaluated_elsewhere_and_best_is_not(trained, monkeypatch):
+def test_during_training_lasting_checkpoints_are_evaluated_and_best_is_not(trained, monkeypatch):
     """A validation may put another policy into best/ between its hash and its weights."""
     monkeypatch.setattr(run, "open_environments", opens)
     with only_command(trained):

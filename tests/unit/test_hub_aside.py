@@ -36,7 +36,7 @@ def test_one_export_of_a_run_at_a_time_and_no_file_left_of_it(tmp_path):
         pass
 
 
-def test_an_export_that_a_killed_process_left_aside_is_put_back_if_the_next_one_fails(tmp_path):
+def test_an_export_left_aside_by_a_kill_is_put_back_if_the_next_one_fails(tmp_path):
     (tmp_path / ".demo.before").mkdir()
     (tmp_path / ".demo.before" / "card").touch()
     with pytest.raises(RuntimeError), placed(tmp_path / "demo"):

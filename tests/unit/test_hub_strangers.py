@@ -121,7 +121,7 @@ def test_settings_of_the_rewriter_that_a_later_version_adds_are_passed_over(tmp_
         read_exported(write(tmp_path, exported(rewriter={"name": "hcqr", "hcqr": {"budget": 0}})))
 
 
-def test_a_retriever_that_a_policy_of_several_does_not_know_is_asked_in_words_that_all_share(tmp_path):
+def test_a_mixed_policy_asks_an_unknown_retriever_in_shared_words(tmp_path):
     other = RetrieverCard(name="contriever", kind="dense")
     prompts = {"bm25": {"name": "small", "prompt": "a.yaml"}, "splade": {"name": "small", "prompt": "b.yaml"}}
     folder = write(tmp_path, exported(prompts))
@@ -134,7 +134,7 @@ def test_a_retriever_that_a_policy_of_several_does_not_know_is_asked_in_words_th
         RewriterPool(open_trained(str(folder)), None).select(other)
 
 
-def test_the_card_names_the_environment_of_several_and_the_code_that_must_be_allowed():
+def test_the_card_names_the_environments_and_the_code_to_allow():
     base = BaseModelSource("acme/base", "acme/base", False, Licence("mit"))
     trained = {
         **{name: section.model_dump(mode="json") for name, section in RunConfig() if name in ("train", "rollout")},

@@ -66,7 +66,7 @@ def test_every_field_of_a_manifest_is_hashed_or_describes_only_where_it_came_fro
     }  # fmt: skip
 
 
-def test_every_setting_of_vectors_is_stored_in_the_manifest_or_concerns_only_the_search():
+def test_vector_settings_are_in_the_manifest_or_concern_the_search_alone():
     assert VectorsConfig.model_fields.keys() - SEARCH_TIME == VectorStore.model_fields.keys() - {"dimension"}
     assert VectorStore.model_fields.keys() == OTHER_VECTORS.keys()
 

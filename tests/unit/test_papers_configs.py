@@ -1,11 +1,13 @@
 """The packaged papers, their published figures, and what the command makes of its flags."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
+from querylect.data.known import known
 from querylect.data.published import published
 from querylect.envs.retrievers.recipes import recipe_of
 from querylect.errors import ConfigError
@@ -274,3 +276,15 @@ def test_unknown_papers_and_a_setting_that_is_gone_are_told(tmp_path):
     (tmp_path / "own.yaml").write_text(f"method: chr\n{dump_paper(load_paper('chr'))}")
     with refused(ConfigError, "invalid-setting", f"{tmp_path / 'own.yaml'}: method"):
         load_paper(str(tmp_path / "own.yaml"))
+
+
+@pytest.mark.parametrize("name", known_papers())
+def test_the_data_of_packaged_tasks_are_where_data_prepare_writes_them(name):
+    """`querylect data prepare NAME --to datasets/qa/NAME` writes a file for each split of NAME."""
+    for task in load_paper(name).tasks.values():
+        if task.kind == "content":
+            continue
+        *folder, dataset, file = Path(task.data).parts
+        layout = known()[dataset].layout
+        assert (folder, layout.answer != "", Path(file).stem in layout.splits) == (["datasets", "qa"], True, True)
+        assert f"`querylect data prepare {dataset} --to datasets/qa/{dataset}`" in task.about

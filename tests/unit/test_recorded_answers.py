@@ -26,7 +26,7 @@ from ..method_doubles import Shelf, doc
 
 RECORDED = parse_yaml((Path(__file__).parent.parent / "recordings" / "answers.yaml").read_text(encoding="utf-8"))
 ANSWERS = [(stage, one) for stage, answers in RECORDED.items() for one in answers]
-SHARE = 0.95
+SHARE = 0.99
 
 BM25 = RetrieverCard("bm25", "bm25")
 QUESTION = Question("q", "Which metal melts at 1538 degrees?")
@@ -251,9 +251,9 @@ def test_there_are_answers_for_every_method_and_judge_and_enough_of_them():
     asking = {name for name, known in METHODS.items() if "prompts" in known.settings.model_fields}
     assert asking - PLAIN_TEXT - set(SAME_FORM) <= stages
     assert set(JUDGES) <= stages
-    assert len(ANSWERS) >= 500
+    assert len(ANSWERS) >= 580
     unreadable = [one for _, one in ANSWERS if one["read"] is None]
-    assert len(unreadable) >= 80
+    assert len(unreadable) >= 90
     styles = Counter(one["style"].split()[0] for _, one in ANSWERS)
     assert min(styles[style] for style in ("refusal", "empty", "cut", "fence", "thinking")) >= 4
 

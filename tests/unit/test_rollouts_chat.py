@@ -176,7 +176,7 @@ def test_cut_never_ends_in_half_a_character(chat):
     }
 
 
-def test_a_template_that_opens_the_thinking_of_a_prompted_model_leaves_its_tag_to_the_answer():
+def test_a_template_that_opens_thinking_leaves_its_tag_to_the_answer():
     template = STRIPS_THINKING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     ids, opening = chat_of(template).first_of_prompted(FIRST, "Query 1:")
     assert opening == "<think>", "a label inside the thoughts would begin no answer"

@@ -222,6 +222,114 @@ def test_a_long_request_is_searched_in_turns_with_those_that_came_later():
     assert batches[2:] == [["long5", "long6", "long7", "long8"]]
 
 
+def test_turns_are_shared_by_the_work_that_is_stated_for_a_plan():
+    """Of short texts that cost a lot, a turn takes as few as of long ones."""
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.to_thread(search.entered.wait)
+        costly = asyncio.create_task(batcher.search([SearchPlan.of(f"costly{n}", k=1) for n in range(5)]))
+        cheap = asyncio.create_task(batcher.search([SearchPlan.of("cheap", k=1)]))
+        await asyncio.sleep(0)
+        search.free.set()
+        await asyncio.gather(first, costly, cheap)
+
+    def work(plan):
+        return batching.TURN_WORK // 2 if "costly" in plan.texts[0] else 1
+
+    using(search, body, work=work)
+    assert search.batches == [["first"], ["costly0", "costly1", "cheap", "costly2", "costly3"], ["costly4"]]
+
+
+class Stepping(Recorder):
+    """Ranks a long plan in three steps, each of which can be held like a search."""
+
+    closed = False
+
+    def in_steps(self, plans):
+        (plan,) = plans
+        try:
+            for step in range(3):
+                self.batches.append(f"{plan.texts[0]} {step}")
+                self.entered.set()
+                assert self.free.wait(60)
+                if "bad" in plan.texts[0]:
+                    raise ValueError("cannot search bad")
+                if step < 2:
+                    yield
+        finally:
+            self.closed = True
+        return [[RankedHit(plan.texts[0], 1.0)]]
+
+    def work(self, plan):
+        return batching.BATCH_WORK + 1 if "long" in plan.texts[0] else 1
+
+
+def stepping(body, search):
+    search.free.clear()
+    using(search, body, search_in_steps=search.in_steps, work=search.work)
+    return search.batches
+
+
+def test_a_plan_of_much_work_is_searched_in_steps_with_others_in_between():
+    search = Stepping()
+
+    async def body(batcher):
+        plans = [SearchPlan.of(text, k=1) for text in ("long", "beside", "long2")]
+        long = asyncio.create_task(batcher.search(plans))
+        await asyncio.to_thread(search.entered.wait)
+        others = [asyncio.create_task(batcher.search([SearchPlan.of(text, k=1)])) for text in ("a", "b", "long")]
+        await asyncio.sleep(0)
+        search.free.set()
+        assert [ids(await other) for other in others] == [[["a-0"]], [["b-0"]], [["long"]]]
+        assert ids(await long) == [["long"], ["beside-0"], ["long2"]]
+        assert batcher.ready
+
+    batches = stepping(body, search)
+    assert [batch for batch in batches if isinstance(batch, str)][:2] == ["long 0", "long 1"]
+    assert sorted(batch for batch in batches if isinstance(batch, str)) == [
+        *("long 0", "long 1", "long 2"),
+        *("long2 0", "long2 1", "long2 2"),
+    ], "no step is done twice, though two requests wait for one plan"
+    assert max(batches.index(batch) for batch in batches if "a" in batch or "b" in batch) < batches.index("long 2")
+
+
+def test_a_long_plan_of_a_client_that_left_is_not_searched_to_its_end():
+    search = Stepping()
+
+    async def body(batcher):
+        long = asyncio.create_task(batcher.search([SearchPlan.of("long")]))
+        await asyncio.to_thread(search.entered.wait)
+        long.cancel()
+        await asyncio.gather(long, return_exceptions=True)
+        search.free.set()
+        await batcher.search([SearchPlan.of("after")])
+        assert batcher.ready
+
+    assert stepping(body, search) == ["long 0", ["after"]]
+    assert search.closed
+
+
+def test_a_long_plan_that_fails_fails_its_request_alone_and_may_be_asked_again():
+    search = Stepping()
+
+    async def body(batcher):
+        failing = asyncio.create_task(batcher.search([SearchPlan.of("long bad"), SearchPlan.of("beside")]))
+        await asyncio.to_thread(search.entered.wait)
+        joining = asyncio.create_task(batcher.search([SearchPlan.of("long bad")]))
+        other = asyncio.create_task(batcher.search([SearchPlan.of("other", k=1)]))
+        await asyncio.sleep(0)
+        search.free.set()
+        for request in (failing, joining):
+            with pytest.raises(ValueError, match="bad"):
+                await request
+        assert ids(await other) == [["other-0"]]
+
+    assert stepping(body, search).count("long bad 0") == 2, "whoever joined while it failed gets another search"
+
+
 def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_it():
     search = Recorder()
     search.free.clear()

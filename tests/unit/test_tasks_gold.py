@@ -87,9 +87,9 @@ def test_what_is_refused(tmp_path, rows, code, facts):
 
 def test_where_right_answers_come_from(tmp_path):
     named = RunConfig.model_validate({"answers": {"gold": str(file(tmp_path, {"_id": "a", "answer": "x"}))}})
-    assert list(gold_answers(named).by_id) == ["a"]
+    assert list(gold_answers(named.env, named.answers).by_id) == ["a"]
     with refused(ConfigError, "no-right-answers", "'hpo'", "--gold"):
-        gold_answers(RunConfig())
+        gold_answers(RunConfig().env, RunConfig().answers)
     with refused(DataError, None, tmp_path / "nowhere.jsonl"):
         read_gold(tmp_path / "nowhere.jsonl")
 

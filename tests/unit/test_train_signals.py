@@ -8,6 +8,8 @@ import pytest
 from querylect.configs.schema import TrainConfig
 from querylect.train.distributed import stopping
 from querylect.train.distributed.abort import AbortStep
+from querylect.train.distributed.collectives import CollectiveStop
+from querylect.train.distributed.processes import Processes
 from querylect.train.distributed.stopping import StopOnSignal
 
 TERM, USR1 = int(signal.SIGTERM), int(signal.SIGUSR1)
@@ -49,9 +51,7 @@ def stopper(clock, steps=(), saving=None, under_way=0.0, **settings):
         ([30], 2, 100, 21),  # it should have ended: the alarm decides
     ],
 )
-def test_a_step_is_finished_where_the_longest_of_the_last_five_and_two_checkpoints_fit(
-    clock, steps, saving, under_way, alarm
-):
+def test_a_step_is_finished_where_the_longest_of_five_and_two_saves_fit(clock, steps, saving, under_way, alarm):
     found = stopper(clock, steps, saving, under_way, grace_seconds=25.0)
     if alarm is None:
         with pytest.raises(AbortStep):
@@ -87,9 +87,7 @@ def test_each_signal_has_its_own_grace(clock):
 
 @pytest.mark.parametrize("number", [TERM, USR1, int(signal.SIGINT), int(signal.SIGALRM)])
 @pytest.mark.parametrize("where", ["update", "last checkpoint"])
-def test_nothing_is_given_up_between_the_first_changed_weight_and_the_record_nor_while_the_end_is_saved(
-    clock, number, where
-):
+def test_no_step_is_aborted_after_a_weight_changed_nor_during_the_final_save(clock, number, where):
     found = stopper(clock, [], None, grace_seconds=0.0)
 
     def come():
@@ -119,7 +117,7 @@ def test_a_finished_step_is_saved_and_the_last(clock):
     assert control.should_training_stop
 
 
-def test_a_signal_that_came_between_the_end_of_a_step_and_its_record_bounds_the_next_one(clock):
+def test_a_signal_between_a_step_and_its_record_bounds_the_next_step(clock):
     found = stopper(clock, [3], 1, grace_seconds=25.0)
     found.on_pre_optimizer_step(None, None, None)
     found.on_step_end(None, None, SimpleNamespace())
@@ -144,3 +142,29 @@ def test_between_steps_a_signal_ends_the_run_at_once_however_long_the_grace(cloc
     found.on_pre_optimizer_step(None, None, None)
     with found.between_steps(), pytest.raises(AbortStep):
         found._note(TERM, None)
+
+
+@pytest.mark.parametrize("number", [TERM, USR1, int(signal.SIGINT)])
+def test_a_signal_during_a_report_is_reported_at_the_next_collective(number):
+    """Of two processes, this one is told to stop after it has reported that it was not."""
+
+    class Late(Processes):
+        def all_gather(self, value):
+            gathered.append(value)
+            if len(gathered) == 1:
+                os.kill(os.getpid(), number)
+            return [value, (None, False, False)]
+
+    gathered, control = [], SimpleNamespace(should_training_stop=False, should_save=False)
+    found = CollectiveStop(TrainConfig(), Late(0, 2))
+    with found.listening():
+        found.meet(control)
+        assert not control.should_training_stop
+        if number == signal.SIGINT:
+            with pytest.raises(KeyboardInterrupt):
+                found.meet(control)
+        else:
+            found.meet(control)
+            assert control.should_training_stop
+            assert control.should_save
+    assert [received for received, _, _ in gathered] == [None, number]

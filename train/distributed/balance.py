@@ -22,12 +22,12 @@ def balanced(processes: Processes, trees: Sequence[Tree]) -> tuple[list[Tree], l
     shares = assign([size for sizes in by_rank for size in sizes], processes.count)
     first = sum(map(len, by_rank[: processes.rank]))
     local = {first + index: tree for index, tree in enumerate(trees)}
-    kept = set(shares[processes.rank])
+    assigned = set(shares[processes.rank])
     received: dict[int, Tree] = {}
-    for sent in processes.all_gather({position: tree for position, tree in local.items() if position not in kept}):
+    for sent in processes.all_gather({position: tree for position, tree in local.items() if position not in assigned}):
         received |= sent
-    mine = shares[processes.rank]
-    return [local[position] if position in local else received[position] for position in mine], mine
+    share = shares[processes.rank]
+    return [local[position] if position in local else received[position] for position in share], share
 
 
 def assign(sizes: Sequence[int], processes: int) -> list[list[int]]:

@@ -45,7 +45,7 @@ def shared_environment(config: RunConfig, processes: Processes) -> Iterator[AnyC
 
 @contextmanager
 def _shared_client(config: RunConfig, processes: Processes) -> Iterator[SyncEnvironmentClient]:
-    if known_services(config) is not None:
+    if known_services(config.env, config.client) is not None:
         with open_environment(config) as client:
             yield client
         return
@@ -113,8 +113,9 @@ class CollectiveStop(StopOnSignal):
         """
         reports = self.processes.all_gather((self.received, control.should_training_stop, control.should_save))
         signals = [number for number, _, _ in reports if number is not None]
-        self.received = signals[0] if signals else None
-        if self.received == signal.SIGINT:
+        if signals:  # otherwise one may have arrived here during this call: it is reported at the next one
+            self.received = signals[0]
+        if signal.SIGINT in signals[:1]:
             raise KeyboardInterrupt
         control.should_training_stop = bool(signals) or any(stop for _, stop, _ in reports)
         control.should_save = bool(signals) or any(save for _, _, save in reports)

@@ -53,9 +53,9 @@ def remedies(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> tup
         if candidate.peak < (1 - LEAST_GAIN) * current.peak:
             applied, current = changes, candidate
     for change in list(applied) if current.fits() else ():
-        others = [other for other in applied if other is not change]
-        if (without := after(others)).fits():
-            applied, current = others, without
+        fewer = [item for item in applied if item is not change]
+        if (without := after(fewer)).fits():
+            applied, current = fewer, without
     return [change.label for change in applied], current
 
 

@@ -16,7 +16,7 @@ from math import prod
 from typing import Literal
 
 from ...configs.mix import environments
-from ...configs.schema import LoraConfig, RolloutConfig, RunConfig, TrainConfig
+from ...configs.schema import LoraConfig, PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..packing.limits import BLOCK, HEAD_CHUNK, HEAD_TOKENS
 from .model_shape import ModelShape, by_name
 
@@ -145,7 +145,7 @@ def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
 def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
     """The memory of one process of a run of `config`."""
     full, zero = config.policy.lora is None, layout.zero
-    arithmetic = _arithmetic(config, layout)
+    arithmetic = _arithmetic(config.policy, layout)
     weights, trained = shape.parameters, trained_parameters(config.policy.lora, shape)
     size = 2 if arithmetic == "bfloat16" else 4
     shards = layout.processes if zero else 1
@@ -172,11 +172,11 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
         sampling = _transformers_sampling(config.rollout, config.train.questions_per_step, shape, layout, arithmetic)
     engine_frees_memory = config.rollout.engine != "vllm" or vllm.enable_sleep_mode
     tokens = longest_tree(config.rollout, config.train)
-    update = _activations(config, shape, layout, arithmetic, tokens)
+    update = _activations(config.train, config.policy, shape, layout, tokens, checkpoints_layers(config, shape, layout))
     step = {"temporaries": 4 * trained // shards if layout.gpu_gib is not None else 0}
     phases = {"rollout": sampling, "update": update, "optimizer step": step}
     if config.train.beta > 0 and offloaded:
-        phases["reference"] = {"reference": size * weights, **_forward(config, shape, arithmetic, tokens)}
+        phases["reference"] = {"reference": size * weights, **_forward(shape, arithmetic, tokens)}
     if not engine_frees_memory:
         phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name != "rollout"}
     return MemoryEstimate(layout, shape, resident, phases, tokens[0])
@@ -189,19 +189,24 @@ def _local_encoders(config: RunConfig) -> int:
 
 
 def _activations(
-    config: RunConfig, shape: ModelShape, layout: ProcessLayout, arithmetic: str, tree: tuple[int, int, int]
+    train: TrainConfig,
+    policy: PolicyConfig,
+    shape: ModelShape,
+    layout: ProcessLayout,
+    tree: tuple[int, int, int],
+    checkpointing: bool,
 ) -> dict[str, int]:
     """Memory of the forward and backward pass of a micro-batch, by part."""
     tokens, sampled, path = tree
+    lora, arithmetic = policy.lora, _arithmetic(policy, layout)
     size = 4 if arithmetic == "float32" else 2
-    lora, checkpointing = config.policy.lora, checkpoints_layers(config, shape, layout)
     depth = shape.layers if lora is None else min(lora.last_layers or shape.layers, shape.layers)
     widths = (shape.hidden, shape.intermediate, shape.queries, shape.keys)
     layer = sum(factor * width for factor, width in zip(LAYER_BYTES[arithmetic], widths, strict=True))
     if lora is not None and arithmetic != "float32":
         layer += 6 * shape.hidden  # each adapter of a layer casts its own copy of the input
-    attention = config.train.packed_attention
-    if config.train.packing is not False and (attention == "sdpa" or (attention == "auto" and layout.gpu_gib is None)):
+    attention = train.packed_attention
+    if train.packing is not False and (attention == "sdpa" or (attention == "auto" and layout.gpu_gib is None)):
         by_query, by_key = GATHERED_BYTES[arithmetic]
         visible_keys = min(path / 2 + BLOCK, tokens)
         layer += by_query * shape.queries * visible_keys / BLOCK + by_key * visible_keys
@@ -218,11 +223,11 @@ def _activations(
     return parts
 
 
-def _arithmetic(config: RunConfig, layout: ProcessLayout) -> str:
+def _arithmetic(policy: PolicyConfig, layout: ProcessLayout) -> str:
     """float32, bfloat16, or mixed: float32 weights under autocast to bfloat16."""
-    in_bfloat16 = config.policy.dtype == "bfloat16" or (config.policy.dtype == "auto" and layout.bfloat16)
+    in_bfloat16 = policy.dtype == "bfloat16" or (policy.dtype == "auto" and layout.bfloat16)
     # DeepSpeed computes with bfloat16 copies
-    mixed = config.policy.lora is None and config.policy.dtype == "auto" and not layout.zero
+    mixed = policy.lora is None and policy.dtype == "auto" and not layout.zero
     return "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
 
 
@@ -234,9 +239,9 @@ def checkpoints_layers(config: RunConfig, shape: ModelShape, layout: ProcessLayo
     setting = config.train.gradient_checkpointing
     if setting != "auto":
         return bool(setting)
-    without = config.model_copy(update={"train": config.train.model_copy(update={"gradient_checkpointing": False})})
     tokens = longest_tree(config.rollout, config.train)
-    return _activations(without, shape, layout, _arithmetic(config, layout), tokens)[ACTIVATIONS] > CHECKPOINT_ABOVE
+    parts = _activations(config.train, config.policy, shape, layout, tokens, checkpointing=False)
+    return parts[ACTIVATIONS] > CHECKPOINT_ABOVE
 
 
 def _head(shape: ModelShape, layout: ProcessLayout, size: int, sampled: int) -> int:
@@ -245,7 +250,7 @@ def _head(shape: ModelShape, layout: ProcessLayout, size: int, sampled: int) -> 
     return int(tile * (size if layout.gpu_gib is not None else size + 24))
 
 
-def _forward(config: RunConfig, shape: ModelShape, arithmetic: str, tree: tuple[int, int, int]) -> dict[str, int]:
+def _forward(shape: ModelShape, arithmetic: str, tree: tuple[int, int, int]) -> dict[str, int]:
     """Memory of a forward pass without gradient: hidden states and what one layer holds at once."""
     tokens, _, _ = tree
     width = 4 * shape.hidden + 3 * shape.intermediate + shape.queries + 2 * shape.keys

@@ -51,7 +51,7 @@ class PackedRow:
 
     longest: int
     """Length of the longest sequence in the row."""
-    seen: list[Block] | BlockMask
+    mask: list[Block] | BlockMask
     layers: set[int] = field(default_factory=set)
     """Indices of the layers that have used this layout."""
 
@@ -127,7 +127,7 @@ def _forward(
         return plain
     _refuse_more_than_a_mask(packed_row, kwargs)
     packed_row.layers.add(int(module.layer_idx))  # type: ignore[arg-type]
-    visible = packed_row.seen
+    visible = packed_row.mask
     query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, rotary embeddings return float32
     if isinstance(visible, BlockMask):
         return _flex(query, key, value, visible, scaling, dropout).transpose(1, 2), None

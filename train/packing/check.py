@@ -31,7 +31,7 @@ NOISE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 class PackingComparison:
     """Packed and flat log-probabilities of a small random tree: RMS differences in nats."""
 
-    apart: float
+    gap: float
     """Packed row against single rows."""
     noise: float
     """One padded batch against single rows: the numerical noise of flat training."""
@@ -40,7 +40,7 @@ class PackingComparison:
     @property
     def equal(self) -> bool:
         """Whether packed and flat agree up to numerical noise."""
-        return self.apart <= self.allowed  # False for NaN
+        return self.gap <= self.allowed  # False for NaN
 
 
 def settle_packing(settings: TrainConfig, rollout: RolloutConfig, model: "PreTrainedModel | PeftModel") -> bool:
@@ -105,10 +105,10 @@ def why_not(model: "PreTrainedModel | PeftModel", longest: int, kind: Kind = "sd
     else:
         if not result.equal:
             reason = (
-                f"on a small random tree the log-probabilities of {name} differ by {result.apart:.2g} between packed "
+                f"on a small random tree the log-probabilities of {name} differ by {result.gap:.2g} between packed "
                 f"and flat, where {result.allowed:.2g} is rounding"
             )
-        log.info("packed against flat log-probabilities: %.2g apart, %.2g allowed", result.apart, result.allowed)
+        log.info("packed against flat log-probabilities: %.2g apart, %.2g allowed", result.gap, result.allowed)
     if reason:
         full_config._attn_implementation = previous
     return reason

@@ -28,7 +28,7 @@ Scores = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ForwardPass:
     """One forward pass of the decoder and the tokens that are scored by it."""
 
     inputs: Mapping[str, object]
@@ -41,14 +41,14 @@ class Piece:
     """The temperatures of the scored tokens in their order, as (temperature, number of tokens)."""
 
 
-def score(model: nn.Module, pieces: Sequence[Piece], entropies: bool, entropy_gradient: bool) -> Scores:
+def score(model: nn.Module, pieces: Sequence[ForwardPass], entropies: bool, entropy_gradient: bool) -> Scores:
     """The scored tokens of all pieces, in order. `model` is a causal language model, wrapped or not, and called once.
 
     Of several pieces the activations of one at a time are held: the backward pass computes each of them again.
     """
     policy = causal_model(model)
 
-    def of_piece(piece: Piece) -> Scores:
+    def of_piece(piece: ForwardPass) -> Scores:
         hidden: Tensor = policy.base_model(**piece.inputs, use_cache=False).last_hidden_state
         hidden = hidden.flatten(0, 1)[piece.predictors]
         return _read(policy, hidden, piece, entropies, entropy_gradient)
@@ -82,14 +82,16 @@ def _forward_of(policy: nn.Module, forward: Callable[..., Scores]) -> Iterator[N
             policy.forward = previous
 
 
-def _read(policy: "PreTrainedModel", hidden: Tensor, piece: Piece, entropies: bool, entropy_gradient: bool) -> Scores:
+def _read(
+    policy: "PreTrainedModel", hidden: Tensor, piece: ForwardPass, entropies: bool, entropy_gradient: bool
+) -> Scores:
     head = policy.get_output_embeddings()
     softcap, scale = logit_settings(policy.config.get_text_config())
-    read = _fused if isinstance(head, nn.Linear) else _by_module
+    score = _fused if isinstance(head, nn.Linear) else _by_module
     parts, start = [], 0
     for temperature, count in piece.temperatures:
         part = slice(start, start + count)
-        values, entropy = read(head, hidden[part], piece.targets[part], temperature, softcap, scale, entropies)
+        values, entropy = score(head, hidden[part], piece.targets[part], temperature, softcap, scale, entropies)
         parts.append((values, entropy if entropy is None or entropy_gradient else entropy.detach()))
         start += count
     return torch.cat([values for values, _ in parts]), _joined([entropy for _, entropy in parts])
@@ -141,8 +143,8 @@ def _by_module(
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    given = [part for part in parts if part is not None]
-    return torch.cat(given) if given else None
+    tensors = [part for part in parts if part is not None]
+    return torch.cat(tensors) if tensors else None
 
 
 def logit_settings(config: "PreTrainedConfig") -> tuple[float | None, float]:

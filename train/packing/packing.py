@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...errors import ModelError
 from ...rollouts.sequences import common_length
 from .attention import TILE, Kind, PackedRow, packed_row, take_packed_rows
-from .head import Piece, causal_model, score
+from .head import ForwardPass, causal_model, score
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ def _pieces(
     attention: Kind | None,
     budget: int | None,
     device: torch.device,
-) -> tuple[list[Piece], list[_Key], int]:
+) -> tuple[list[ForwardPass], list[_Key], int]:
     """(the forward passes, the tokens that they score in order, number of tokens that they compute)."""
-    pieces: list[Piece] = []
+    pieces: list[ForwardPass] = []
     scored: list[_Key] = []
     tokens = 0
     remaining: dict[int, list[float]] = {}
@@ -163,19 +163,19 @@ def _pieces(
         paths = [sequences[member] for member in members]
         inputs, rows, computed = _packed(paths, attention, device) if attention is not None else _flat(paths, device)
         tokens += computed
-        found: list[tuple[float, int, int, int]] = []
+        entries: list[tuple[float, int, int, int]] = []
         for member, row in zip(members, rows, strict=True):
             for depth, node in enumerate(nodes[member]):
                 for temperature in remaining.pop(node, ()):
-                    found.append((temperature, node, row[depth - 1], sequences[member][depth]))
-        if found:
-            found.sort()
-            runs = [(temperature, len(list(run))) for temperature, run in groupby(found, key=lambda each: each[0])]
-            _, _, predictors, targets = zip(*found, strict=True)
+                    entries.append((temperature, node, row[depth - 1], sequences[member][depth]))
+        if entries:
+            entries.sort()
+            runs = [(temperature, len(list(run))) for temperature, run in groupby(entries, key=lambda item: item[0])]
+            _, _, predictors, targets = zip(*entries, strict=True)
             pieces.append(
-                Piece(inputs, torch.tensor(predictors, device=device), torch.tensor(targets, device=device), runs)
+                ForwardPass(inputs, torch.tensor(predictors, device=device), torch.tensor(targets, device=device), runs)
             )
-            scored += [(temperature, node) for temperature, node, _, _ in found]
+            scored += [(temperature, node) for temperature, node, _, _ in entries]
     return pieces, scored, tokens
 
 
@@ -190,8 +190,8 @@ def _split(sequences: Sequence[list[int]], shared: bool, budget: int | None) -> 
         if following is not None and common_length(path, sequences[following]) == len(path):
             continue
         longest = max(longest, len(path))
-        known = common_length(sequences[piece[-1]], path) if piece and shared else 0
-        grown = size + len(path) - known if shared else (len(piece) + 1) * longest
+        prefix = common_length(sequences[piece[-1]], path) if piece and shared else 0
+        grown = size + len(path) - prefix if shared else (len(piece) + 1) * longest
         if piece and budget is not None and grown > budget:
             yield piece
             piece, grown, longest = [], len(path), len(path)

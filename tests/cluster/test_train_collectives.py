@@ -120,7 +120,7 @@ def saved(processes, folder):
 
 
 @pytest.mark.parametrize("rank", [0, 1, None])
-def test_a_checkpoint_that_one_process_cannot_write_is_an_error_of_all_and_hangs_none(tmp_path, monkeypatch, rank):
+def test_a_checkpoint_that_one_process_cannot_write_fails_all_processes(tmp_path, monkeypatch, rank):
     folder = RunFolder(tmp_path)
     folder.checkpoints.mkdir()
     failing(monkeypatch, rank)

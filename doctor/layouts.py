@@ -14,7 +14,7 @@ USABLE = H100_GIB / 80
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LayoutEstimates:
     """Estimates of one run, one for each layout."""
 
     title: str
@@ -25,39 +25,39 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether the run fits in one of the layouts."""
-        return any(each.fits() for each in self.estimates)
+        return any(entry.fits() for entry in self.estimates)
 
     def as_data(self) -> dict[str, object]:
-        """The plan for programs; sizes in bytes."""
+        """The estimates for programs; sizes in bytes."""
         return {
             "fits": self.fits,
             "layouts": [
                 {
-                    "layout": each.layout.description,
-                    "fits": each.fits(),
-                    "peak": each.peak,
-                    "always": dict(each.resident),
-                    "phases": {name: dict(parts) for name, parts in each.phases.items()},
+                    "layout": entry.layout.description,
+                    "fits": entry.fits(),
+                    "peak": entry.peak,
+                    "always": dict(entry.resident),
+                    "phases": {name: dict(parts) for name, parts in entry.phases.items()},
                     "advice": remedy,
                 }
-                for each, remedy in zip(self.estimates, self.advice, strict=True)
+                for entry, remedy in zip(self.estimates, self.advice, strict=True)
             ],
         }
 
     def as_text(self) -> str:
-        """The plan as a table: a column for each layout, in GiB of one GPU."""
-        names = [_column(each) for each in self.estimates]
+        """The estimates as a table: a column for each layout, in GiB of one GPU."""
+        names = [_column(entry) for entry in self.estimates]
         rows: list[tuple[str, list[str]]] = [("GiB of one GPU", names)]
-        for part in _names([each.resident for each in self.estimates]):
-            rows.append((part, [_gib(each.resident.get(part, 0)) for each in self.estimates]))
-        for phase in _names([each.phases for each in self.estimates]):
-            for part in _names([each.phases.get(phase, {}) for each in self.estimates]):
-                sizes = [each.phases.get(phase, {}).get(part, 0) for each in self.estimates]
+        for part in _names([entry.resident for entry in self.estimates]):
+            rows.append((part, [_gib(entry.resident.get(part, 0)) for entry in self.estimates]))
+        for phase in _names([entry.phases for entry in self.estimates]):
+            for part in _names([entry.phases.get(phase, {}) for entry in self.estimates]):
+                sizes = [entry.phases.get(phase, {}).get(part, 0) for entry in self.estimates]
                 rows.append((f"{phase}: {part}", [_gib(size) for size in sizes]))
-        for phase in _names([each.phases for each in self.estimates]):
-            peaks = [each.of_phase(phase) if phase in each.phases else 0 for each in self.estimates]
+        for phase in _names([entry.phases for entry in self.estimates]):
+            peaks = [entry.of_phase(phase) if phase in entry.phases else 0 for entry in self.estimates]
             rows.append((f"peak in the {phase}", [_gib(peak) for peak in peaks]))
-        rows.append(("", ["fits" if each.fits() else "too much" for each in self.estimates]))
+        rows.append(("", ["fits" if entry.fits() else "too much" for entry in self.estimates]))
         width = max(len(name) for name, _ in rows)
         columns = [max(len(cells[column]) for _, cells in rows) for column in range(len(names))]
         lines = [self.title, ""]
@@ -70,7 +70,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(config: RunConfig, gpus: int, gpu_memory: float) -> Plan:
+def estimate_layouts(config: RunConfig, gpus: int, gpu_memory: float) -> LayoutEstimates:
     """The memory of `config` on `gpus` GPUs of `gpu_memory` GB each, as in the name of the card.
 
     Raises ConfigError where the size of the policy is unknown.
@@ -83,16 +83,18 @@ def plan(config: RunConfig, gpus: int, gpu_memory: float) -> Plan:
             code="unknown-size",
         )
     size = gpu_memory * USABLE
-    possible = [layout for layout in layouts(config, gpus, size, fast=True) if layout.processes == gpus]
+    possible = [
+        layout for layout in layouts(config.rollout, config.policy, gpus, size, fast=True) if layout.processes == gpus
+    ]
     estimates = [estimate(config, shape, layout) for layout in possible]
-    remedies = ["" if each.fits() else advice(config, shape, each.layout) for each in estimates]
+    remedies = ["" if entry.fits() else advice(config, shape, entry.layout) for entry in estimates]
     first = estimates[0]
     number = f"{gpus} GPU{'s' if gpus > 1 else ''}"
     title = (
         f"{config.name} on {number} of {gpu_memory:g} GB, of which {HEADROOM * size:.1f} GiB may be taken; "
         f"{first.tree_tokens:,} tokens at a time ({shape.source})"
     )
-    return Plan(title, estimates, remedies)
+    return LayoutEstimates(title, estimates, remedies)
 
 
 def _column(estimate: MemoryEstimate) -> str:

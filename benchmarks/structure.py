@@ -1,0 +1,272 @@
+"""How the code of a checkout is divided, and the way of a run through it.
+
+    python benchmarks/structure.py counts [FOLDER]   # of this checkout, or of another one
+    python benchmarks/structure.py draw BEFORE       # the same of an older checkout and of this one as an SVG
+    python benchmarks/structure.py walk [COMMAND …]  # while the installed querylect runs, by default `train tiny`
+
+`counts` prints modules and lines per folder, circles (groups of files that import each other), imports that reach up in
+ORDER, literary words among identifiers, class names with several definitions and signatures that take the whole
+RunConfig.
+
+`walk` notes the first call of each function of the package, in the order of the calls: of those that are given a
+RunConfig, and of all during a rollout (the first `Grower.grow`). A stay is a stretch of such calls in one file, a
+return a stay in a file that was left before, a climb a step to a folder later in ORDER. Other threads and processes are
+not in it.
+"""
+
+import ast
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+
+ORDER = [
+    *("version", "errors", "logs", "sources", "markdown_tables", "provenance", "digests", "storage", "rewards"),
+    *("configs", "data", "slurm", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
+    *("hub", "export", "use", "inference", "doctor", "cli", "__main__", "__init__"),
+]
+"""Folders and files of the root, each importing only from those before it. Old checkouts have `hub` and `use`."""
+LITERARY = {
+    *("one", "each", "other", "others", "most", "least", "many", "whole", "rest", "own", "mine", "its", "about", "of"),
+    *("found", "asked", "said", "told", "wanted", "known", "given", "kept", "held", "seen", "shown", "meant", "named"),
+    *("made", "read", "wrote", "written", "began", "begun", "going", "gone", "waiting", "apart", "before"),
+    *("place", "places", "where", "here", "there", "room", "door", "desk", "voice", "speaker"),
+}
+"""Identifiers that say little about what they name, though some uses are honest (`file.read()`, `SearchPlan.of`)."""
+
+Graph = dict[str, set[str]]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """The files of the product by dotted name."""
+    files = [path for name in ORDER for path in (root / name).rglob("*.py") if "__pycache__" not in path.parts]
+    files += [path for name in ORDER if (path := root / f"{name}.py").exists()]
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules that a file imports, also inside functions and for types alone."""
+    package = module.split(".") if path.name == "__init__.py" and module != "__init__" else module.split(".")[:-1]
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+            for name in node.names:
+                inner = ".".join([*base, name.name])
+                target = inner if inner in known else ".".join(base) or "__init__"
+                if target in known:
+                    yield target
+
+
+def graph(root: Path) -> Graph:
+    """Which module imports which."""
+    known = modules(root)
+    return {module: set(imported(module, path, known)) - {module} for module, path in known.items()}
+
+
+def upward(edges: Graph) -> list[str]:
+    """Imports from a folder that is later in ORDER."""
+    rank = {name: number for number, name in enumerate(ORDER)}
+    return [
+        f"{module} -> {target}"
+        for module, targets in edges.items()
+        for target in sorted(targets)
+        if rank[target.split(".")[0]] > rank[module.split(".")[0]]
+    ]
+
+
+def circles(edges: Graph) -> list[list[str]]:
+    """Groups of files each of which imports every other one, if only through others."""
+    reached = {module: _reached(edges, module) for module in edges}
+    groups = {frozenset({other for other in reached[module] if module in reached[other]}) for module in edges}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def _reached(edges: Graph, module: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = [module]
+    while waiting:
+        new = edges[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    """Every variable, parameter and attribute, as often as it stands in the code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def literary(trees: list[ast.Module]) -> tuple[float, Counter[str]]:
+    """Uses of the words in LITERARY per 10,000 identifiers, and how often each is used."""
+    names = Counter(name for tree in trees for name in identifiers(tree))
+    found = Counter({name: count for name, count in names.items() if name in LITERARY})
+    return 10_000 * found.total() / names.total(), found
+
+
+def repeated_classes(root: Path) -> dict[str, list[str]]:
+    """Class names that are defined more than once, with where."""
+    defined: dict[str, list[str]] = defaultdict(list)
+    for module, path in modules(root).items():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].append(f"{module}:{node.lineno}")
+    return {name: lines for name, lines in defined.items() if len(lines) > 1}
+
+
+def whole_configs(tree: ast.Module) -> int:
+    """Functions with a parameter of type RunConfig."""
+    return sum(
+        any(arg.annotation and "RunConfig" in ast.unparse(arg.annotation) for arg in [*a.args, *a.kwonlyargs])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for a in [node.args]
+    )
+
+
+def folder_lines(root: Path) -> dict[str, list[int]]:
+    """The lines of each module by folder, in ORDER; "files" are those of the root."""
+    folders: dict[str, list[int]] = {"files": []}
+    for module, path in modules(root).items():
+        name = module.split(".")[0]
+        folders.setdefault(name if (root / name).is_dir() else "files", []).append(path.read_bytes().count(b"\n"))
+    return folders
+
+
+def counts(root: Path) -> None:
+    """Print the figures of a checkout."""
+    folders = folder_lines(root)
+    for folder, lines in folders.items():
+        print(f"{folder:12}{len(lines):5} modules{sum(lines):8,} lines")
+    everything = [lines for folder in folders.values() for lines in folder]
+    print(f"{'all':12}{len(everything):5} modules{sum(everything):8,} lines")
+    trees = [parsed(path) for path in modules(root).values()]
+    edges = graph(root)
+    print(f"circles of files {len(circles(edges))}, imports upwards {len(upward(edges))}")
+    rate, words = literary(trees)
+    print(f"literary words {rate:.1f} per 10,000 identifiers: {dict(words.most_common(8))}")
+    print(f"class names with several definitions {len(repeated_classes(root))}")
+    print(f"signatures that take the whole RunConfig {sum(map(whole_configs, trees))}")
+
+
+def draw(before: Path, now: Path) -> str:
+    """Folders in import order, with bars of their lines; red: imports upwards as curves, circles of files as rings."""
+    parts = []
+    for left, title, root in ((140, "before", before), (570, "now", now)):
+        parts.append(f'<text x="{left}" y="20">{title}</text>')
+        edges, rows = graph(root), dict[str, int]()
+        rings = Counter(group[-1].split(".")[0] for group in circles(edges))
+        for name, lines in folder_lines(root).items():
+            y, bar = 44 + 24 * len(rows), sum(lines) // 90
+            rows[name] = y
+            label = f"{sum(lines):,} lines, {len(lines)} modules"
+            parts.append(f'<text x="{left - 8}" y="{y + 5}" text-anchor="end">{name}</text>')
+            parts.append(f'<rect x="{left}" y="{y - 8}" width="{bar}" height="16" fill="#9fa8da"/>')
+            parts.append(f'<text x="{left + bar + 6}" y="{y + 5}">{label}</text>')
+            x = left + bar + 20 + 6 * len(label)
+            parts += [f'<circle cx="{x + 14 * number}" cy="{y}" r="5"/>' for number in range(rings[name])]
+        folders = {tuple(module.split(".")[0] for module in arrow.split(" -> ")) for arrow in upward(edges)}
+        for start, end in sorted({tuple(rows.get(name, rows["files"]) for name in pair) for pair in folders}):
+            x = left - 80
+            parts.append(f'<path d="M{x},{start} C{x - 60},{start} {x - 60},{end} {x},{end}"/>')
+    style = "path, circle { fill: none; stroke: #c62828; stroke-width: 1.5 } text { font: 12px sans-serif }"
+    body = "\n".join(parts)
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 430" width="900" height="430">\n'
+        f"<style>{style}</style>\n"
+        f'<rect width="900" height="430" fill="#fff"/>\n{body}\n</svg>\n'
+    )
+
+
+class Walk:
+    """The first calls of functions in their order, by file."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[str, int]] = set()
+        self.files: list[str] = []
+        """The file of each stay."""
+
+    def call(self, file: str, line: int) -> None:
+        """A function that begins at `line` of `file` was called."""
+        if (file, line) not in self.seen:
+            self.seen.add((file, line))
+            if not self.files or self.files[-1] != file:
+                self.files.append(file)
+
+    def __str__(self) -> str:
+        rank = {name: number for number, name in enumerate(ORDER)}
+        layers = [rank[Path(file).with_suffix("").parts[0]] for file in self.files]
+        climbs = sum(after > before for before, after in pairwise(layers))
+        files = len(set(self.files))
+        return (
+            f"{len(self.seen)} functions, {len(self.files)} stays in {files} files, {climbs} climbs, "
+            f"{len(self.files) - files} returns"
+        )
+
+
+def walk(arguments: list[str]) -> None:
+    """Run a command of querylect and print its walks."""
+    import querylect
+    from querylect.cli import main
+    from querylect.configs.schema import RunConfig
+
+    root = str(Path(querylect.__file__).parent) + "/"
+    config, rollout = Walk(), Walk()
+    inside: list[FrameType] = []
+    grown = False
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal grown
+        code = frame.f_code
+        if not code.co_filename.startswith(root):
+            return
+        if event == "return" and inside and frame is inside[0]:
+            inside.clear()
+        if event != "call":
+            return
+        file = code.co_filename[len(root) :]
+        if code.co_qualname == "Grower.grow" and not grown:
+            inside.append(frame)
+            grown = True
+        given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if any(isinstance(frame.f_locals.get(name), RunConfig) for name in given):
+            config.call(file, code.co_firstlineno)
+        if inside and not code.co_name.startswith("<"):
+            rollout.call(file, code.co_firstlineno)
+
+    sys.argv = ["querylect", *arguments]
+    sys.setprofile(note)
+    try:
+        main()
+    except SystemExit as end:
+        print(f"exit code {end.code}")
+    finally:
+        sys.setprofile(None)
+    print(f"functions that are given the config: {config}")
+    print(f"functions in a rollout: {rollout}")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["counts", *folder]:
+            counts(Path(folder[0]) if folder else Path(__file__).parents[1])
+        case ["draw", before]:
+            print(draw(Path(before), Path(__file__).parents[1]), end="")
+        case ["walk", *command]:
+            walk(command or ["train", "tiny"])
+        case _:
+            sys.exit(__doc__)

@@ -1,0 +1,76 @@
+"""Readers, judges and question writers behind a real endpoint, asked in the user's own words."""
+
+import json
+
+import pytest
+from querylect.configs.schema import QuestionsConfig
+from querylect.eval.answers.run import answer_questions
+from querylect.questions.build import write_question_index
+
+from ..asked import Told, corpus  # noqa: F401 (a fixture)
+from ..chat_server import ChatServer, last_user
+from . import test_answers, test_papers
+from .test_papers import environment, server, values  # noqa: F401 (fixtures)
+
+records, answers_config = test_answers.records, test_answers.config
+
+
+@pytest.fixture
+def mine(tmp_path):
+    def write(**texts):
+        (tmp_path / "mine.yaml").write_text(json.dumps(texts), encoding="utf-8")  # JSON is YAML
+        return str(tmp_path / "mine.yaml")
+
+    return write
+
+
+def test_a_papers_reader_and_judge(values, server, tmp_path, mine):  # noqa: F811
+    choice = 'Passages: {documents} Q: {question_with_options} Write {"answer_choice": "…"}'
+    utility = 'Useful? {documents} {question} {right_answer} {"selected_answer": "A", "label": "…"}'
+    standard = server.answer
+    server.answer = lambda body: (
+        '{"selected_answer": "A", "label": "ENTAILED"}' if "Useful?" in last_user(body) else standard(body)
+    )
+    rest = {"tables": [], "sweeps": [], "shifts": []}
+    values["systems"].pop("hyde")
+    values["reader"]["prompts"] = mine(answer_choice=choice, utility=utility)
+    page, results = test_papers.run(values, tmp_path / "out", **rest)
+    sent = {last_user(body).split()[0] for body in server.bodies}
+    assert {"Passages:", "Useful?"} <= sent
+    assert not any("You judge how a context" in last_user(body) for body in server.bodies)
+    assert any(last_user(body).startswith("Answer the question below") for body in server.bodies), "stages left out"
+    stages = [version.partition("-")[0] for version in results["reader"]["prompts"]]
+    assert stages == ["answer_choice", "utility"]
+    judged = [one["judged"]["utility"]["version"] for one in test_papers.written(page) if one["judged"]]
+    assert judged
+    assert all(version.startswith("utility-1+utility-") for version in judged)
+
+    before = len(server.bodies)
+    values["reader"]["prompts"] = mine(answer_choice=f"Carefully. {choice}", utility=utility)
+    test_papers.run(values, tmp_path / "out", overwrite=True, **rest)
+    assert any(last_user(body).startswith("Carefully.") for body in server.bodies[before:]), (
+        "other words, other records"
+    )
+
+
+def test_the_reader_of_answers(answers_config, records, server, mine):  # noqa: F811
+    prompts = mine(answer_open="Documents:\n{documents}\n{question}", alone_open="Alone: {question}")
+    page = answer_questions(answers_config(reader={"prompts": prompts}), records)
+    assert {last_user(body).split()[0] for body in server.bodies} == {"Documents:", "Alone:"}
+    assert len(json.loads((page.parent / "answers.json").read_text())["reader"]["prompts"]) == 2
+
+
+def test_the_writer_and_the_judge_of_questions(run_app, corpus, mine):  # noqa: F811
+    told = Told()
+    server = ChatServer(lambda body: told.reply(last_user(body)))  # noqa: F811
+    texts = {
+        "questions": "MINE\nText: {content}\nQuestions:",
+        "answerable": "FITS\nText: {content}\n\nQuestion: {question}\nAnswer with JSON.",
+    }
+    with run_app(server.app) as url:
+        model = {"model": "told", "base_url": f"{url}/v1", "cache": None}
+        config = QuestionsConfig(writer={**model, "prompts": mine(**texts)}, per_content=3)
+        description = write_question_index(config, corpus, corpus.question_index.folder)
+    assert {last_user(body).split()[0] for body in server.bodies} == {"MINE", "FITS"}
+    assert description.questions > 0
+    assert len(description.asked["writer"]["prompts"]) == 2
