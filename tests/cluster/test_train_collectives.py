@@ -146,10 +146,10 @@ def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
             calls.append(len(questions)) or [grown(question.id, True) for question in questions]
         )
         grower.answer = lambda *args, **how: Grower.answer(grower, *args, **how)
-        sampler = SimpleNamespace(refresh=lambda: events.append("refresh"), rest=lambda: events.append("rest"))
+        sampler = SimpleNamespace(refresh=lambda: events.append("refresh"), sleep=lambda: events.append("sleep"))
         questions = [Question(name, name) for name in "abcde"]
         validator = Validator(RunConfig(), None, questions, grower, None, sampler, None, None, processes)
         assert validator._measure(4)["questions"] == 5
         return calls, events
 
-    assert side_by_side(2, act) == [([2, 1], ["refresh", "rest"]), ([2, 0], ["refresh", "rest"])]
+    assert side_by_side(2, act) == [([2, 1], ["refresh", "sleep"]), ([2, 0], ["refresh", "sleep"])]

@@ -288,7 +288,7 @@ def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
     def streams_of(prompts, step):
         rollout(prompts, SimpleNamespace(
             run=RunConfig(), processes=Processes(), grower=SimpleNamespace(grow=grow, clock=Clock()),
-            sampler=SimpleNamespace(refresh=lambda: None, rest=lambda: None), num_generations=1,
+            sampler=SimpleNamespace(refresh=lambda: None, sleep=lambda: None), num_generations=1,
             questions={name: Question(name, name) for name in "ab"}, state=SimpleNamespace(global_step=step),
             ahead=None, staged=None,
         ))  # fmt: skip
