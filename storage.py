@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import logging
@@ -12,7 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import Field, asdict
+from dataclasses import Field, asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -60,12 +61,14 @@ def folder_reaches_the_disk(folder: Path) -> None:
 def write_text(path: Path, text: str, remedy: str) -> None:
     """Write a file atomically: readers see the old file or the complete new one.
 
-    Raises StorageError, ending with `remedy` (what to do), if the disk does not take it; the old file stays.
+    What earlier writers of this file on this machine left when they were killed is removed. Raises StorageError, ending
+    with `remedy` (what to do), if the disk does not take it; the old file stays.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
     with writing(path, remedy):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_partials_of_ended_processes(path)
             with partial.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -75,6 +78,23 @@ def write_text(path: Path, text: str, remedy: str) -> None:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
+
+
+def _remove_partials_of_ended_processes(path: Path) -> None:
+    for left in path.parent.glob(glob.escape(f".{path.name}.{socket.gethostname()}.") + "*.partial"):
+        process = left.suffixes[-2].removeprefix(".")
+        if process.isdecimal() and not _is_running(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 @contextmanager
@@ -101,6 +121,16 @@ def new_folder(target: Path, label: str) -> Iterator[Path]:
 def hold(descriptor: int, path: Path, message: str) -> None:
     """Lock the descriptor of `path` for as long as it is open; a file system without locks is tolerated, and logged.
 
+    Raises StorageError with `message` if another process holds the lock.
+    """
+    unsupported = _flock(descriptor, message)
+    if unsupported:
+        log.warning("%s cannot be locked (%s): do not let a second process write there", path, unsupported)
+
+
+def _flock(descriptor: int, message: str) -> OSError | None:
+    """Lock a descriptor for as long as it is open; None, or the error of a file system that has no locks.
+
     flock also holds between machines: Linux turns it into a byte-range lock on NFS, and Lustre (mounted with `flock`)
     and GPFS know it. Raises StorageError with `message` if another process holds the lock.
     """
@@ -109,7 +139,19 @@ def hold(descriptor: int, path: Path, message: str) -> None:
     except BlockingIOError as error:
         raise StorageError(message, code="already-locked") from error
     except OSError as error:
-        log.warning("%s cannot be locked (%s): do not let a second process write there", path, error)
+        return error
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """What a lock file says of the process that holds it."""
+
+    host: str
+    pid: int
+    started: str
+    """With the offset from UTC."""
+    command: str
 
 
 _LOCKS: dict[Path, int] = {}
@@ -130,12 +172,15 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
     """Lock a folder for this process through its file `name`; the lock ends with the process, however that ends.
 
     While it is held the file says by whom. It stays afterwards, empty, since on NFS a removed file may still be locked
-    by others; only folders that this call made and in which nothing else was written are removed again.
+    by others; only folders that this call made and in which nothing else was written are removed again. On a file
+    system without flock, a second file, `name` and ".held", is created for as long as the lock is held. One that a
+    killed process left is taken over on that process's host, and refused elsewhere.
 
     Raises StorageError: ending with `unwritable` (what to do) if the folder cannot be made, and with the text `taken`
     and what the file says if another process holds the lock.
     """
     path = folder / name
+    claim: Path | None = None
     try:
         created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +189,8 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         raise StorageError(f"{folder} cannot be written ({error}). {unwritable}", code="unwritable-folder") from error
     try:
         message = " ".join(filter(None, (taken, _holder(descriptor))))
-        hold(descriptor, folder, message)
+        if _flock(descriptor, message):
+            claim = _claim(path, taken)
         if _is_another_file(path, descriptor):  # its last holder has just removed it
             raise StorageError(message, code="already-locked")
     except BaseException:
@@ -159,11 +205,51 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         if _LOCKS.pop(path, None) is not None:  # a forked child has closed it
             with suppress(OSError):
                 _replace(descriptor, "")
+                if claim:
+                    claim.unlink(missing_ok=True)
                 if created and os.listdir(folder) == [name] and not _is_another_file(path, descriptor):
                     path.unlink()
                     for parent in created:
                         parent.rmdir()
             os.close(descriptor)
+
+
+def _claim_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.held")
+
+
+def _claim(path: Path, taken: str) -> Path:
+    """Create the file that locks `path` where flock does not; StorageError, starting with `taken`, where it exists."""
+    claim = _claim_of(path)
+    while True:
+        try:
+            with claim.open("x", encoding="utf-8") as file:
+                file.write(_this_process())
+            return claim
+        except FileExistsError:
+            holder = _claimed_by(claim)
+            if holder is None:  # its process has ended
+                claim.unlink(missing_ok=True)
+                continue
+            raise StorageError(
+                " ".join(filter(None, (taken, holder)))
+                + f" (This file system has no locks. If that process has ended, remove {claim}.)",
+                code="already-locked",
+            ) from None
+
+
+def _claimed_by(claim: Path) -> str | None:
+    """Who holds a claim, as a sentence, "" where that cannot be read; None for a process of this host that ended."""
+    try:
+        descriptor = os.open(claim, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        owner = _owner(descriptor)
+        ended = owner is not None and owner.host == socket.gethostname() and not _is_running(owner.pid)
+        return None if ended else _holder(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 COMMAND_LOCK = ".lock"
@@ -195,7 +281,7 @@ def command_at_work(folder: Path) -> str | None:
     except BlockingIOError:
         return _holder(descriptor) or "Its lock is held."
     except OSError:
-        return None
+        return _claimed_by(_claim_of(folder / COMMAND_LOCK))
     finally:
         os.close(descriptor)
 
@@ -224,18 +310,25 @@ def _is_another_file(path: Path, descriptor: int) -> bool:
 
 def _this_process() -> str:
     started = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "command": shlex.join(sys.orig_argv)}
-    return json.dumps(owner, ensure_ascii=False) + "\n"
+    owner = _Owner(socket.gethostname(), os.getpid(), started, shlex.join(sys.orig_argv))
+    return json.dumps(asdict(owner), ensure_ascii=False) + "\n"
+
+
+def _owner(descriptor: int) -> _Owner | None:
+    """What a lock file says of its holder; None where it says nothing."""
+    try:
+        return TypeAdapter(_Owner).validate_json(os.pread(descriptor, 65_536, 0), strict=True)
+    except (OSError, ValidationError):
+        return None
 
 
 def _holder(descriptor: int) -> str:
     """What a lock file says of its holder, as a sentence; "" where it says nothing."""
-    try:
-        owner = parse_json(os.pread(descriptor, 65_536, 0))
-        text = f"It is process {owner['pid']} on {owner['host']}, since {owner['started']}: {owner['command'][:200]}"
-        return "".join(character if character.isprintable() else " " for character in text)
-    except (OSError, ValueError, KeyError, TypeError):
+    owner = _owner(descriptor)
+    if owner is None:
         return ""
+    text = f"It is process {owner.pid} on {owner.host}, since {owner.started}: {owner.command[:200]}"
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _replace(descriptor: int, text: str) -> None:

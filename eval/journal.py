@@ -91,7 +91,7 @@ class Journal:
 
     def _add(self, path: Path, lines: str) -> None:
         with writing(path, f"Free some space and {RERUN}"):
-            if not path.exists():
+            if not (self.folder / "cell.json").exists():
                 write_json(self.folder / "cell.json", self.identity)
             cut_off_half_a_line(path)
             append(path, lines)

@@ -4,6 +4,10 @@ import errno
 import fcntl
 import json
 import logging
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +15,11 @@ import pytest
 from querylect.errors import StorageError
 from querylect.storage import (
     KeyedJournal,
+    command_at_work,
     data_sha256,
     folder_reaches_the_disk,
+    hold,
+    only_command,
     only_writer,
     parse_json,
     refuse_unwritable,
@@ -159,13 +166,73 @@ def test_a_folder_whose_existence_cannot_be_known_is_refused_as_unwritable(tmp_p
         pass
 
 
-def test_a_file_system_without_locks_is_tolerated_with_a_warning(tmp_path, monkeypatch, caplog):
+@pytest.fixture
+def no_flock(monkeypatch):
+    """A file system without locks."""
+
     def unsupported(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with caplog.at_level(logging.WARNING), only_writer(tmp_path, ".lock", "", ""):
-        assert "cannot be locked" in caplog.text
+
+
+def test_a_folder_on_a_file_system_without_locks_has_one_writer(tmp_path, no_flock):
+    with only_command(tmp_path / "run"):
+        held = tmp_path / "run" / ".lock.held"
+        assert str(os.getpid()) in (command_at_work(tmp_path / "run") or "")
+        with (
+            refused(StorageError, "already-locked", os.getpid(), "no locks", f"remove {held}"),
+            only_command(held.parent),
+        ):
+            pass
+        assert held.is_file()
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_flock_a_dead_process_of_this_host_holds_nothing(tmp_path, no_flock):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    held = tmp_path / ".lock.held"
+    owner = {"host": socket.gethostname(), "pid": ended.pid, "started": "2026-01-01", "command": "querylect train"}
+    held.write_text(json.dumps(owner))
+    assert command_at_work(tmp_path) is None
+    with only_command(tmp_path):
+        assert json.loads(held.read_text())["pid"] == os.getpid()
+    assert not held.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", json.dumps({"host": "elsewhere", "pid": 2**22 + 1, "started": "", "command": ""})]
+)
+def test_without_flock_a_claim_of_an_unknown_process_is_refused(tmp_path, no_flock, text):
+    """On another host, or killed while it wrote who it is: nobody can know whether it is still at work."""
+    held = tmp_path / ".lock.held"
+    held.write_text(text)
+    with refused(StorageError, "already-locked", f"remove {held}"), only_command(tmp_path):
+        pass
+    assert held.read_text() == text
+
+
+def test_a_file_that_cannot_be_locked_is_written_with_a_warning(tmp_path, no_flock, caplog):
+    with caplog.at_level(logging.WARNING), (tmp_path / "file").open("w") as file:
+        hold(file.fileno(), tmp_path / "file", "taken")
+    assert "cannot be locked" in caplog.text
+
+
+def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    host = socket.gethostname()
+    left = tmp_path / f".page[1].md.{host}.{ended.pid}.partial"
+    others = [
+        f".page[1].md.{host}.{os.getppid()}.partial",
+        f".page[1].md.elsewhere.{ended.pid}.partial",
+        f".page2.md.{host}.{ended.pid}.partial",
+    ]
+    for name in [left.name, *others]:
+        (tmp_path / name).write_text("half")
+    write_text(tmp_path / "page[1].md", "whole", "")
+    assert {file.name for file in tmp_path.iterdir()} == {"page[1].md", *others}
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
