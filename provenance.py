@@ -91,7 +91,7 @@ def _state(folder: Path) -> dict[str, Any] | None:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """What git prints; None if it cannot run or fails."""
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    command = ["git", "-c", "core.fsmonitor=false", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError, ValueError):

@@ -26,7 +26,15 @@ class Service:
 
         RuntimeError with its last lines where it does not.
         """
-        command = [sys.executable, "-m", "querylect", "serve", str(other or self._config), f"env.port={self._port}"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "querylect",
+            "serve",
+            str(other or self._config),
+            f"env.port={self._port}",
+        ]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environ)

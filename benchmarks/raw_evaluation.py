@@ -57,7 +57,7 @@ def main() -> None:
             output = folder / str(number)
             output.mkdir()
             spec = write_spec(output, sets, RETRIEVERS[given.what])
-            ours.append(cpu_seconds([sys.executable, "-m", "querylect", "eval", str(spec)], output))
+            ours.append(cpu_seconds([sys.executable, "-P", "-m", "querylect", "eval", str(spec)], output))
             lines = [sys.executable, str(Path(__file__).with_name("raw_peers.py")), peer, *map(str, sets)]
             theirs.append(cpu_seconds(lines, output))
             differences = [abs(a - b) for a, b in zip(ndcg_of_table(output), ndcg_of_peer(output), strict=True)]

@@ -73,7 +73,7 @@ class Checkout:
 
     def run(self, *arguments: str) -> None:
         """`querylect …`. SystemExit with its last lines if it fails."""
-        command = [sys.executable, "-m", "querylect", *arguments]
+        command = [sys.executable, "-P", "-m", "querylect", *arguments]
         ended = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         if ended.returncode:
             raise SystemExit(

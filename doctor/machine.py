@@ -50,7 +50,7 @@ print(json.dumps(report))
 def start_probe() -> subprocess.Popen[str]:
     """Start asking torch and FAISS; `answer` waits for what they say."""
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", PROBE], stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen([sys.executable, "-P", "-c", PROBE], stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
 
 def machine(output: Path, probed: dict[str, Any]) -> list[Finding]:

@@ -254,7 +254,15 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
 
 
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:
-    """Hash of what a score depends on besides the index: qrels of all splits, ignored documents and settings."""
+    """Hash of what a score depends on besides the index.
+
+    That is the questions of each split with their options and qrels, the documents that are ignored, and settings.
+    """
+    questions = sorted(
+        (question.id, split, question.text, question.options)
+        for split, content in dataset.splits.items()
+        for question in content.questions
+    )
     qrels = _all_qrels(dataset)
     grades = sorted((name, sorted(by_document.items())) for name, by_document in qrels.items())
     *search, gain = attrgetter(*SCORE_SETTINGS)(config)
@@ -263,7 +271,7 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
     if dataset.relevance_level != RELEVANT:
         changed["dataset.relevance_level"] = dataset.relevance_level
     identical = sorted(_identical(dataset, documents, qrels))
-    return data_sha256([grades, identical, search, gain, *([changed] if changed else [])])
+    return data_sha256([questions, grades, identical, search, gain, *([changed] if changed else [])])
 
 
 def _identical(dataset: Dataset, documents: Container[str], qrels: Iterable[str]) -> set[str]:

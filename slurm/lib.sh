@@ -12,6 +12,7 @@
 #                        trained, DDP for adapters
 # READY_SECONDS=1800     how long a retriever may take to answer
 set -euo pipefail
+export PYTHONSAFEPATH=1   # no Python here imports a module that lies in the folder of submission
 
 slurm="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cd "${SLURM_SUBMIT_DIR:-.}"

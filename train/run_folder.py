@@ -214,7 +214,8 @@ class RunFolder:
     def same_environment(self, current: Mapping[str, JsonValue]) -> None:
         """Raise CheckpointError if the run was started on another environment than `current`.
 
-        A run that does not say on which, or, as older ones, by which judgements (`settings_hash`), is refused too.
+        A run that does not say on which, or, as older ones, by which questions and judgements (`settings_hash`), is
+        refused too.
         """
         path = self.path / "environment.json"
         if not path.exists() and not self.numbered():
@@ -229,8 +230,8 @@ class RunFolder:
         if changed:
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
-                "judgements and search settings. Serve the environment that the run was started on, or start a new run "
-                "under another name.",
+                "questions, judgements and search settings. Serve the environment that the run was started on, or start "
+                "a new run under another name.",
                 code="other-environment",
             )
 

@@ -152,7 +152,7 @@ def upload(file: Path) -> str:
 
 def _wandb_sync(file: Path) -> tuple[str, bool]:
     """What the client prints, and whether it ended in time."""
-    command = [sys.executable, "-m", "wandb", "sync", "--include-online", str(file)]
+    command = [sys.executable, "-P", "-m", "wandb", "sync", "--include-online", str(file)]
     with tempfile.TemporaryDirectory() as logs:  # otherwise the client writes them to the working directory
         try:
             process = subprocess.run(

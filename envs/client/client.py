@@ -67,9 +67,9 @@ _IDENTITY = {
     ),
     "settings_hash": (
         "different-settings",
-        "answers from two different sets of judgements or search settings",
-        "Start every replica with the same judgements (qrels), env.gain and env.vectors, and do not change them during "
-        "a run.",
+        "answers from two different sets of questions, judgements or search settings",
+        "Start every replica with the same questions, judgements (qrels), env.gain and env.vectors, and do not change "
+        "them during a run.",
     ),
 }
 """What every answer must agree in, by field of `Identified`: the code of the error, its problem, its remedy."""

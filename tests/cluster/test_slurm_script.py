@@ -44,6 +44,13 @@ def test_a_job_that_fails_says_why_and_hands_on_the_exit_code(tmp_path):
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
+def test_a_module_in_the_folder_of_submission_is_not_imported(tmp_path):
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    told = bash("grpo_bm25.sh", "tiny", "--dry-run", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize(
     ("script", "more", "expected"),
     [

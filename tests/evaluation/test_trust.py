@@ -438,6 +438,8 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
         ({"auth_env": "HF_TOKEN"}, "auth_env"),
         ({"llm": {"cache": "notes.db"}}, "llm.cache"),
         ({"llm": {"cache": "~/notes.db"}}, "llm.cache"),
+        ({"env": {"milvus": {"uri": "vectors.db"}}}, "env.milvus.uri"),
+        ({"env": {"milvus": {"uri": "http://127.0.0.1:19530"}}}, "env.milvus.uri"),
         ({"a": "/x\0"}, "a"),
         ({"a": "b/../../c"}, "a"),
     ],
@@ -451,5 +453,5 @@ def test_the_defaults_names_and_files_of_the_folder_reach_nowhere(tmp_path):
     for name in known_configs():
         assert not list(untrusted_in(load_config(name).model_dump(mode="json"), tmp_path)), name
     inside = {"a": str(tmp_path / "x"), "b": "acme/model", "c": "package:x/y", "d": "indexes/x", "e": "a / b"}
-    inside |= {"cache": str(tmp_path / "llm.sqlite"), "llm": {"cache": None}}
+    inside |= {"cache": str(tmp_path / "llm.sqlite"), "llm": {"cache": None}, "uri": str(tmp_path / "milvus.db")}
     assert not list(untrusted_in(inside, tmp_path))

@@ -45,6 +45,15 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
 
+@pytest.mark.parametrize("module", ["json", "torch", "wandb"])
+def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch, module):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    machines.answer(machines.start_probe())
+    sync._wandb_sync(tmp_path / "none.wandb")
+    assert not (tmp_path / "imported").exists()
+
+
 def test_a_machine_with_gpus(tmp_path, monkeypatch):
     program(tmp_path / "bin", "nvidia-smi", "echo 580.65.06; echo 580.65.06")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

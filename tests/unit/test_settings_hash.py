@@ -88,6 +88,7 @@ def dataset(grades, ignore=False):
     return Dataset("toy", [Document(name, "", name) for name in DOCUMENTS], splits, ignore_identical_ids=ignore)
 
 
+BASE_SPLITS = dataset({"d1": 2, "d2": 1}).splits
 BASE = settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, EnvironmentConfig())
 
 
@@ -101,6 +102,27 @@ def test_the_order_of_judgements_and_settings_of_the_service_are_not_in_the_hash
     [dataset({"d1": 1, "d2": 1}), dataset({"d1": 2}), dataset({"d1": 2, "q2": 1}), dataset({"d1": 2, "d2": 1}, True)],
 )
 def test_other_judgements_and_ignored_documents_change_the_hash(other):
+    assert settings_hash(other, DOCUMENTS, EnvironmentConfig()) != BASE
+
+
+def _first(question=None, **splits):
+    base = dataset({"d1": 2, "d2": 1})
+    train = Split([question], base.splits["train"].qrels) if question else base.splits["train"]
+    return replace(base, splits=splits or {**base.splits, "train": train})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _first(Question("q1", "one!")),
+        _first(Question("q1", "one", ("yes", "no"))),
+        _first(train=BASE_SPLITS["test"], test=BASE_SPLITS["train"]),
+        _first(train=BASE_SPLITS["train"], dev=BASE_SPLITS["test"]),
+    ],
+    ids=["text", "options", "splits swapped", "split renamed"],
+)
+def test_other_questions_change_the_hash(other):
+    """A split that went from the test questions to the training questions makes every later figure worthless."""
     assert settings_hash(other, DOCUMENTS, EnvironmentConfig()) != BASE
 
 
