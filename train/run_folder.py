@@ -230,8 +230,8 @@ class RunFolder:
         if changed:
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
-                "questions, judgements and search settings. Serve the environment that the run was started on, or start "
-                "a new run under another name.",
+                "questions, judgements and search settings. Serve the environment that the run was started on, or "
+                "start a new run under another name.",
                 code="other-environment",
             )
 
