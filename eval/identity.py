@@ -15,6 +15,7 @@ from ..configs.llm import LlmConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
 from ..digests import DIGESTS
+from ..errors import ModelError
 from ..rewriters import prompted
 from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.local_model import resolved_dtype
@@ -45,7 +46,21 @@ def model_identity(name: str) -> str:
 
 
 def folder_identity(folder: Path) -> str:
-    """SHA-256 over the names, sizes and contents of a model's files."""
+    """SHA-256 over the names, sizes and contents of a model's files.
+
+    Raises ModelError where a file cannot be read, as in a checkpoint that its training removes.
+    """
+    try:
+        return _folder_sha256(folder)
+    except OSError as error:
+        raise ModelError(
+            f"{folder} cannot be read ({error}). If a training that goes on removed this checkpoint, raise its "
+            "train.keep_checkpoints, or choose a later one with --checkpoint.",
+            code="unreadable-weights",
+        ) from error
+
+
+def _folder_sha256(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if _of_model(path)):
         size = path.stat().st_size

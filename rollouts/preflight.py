@@ -6,16 +6,19 @@ from ..configs.schema import RunConfig
 from ..envs.client.connect import known_services
 from ..envs.preflight import check_environment, check_retriever
 from ..rewriters.registry import refuse_unknown
+from ..rewriters.small import load_prompt
 from ..sources import resolve_model
 
 
 def check_run(config: RunConfig, env: str | None = None) -> None:
-    """Refuse names that lead nowhere: the rewriter, the policy, and of a local service retriever, index and dataset.
+    """Refuse names that lead nowhere: the rewriter and its prompt, the policy, and of a local service retriever, index and dataset.
 
     `env` names one environment of a mix. Raises ConfigError, ModelError, IndexFolderError and DataError.
     """
     for member in chosen(config, env).values():
         refuse_unknown(member.rewriter.name)
+        if member.rewriter.name == "small":
+            load_prompt(member.rewriter.prompt)
         if known_services(member.env, member.client) is None:
             check_environment(member.env)
     resolve_model(config.policy.model)

@@ -137,6 +137,17 @@ def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
         model_identity(str(tmp_path / "gone"))
 
 
+def test_a_checkpoint_that_its_training_removes_is_told(tmp_path, monkeypatch):
+    checkpoint = tmp_path / "checkpoint-40"
+    with refused(ModelError, "unreadable-weights", checkpoint, "keep_checkpoints"):
+        folder_identity(checkpoint)
+    checkpoint.mkdir()
+    (checkpoint / "model.safetensors").touch()
+    monkeypatch.setattr(Path, "is_file", lambda path: path.unlink() or True)  # between its listing and its reading
+    with refused(ModelError, "unreadable-weights", "model.safetensors", "keep_checkpoints"):
+        folder_identity(checkpoint)
+
+
 def test_a_large_file_is_known_by_samples_of_it(tmp_path, monkeypatch):
     from querylect.eval import identity
 
