@@ -11,7 +11,7 @@ from ..sources import resolve_model
 
 
 def check_run(config: RunConfig, env: str | None = None) -> None:
-    """Refuse names that lead nowhere: the rewriter and its prompt, the policy, and of a local service retriever, index and dataset.
+    """Refuse names that lead nowhere: of the rewriter, its prompt and the policy, and of what a local service opens.
 
     `env` names one environment of a mix. Raises ConfigError, ModelError, IndexFolderError and DataError.
     """

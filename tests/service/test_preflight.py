@@ -59,6 +59,10 @@ def outcomes(tmp_path_factory, small_environment):
 COMMANDS = {
     "train: retriever": ("train {run} name=new env.retriever=bm26", "unknown-retriever"),
     "train: rewriter": ("train {run} name=new rewriter.name=smal", "unknown-rewriter"),
+    "train: prompt": (
+        "train {run} name=new rewriter.name=small rewriter.prompt=none.yaml env.index=none",
+        "unreadable-file",
+    ),
     "train: index": ("train {run} name=new env.index=none", "missing-index"),
     "train: dataset": ("train {run} name=new env.dataset.path=none", "missing-folder"),
     "train: policy": ("train {run} name=new policy.model=./none", "missing-folder"),
