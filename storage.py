@@ -64,11 +64,15 @@ def write_text(path: Path, text: str, remedy: str) -> None:
     What earlier writers of this file on this machine left when they were killed is removed. Raises StorageError, ending
     with `remedy` (what to do), if the disk does not take it; the old file stays.
     """
-    partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    prefix = f".{path.name}.{socket.gethostname()}."
+    partial = path.with_name(f"{prefix}{os.getpid()}.partial")
     with writing(path, remedy):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_partials_of_ended_processes(path)
+            for left in path.parent.glob(glob.escape(prefix) + "*.partial"):
+                process = left.name.removeprefix(prefix).removesuffix(".partial")
+                if process.isdecimal() and not _is_running(int(process)):
+                    left.unlink(missing_ok=True)
             with partial.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -80,20 +84,13 @@ def write_text(path: Path, text: str, remedy: str) -> None:
             raise
 
 
-def _remove_partials_of_ended_processes(path: Path) -> None:
-    for left in path.parent.glob(glob.escape(f".{path.name}.{socket.gethostname()}.") + "*.partial"):
-        process = left.suffixes[-2].removeprefix(".")
-        if process.isdecimal() and not _is_running(int(process)):
-            left.unlink(missing_ok=True)
-
-
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:  # another user's
-        return True
+        pass
     return True
 
 
@@ -189,10 +186,11 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         raise StorageError(f"{folder} cannot be written ({error}). {unwritable}", code="unwritable-folder") from error
     try:
         message = " ".join(filter(None, (taken, _holder(descriptor))))
-        if _flock(descriptor, message):
-            claim = _claim(path, taken)
+        unsupported = _flock(descriptor, message)
         if _is_another_file(path, descriptor):  # its last holder has just removed it
             raise StorageError(message, code="already-locked")
+        if unsupported:
+            claim = _claim(path, taken)
     except BaseException:
         os.close(descriptor)
         raise
@@ -223,9 +221,7 @@ def _claim(path: Path, taken: str) -> Path:
     claim = _claim_of(path)
     while True:
         try:
-            with claim.open("x", encoding="utf-8") as file:
-                file.write(_this_process())
-            return claim
+            descriptor = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             holder = _claimed_by(claim)
             if holder is None:  # its process has ended
@@ -236,6 +232,10 @@ def _claim(path: Path, taken: str) -> Path:
                 + f" (This file system has no locks. If that process has ended, remove {claim}.)",
                 code="already-locked",
             ) from None
+        with suppress(OSError):  # as in the lock file
+            _replace(descriptor, _this_process())
+        os.close(descriptor)
+        return claim
 
 
 def _claimed_by(claim: Path) -> str | None:

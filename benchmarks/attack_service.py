@@ -26,15 +26,8 @@ class Service:
 
         RuntimeError with its last lines where it does not.
         """
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "querylect",
-            "serve",
-            str(other or self._config),
-            f"env.port={self._port}",
-        ]
+        config = str(other or self._config)
+        command = [sys.executable, "-P", "-m", "querylect", "serve", config, f"env.port={self._port}"]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environ)

@@ -259,19 +259,17 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
     That is the questions of each split with their options and qrels, the documents that are ignored, and settings.
     """
     questions = sorted(
-        (question.id, split, question.text, question.options)
+        (question.id, split, question.text, question.options, sorted(content.qrels[question.id].items()))
         for split, content in dataset.splits.items()
         for question in content.questions
     )
-    qrels = _all_qrels(dataset)
-    grades = sorted((name, sorted(by_document.items())) for name, by_document in qrels.items())
     *search, gain = attrgetter(*SCORE_SETTINGS)(config)
     newer = {name: attrgetter(name)(config) for name in NEWER_SCORE_SETTINGS}
     changed = {name: value for name, value in newer.items() if value != NEWER_SCORE_SETTINGS[name]}
     if dataset.relevance_level != RELEVANT:
         changed["dataset.relevance_level"] = dataset.relevance_level
-    identical = sorted(_identical(dataset, documents, qrels))
-    return data_sha256([questions, grades, identical, search, gain, *([changed] if changed else [])])
+    identical = sorted(_identical(dataset, documents, _all_qrels(dataset)))
+    return data_sha256([questions, identical, search, gain, *([changed] if changed else [])])
 
 
 def _identical(dataset: Dataset, documents: Container[str], qrels: Iterable[str]) -> set[str]:

@@ -91,8 +91,9 @@ class Journal:
 
     def _add(self, path: Path, lines: str) -> None:
         with writing(path, f"Free some space and {RERUN}"):
-            if not (self.folder / "cell.json").exists():
-                write_json(self.folder / "cell.json", self.identity)
+            cell = self.folder / "cell.json"
+            if not cell.exists():
+                write_json(cell, self.identity)
             cut_off_half_a_line(path)
             append(path, lines)
             self._digests.appended(path, lines.encode())

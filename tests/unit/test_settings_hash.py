@@ -105,7 +105,8 @@ def test_other_judgements_and_ignored_documents_change_the_hash(other):
     assert settings_hash(other, DOCUMENTS, EnvironmentConfig()) != BASE
 
 
-def _first(question=None, **splits):
+def _other_questions(question=None, **splits):
+    """The dataset of BASE with another training question, or with these splits."""
     base = dataset({"d1": 2, "d2": 1})
     train = Split([question], base.splits["train"].qrels) if question else base.splits["train"]
     return replace(base, splits=splits or {**base.splits, "train": train})
@@ -114,10 +115,10 @@ def _first(question=None, **splits):
 @pytest.mark.parametrize(
     "other",
     [
-        _first(Question("q1", "one!")),
-        _first(Question("q1", "one", ("yes", "no"))),
-        _first(train=BASE_SPLITS["test"], test=BASE_SPLITS["train"]),
-        _first(train=BASE_SPLITS["train"], dev=BASE_SPLITS["test"]),
+        _other_questions(Question("q1", "one!")),
+        _other_questions(Question("q1", "one", ("yes", "no"))),
+        _other_questions(train=BASE_SPLITS["test"], test=BASE_SPLITS["train"]),
+        _other_questions(train=BASE_SPLITS["train"], dev=BASE_SPLITS["test"]),
     ],
     ids=["text", "options", "splits swapped", "split renamed"],
 )

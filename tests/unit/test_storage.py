@@ -176,6 +176,14 @@ def no_flock(monkeypatch):
     monkeypatch.setattr(fcntl, "flock", unsupported)
 
 
+@pytest.fixture
+def ended_process() -> int:
+    """The id of a process of this host that is gone."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
 def test_a_folder_on_a_file_system_without_locks_has_one_writer(tmp_path, no_flock):
     with only_command(tmp_path / "run"):
         held = tmp_path / "run" / ".lock.held"
@@ -189,11 +197,9 @@ def test_a_folder_on_a_file_system_without_locks_has_one_writer(tmp_path, no_flo
     assert not (tmp_path / "run").exists()
 
 
-def test_without_flock_a_dead_process_of_this_host_holds_nothing(tmp_path, no_flock):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+def test_without_flock_a_dead_process_of_this_host_holds_nothing(tmp_path, no_flock, ended_process):
     held = tmp_path / ".lock.held"
-    owner = {"host": socket.gethostname(), "pid": ended.pid, "started": "2026-01-01", "command": "querylect train"}
+    owner = {"host": socket.gethostname(), "pid": ended_process, "started": "2026-01-01", "command": "querylect train"}
     held.write_text(json.dumps(owner))
     assert command_at_work(tmp_path) is None
     with only_command(tmp_path):
@@ -219,15 +225,13 @@ def test_a_file_that_cannot_be_locked_is_written_with_a_warning(tmp_path, no_flo
     assert "cannot be locked" in caplog.text
 
 
-def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+def test_what_killed_writers_left_goes_with_the_next_write(tmp_path, ended_process):
     host = socket.gethostname()
-    left = tmp_path / f".page[1].md.{host}.{ended.pid}.partial"
+    left = tmp_path / f".page[1].md.{host}.{ended_process}.partial"
     others = [
         f".page[1].md.{host}.{os.getppid()}.partial",
-        f".page[1].md.elsewhere.{ended.pid}.partial",
-        f".page2.md.{host}.{ended.pid}.partial",
+        f".page[1].md.elsewhere.{ended_process}.partial",
+        f".page2.md.{host}.{ended_process}.partial",
     ]
     for name in [left.name, *others]:
         (tmp_path / name).write_text("half")
