@@ -7,6 +7,7 @@ rewriter's settings and the target retriever.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ def open_trained(
             code="not-on-the-hub",
         )
     if from_hub:
+        _refuse_misspelt(folder)
         folder = _downloaded(name, revision, token)
     if exported:
         refuse_damaged_folder(folder, "Restore it from a copy, or export it again.")
@@ -125,6 +127,20 @@ def open_trained(
             code="not-a-rewriter",
         )
     return of_config(name, load_config(name, settings), None, None)
+
+
+def _refuse_misspelt(folder: Path) -> None:
+    """Raise ConfigError for a missing folder beside runs or exports: no Hub repository is meant."""
+    known = [path.parent.name for file in ("config.yaml", FILE) for path in folder.parent.glob(f"*/{file}")]
+    if not known:
+        return
+    near = get_close_matches(folder.name, known, n=3, cutoff=0.5) or sorted(set(known))[:3]
+    listed = ", ".join(str(folder.parent / name) for name in dict.fromkeys(near))
+    raise ConfigError(
+        f"there is no folder {folder}, and {folder.parent} holds runs or exports. Is one of these meant: {listed}? A "
+        f"repository of the Hub can be called by this name from a folder without {folder.parent}/.",
+        code="no-such-run",
+    )
 
 
 def _member(rewriter: RewriterConfig, card: Mapping[str, object] | None) -> Member:

@@ -146,7 +146,8 @@ class IndexShards:
     def staged(self) -> Iterator[Path]:
         """A folder that replaces the index if the block ends without an error; then the parts are removed.
 
-        Raises IndexFolderError if another process is merging the parts, OSError if the files cannot be written.
+        Raises IndexFolderError if another process is merging the parts or has merged them, OSError if the files
+        cannot be written.
         """
         building = self.folder / "index.building"
         with self._locked():
@@ -163,7 +164,14 @@ class IndexShards:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self.folder / _LOCK).open("w") as lock:
+        try:
+            lock = (self.folder / _LOCK).open("w")
+        except FileNotFoundError:
+            raise IndexFolderError(
+                f"another process finished this build at the same time and removed its parts. Use {self.target}.",
+                code="already-built",
+            ) from None
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -26,6 +26,7 @@ from querylect.envs.index.open import (
     open_index,
     verify_index,
 )
+from querylect.envs.index.shards import IndexShards
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.bm25 import Bm25Kind
 from querylect.envs.retrievers.open import (
@@ -460,3 +461,12 @@ def test_a_shard_that_does_not_exist_is_a_user_s_mistake(shard, capsys):
         main(["index", "build", "tiny", "--shard", shard])
     assert ended.value.code == 2
     assert "expected i/n" in capsys.readouterr().err
+
+
+def test_a_merge_after_another_is_told_that_the_index_is_there(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    parts = IndexShards(tmp_path / "it")
+    build_index(config)
+    with refused(IndexFolderError, "already-built", tmp_path / "it"), parts.staged():
+        pass
+    assert not parts.folder.exists()

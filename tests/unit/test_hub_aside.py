@@ -86,3 +86,15 @@ def test_a_download_that_breaks_off_is_one_sentence(monkeypatch, tmp_path, error
     with refused(DownloadError, None, "acme/x", "CAS") as caught:
         open_trained("acme/x")
     assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_run_is_not_asked_for_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked the Hub"))
+    for folder, file in (("demo", "config.yaml"), ("demo-1", "config.yaml"), ("shared", "querylect.json")):
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+        (tmp_path / "runs" / folder / file).touch()
+    with refused(ConfigError, "no-such-run", "runs/dmo", "meant: runs/demo, runs/demo-1?"):
+        open_trained("runs/dmo")
+    with refused(ConfigError, "no-such-run", "runs/demo, runs/demo-1, runs/shared"):
+        open_trained("runs/zzzzzz")
