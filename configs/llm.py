@@ -40,7 +40,7 @@ class LlmConfig(Section):
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """Endpoint: deadline of one prompt over all attempts, in seconds; after it the response is missing."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Local: data type of the weights. auto: bfloat16 if the device computes in it, else float32."""
+    """Local: data type of the weights. auto: bfloat16 if the device is faster in it, else float32."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 8192
     """Local: maximum prompt tokens; a longer prompt is skipped and its response is missing."""
     batch_tokens: Annotated[int, Field(ge=16)] = 16_384

@@ -98,7 +98,7 @@ class PolicyConfig(Section):
     """Folder (safetensors or one GGUF file), `package:NAME`, or Hub id."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of weights and computation. auto: trained weights in float32; computation and frozen weights in
-    bfloat16 if the device multiplies in it. float32: everything. bfloat16: everything except adapters; only with LoRA
+    bfloat16 if the device is faster in it. float32: everything. bfloat16: everything except adapters; only with LoRA
     or DeepSpeed."""
     lora: LoraConfig | None = LoraConfig()
     """None trains all weights."""

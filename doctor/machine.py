@@ -26,6 +26,7 @@ import json
 report = {}
 try:
     import torch
+    from querylect.rollouts.policy import has_fast_bfloat16
     cuda = torch.cuda.is_available()
     report["torch"] = {
         "cuda": torch.version.cuda,
@@ -33,8 +34,7 @@ try:
             [torch.cuda.get_device_name(gpu), torch.cuda.get_device_properties(gpu).total_memory / 2**30]
             for gpu in range(torch.cuda.device_count() if cuda else 0)
         ],
-        "bf16": bool(torch.cuda.is_bf16_supported(including_emulation=False)) if cuda
-        else bool(torch.cpu._is_amx_tile_supported()),
+        "bf16": has_fast_bfloat16(),
     }
 except Exception as error:
     report["torch_error"] = f"{type(error).__name__}: {error}"
@@ -57,7 +57,7 @@ def machine(output: Path, probed: dict[str, Any]) -> list[Finding]:
     """What there is to compute with; `output` is where runs are written, `probed` what the probe answered."""
     findings = [*_host(output), _driver(), _torch(probed)]
     if torch := probed.get("torch"):
-        detail = f"the {'GPU' if torch['gpus'] else 'CPU'} {'computes' if torch['bf16'] else 'does not compute'} in it"
+        detail = f"the {'GPU' if torch['gpus'] else 'CPU'} {'is' if torch['bf16'] else 'is not'} faster in it than in float32"
         findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", detail))
     return [*findings, _faiss(probed), _package("vllm", install_command("gpu")), _deepspeed()]
 

@@ -64,7 +64,7 @@ def test_a_machine_with_gpus(tmp_path, monkeypatch):
     said = by_name(machines.machine(tmp_path, machines.answer(asked(f"print({json.dumps(json.dumps(found))})"))))
     assert said["driver"].said == "NVIDIA 580.65.06, 2 GPUs"
     assert said["torch"].said.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
-    assert (said["bf16"].state, said["bf16"].said) == ("ok", "the GPU computes in it")
+    assert (said["bf16"].state, said["bf16"].said) == ("ok", "the GPU is faster in it than in float32")
     assert said["faiss"].said.endswith("on 2 GPUs")
 
 

@@ -10,7 +10,7 @@ from querylect.configs.load import known_configs, load_config
 from querylect.errors import ConfigError
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.open import open_engine
-from querylect.rollouts.policy import load_policy
+from querylect.rollouts.policy import cpu_has_fast_bfloat16, load_policy
 from querylect.train import run
 from querylect.train.arguments import check_deepspeed_device, check_trained_dtype, grpo_config, trainable_dtype
 from querylect.train.run import train
@@ -84,6 +84,21 @@ def test_every_packaged_config_trains_weights_that_can_move(name):
 def fast(monkeypatch):
     """A device that multiplies in bfloat16."""
     monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
+
+
+@pytest.mark.parametrize(("float32", "bfloat16", "expected"), [(4.0, 1.0, True), (1.0, 2.0, False), (1.0, 0.9, False)])
+def test_a_processor_is_timed_in_both_types(monkeypatch, float32, bfloat16, expected):
+    clock, dtype = [0.0], []
+
+    def multiply(inputs, weights):
+        dtype.append(inputs.dtype)
+        disturbed = 100.0 if len(dtype) % 3 == 0 else 1.0  # another process ran in between
+        clock[0] += disturbed * {torch.float32: float32, torch.bfloat16: bfloat16}[inputs.dtype]
+
+    monkeypatch.setattr("querylect.rollouts.policy.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(torch.nn.functional, "linear", multiply)
+    assert cpu_has_fast_bfloat16.__wrapped__() is expected
+    assert set(dtype) == {torch.float32, torch.bfloat16}
 
 
 def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):
