@@ -1,7 +1,7 @@
 """The paper's comparisons on the reverse dictionary of `demo`, three seeds each: trains, tests and judges.
 
     python benchmarks/reproduction.py run [--only a b c] [--seeds 0 1 2] [--steps 60] [--minutes 600] [KEY=VALUE …]
-    python benchmarks/reproduction.py table [--page docs/reproduction.md] [--curves docs/reproduction.svg]
+    python benchmarks/reproduction.py table [--only a b c] [--page docs/reproduction.md]
 
 (a) turn, trajectory: 4×4 trees with credit per turn against 16×1 with credit per trajectory, at equal numbers of
     sampled tokens: 16×1 is trained for --steps, 4×4 until it has sampled as many tokens as 16×1 of the same seed;
@@ -13,7 +13,8 @@
 evaluation is not repeated. It takes many hours; give it again after an interruption, or with --minutes, as often as it
 takes. It ends with exit code 0 where nothing is missing and 75 where it was stopped. More steps may be asked for later.
 Parts may run side by side, one process each (--only).
-`table` measures nothing. Everything lies in --folder, with a log (reproduction.log). `--tiny` does two steps on a few
+`table` measures nothing; with --page it writes the tables and a drawing of each part into the page and beside it, and
+leaves what other parts have there. Everything lies in --folder, with a log (reproduction.log). `--tiny` does two steps on a few
 questions: it shows that every part works and says nothing about the paper.
 """
 
@@ -73,12 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logging()
     if given.what == "table":
         results = Results(options)
-        if given.curves is not None:
-            draw(results, given.curves)
-        text = render(results, given.curves)
-        print(text)
-        if given.page is not None:
-            write_page(given.page, text)
+        for part in options.parts:
+            curves = given.page and given.page.with_name(f"{given.page.stem}-{part}.svg")
+            text = render(results, part, curves and curves.name)
+            print(text, end="\n\n")
+            if curves:
+                draw(results, part, curves)
+                write_page(given.page, part, text)
         return 0
     options.folder.mkdir(parents=True, exist_ok=True)
     with _alone(options.folder, options.parts), _logged(options.folder / "reproduction.log"):
@@ -285,15 +287,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change in every run")
-    parser.add_argument("--only", nargs="+", choices=["a", "b", "c"], default=["a", "b", "c"], help="parts to run")
+    parser.add_argument(
+        "--only", nargs="+", choices=["a", "b", "c"], default=["a", "b", "c"], help="parts to run, or to print"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="optimizer steps of every arm but `turn` (60)")
     parser.add_argument("--questions", type=int, help="test questions, a seeded sample (all 1,500)")
     parser.add_argument("--minutes", type=float, help="stop, with a checkpoint, after so many")
     parser.add_argument("--tiny", action="store_true", help="two steps on a few questions")
     parser.add_argument("--folder", type=Path, help="where everything is kept (runs/reproduction)")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="with table: write the results into this page")
-    parser.add_argument("--curves", type=Path, metavar="FILE", help="with table: draw validation into this SVG file")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="with table: write the results into this page, a drawing beside it"
+    )
     return parser.parse_intermixed_args(arguments)
 
 

@@ -17,7 +17,8 @@ from reproduction_arms import ARMS, BM25, MINILM, RETRIEVERS, Arm
 from reproduction_claims import claims
 from reproduction_results import Results, compare, mean_of_seeds, repeats_share
 
-BEGIN, END = "<!-- results: written by benchmarks/reproduction.py table --page -->", "<!-- end of results -->"
+BEGIN, END = "<!-- ({}): written by benchmarks/reproduction.py table --page -->", "<!-- end of ({}) -->"
+"""Markers of a part's results in a page: each part is written by itself, as it may be measured on a machine of its own."""
 TITLES = {
     "a": "(a) 4×4 against 16×1 at equal numbers of sampled tokens",
     "b": "(b) BM25 against MiniLM: transfer and dialect",
@@ -27,48 +28,48 @@ COLOURS = ("#2b6cb0", "#c05621", "#2f855a")
 EXAMPLES = 8
 
 
-def write_page(page: Path, text: str) -> None:
-    """Replace what stands between the markers of a page. Raises ConfigError where it has none."""
+def write_page(page: Path, part: str, text: str) -> None:
+    """Replace the results of a part in a page. Raises ConfigError where it has no markers for them."""
+    begin, end = BEGIN.format(part), END.format(part)
     whole = page.read_text(encoding="utf-8")
-    before, begin, rest = whole.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ConfigError(f"{page} has no place for the results: a line {BEGIN!r} and, below it, {END!r}.")
-    page.write_text(f"{before}{BEGIN}\n{text.strip()}\n{END}{after}", encoding="utf-8")
+    before, has_begin, rest = whole.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
+        raise ConfigError(f"{page} has no place for the results of ({part}): a line {begin!r} and, below it, {end!r}.")
+    page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
-def render(results: Results, curves: Path | None = None) -> str:
-    """All tables as Markdown; `curves` is a drawing to show."""
-    lines = ["### What has been run", "", *_state(results)]
-    if curves is not None and any(results.seeds(arm) for arm in ARMS.values()):
-        lines += ["", f"![nDCG@10 of the validation questions: mean and single seeds]({curves.name})"]
-    for part, title in TITLES.items():
-        arms = [arm for arm in ARMS.values() if arm.part == part and results.seeds(arm)]
-        if not arms:
-            continue
-        lines += ["", f"### {title}", "", *_tests(results, arms)]
+def render(results: Results, part: str, curves: str | None = None) -> str:
+    """The tables of a part as Markdown; `curves` is the name of a drawing to show."""
+    lines = [f"### {TITLES[part]}", "", *_state(results, part)]
+    if curves is not None:
+        lines += ["", f"![nDCG@10 of the validation questions: mean and single seeds]({curves})"]
+    arms = [arm for arm in ARMS.values() if arm.part == part and results.seeds(arm)]
+    if arms:
+        lines += ["", *_tests(results, arms)]
         if part == "a":
             lines += ["", *_tokens(results, arms)]
         if part == "b" and len(arms) == 2:
             lines += ["", *_transfer(results), *_drift(results), *_examples(results)]
-    rows = [(claim.text, claim.verdict, claim.evidence) for claim in claims(results)]
-    lines += ["", "### The paper's claims", "", *markdown_table(["claim", "verdict", "evidence"], rows, "lll")]
-    return "\n".join(lines)
+    rows = [(claim.text, claim.verdict, claim.evidence) for claim in claims(results, part)]
+    return "\n".join([*lines, "", *markdown_table(["claim of the paper", "verdict", "evidence"], rows, "lll")])
 
 
-def _state(results: Results) -> list[str]:
-    """How far every arm is."""
+def _state(results: Results, part: str) -> list[str]:
+    """How far every arm of a part is."""
     rows = []
     for arm in ARMS.values():
+        if arm.part != part:
+            continue
         seeds = results.seeds(arm)
         if not seeds:
-            rows.append([arm.title, arm.part, "none: not run", "–", "–", "–"])
+            rows.append([arm.title, "none: not run", "–", "–", "–"])
             continue
         steps = ", ".join(str(results.steps(arm, seed)) for seed in seeds)
         tokens = ", ".join(f"{sum(results.tokens(arm, seed)):,}" for seed in seeds)
         seconds = fmean(value for seed in seeds for value in results.metric(arm, seed, "seconds/step"))
-        rows.append([arm.title, arm.part, ", ".join(map(str, seeds)), steps, tokens, f"{seconds:.1f}"])
-    return markdown_table(["arm", "part", "seeds tested", "steps", "sampled tokens", "seconds a step"], rows, "lllllr")
+        rows.append([arm.title, ", ".join(map(str, seeds)), steps, tokens, f"{seconds:.1f}"])
+    return markdown_table(["arm", "seeds tested", "steps", "sampled tokens", "seconds a step"], rows, "llllr")
 
 
 def _tests(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
@@ -216,27 +217,24 @@ def spread(by_seed: Sequence[Sequence[float]]) -> str:
     return f"{fmean(means):.3f}" + (f" ± {stdev(means):.3f}" if len(means) > 1 else "")
 
 
-def draw(results: Results, file: Path) -> None:
+def draw(results: Results, part: str, file: Path) -> None:
     """nDCG@10 of the validation questions: (a) by sampled tokens, (b) and (c) by step; mean line, a dot per seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    for panel, (part, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
-        turn = 2 if part == "a" else 1
-        arms = [arm for arm in ARMS.values() if arm.part == part and results.seeds(arm)]
-        for arm, colour in zip(arms, COLOURS, strict=False):
-            curves = [results.validation(arm, seed, turn) for seed in results.seeds(arm)]
-            spent = [[0, *accumulate(results.tokens(arm, seed))] for seed in results.seeds(arm)]
-            shared = sorted(set.intersection(*map(set, curves)))
-            at = {step: fmean(one[step] for one in spent) if part == "a" else step for step in shared}
-            panel.plot([at[step] for step in shared], [fmean(one[step] for one in curves) for step in shared],
-                       color=colour, label=arm.name)  # fmt: skip
-            for curve in curves:
-                panel.plot([at[step] for step in shared], [curve[step] for step in shared], ".", color=colour, ms=4)
-        panel.set_title(title.split(":")[0].replace(" at equal numbers of sampled tokens", ""), fontsize=9, loc="left")
-        panel.set_xlabel("sampled tokens" if part == "a" else "step", fontsize=9)
-        panel.spines[["top", "right"]].set_visible(False)
-        if arms:
-            panel.legend(frameon=False, fontsize=8)
-    figure.axes[0].set_ylabel("nDCG@10", fontsize=9)
+    figure = Figure(figsize=(4.5, 3.2), layout="constrained")
+    panel, turn = figure.subplots(), 2 if part == "a" else 1
+    arms = [arm for arm in ARMS.values() if arm.part == part and results.seeds(arm)]
+    for arm, colour in zip(arms, COLOURS, strict=False):
+        curves = [results.validation(arm, seed, turn) for seed in results.seeds(arm)]
+        spent = [[0, *accumulate(results.tokens(arm, seed))] for seed in results.seeds(arm)]
+        shared = sorted(set.intersection(*map(set, curves)))
+        at = [fmean(one[step] for one in spent) if part == "a" else step for step in shared]
+        panel.plot(at, [fmean(one[step] for one in curves) for step in shared], color=colour, label=arm.name)
+        for curve in curves:
+            panel.plot(at, [curve[step] for step in shared], ".", color=colour, ms=4)
+    panel.set_xlabel("sampled tokens" if part == "a" else "step", fontsize=9)
+    panel.set_ylabel(f"nDCG@10, turn {turn}", fontsize=9)
+    panel.spines[["top", "right"]].set_visible(False)
+    if arms:
+        panel.legend(frameon=False, fontsize=8)
     figure.savefig(file, metadata={"Date": None})

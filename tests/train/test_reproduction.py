@@ -69,13 +69,21 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
     page = tmp_path / "page.md"
     page.write_text((BENCHMARKS.parent / "docs" / "reproduction.md").read_text())
     capsys.readouterr()
-    assert tiny("table", "--seeds", "0", "--page", str(page), "--curves", str(tmp_path / "curves.svg")) == 0
-    table = capsys.readouterr().out.strip()
-    assert table in page.read_text()
-    assert "](curves.svg)" in table
-    for part in ("### (a)", "### (b)", "### (c)", "### The paper's claims", "RE-MMD² ×100", "Rewrites of seed 0"):
-        assert part in table
-    verdicts = [line.split(" | ")[1] for line in table.partition("| claim |")[2].splitlines()[2:]]
+    assert tiny("table", "--seeds", "0", "--page", str(page)) == 0
+    table, written = capsys.readouterr().out, page.read_text()
+    for part in table.strip().split("\n\n### "):
+        assert part.strip() in written
+    for part in ("a", "b", "c"):
+        assert f"### ({part})" in table
+        assert f"](page-{part}.svg)" in table
+        assert (tmp_path / f"page-{part}.svg").exists()
+    for content in ("RE-MMD² ×100", "Rewrites of seed 0"):
+        assert content in table
+    shutil.rmtree(folder / "general-0")
+    assert tiny("table", "--seeds", "0", "--only", "c", "--page", str(page)) == 0
+    assert page.read_text().startswith(written.partition("### (c)")[0]), "other parts stay"
+    assert page.read_text() != written
+    verdicts = [line.split(" | ")[1] for line in table.splitlines() if " here | " in line]
     assert set(verdicts) == {"not decidable here"}, "fewer than three seeds decide nothing"
 
 
@@ -186,6 +194,7 @@ def test_a_collapse_is_a_fall_from_the_best_validation():
     falling, rising = {0: 0.1, 15: 0.3, 30: 0.28}, {0: 0.1, 15: 0.28, 30: 0.3}
     assert collapse([falling] * 3, [rising] * 3).verdict == "confirmed here"
     assert collapse([rising] * 3, [falling] * 3).verdict == "refuted here"
+    assert collapse([rising] * 3, [rising] * 3).verdict == "not decidable here", "the runs are shorter than the paper's"
     assert collapse([falling, rising, rising], [rising] * 3).verdict == "not decidable here"
     assert collapse([falling] * 2, [rising] * 2).verdict == "not decidable here"
 

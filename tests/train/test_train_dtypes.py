@@ -86,19 +86,20 @@ def fast(monkeypatch):
     monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
 
 
-@pytest.mark.parametrize(("float32", "bfloat16", "expected"), [(4.0, 1.0, True), (1.0, 2.0, False), (1.0, 0.9, False)])
-def test_a_processor_is_timed_in_both_types(monkeypatch, float32, bfloat16, expected):
-    clock, dtype = [0.0], []
-
-    def multiply(inputs, weights):
-        dtype.append(inputs.dtype)
-        disturbed = 100.0 if len(dtype) % 3 == 0 else 1.0  # another process ran in between
-        clock[0] += disturbed * {torch.float32: float32, torch.bfloat16: bfloat16}[inputs.dtype]
-
-    monkeypatch.setattr("querylect.rollouts.policy.perf_counter", lambda: clock[0])
-    monkeypatch.setattr(torch.nn.functional, "linear", multiply)
-    assert cpu_has_fast_bfloat16.__wrapped__() is expected
-    assert set(dtype) == {torch.float32, torch.bfloat16}
+@pytest.mark.parametrize(
+    ("amx", "name", "instructions", "expected"),
+    [
+        (True, "Intel(R) Xeon(R)", True, True),
+        (False, "Intel(R) Xeon(R)", True, False),
+        (False, "AMD EPYC", True, True),
+        (False, "AMD EPYC", False, False),
+    ],
+)
+def test_auto_knows_processors_that_are_faster_in_bfloat16(monkeypatch, amx, name, instructions, expected):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    capabilities = {"cpu_name": name, "avx512_bf16": instructions}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert cpu_has_fast_bfloat16() is expected
 
 
 def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):
