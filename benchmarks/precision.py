@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/precision.py
 
-The shapes are a layer of SmolLM2-135M at 192 tokens (sampling 16 answers to 12 questions) and at 1,257 (a micro-batch of
-packed trees), and its output layer.
+The shapes are a layer of SmolLM2-135M at 192 tokens (sampling 16 answers to 12 questions) and at 1,257 (a micro-batch
+of packed trees), and its output layer.
 """
 
 import torch

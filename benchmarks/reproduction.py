@@ -13,9 +13,9 @@
 evaluation is not repeated. It takes many hours; give it again after an interruption, or with --minutes, as often as it
 takes. It ends with exit code 0 where nothing is missing and 75 where it was stopped. More steps may be asked for later.
 Parts may run side by side, one process each (--only).
-`table` measures nothing; with --page it writes the tables and a drawing of each part into the page and beside it, and
-leaves what other parts have there. Everything lies in --folder, with a log (reproduction.log). `--tiny` does two steps on a few
-questions: it shows that every part works and says nothing about the paper.
+`table` measures nothing; with --page it writes the tables of these parts into the page and their drawings beside it.
+Everything lies in --folder, with a log (reproduction.log). `--tiny` does two steps on a few questions: it shows that
+every part works and says nothing about the paper.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """What the paper claims, and whether the reproduction confirms it, refutes it or cannot decide it.
 
 A claim "A is better than B" is judged by nDCG@10 of the test questions, averaged over seeds (paired permutation test,
-Holm over the claims of its part): confirmed where A is ahead with adjusted p < .05 and in every seed; refuted where B is, or where
-the 95% interval lies within ±.01 (a difference as small as that is none); otherwise not decidable here. Fewer than
-three seeds decide nothing.
+Holm over the claims of its part): confirmed where A is ahead with adjusted p < .05 and in every seed; refuted where B
+is, or where the 95% interval lies within ±.01 (a difference as small as that is none); otherwise not decidable here.
+Fewer than three seeds decide nothing.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ from reproduction_claims import claims
 from reproduction_results import Results, compare, mean_of_seeds, repeats_share
 
 BEGIN, END = "<!-- ({}): written by benchmarks/reproduction.py table --page -->", "<!-- end of ({}) -->"
-"""Markers of a part's results in a page: each part is written by itself, as it may be measured on a machine of its own."""
+"""Markers of a part's results in a page. Each part is written by itself: it may be measured on another machine."""
 TITLES = {
     "a": "(a) 4×4 against 16×1 at equal numbers of sampled tokens",
     "b": "(b) BM25 against MiniLM: transfer and dialect",

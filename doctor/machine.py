@@ -57,7 +57,8 @@ def machine(output: Path, probed: dict[str, Any]) -> list[Finding]:
     """What there is to compute with; `output` is where runs are written, `probed` what the probe answered."""
     findings = [*_host(output), _driver(), _torch(probed)]
     if torch := probed.get("torch"):
-        detail = f"the {'GPU' if torch['gpus'] else 'CPU'} {'is' if torch['bf16'] else 'is not'} faster in it than in float32"
+        device, verb = "GPU" if torch["gpus"] else "CPU", "is" if torch["bf16"] else "is not"
+        detail = f"the {device} {verb} faster in it than in float32"
         findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", detail))
     return [*findings, _faiss(probed), _package("vllm", install_command("gpu")), _deepspeed()]
 

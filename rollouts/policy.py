@@ -107,8 +107,10 @@ def torch_dtype(config: PolicyConfig) -> torch.dtype:
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether the GPU, or the processor where there is none, multiplies bfloat16 matrices faster than float32 ones. GPUs
-    that only emulate bfloat16 (before Ampere) do not."""
+    """Whether the GPU, or the processor where there is none, multiplies bfloat16 matrices faster than float32 ones.
+
+    GPUs that only emulate bfloat16 (before Ampere) do not.
+    """
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return cpu_has_fast_bfloat16()
