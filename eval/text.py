@@ -31,6 +31,8 @@ COSTS_EXPLAINED = (
 )
 NARROW = 6
 """With more columns than this, a LaTeX table spans both columns of a page."""
+_UPRIGHT = 7
+"""The names of its columns are turned upright where one has more letters than this, and so is wider than a figure."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "<": "$<$", ">": "$>$", "|": r"\textbar{}",
@@ -83,8 +85,12 @@ def _rows(wide: WideTable, bold: Bold) -> list[list[str]]:
 
 
 def latex(wide: WideTable, name: str) -> str:
-    """The wide table as one float; needs the package booktabs. `name` is that of its label."""
-    environment = "table*" if len(wide.head) > NARROW else "table"
+    """The wide table as one float, at most as wide as its line; `name` is that of its label."""
+    spans = len(wide.head) > NARROW
+    environment = "table*" if spans else "table"
+    head = list(map(_tex, wide.head))
+    if spans and max(map(len, wide.head)) > _UPRIGHT:
+        head = [rf"\rotatebox{{90}}{{{name}}}" for name in head]
     groups, start = [], 2
     for group, columns in wide.groups:
         groups.append(
@@ -95,13 +101,13 @@ def latex(wide: WideTable, name: str) -> str:
     lines = [" & " + " & ".join(head for head, _ in groups) + padding + r" \\", " ".join(rule for _, rule in groups)]
     return "\n".join(
         [
-            r"% needs \usepackage{booktabs}",
+            _PACKAGES,
             rf"\begin{{{environment}}}",
             r"\centering",
             rf"\caption{{{_tex(wide.caption)}}}",
             rf"\label{{tab:{name}}}",
-            *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if len(wide.head) > NARROW else []),
-            *_tabular(["", *wide.head], _rows(wide, _bold_latex), lines if groups else []),
+            *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if spans else []),
+            *_tabular(["", *head], _rows(wide, _bold_latex), lines if groups else []),
             rf"\end{{{environment}}}",
             "",
         ]
@@ -111,20 +117,28 @@ def latex(wide: WideTable, name: str) -> str:
 def transfer_latex(transfer: Transfer) -> str:
     """The matrix of policies and environments as one float."""
     caption = f"Transfer, {transfer.title}: {transfer.metric}. {TRANSFER_EXPLAINED}"
-    lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}"]
-    return "\n".join([*lines, *_tabular(*_matrix(transfer, _bold_latex)), r"\end{table}", ""])
+    lines = [_PACKAGES, r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}"]
+    head, rows = _matrix(transfer, _bold_latex)
+    return "\n".join([*lines, *_tabular(list(map(_tex, head)), rows), r"\end{table}", ""])
+
+
+_PACKAGES = r"% needs \usepackage{booktabs,graphicx}"
+_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+"""Scales what follows down to the width of a line, and never up."""
 
 
 def _tabular(head: Sequence[str], rows: Sequence[Sequence[str]], above: Sequence[str] = ()) -> list[str]:
+    """The rows under `head`, which is LaTeX already, fitted to the line."""
     return [
+        _FIT,
         rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
         r"\toprule",
         *above,
-        " & ".join(map(_tex, head)) + r" \\",
+        " & ".join(head) + r" \\",
         r"\midrule",
         *(" & ".join(map(_tex, row)) + r" \\" for row in rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
     ]
 
 

@@ -2,6 +2,8 @@
 
 import math
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from io import StringIO
 
@@ -336,6 +338,37 @@ def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
         "nDCG@10 on the test split of 9 datasets with bm25; bold: the best of a column; †: significantly better than "
         "the raw question, ↓: significantly worse (paired permutation tests, Holm-corrected, p < 0.05)."
     )
+
+
+LONG_NAMES = [f"collection-of-field-{number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
+def test_a_wide_latex_table_is_scaled_to_its_line_and_its_long_names_are_upright(environments):
+    wide = wide_table_of(plan(systems={"prompted": {}, "trained": {}}), nine_datasets(plan(), environments))
+    assert r"\rotatebox" not in latex(wide, "nine")
+    tex = latex(replace(wide, head=[*LONG_NAMES, "mean"] * len(environments)), "nine")
+    assert tex.startswith("% needs \\usepackage{booktabs,graphicx}\n\\begin{table*}\n")
+    fitted = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" + "\n" + r"\begin{tabular}"
+    assert tex.count(fitted) == tex.count(r"\end{tabular}}") == 1
+    assert tex.count(r"\rotatebox{90}{") == 10 * len(environments)
+    assert r" & \rotatebox{90}{collection-of-field-8} & \rotatebox{90}{mean} " in tex
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex (Debian: texlive-latex-recommended)")
+@pytest.mark.parametrize("options", ["", "twocolumn"])
+@pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
+def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, options, environments):
+    settings = plan(systems={"prompted": {}, "trained": {}}, costs=True)
+    wide = wide_table_of(settings, nine_datasets(settings, environments))
+    long = [*[*LONG_NAMES, "mean"] * len(environments), *wide.head[10 * len(environments) :]]
+    text = latex(replace(wide, head=long), "nine")
+    head = rf"\documentclass[{options}]{{article}}\usepackage{{booktabs,graphicx}}"
+    (tmp_path / "paper.tex").write_text(f"{head}\\begin{{document}}\n{text}\\end{{document}}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout
 
 
 def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
