@@ -2,7 +2,8 @@
 
 from statistics import fmean
 
-from querylect.train import credit, trainer
+import torch
+from querylect.train import credit, mismatch, trainer
 from querylect.train.credit import Credit, assign_credit
 from querylect.train.rows import row_advantages, row_mask, row_turns
 
@@ -87,3 +88,25 @@ def mean_over_a_whole_path(monkeypatch):
         return row_advantages(trees, found) * row_advantages(trees, found).new_tensor(shares)
 
     monkeypatch.setattr(trainer, "row_advantages", of_paths)
+
+
+def mean_over_signal_only(monkeypatch):
+    """`loss_type: bnpo` divides by the tokens of the turns with signal."""
+    monkeypatch.setattr(trainer.TreeTrainer, "_shares", lambda self, mask, sampled: 1.0)
+
+
+def cut_turns_trained(monkeypatch):
+    """Turns that were cut stay in the loss and in its normalizer."""
+    monkeypatch.setattr(trainer, "row_mask", lambda trees, found, cut=False: row_mask(trees, found))
+
+
+def cut_turns_in_the_normalizer(monkeypatch):
+    """Turns that were cut are not trained, but their tokens still count in the normalizer."""
+    monkeypatch.setattr(
+        trainer, "row_mask", lambda trees, found, cut=False: row_mask(trees, found, cut and found is not None)
+    )
+
+
+def samples_of_a_nucleus_uncorrected(monkeypatch):
+    """What was sampled with `top_p` below 1 is trained on as if it came from the policy itself."""
+    monkeypatch.setattr(mismatch, "importance_weights", lambda differences, _: torch.ones_like(differences))

@@ -11,10 +11,14 @@ from querylect.train import rows
 
 from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
 from ..wrong_credit import (
+    cut_turns_in_the_normalizer,
+    cut_turns_trained,
     equal_node_weights,
     leaf_advantages_without_lambda,
     mean_over_a_whole_path,
+    mean_over_signal_only,
     plain_means,
+    samples_of_a_nucleus_uncorrected,
     siblings_only,
     signal_only_normalizer,
 )
@@ -34,8 +38,33 @@ CASES = {
         "reward.turn_weights": [0.25, 0.5, 2.0],
         "train.credit": "trajectory",
     },
+    "4x4-top_p": {"rollout.branching": [4, 4], "rollout.top_p": [0.9, 0.6], "rollout.temperature": [1.5, 2.0]},
+    "4x4-bnpo": {"rollout.branching": [4, 4], "train.loss_type": "bnpo"},
+    "4x4-bnpo-two-trees": {
+        "rollout.branching": [4, 4],
+        "train.loss_type": "bnpo",
+        "train.questions_per_micro_batch": 2,
+    },
+    "4x4-cut": {"rollout.branching": [4, 4], "train.mask_truncated_completions": True},
+    "4x4-cut-trajectory": {
+        "rollout.branching": [4, 4],
+        "train.credit": "trajectory",
+        "train.mask_truncated_completions": True,
+    },
+    "4x4-cut-bnpo": {
+        "rollout.branching": [4, 4],
+        "train.loss_type": "bnpo",
+        "train.mask_truncated_completions": True,
+    },
+    "4x4-cut-grpo": {
+        "rollout.branching": [4, 4],
+        "train.loss_type": "grpo",
+        "train.mask_truncated_completions": True,
+    },
     "16x1": {"rollout.branching": [16, 1], "train.credit": "trajectory"},
+    "16x1-turn": {"rollout.branching": [16, 1]},
     "16": {"rollout.branching": [16], "reward.turn_weights": [1.0]},
+    "16-trajectory": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.credit": "trajectory"},
     "16-grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "grpo"},
     "16-dr_grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "dr_grpo"},
 }
@@ -58,6 +87,10 @@ WRONG_RULES = {
         mean_over_a_whole_path,
         {"rollout.branching": [4, 4], "train.loss_type": "grpo", "rollout.max_new_tokens": [4, 6]},
     ),
+    "mean-over-signal-only": (mean_over_signal_only, CASES["4x4-bnpo"]),
+    "cut-turns-trained": (cut_turns_trained, CASES["4x4-cut"]),
+    "cut-turns-in-the-normalizer": (cut_turns_in_the_normalizer, CASES["4x4-cut"]),
+    "samples-of-a-nucleus-uncorrected": (samples_of_a_nucleus_uncorrected, CASES["4x4-top_p"]),
 }
 """Rules that stand nowhere in the product, and a step on which they give another gradient."""
 
@@ -156,32 +189,50 @@ def spread(values, config):
     return (sum((value - mean(values)) ** 2 for value in values) / (len(values) - 1)) ** 0.5
 
 
-def brute_force_gradients(trainer, config):
-    """Gradients of the loss by its definition, path by path."""
+def by_turn(setting, turns):
+    return setting if isinstance(setting, list) else [setting] * turns
+
+
+def nucleus_mass(distribution, top_p):
+    """The probability of the likeliest tokens that together have at least `top_p`; others are never sampled."""
+    cumulative = distribution.sort(-1, descending=True).values.cumsum(-1)
+    fewer = (cumulative < top_p).sum(-1, keepdim=True)
+    return cumulative.gather(-1, fewer.clamp(max=cumulative.shape[-1] - 1))[..., 0]
+
+
+def brute_force_gradients(model, trees, config):
+    """Gradients of the loss by its definition, path by path, of the parameters that are trained."""
     import torch
 
-    trees, model = trainer.trees, trainer.model
     advantages = brute_force_advantages(trees, config)
-    turns = len(config.rollout.branching)
-    temperatures = config.rollout.temperature
-    temperatures = temperatures if isinstance(temperatures, list) else [temperatures] * turns
-    loss, tokens, rows_ = torch.zeros(()), 0, 0
+    how, turns = config.train, len(config.rollout.branching)
+    temperatures, top_ps = by_turn(config.rollout.temperature, turns), by_turn(config.rollout.top_p, turns)
+    losses, tokens, rows_ = defaultdict(float), defaultdict(int), 0
     for t, tree in enumerate(trees):
+        batch = t // how.questions_per_micro_batch
         for p, path in enumerate(tree.paths()):
             ids = torch.tensor([[*path[-1].prompt_ids, *path[-1].completion_ids]])
             logits = model(input_ids=ids, use_cache=False).logits[0].float()
             for k, node in enumerate(path):
+                rows_ += 1  # a cut turn is a row without tokens
+                if how.mask_truncated_completions and not node.finished:
+                    continue
                 begin, length = len(node.prompt_ids), len(node.completion_ids)
                 distribution = torch.log_softmax(logits[begin - 1 : begin + length - 1] / temperatures[k], -1)
-                chosen = distribution.gather(-1, ids[0, begin : begin + length, None])
+                chosen = distribution.gather(-1, ids[0, begin : begin + length, None])[:, 0]
+                if top_ps[k] < 1:  # sampled with probability p / mass, where the policy has p
+                    chosen = chosen * nucleus_mass(distribution.detach().exp(), top_ps[k])
                 term = -(advantages[t, p, k] or 0.0) * chosen.sum()
-                loss = loss + (term / length if config.train.loss_type == "grpo" else term)
-                tokens, rows_ = tokens + length, rows_ + 1
-    budget = config.rollout.max_new_tokens
-    divisor = {"grpo": rows_, "dapo": tokens, "dr_grpo": rows_ * (budget if isinstance(budget, int) else max(budget))}
-    model.zero_grad()
-    (loss / divisor[config.train.loss_type]).backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+                losses[batch] = losses[batch] + (term / length if how.loss_type == "grpo" else term)
+                tokens[batch] += length
+    if how.loss_type == "bnpo":
+        loss = sum(losses[batch] / tokens[batch] for batch in tokens) / len(tokens)
+    else:
+        budget = max(by_turn(config.rollout.max_new_tokens, turns))
+        divisor = {"grpo": rows_, "dapo": sum(tokens.values()), "dr_grpo": rows_ * budget}[how.loss_type]
+        loss = sum(losses.values()) / divisor
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
 
 
 def relative_difference(gradients, expected):
@@ -200,7 +251,8 @@ def compare(config, monkeypatch, packing=True):
         inputs = step_inputs(trainer)
         _, gradients = losses_and_gradients(trainer, inputs, packing)
         trainer.model.eval()
-        return relative_difference(gradients, brute_force_gradients(trainer, config)), trainer.last_metrics
+        expected = brute_force_gradients(trainer.model, trainer.trees, config)
+        return relative_difference(gradients, expected), trainer.last_metrics
 
     return with_trainer(config, monkeypatch, act)
 
