@@ -62,9 +62,11 @@ def places(count: int) -> list[dict[str, str]]:
 
 
 class Started:
-    """`count` processes of `querylect train` on one config; killed at the end of the block."""
+    """`count` processes of `querylect train` on one config, or of `code`; killed at the end of the block."""
 
-    def __init__(self, config, folder: Path, count: int, *arguments: str, **surroundings: str) -> None:
+    def __init__(
+        self, config, folder: Path, count: int, *arguments: str, code: str | None = None, **surroundings: str
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         written = folder / "run.yaml"
@@ -75,6 +77,7 @@ class Started:
                 folder / f"out-{rank}",
                 folder / f"err-{rank}",
                 place | surroundings,
+                code=code,
             )
             for rank, place in enumerate(places(count))
         ]

@@ -1,6 +1,8 @@
 """Several processes: the same trees, weights and figures as one, one service, one folder, one end."""
 
+import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from ..forked import Forked
 from ..lessons import ENDLESS, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from ..raising import refused
 from ..several import Started, free_port, places
+from ..train.test_train_gradient import brute_force_gradients, made_up_rewards, relative_difference
 
 PER_MICRO_BATCH = ("entropy", "kl", "clip_ratio", "tokens/packed", "tokens/flat")
 """Means over micro-batches, which other processes hold, and computed tokens: a process without signal has one."""
@@ -80,6 +83,57 @@ def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F8
     folder = str(tmp_path / "both" / "run")
     assert told[0][-1] == folder, "DeepSpeed, where it is installed, writes to standard output when it is imported"
     assert folder not in told[1]
+
+
+GRADIENTS = """
+import os, pickle, sys
+from querylect.cli import main
+from querylect.rollouts.random_streams import stream
+from querylect.train import rows
+from querylect.train.trainer import TreeTrainer
+
+grow, training_step = rows._grow, TreeTrainer.training_step
+rows._grow = lambda trainer, ids: made_up_rewards(grow(trainer, ids))
+
+def step(trainer, *batch):
+    loss = training_step(trainer, *batch)
+    if trainer.accelerator.sync_gradients:  # the last backward pass before the optimizer's step
+        gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+        own = [tree for tree in trainer.trees if tree.roots[0].prompt_ids]
+        with open(f"{sys.argv[2]}.{trainer.processes.rank}", "wb") as file:
+            pickle.dump((own, gradients), file)
+    return loss
+
+TreeTrainer.training_step = step
+main(sys.argv[1:])
+"""
+"""Trains, and writes the trees and the gradients of the last step of every process beside its config."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rollout.branching": [4, 4], "train.mask_truncated_completions": True},
+        {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0], "train.scale": "batch"},
+        {"rollout.branching": [16, 1], "train.credit": "trajectory", "train.loss_type": "bnpo"},
+    ],
+    ids=["4x4 cut", "2x3x2 batch-scaled", "16x1 trajectory bnpo"],
+)
+def test_the_gradient_of_two_processes_equals_brute_force(settings, tmp_path, changes):  # noqa: F811
+    """In both, after the backward passes of a step and before the optimizer; two trees each, one a micro-batch."""
+    from querylect.rollouts.policy import load_policy
+
+    config = change(settings, **changes, **{"policy.lora": None, "train.questions_per_step": 4, "train.steps": 1})
+    code = inspect.getsource(made_up_rewards) + GRADIENTS
+    with Started(config, tmp_path / "two", 2, code=code) as started:
+        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+    written = [pickle.loads((tmp_path / "two" / f"run.yaml.{rank}").read_bytes()) for rank in (0, 1)]
+    assert [len(trees) for trees, _ in written] == [2, 2]
+    model, _ = load_policy(config.policy)
+    expected = brute_force_gradients(model, [tree for trees, _ in written for tree in trees], config)
+    for _, gradients in written:
+        assert gradients.keys() == expected.keys()
+        assert relative_difference(gradients, expected) <= 1e-5
 
 
 def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path):  # noqa: F811
