@@ -130,6 +130,13 @@ def sapo(ratio, advantage, _):
     return -4 / temperature * (temperature * (ratio - 1)).sigmoid() * advantage
 
 
+def vespo(ratio, advantage, logp):
+    """Its own weight for a whole turn, which is the product of the ratios of its tokens."""
+    k, rate = (2.0, 3.0) if advantage >= 0 else (1.5, 2.0)
+    log_weight = ratio.log().sum()
+    return -(rate + k * log_weight - rate * log_weight.exp()).exp() * advantage * logp
+
+
 def per_turn(term):
     """One ratio for a whole turn (GSPO)."""
     return lambda ratio, advantage, logp: term(ratio.log().mean().exp().expand_as(ratio), advantage, logp)
@@ -147,6 +154,11 @@ ON_TREES = [
     ),
     ({"train.loss_type": "sapo", "train.sapo_temperature_neg": 3.0}, sapo),
     ({"train.importance_sampling_level": "sequence", "train.epsilon": 0.001}, per_turn(clipped(0.001, 0.001))),
+    (
+        {"train.loss_type": "luspo", "train.importance_sampling_level": "sequence", "train.epsilon": 0.001},
+        per_turn(clipped(0.001, 0.001)),
+    ),
+    ({"train.loss_type": "vespo", "train.vespo_k_neg": 1.5}, vespo),
 ]
 
 
@@ -176,6 +188,8 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
                 for node, old, new in zip(turns, before, after, strict=True)
             }
             rows = [parts[id(node)] for tree in trainer.trees for path in tree.paths() for node in path]
+            if config.train.loss_type == "luspo":  # as TRL: a longer turn weighs more
+                return sum(float(row.sum()) for row in rows) / len(rows)
             if config.train.loss_type != "sapo":
                 return float(torch.cat(rows).mean())
             return sum(float(row.mean()) for row in rows) / len(rows)  # as TRL: within rows first
