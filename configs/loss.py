@@ -47,7 +47,7 @@ class LossConfig(BaseModel):
     off_policy_mask_threshold: Annotated[float, Field(gt=0)] | None = None
     """Drop turns with a negative advantage whose mean log-ratio fell by more than this; None: drop none."""
     mask_truncated_completions: bool = False
-    """Exclude turns truncated at max_new_tokens from the loss; they still count in their siblings' baseline."""
+    """Exclude turns truncated at max_new_tokens from the loss; they still count in the baseline of their state."""
     top_entropy_quantile: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Train only on this share of a micro-batch's tokens, those of highest entropy; the KL term covers all tokens."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0

@@ -64,7 +64,8 @@ class TrainConfig(Section, LossConfig):
     """GRPO training on trees of turns."""
 
     credit: Literal["turn", "trajectory"] = "turn"
-    """Advantages. turn: compare a turn with its siblings. trajectory: compare a path with all paths of its question."""
+    """Advantages. turn: compare a turn with the other answers to the same state. trajectory: compare a path with all
+    paths of its question."""
     scale: Literal["group", "batch", "none"] = "none"
     """Divide advantages by the standard deviation of their group, of the batch, or by nothing."""
     best_of: Annotated[int, Field(ge=2)] | None = None
@@ -96,7 +97,7 @@ class TrainConfig(Section, LossConfig):
     """Sample the trees of this many later steps while a step is trained, with weights that are at most as many updates
     old (docs/training.md). 0: sample, then train."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
-    """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 1e-4."""
+    """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 8e-4."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps of linear warm-up of the learning rate from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -111,8 +111,8 @@ def check_report_to(settings: TrackingConfig) -> None:
 
 
 REMEDY = (
-    "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device multiplies "
-    "in it) or policy.dtype=float32 (float32 throughout), train LoRA (policy.lora={}), whose adapters are float32, "
+    "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device is faster in "
+    "bfloat16) or policy.dtype=float32 (float32 throughout), train LoRA (policy.lora={}), whose adapters are float32, "
     "or launch under DeepSpeed ZeRO, whose optimizer holds float32 copies (configs/deepspeed/zero2.json)."
 )
 
