@@ -540,8 +540,9 @@ def _evaluate_spec(
     set_up_logging(verbose)
     if dry_run:
         from .configs.spec_files import dump_spec
+        from .eval.warm_starts import with_warm_starts
 
-        typer.echo(dump_spec(spec), nl=False)
+        typer.echo(dump_spec(with_warm_starts(spec)), nl=False)
         raise typer.Exit
     from .rollouts.preflight import check_spec
     from .storage import refuse_unwritable

@@ -52,8 +52,8 @@ class SystemConfig(Section):
     run: str | None = None
     """Run folder; supplies the policy, rewriter and rollout that the system does not set."""
     checkpoint: str | None = None
-    """`best`, `final` or `checkpoint-N` of the run; `untrained`: its base model. None: `best`, else `final`, else the
-    checkpoint with the highest step."""
+    """`best`, `final` or `checkpoint-N` of the run; `warm_start`: its policy before GRPO; `untrained`: its base model.
+    None: `best`, else `final`, else the checkpoint with the highest step."""
     policy: PolicyConfig | None = None
     """The model; None: the `policy` of the evaluation, unless `run` is set."""
     llm: LlmConfig | None = None

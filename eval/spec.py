@@ -39,6 +39,7 @@ from .spec_tables import build_tables, family, wide_table_of
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
 from .text import Page, html, transfer_latex, write_tables
 from .transfer import Transfer, draw_transfer, standalone_svg, trained_in, transfer
+from .warm_starts import is_warm_start, with_warm_starts
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def evaluate_spec(
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
+    A system that is a run with a warm start gets a second row, its policy before GRPO (eval/warm_starts.py).
     If `check` is given, raw questions are first compared with published figures, and `check` is called with each
     outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
     environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
@@ -90,6 +92,7 @@ def evaluate_spec(
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     refuse_unwritable(folder)
+    spec = with_warm_starts(spec)
     with only_command(folder):
         evaluation = SpecEvaluation(spec, folder)
         _prepare(evaluation, trust)
@@ -243,7 +246,9 @@ def write_results(evaluation: SpecEvaluation) -> None:
     training = {
         name: environment
         for name, system in evaluation.systems.items()
-        if isinstance(system, RewritingSystem) and (environment := trained_in(system, spec, cards))
+        if isinstance(system, RewritingSystem)
+        and not is_warm_start(system.settings)
+        and (environment := trained_in(system, spec, cards))
     }
     matrix = transfer(tables[-1], spec.metrics[0], training) if tables else None
     drawing = draw_transfer(matrix) if matrix is not None else None

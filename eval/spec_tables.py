@@ -8,6 +8,7 @@ from .records import UNTRAINED, EvalRecord
 from .table import ALPHA, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
 from .tabulate import answers_of, split_by_part, tabulate
 from .training_free import Tuned, best_baseline
+from .warm_starts import system_label
 from .wide_table import WideTable, wide_table
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
@@ -94,7 +95,9 @@ def label(spec: SpecConfig, arm: Arm) -> str:
         return "raw question"
     if arm.system == BEST_FREE:
         return "best training-free"
-    return f"{arm.system}, turn {arm.turn}" if spec.systems[arm.system].turns > 1 else arm.system
+    system = spec.systems[arm.system]
+    name = system_label(arm.system, system)
+    return f"{name}, turn {arm.turn}" if system.turns > 1 else name
 
 
 def family(spec: SpecConfig) -> str:

@@ -12,6 +12,8 @@ _RUN_FILES = {
     "metrics.jsonl", "rollouts.jsonl", "validation.jsonl", "warm_start.jsonl",
 }  # fmt: skip
 """What training writes beside the checkpoints."""
+WARM_START_FOLDER = "warm_start"
+"""The folder in a run that holds the policy after the warm start and before GRPO."""
 
 
 def find_checkpoint(run: Path, name: str | None = None) -> Path:
@@ -65,14 +67,19 @@ def refuse_damaged_checkpoint(checkpoint: Path) -> None:
     refuse_damaged_folder(checkpoint, "Restore it from a copy, or use another checkpoint of the run: remove this one.")
 
 
+def has_warm_start(run: Path) -> bool:
+    """Whether the run folder holds the policy after a warm start and before GRPO."""
+    return _is_policy(run / WARM_START_FOLDER)
+
+
 def find_warm_start(run: Path) -> Path | None:
     """The policy of a run after its warm start and before GRPO; None where the run had none.
 
     Raises StorageError where one of its files has other bytes than were written.
     """
-    folder = run / "warm_start"
-    if not folder.is_dir() or not _is_policy(folder):
+    if not has_warm_start(run):
         return None
+    folder = run / WARM_START_FOLDER
     refuse_damaged_folder(folder, f"Restore it from a copy, or remove {folder} to evaluate the run without it.")
     return folder
 

@@ -32,7 +32,7 @@ from ..configs.trust import is_own_run, links_outside, note_own_run
 from ..digests import DIGESTS, FolderDigests, describe_folder, refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, StorageError, in_one_line
 from ..provenance import Start
-from ..rollouts.checkpoints import refuse_damaged_checkpoint, refuse_damaged_run
+from ..rollouts.checkpoints import WARM_START_FOLDER, refuse_damaged_checkpoint, refuse_damaged_run
 from ..sources import portable
 from ..storage import another_took_over, append, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
 from ..version import __version__
@@ -74,7 +74,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.rollouts = path / "rollouts.jsonl"
         self.warm_start = path / "warm_start.jsonl"
-        self.warm = path / "warm_start"
+        self.warm = path / WARM_START_FOLDER
         self.validation = path / "validation.jsonl"
         self.best = path / "best"
         self._digests = FolderDigests(path, write_atomically)

@@ -10,6 +10,7 @@ import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.configs.schema import RunConfig
 from querylect.configs.spec_files import dump_spec, load_spec
+from querylect.configs.yaml12 import write_yaml
 from querylect.data.types import Question
 from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
 from querylect.errors import EnvironmentUnavailableError
@@ -21,10 +22,14 @@ from querylect.eval.run_table import headline, tabulate_run
 from querylect.eval.spec import evaluate_spec
 from querylect.eval.table import Arm
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
+from querylect.eval.warm_starts import with_warm_starts
 from querylect.rollouts.checkpoints import find_warm_start
+from querylect.rollouts.engines import open as engines
+from safetensors.torch import load_file, save_file
 
 from ..lessons import PROMPT, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
+from ..used import make_own
 
 NAMES = ("first_titles", "rm3", "weighted_words")
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
@@ -318,6 +323,39 @@ def test_a_plan_has_the_baselines_and_the_best_of_them_as_rows(plan):
     figures = {line["metric"]: float(line["mean"]) for line in lines if line["system"] == "prompted"}
     assert figures["ndcg@10 with fall-back"] == pytest.approx(shares["with_fall_back"])
     assert figures["cut at limit"] == shares["cut"]
+
+
+def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
+    """Once, before the first system of that run, with the answers of the policy of that folder."""
+    config, folder = run
+    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
+    make_own(folder)
+    weights = load_file(folder / "warm_start" / "model.safetensors")
+    weights["lm_head.weight"] *= 1.001
+    save_file(weights, folder / "warm_start" / "model.safetensors", {"format": "pt"})
+    loaded, load = [], engines.load_engine
+
+    def note_and_load(config, checkpoint):
+        loaded.append(checkpoint)
+        return load(config, checkpoint)
+
+    monkeypatch.setattr(engines, "load_engine", note_and_load)
+    mine = {"run": str(folder)}
+    systems = {"mine": mine, "last": {**mine, "checkpoint": "final"}, "before": {**mine, "checkpoint": "untrained"}}
+    out, table = carry_out(plan, training_free=[], systems=systems)
+    labels = {row["system"]: row["label"] for row in table["rows"]}
+    assert list(labels) == ["raw", "mine-warm-start", "mine", "last", "before"]
+    assert labels["mine-warm-start"] == "mine, warm start"
+    assert folder / "warm_start" in loaded
+    assert "| mine, warm start |" in (out / "tables.md").read_text()
+    written = load_spec(str(out / "plan.yaml"))
+    assert written.systems["mine-warm-start"].checkpoint == "warm_start"
+    assert with_warm_starts(written) == written
+    asked = len(loaded)
+    (folder / "warm_start" / "model.safetensors").unlink()
+    _, table = carry_out(plan, training_free=[], systems=systems)
+    assert [row["system"] for row in table["rows"]] == ["raw", "mine", "last", "before"]
+    assert len(loaded) == asked
 
 
 def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from querylect.configs.spec_files import load_spec
 from querylect.errors import BaselineError, IncompleteError
+from querylect.eval.spec_tables import label
+from querylect.eval.table import Arm
 
 from ..service.test_cli import end, mistake, room  # noqa: F401 (a fixture)
 
@@ -106,3 +108,16 @@ def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys)
     assert end("eval", path, "limit=3", "--dry-run") == 0
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
     assert load_spec(str(tmp_path / "again.yaml")) == load_spec(path, ["limit=3"])
+
+
+def test_a_dry_run_shows_the_rows_of_warm_starts(path, tmp_path, capsys):
+    (tmp_path / "run" / "warm_start").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "run" / "warm_start" / name).write_text("{}")
+    systems = ["systems.other.run=elsewhere", f"systems.mine={{run: {tmp_path / 'run'}, turns: 2}}"]
+    assert end("eval", path, *systems, "training_free=[]", "--dry-run") == 0
+    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
+    plan = load_spec(str(tmp_path / "again.yaml"))
+    assert list(plan.systems) == ["other", "mine-warm-start", "mine"]
+    assert (plan.systems["mine-warm-start"].checkpoint, plan.systems["mine-warm-start"].turns) == ("warm_start", 2)
+    assert label(plan, Arm("mine-warm-start", 2)) == "mine, warm start, turn 2"
