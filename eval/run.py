@@ -316,12 +316,13 @@ def evaluate_systems(
         }
         write_json(folder / "results.json", content)
         examples = choose_examples(records, settings.examples, _gold(dataset, settings.split))
+        samples = {info.name: results.sample} if results.sample is not None else None
         tables = Page(
             title=config.name,
             family=RUN_FAMILY.format(permutations=settings.permutations),
             metrics=METRICS,
             tables=[results.table],
-            wide=wide_table([results.table], METRICS[0], settings.split, LEGEND),
+            wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, samples=samples),
             transfer=None,
             notes=[note for note in results.notes if note not in results.table.notes],
             about=[],

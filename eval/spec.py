@@ -259,7 +259,8 @@ def write_results(evaluation: SpecEvaluation) -> None:
     trec = folder / "trec"
     shutil.rmtree(trec, ignore_errors=True)
     notes += write_trec_files(trec, spec, cells, records, evaluation.licences) if spec.trec else []
-    wide = wide_table_of(spec, tables)
+    samples = {one.dataset: one.sample for one in evaluation.environments if one.sample is not None}
+    wide = wide_table_of(spec, tables, samples)
     page = Page(spec.name, family(spec), spec.metrics, tables, wide, matrix, notes, _provenance_lines(evaluation))
     write_text(folder / "tables.html", html(page, drawing))
     write_tables(folder, page)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ..configs.evaluation import BEST_FREE, RAW, SpecConfig
+from ..data.sampling import QuestionSample
 from .cells import Cell
 from .records import UNTRAINED, EvalRecord
 from .table import ALPHA, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
@@ -48,9 +49,11 @@ def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell,
     return tables
 
 
-def wide_table_of(spec: SpecConfig, tables: Sequence[Table]) -> WideTable | None:
-    """The table of systems and datasets; None without a table."""
-    return wide_table(tables, spec.metrics[0], spec.split, legend(spec), spec.costs) if tables else None
+def wide_table_of(
+    spec: SpecConfig, tables: Sequence[Table], samples: Mapping[str, QuestionSample] | None = None
+) -> WideTable | None:
+    """The table of systems and datasets; None without a table. `samples`: of the datasets that were not asked whole."""
+    return wide_table(tables, spec.metrics[0], spec.split, legend(spec), spec.costs, samples) if tables else None
 
 
 def spec_of_tables(spec: SpecConfig) -> TableSpec:

@@ -114,6 +114,23 @@ def latex(wide: WideTable, name: str) -> str:
     )
 
 
+def written_latex(written: Cells, name: str) -> str:
+    """What is written, as a float of its own; `name` is that of the float of the scores."""
+    head, rows = written
+    environment = "table*" if len(head) > NARROW else "table"
+    return "\n".join(
+        [
+            rf"\begin{{{environment}}}",
+            r"\centering",
+            rf"\caption{{{_tex('What is written. ' + WRITTEN_EXPLAINED)}}}",
+            rf"\label{{tab:{name}-written}}",
+            *_tabular(list(map(_tex, head)), rows),
+            rf"\end{{{environment}}}",
+            "",
+        ]
+    )
+
+
 def transfer_latex(transfer: Transfer) -> str:
     """The matrix of policies and environments as one float."""
     caption = f"Transfer, {transfer.title}: {transfer.metric}. {TRANSFER_EXPLAINED}"
@@ -157,9 +174,12 @@ def html(page: Page, drawing: Drawing | None) -> str:
 
 def table_files(page: Page) -> dict[str, str]:
     """The content of tables.md, tables.tex, scores.csv and comparisons.csv."""
+    written = _written(page)
+    floats = [latex(page.wide, page.title)] if page.wide is not None else []
+    floats += [written_latex(written, page.title)] if floats and written is not None else []
     return {
         "tables.md": markdown(page),
-        "tables.tex": latex(page.wide, page.title) if page.wide is not None else "",
+        "tables.tex": "\n".join(floats),
         "scores.csv": scores_csv(page.tables),
         "comparisons.csv": comparisons_csv(page.tables, page.metrics[0]),
     }

@@ -3,9 +3,10 @@
 The cells are those of the tables by dataset (eval/tabulate.py); nothing is computed or tested here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..data.sampling import QuestionSample
 from .table import ALPHA, Legend, MeanCosts, Table, decimal, listed
 
 COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds")
@@ -43,10 +44,18 @@ class WideTable:
         ]
 
 
-def wide_table(tables: Sequence[Table], metric: str, split: str, legend: Legend, costs: bool = False) -> WideTable:
+def wide_table(
+    tables: Sequence[Table],
+    metric: str,
+    split: str,
+    legend: Legend,
+    costs: bool = False,
+    samples: Mapping[str, QuestionSample] | None = None,
+) -> WideTable:
     """The wide table of `tables`: one per dataset, and their average if there are several; parts are left out.
 
-    `costs` adds columns with mean costs per question. Raises ValueError for no table.
+    `costs` adds columns with mean costs per question. `samples`, by dataset, are those whose questions are a random
+    sample; the caption says so. Raises ValueError for no table.
     """
     columns = [table for table in tables if not table.part]
     if not columns:
@@ -74,16 +83,30 @@ def wide_table(tables: Sequence[Table], metric: str, split: str, legend: Legend,
         rows.append((row.label, cells))
     marks = {mark for _, cells in rows for cell in cells for mark in cell.marks}
     datasets = [table for table in columns if table.dataset or not table.average]
-    caption = _caption(metric, split, datasets, environments, [entry for entry in legend if marks & {*entry[:2]}])
+    used = [entry for entry in legend if marks & {*entry[:2]}]
+    caption = _caption(metric, split, datasets, environments, used, samples or {})
     return WideTable(groups, [*head, *(COSTS if costs else ())], rows, caption + (_COSTS_CAPTION if costs else "."))
 
 
 _COSTS_CAPTION = "; costs are means per question, earlier turns included."
 
 
-def _caption(metric: str, split: str, datasets: Sequence[Table], environments: Sequence[str], legend: Legend) -> str:
+def _caption(
+    metric: str,
+    split: str,
+    datasets: Sequence[Table],
+    environments: Sequence[str],
+    legend: Legend,
+    samples: Mapping[str, QuestionSample],
+) -> str:
     names = listed([table.dataset for table in datasets if table.dataset] or ["the dataset"], "and")
-    scope = f"{len(datasets)} datasets" if len(datasets) > 1 else f"{names} ({datasets[0].questions:,} questions)"
+    drawn = [(table, samples[table.dataset]) for table in datasets if table.dataset in samples]
+    if len(datasets) > 1:
+        sizes = "; ".join(f"{table.dataset}: {sample}" for table, sample in drawn)
+        scope = f"{len(datasets)} datasets" + (f" ({sizes})" if sizes else "")
+    else:
+        size = f"{datasets[0].questions:,} questions" + "".join(f": {sample}" for _, sample in drawn)
+        scope = f"{names} ({size})"
     searched = f" with {environments[0]}" if len(environments) == 1 and len(datasets) > 1 else ""
     text = f"{metric_label(metric)} on the {split} split of {scope}{searched}; bold: the best of a column"
     if legend:

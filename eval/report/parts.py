@@ -48,8 +48,9 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
         draw_table(table, spec.metrics[0], main_baseline(spec), f"forest{number}-{index}")
         for index, table in enumerate(tables)
     ]
+    samples = {cell.dataset: cell.sample for cell in results.cells if cell.sample is not None}
     page = Page(
-        results.name, results.family, spec.metrics, tables, wide_table_of(spec, tables), results.transfer,
+        results.name, results.family, spec.metrics, tables, wide_table_of(spec, tables, samples), results.transfer,
         results.notes, [f"To make it again: {reproduce.of_evaluation(evaluation.folder)}"],
     )  # fmt: skip
     matrix, leakage = results.transfer, _leakage(evaluation)

@@ -423,6 +423,7 @@ def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
     assert results["sample"] == {"size": 3, "of": 20, "seed": 0}
     assert "3 of 20, drawn with seed 0" in results["explanation"]
     assert page.count("3 of 20, drawn with seed 0") >= 2
+    assert "3 of 20, drawn with seed 0" in (tmp_path / "tables.tex").read_text()
 
 
 def test_training_curves_come_from_the_run_folder(tmp_path):

@@ -205,6 +205,7 @@ def test_a_changed_plan_asks_only_what_changed(values, asked):
     assert asked["prompts"] == 20
     assert {str(cell["sample"]) for cell in results_of_two["cells"]} == {"{'size': 2, 'of': 5, 'seed': 0}"}
     assert "lessons: 2 of 5 questions, drawn with seed 0." in (folder / "tables.md").read_text()
+    assert "lessons (2 questions: 2 of 5, drawn with seed 0)" in (folder / "tables.tex").read_text()
     assert len(read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")) == 4
     prompt = Path(values["rewriter"]["prompt"])
     prompt.write_text(prompt.read_text().replace("Name the medicine", "Say the medicine"))

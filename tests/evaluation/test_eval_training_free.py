@@ -251,6 +251,7 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsy
         "no validation",
     ):
         assert said in page
+    assert page.index(">repeats the question</th>") < page.index("<details>"), "a column of the main table"
     told = summary(folder / "results.json")
     for said in (
         "Warm start, turn 1",

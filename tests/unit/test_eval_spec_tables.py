@@ -14,6 +14,7 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.evaluation import SpecConfig
+from querylect.data.sampling import QuestionSample
 from querylect.envs.environment import RankedHit
 from querylect.envs.trec import falling
 from querylect.eval import tabulate as under_test
@@ -24,7 +25,7 @@ from querylect.eval.spec_tables import spec_of_tables, wide_table_of
 from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci, mean_cis
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
-from querylect.eval.text import Page, html, latex, markdown, transfer_latex
+from querylect.eval.text import Page, html, latex, markdown, table_files, transfer_latex
 from querylect.eval.transfer import draw_transfer, transfer
 from querylect.rewards.metrics import measure
 
@@ -338,6 +339,33 @@ def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
         "nDCG@10 on the test split of 9 datasets with bm25; bold: the best of a column; †: significantly better than "
         "the raw question, ↓: significantly worse (paired permutation tests, Holm-corrected, p < 0.05)."
     )
+
+
+def test_latex_has_a_second_float_of_what_is_written_where_a_model_writes():
+    rewrites = [("q0",), ("other",), ("other",), ("q9",)]
+    rows = [replace(record(f"q{n}", 0.5, 1), rewrites=words, cut=n < 2) for n, words in enumerate(rewrites)]
+    raw = [record(f"q{n}", 0.25) for n in range(4)]
+    found = {(ONE, "bm25"): answers_of([row.question_id for row in rows], rows, 1)[1]}
+    found[RAW, "bm25"] = answers_of([row.question_id for row in raw], raw, 1)[0]
+    tex = table_files(page([tabulate(plan(), "one", [(1.0, QuestionSet("one", found))])]))["tables.tex"]
+    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == tex.count(r"\label{tab:") == 2
+    written = tex[tex.rindex(r"\begin{table}") :]
+    assert r"rewrites & cut at limit & in format & repeats the question & with fall-back \\" in written
+    assert r"prompted, turn 1 & 50.0\% & 100.0\% & 25.0\% & 0.500 \\" in written
+    assert "raw question" not in written
+    alone = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
+    assert table_files(page([alone]))["tables.tex"].count(r"\begin{table}") == 1
+
+
+def test_the_caption_says_how_questions_were_drawn():
+    parts = [part(name, bm25_raw=[0.5] * 30) for name in ("one", "two")]
+    tables = [tabulate(plan(), one.title, [(1.0, one)]) for one in parts]
+    samples = {"one": QuestionSample(30, 1611, 4)}
+    alone = wide_table_of(plan(), tables[:1], samples)
+    assert " of one (30 questions: 30 of 1,611, drawn with seed 4); bold" in alone.caption
+    both = wide_table_of(plan(), [*tables, tabulate(plan(), "Average", [(0.5, one) for one in parts])], samples)
+    assert " of 2 datasets (one: 30 of 1,611, drawn with seed 4) with bm25; bold" in both.caption
+    assert " of two (30 questions); bold" in wide_table_of(plan(), tables[1:], samples).caption
 
 
 LONG_NAMES = [f"collection-of-field-{number}" for number in range(9)]
