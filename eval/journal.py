@@ -48,9 +48,8 @@ class Journal:
         Raises StorageError where lines have other bytes than were written, DataError for a complete line that is not a
         record.
         """
-        if not self.records.is_file():
+        if not self._whole(self.records):
             return []
-        cut_off_half_a_line(self.records)
         by_key: dict[AnswerKey, EvalRecord] = {}
         for record in read_records(self.records, self.remedy):
             question, turn, sample = record.question_id, record.turn, record.sample
@@ -62,10 +61,8 @@ class Journal:
 
     def missing(self) -> dict[AnswerKey, str]:
         """The reason of the last attempt for each answer that was requested and never came."""
-        if not self.unanswered.is_file():
+        if not self._whole(self.unanswered):
             return {}
-        cut_off_half_a_line(self.unanswered)
-        refuse_damaged(self.folder, {self.unanswered.name}, self.remedy)
         try:
             rows = [parse_json(line) for line in self.unanswered.read_text(encoding="utf-8").splitlines()]
             reasons = {(row["question_id"], row["turn"], row["sample"]): str(row["reason"]) for row in rows}
@@ -76,6 +73,15 @@ class Journal:
             ) from error
         answered = {(record.question_id, record.turn, record.sample) for record in self.read()}
         return {key: reason for key, reason in reasons.items() if key not in answered}
+
+    def _whole(self, path: Path) -> bool:
+        """Whether there is a file; half a line at its end is removed, unless it is of what a digest covers: a damaged
+        file stays as it is."""
+        if not path.is_file():
+            return False
+        refuse_damaged(self.folder, {path.name}, self.remedy)
+        cut_off_half_a_line(path)
+        return True
 
     def miss(self, reasons: Mapping[AnswerKey, str]) -> None:
         """Append the reasons of missing answers to missing.jsonl. Raises StorageError as `append`."""

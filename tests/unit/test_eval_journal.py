@@ -84,6 +84,12 @@ def test_a_figure_that_changed_in_an_answer_is_named_with_the_cell(tmp_path, nam
     again = Journal(tmp_path, {})
     with refused(StorageError, "damaged-file", path, f"remove {journal.folder}"):
         again.missing()
+    complete = path.read_bytes()
+    path.write_bytes(complete[:-1] + b"\x8a")  # a newline with one bit flipped, and so no end of a line
+    with refused(StorageError, "damaged-file", path):
+        again.missing()
+    assert path.stat().st_size == len(complete), "what is damaged is left for the user to look at"
+    path.write_bytes(complete)
     (journal.folder / "digests.json").unlink()  # as in a folder of an earlier version
     assert list(again.missing().values()) == ["HTTP 429" if name == "missing.jsonl" else "HTTP 500"]
 
