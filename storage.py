@@ -115,14 +115,27 @@ def new_folder(target: Path, label: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def hold(descriptor: int, path: Path, message: str) -> None:
-    """Lock the descriptor of `path` for as long as it is open; a file system without locks is tolerated, and logged.
+@contextmanager
+def locked(descriptor: int, path: Path, taken: str) -> Iterator[None]:
+    """Lock `path`, opened as `descriptor`, until the block ends or the descriptor is closed.
 
-    Raises StorageError with `message` if another process holds the lock.
+    On a file system without flock, `path` and ".held" is created instead, as by `only_writer`; where that cannot be
+    created either, the block runs without a lock, and this is logged. Raises StorageError, beginning with `taken`, if
+    another process holds the lock.
     """
-    unsupported = _flock(descriptor, message)
+    unsupported, claim, process = _flock(descriptor, taken), None, os.getpid()
     if unsupported:
-        log.warning("%s cannot be locked (%s): do not let a second process write there", path, unsupported)
+        try:
+            claim = _claim(path, taken)
+        except OSError as error:
+            log.warning("%s cannot be locked (%s; %s): do not let a second process write there",
+                        path, unsupported, error)  # fmt: skip
+    try:
+        yield
+    finally:
+        if claim and os.getpid() == process:  # not in a forked child
+            with suppress(OSError):
+                claim.unlink(missing_ok=True)
 
 
 def _flock(descriptor: int, message: str) -> OSError | None:
@@ -190,7 +203,8 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         if _is_another_file(path, descriptor):  # its last holder has just removed it
             raise StorageError(message, code="already-locked")
         if unsupported:
-            claim = _claim(path, taken)
+            with storage(lambda error: f"{folder} cannot be locked ({unsupported}; {error}). {unwritable}"):
+                claim = _claim(path, taken)
     except BaseException:
         os.close(descriptor)
         raise
@@ -217,25 +231,46 @@ def _claim_of(path: Path) -> Path:
 
 
 def _claim(path: Path, taken: str) -> Path:
-    """Create the file that locks `path` where flock does not; StorageError, starting with `taken`, where it exists."""
-    claim = _claim_of(path)
-    while True:
-        try:
-            descriptor = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:
-            holder = _claimed_by(claim)
-            if holder is None:  # its process has ended
-                claim.unlink(missing_ok=True)
-                continue
-            raise StorageError(
-                " ".join(filter(None, (taken, holder)))
-                + f" (This file system has no locks. If that process has ended, remove {claim}.)",
-                code="already-locked",
-            ) from None
-        with suppress(OSError):  # as in the lock file
-            _replace(descriptor, _this_process())
-        os.close(descriptor)
+    """Create the file that locks `path` where flock does not; StorageError, starting with `taken`, where it exists.
+
+    A claim whose process has ended is replaced by the process that creates a second file for that moment: of two that
+    read the same old claim, the later would otherwise remove the new claim of the earlier. Raises OSError.
+    """
+    claim = blocking = _claim_of(path)
+    if _create(claim):
         return claim
+    holder = _claimed_by(claim)
+    if holder is None:
+        takeover = claim.with_name(f"{claim.name}.takeover")
+        if not _create(takeover):
+            holder, blocking = _claimed_by(takeover), takeover
+        else:
+            try:
+                holder = _claimed_by(claim)
+                if holder is None:
+                    claim.unlink(missing_ok=True)
+                    if _create(claim):
+                        return claim
+                    holder = _claimed_by(claim)
+            finally:
+                takeover.unlink(missing_ok=True)
+    raise StorageError(
+        " ".join(filter(None, (taken, holder)))
+        + f" (This file system has no locks. If that process has ended, remove {blocking}.)",
+        code="already-locked",
+    )
+
+
+def _create(claim: Path) -> bool:
+    """Create a file that says who this process is; False where it exists. Raises OSError."""
+    try:
+        descriptor = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        return False
+    with suppress(OSError):  # a full disk: it holds without the text
+        _replace(descriptor, _this_process())
+    os.close(descriptor)
+    return True
 
 
 def _claimed_by(claim: Path) -> str | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import ConfigError, ModelError, QuerylectError, StorageError
-from ..storage import folder_reaches_the_disk, hold
+from ..storage import folder_reaches_the_disk, locked
 from .exported import FILE, read_exported
 
 
@@ -54,14 +54,11 @@ def only_export(run: Path) -> Iterator[None]:
 
     Raises StorageError if another export of the run is in progress.
     """
+    taken = f"another export of {run} is under way, and both would write the same files. Wait until it is done."
     folder = os.open(run, os.O_RDONLY)
     try:
-        hold(
-            folder,
-            run,
-            f"another export of {run} is under way, and both would write the same files. Wait until it is done.",
-        )
-        yield
+        with locked(folder, run / ".export", taken):
+            yield
     finally:
         os.close(folder)
 

@@ -9,7 +9,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Self
 from ..data.types import Question
 from ..envs.plan import is_unicode
 from ..errors import ConfigError, StorageError
-from ..storage import append, cut_off_half_a_line, hold, parse_json, read_whole
+from ..storage import append, cut_off_half_a_line, locked, parse_json, read_whole
 from .rewriter import Rewriter
 
 log = logging.getLogger(__name__)
@@ -80,15 +80,16 @@ class Output:
         """Texts of the questions already in the file, by id."""
         if not resume and path.exists() and (not path.is_file() or path.stat().st_size):
             raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.", code="already-exists")
+        self._lock = ExitStack()
         try:
-            self._file = path.open("ab")
+            file = self._lock.enter_context(path.open("ab"))
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be written ({error.strerror}). Make its folder, or give another."
             ) from error
         try:
             taken = f"another command writes {path} now. Wait until it is done, or give another file."
-            hold(self._file.fileno(), path, taken)
+            self._lock.enter_context(locked(file.fileno(), path, taken))
             rows = read_whole(path, _row, "are no rewrites; the questions are asked again", "Give another file.")
         except BaseException:
             self.close()
@@ -102,7 +103,7 @@ class Output:
         self.close()
 
     def close(self) -> None:
-        self._file.close()
+        self._lock.close()
 
     def unanswered(self, questions: Iterable[Question]) -> Iterator[Question]:
         """The questions not yet in the file. Raises ConfigError if one has the id of another question in it."""

@@ -3,22 +3,23 @@
 import errno
 import fcntl
 import json
-import logging
 import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from querylect import storage
 from querylect.errors import StorageError
 from querylect.storage import (
     KeyedJournal,
     command_at_work,
     data_sha256,
     folder_reaches_the_disk,
-    hold,
+    locked,
     only_command,
     only_writer,
     parse_json,
@@ -219,10 +220,63 @@ def test_without_flock_a_claim_of_an_unknown_process_is_refused(tmp_path, no_flo
     assert held.read_text() == text
 
 
-def test_a_file_that_cannot_be_locked_is_written_with_a_warning(tmp_path, no_flock, caplog):
-    with caplog.at_level(logging.WARNING), (tmp_path / "file").open("w") as file:
-        hold(file.fileno(), tmp_path / "file", "taken")
-    assert "cannot be locked" in caplog.text
+@pytest.mark.parametrize("when", ["before it looks", "while it takes over"])
+def test_of_two_commands_that_find_the_same_dead_claim_one_is_refused(
+    tmp_path, no_flock, ended_process, monkeypatch, when
+):
+    held, takeover = tmp_path / ".lock.held", tmp_path / ".lock.held.takeover"
+    dead = {"host": socket.gethostname(), "pid": ended_process, "started": "", "command": ""}
+    other = json.dumps(dead | {"pid": os.getppid()})
+    held.write_text(json.dumps(dead))
+    read, look = [], storage._claimed_by
+
+    def other_comes_first(claim):
+        owner = look(claim)
+        if not read and when == "before it looks":
+            held.write_text(other)
+        elif not read:
+            takeover.write_text(other)
+        read.append(claim)
+        return owner
+
+    monkeypatch.setattr(storage, "_claimed_by", other_comes_first)
+    blocking = held if when == "before it looks" else takeover
+    with refused(StorageError, "already-locked", os.getppid(), f"remove {blocking}"), only_command(tmp_path):
+        pass
+    assert blocking.read_text() == other
+    assert takeover.exists() == (blocking == takeover)
+
+
+def test_without_flock_a_file_has_one_writer(tmp_path, no_flock):
+    path = tmp_path / "file"
+
+    def lock():
+        return locked(file.fileno(), path, "taken")
+
+    with path.open("w") as file:
+        with lock(), refused(StorageError, "already-locked", "taken", os.getpid(), f"remove {path}.held"), lock():
+            pass
+        with ExitStack() as held:
+            held.enter_context(lock())
+            if os.fork() == 0:
+                held.close()
+                os._exit(0)
+            os.wait()
+            assert Path(f"{path}.held").is_file(), "a forked child gives nothing back"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_any_lock_a_file_is_written_with_a_warning_and_a_folder_is_refused(
+    tmp_path, no_flock, caplog, monkeypatch
+):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "_create", full)
+    with (tmp_path / "file").open("w") as file, locked(file.fileno(), tmp_path / "file", "taken"):
+        assert "cannot be locked" in caplog.text
+    with refused(StorageError, "unwritable-file", tmp_path, "No locks", "No space left"), only_command(tmp_path):
+        pass
 
 
 def test_what_killed_writers_left_goes_with_the_next_write(tmp_path, ended_process):
