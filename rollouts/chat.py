@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..data.types import Question
 from ..errors import ModelError
 from ..llms.base import THINK_OPEN, Message
+from .chat_template import render
 from .engines.base import Tokenizer
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
@@ -106,16 +107,13 @@ class Chat:
         return len(self._ids(text))
 
     def _render(self, messages: Sequence[Message]) -> str:
-        from jinja2 import TemplateError
+        from transformers import PreTrainedTokenizerBase
 
-        try:
-            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            raise ModelError(
-                f"the chat template of the policy refuses the rewriter's messages ({error}). "
-                "Choose another rewriter (rewriter.name) or another policy.",
-                code="template-refuses-messages",
-            ) from error
+        tokenizer = self.tokenizer
+        if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
+            # A tokenizer that was loaded with policy.trust_remote_code and writes its chats by itself.
+            return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return render(tokenizer.get_chat_template(), messages, tokenizer.special_tokens_map)
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []

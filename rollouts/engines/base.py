@@ -57,6 +57,7 @@ class Tokenizer(Protocol):
     chat_template: str | dict[str, str] | None
     eos_token_id: int
     all_special_tokens: list[str]
+    special_tokens_map: Mapping[str, str | list[str]]
     added_tokens_decoder: Mapping[int, "AddedToken"]
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]: ...
@@ -64,6 +65,8 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int], **options: bool) -> str: ...
 
     def batch_decode(self, ids: Sequence[Sequence[int]]) -> list[str]: ...
+
+    def get_chat_template(self) -> str: ...
 
     def apply_chat_template(self, messages: list[Message], **options: bool) -> str: ...
 

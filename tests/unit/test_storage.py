@@ -131,6 +131,7 @@ READ_OTHERWISE = {
     "slurm/ready.py": "the standard library alone; written by our own services",
     "doctor/machine.py": "a report of our own child process",
     "llms/endpoint.py": "a schema of our own",
+    "rollouts/chat_template.py": "between a process and its own child",
     "llms/json_answers.py": "as pairs, to see a key that stands twice; its callers take a RecursionError too",
 }
 

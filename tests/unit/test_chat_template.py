@@ -1,0 +1,127 @@
+"""A stranger's chat template is bounded: a loop without an end, a text without an end, or one of all memory, ends in an
+error, and the next template is rendered as if nothing had been."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from querylect.errors import ModelError
+from querylect.rollouts import chat_template
+from querylect.rollouts.chat import Chat
+
+from ..raising import refused
+from ..tiny import CHATML, tiny_tokenizer
+
+ASKED = [{"role": "user", "content": "my head hurts"}]
+TEXT = "<|im_start|>user\nmy head hurts<|im_end|>\n<|im_start|>assistant\n"
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLED = (
+    "{% set ns = namespace(text='x') %}{% for n in range(99) %}{% set ns.text = ns.text ~ ns.text %}{% endfor %}"
+    "{{ ns.text | length }}"
+)
+LONG = "{% for n in range(2000) %}{{ 'x' * 1000 }}{% endfor %}"
+
+
+def render(template):
+    return chat_template.render(template, ASKED, {"eos_token": "<|im_end|>"})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_child():
+    assert render(CHATML) == TEXT
+    yield chat_template._renderer._process.pid
+    chat_template._renderer.close()
+
+
+def test_a_template_that_loops_is_stopped_by_the_processor_time_that_it_takes(one_child, monkeypatch):
+    monkeypatch.setattr(chat_template, "CPU_SECONDS", 1)
+    with refused(ModelError, "template-too-costly", "1 s of processor time", "chat_template.jinja"):
+        render(LOOP)
+    assert render(CHATML) == TEXT
+    with pytest.raises(ProcessLookupError):
+        os.kill(one_child, 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [(DOUBLED, "MiB of memory"), ("{{ 'x' * 10 ** 11 }}", "MiB of memory"), (LONG, "characters")],
+)
+def test_a_template_that_fills_memory_or_writes_without_end_is_stopped(template, said):
+    with refused(ModelError, "template-too-costly", said):
+        render(template)
+    assert render(CHATML) == TEXT
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no') }}", "{{ 1 + 'x' }}", "{% if %}", "{{ ''.__class__.__mro__ }}", "(" * 5]
+)
+def test_whatever_a_template_raises_is_a_refusal_and_ends_no_child(template):
+    before = chat_template._renderer._process
+    if template == "(" * 5:
+        template = "{{ " + "(" * 5000 + ")" * 5000 + " }}"
+    with refused(ModelError, "template-refuses-messages", "rewriter.name"):
+        render(template)
+    assert render(CHATML) == TEXT
+    assert chat_template._renderer._process is before
+
+
+def test_a_long_chat_is_rendered_whole():
+    text = "é\n\ud800" * 2**20
+    messages = [{"role": "user", "content": text}]
+    assert chat_template.render("{{ messages[0].content }}{{ eos_token }}", messages, {"eos_token": "."}) == f"{text}."
+
+
+def test_an_interrupted_rendering_is_never_the_answer_to_the_next(monkeypatch):
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    spent = threading.Thread(target=_interrupt_when_busy, args=(chat_template._renderer._process.pid,))
+    spent.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            render(LOOP)
+    finally:
+        spent.join()
+        signal.signal(signal.SIGUSR1, previous)
+    assert render(CHATML) == TEXT
+
+
+def _interrupt_when_busy(child):
+    def ticks():
+        with open(f"/proc/{child}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[11])
+
+    before = ticks()
+    while ticks() < before + 5:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_a_forked_process_renders_with_a_child_of_its_own(one_child):
+    if (forked := os.fork()) == 0:
+        code = 1
+        try:
+            code = 0 if render(CHATML) == TEXT and chat_template._renderer._process.pid != one_child else 2
+            chat_template._renderer.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert render(CHATML) == TEXT
+
+
+def test_a_policy_is_prompted_through_the_bounded_renderer(monkeypatch):
+    tokenizer = tiny_tokenizer("{{ 'x' * 10 ** 11 }}")
+    with refused(ModelError, "template-too-costly"):
+        Chat(tokenizer, {tokenizer.eos_token_id}).first(ASKED)
+
+
+def test_a_tokenizer_with_a_chat_of_its_own_writes_it():
+    tokenizer = tiny_tokenizer()
+    tokenizer.__class__ = type(
+        "Own", (type(tokenizer),), {"apply_chat_template": lambda self, messages, **_: messages[0]["content"]}
+    )
+    chat = Chat(tokenizer, {tokenizer.eos_token_id})
+    assert tokenizer.decode(chat.first(ASKED)) == "my head hurts"
