@@ -13,6 +13,7 @@ from torch import nn
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError, first_line
 from ..sources import resolve_model
+from ..storage import parse_json
 from .checkpoints import base_under
 from .fingerprint import fingerprint
 from .gguf import dequantised
@@ -325,11 +326,21 @@ def _tensor_names(files: Iterable[Path]) -> set[str]:
     return names
 
 
+def _refuse_other_methods(adapter_config: Path) -> None:
+    """Raise ValueError for an adapter that is not LoRA: others of peft (X-LoRA, prompt tuning) name further models to
+    read, in any folder or on the Hub. Raises OSError where the file cannot be read."""
+    values = parse_json(adapter_config.read_text(encoding="utf-8"))
+    method = values.get("peft_type") if isinstance(values, dict) else None
+    if method != "LORA":
+        raise ValueError(f"its peft_type is {method!r}; expected 'LORA'")
+
+
 def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
     from peft import PeftModel
 
     try:
         _tensor_names([adapter / "adapter_model.safetensors"])  # a pickle, which peft would open, ends here
+        _refuse_other_methods(adapter / "adapter_config.json")
         adapted = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
         refuse_unmatched(adapter, adapted)
         return adapted.merge_and_unload()  # type: ignore[no-any-return]

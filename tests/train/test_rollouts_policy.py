@@ -210,6 +210,18 @@ def test_an_adapter_in_a_pickle_is_not_opened(tiny_policy, adapter, tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
+def test_an_adapter_of_another_method_reads_no_model_that_it_names(tiny_policy, adapter, monkeypatch):
+    """X-LoRA's configuration lists adapters, which peft would read from any folder, or from the Hub."""
+    monkeypatch.setattr("peft.PeftModel.from_pretrained", lambda *_, **__: pytest.fail("peft has read it"))
+    path, _ = adapter
+    config = path / "adapter_config.json"
+    values = json.loads(config.read_text())
+    for method in ({"peft_type": "XLORA", "hidden_size": 64, "adapters": {"0": "somebody/private"}}, {}):
+        config.write_text(json.dumps(method and {**values, **method}))
+        with refused(CheckpointError, "other-model", path, method.get("peft_type"), "LORA"):
+            load_policy(policy_config(tiny_policy), path)
+
+
 def test_a_full_checkpoint_that_lacks_a_tensor_is_a_checkpoint_error(tiny_policy, folder):
     drop_tensor(folder)
     with refused(CheckpointError, "unloadable-model", folder, " 1 tensors"):
