@@ -130,7 +130,9 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
     if _schema_key(key, schema)[0] not in _schema_keys(schema):
         raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}", code="unknown-setting")
     try:
-        return key, parse_yaml(text)
+        value = parse_yaml(text)
+        # In a file the rest would be a comment; on a command line nobody writes one, and a path may hold " #".
+        return key, text.strip() if isinstance(value, str) and text.strip().startswith(f"{value} #") else value
     except InvalidYAMLError as error:
         message = f"override {override!r}: the value is not valid YAML, {error}."
         raise ConfigError(message, code="invalid-yaml") from error

@@ -191,6 +191,13 @@ def test_overrides_win_over_the_file_and_later_over_earlier(written):
     assert config.env.model is None
 
 
+@pytest.mark.parametrize("path", ["/data/it's #2 $(run)", "run #2", "a#b", "a # b # c"])
+def test_a_path_with_a_hash_is_not_cut_there_on_a_command_line(path):
+    assert load_config(None, [f"output={path}"]).output == path
+    assert load_config(None, [f'output="{path}" # quoted']).output == path
+    assert refusal("invalid-setting", None, "output= #2"), "nothing, in YAML"
+
+
 def test_an_override_reaches_one_of_two_sections_written_by_alias(written):
     path = written("policy: &empty {}\nrewriter: *empty\n")
     assert load_config(path, ["policy.model=some/model"]).policy.model == "some/model"
