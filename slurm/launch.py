@@ -279,7 +279,10 @@ def dry_run(config: RunConfig, options: LaunchOptions, chain: bool, folder: Path
             script = _write(folder, tried)
         process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
         if process.returncode:
-            raise ClusterError(process.stderr.strip())
+            silent = (
+                f"the dry run of {script.name} ended with code {process.returncode} and said nothing: run it again."
+            )
+            raise ClusterError(process.stderr.strip() or silent, code="dry-run-failed")
         plan = process.stdout.replace(str(config_file), shlex.quote(true_path))
         command = shlex.join(["sbatch", *job.options, str(Path(true_path).with_name(script.name))])
         parts.append(f"── {job.name}: {command}\n{job.text}\n{plan}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from querylect.cli import main
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError, StorageError
+from querylect.errors import ClusterError, ConfigError, StorageError
 from querylect.slurm.facts import as_shell, facts
 
 from ..raising import refused
@@ -250,6 +250,16 @@ def test_a_dry_run_that_cannot_write_its_scripts_says_where(tmp_path):
 
     with refused(StorageError, "unwritable-file", tmp_path / "none", "TMPDIR"):
         dry_run(RunConfig(), LaunchOptions(), False, tmp_path / "none")
+
+
+def test_a_dry_run_whose_script_is_killed_says_so(tmp_path, monkeypatch):
+    from querylect.slurm import launch
+
+    monkeypatch.setattr(
+        launch.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -15, "", "")
+    )
+    with refused(ClusterError, "dry-run-failed", "train.sh", "-15"):
+        launch.dry_run(RunConfig(), launch.LaunchOptions(), False, tmp_path)
 
 
 def test_launch_without_slurm_says_so(tmp_path, monkeypatch, capsys):
