@@ -1,9 +1,24 @@
 """A thin subclass of TRL's GRPOTrainer: trees instead of independent completions.
 
-It changes three things, each covered by a contract test against the pinned TRL: rollouts come from `rollout_func` (one
-row per turn of every path, `rows.py`); after TRL has scored them, advantages and loss mask are replaced by those of the
-trees; log-probabilities are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints)
-is TRL's own.
+The path of one step; contract tests hold the pinned TRL to it:
+
+1. `rollout` (rows.py), TRL's `rollout_func`, grows a tree per question (rollouts/grow.py) and returns one row per turn
+   of every path.
+2. `_generate_and_score_completions` replaces TRL's advantages and loss mask by those of the trees (credit.py).
+3. `_get_per_token_logps_and_entropies` computes log-probabilities on packed trees (packing/).
+4. Loss, clipping, KL, optimizer, schedules and checkpoints are TRL's own.
+
+Differences from textbook GRPO (docs/training.md has the settings):
+
+- A baseline is the mean over the answers to one state: the same question and prompt ids. The value of a first turn
+  includes those of the turns after it. Only `credit: trajectory` compares whole paths.
+- Advantages are divided by a standard deviation only if `scale` says so. A tie gives exactly 0, and a group without
+  signal is not computed unless another term of the loss needs it.
+- A shared turn has a row in the path of every leaf below it, and so weighs as much as these leaves.
+- A turn whose search failed has no reward: it is in no baseline, and it and the turns below it have advantage 0.
+- A row is one sampled turn. Documents and the user's messages stand in prompts, which have no loss.
+- The loss of a token is multiplied by p / q, trainer over sampler, within bounds (mismatch.py).
+- There is no KL term and one optimizer step per rollout, unless `beta` or `num_iterations` is set.
 """
 
 import time
@@ -26,7 +41,7 @@ from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.tree import Tree
 from .ahead import TreesAhead
-from .credit import assign_credit
+from .credit import Credit, assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
 from .distributed.zero import deepspeed_asked
@@ -152,37 +167,43 @@ class TreeTrainer(GRPOTrainer):
             inputs = self.mixture.fill(inputs, self.state.global_step)
         output: dict[str, Tensor] = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
-        config = self.run
         grown = (node for tree in (*self.trees, *self.dropped) for node in tree.walk())
         self.sampled_tokens = sum(len(node.completion_ids) for node in grown)
         local_trees = self.trees
         self.trees = all_trees(self.processes, local_trees, self.tree_positions)
-        weights, settings = config.reward.turn_weights, config.train
+        settings, weights = self.run.train, self.run.reward.turn_weights
         credit = assign_credit(self.trees, settings.credit, weights, settings.scale, settings.best_of)
-        update_credit, limit = credit, settings.samples_per_update
+        self._apply_credit(output, local_trees, credit)
+        self._record_step(credit)
+        self.grower.clock.add("score", started)
+        self.processes.on_every_process(self._refuse_silence)
+        return output
+
+    def _apply_credit(self, output: dict[str, Tensor], local_trees: Sequence[Tree], credit: Credit) -> None:
+        """Write advantages, loss mask and normalizer of this process's rows into TRL's batch."""
+        settings, limit = self.run.train, self.run.train.samples_per_update
         if limit is not None:
-            update_credit = subsample(
-                credit, self.trees, limit, Random(f"{config.seed}-{self.state.global_step}-update")
-            )
+            credit = subsample(credit, self.trees, limit, Random(f"{self.run.seed}-{self.state.global_step}-update"))
         completion_mask = output["completion_mask"]
-        device, mask_truncated = completion_mask.device, settings.mask_truncated_completions
-        sampled = completion_mask * row_mask(local_trees, None, mask_truncated).to(device)[:, None]
+        device = completion_mask.device
+        eligible = row_mask(local_trees, None, settings.mask_truncated_completions)
+        sampled = completion_mask * eligible.to(device)[:, None]
         all_tokens = settings.acts_without_advantage and limit is None
-        mask = sampled if all_tokens else sampled * row_mask(local_trees, update_credit).to(device)[:, None]
-        output["advantages"] = row_advantages(local_trees, update_credit).to(device)
+        mask = sampled if all_tokens else sampled * row_mask(local_trees, credit).to(device)[:, None]
+        output["advantages"] = row_advantages(local_trees, credit).to(device)
         if settings.loss_type == "bnpo":  # which averages over the masked tokens only
             output["advantages"] *= self._shares(mask, sampled)
         output["tool_mask"] = mask
         # As in TRL, the normalizer counts all sampled tokens, also those without signal.
         output["num_items_in_batch"] = self.accelerator.gather(sampled.sum()).sum()
+
+    def _record_step(self, credit: Credit) -> None:
+        """Compute the metrics of the step's trees; a mixture learns from their rewards. Collective."""
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
         if self.mixture is not None:
             dropped = all_trees(self.processes, list(self.dropped))
             self.mixture.learn([*self.trees, *dropped], self.state.global_step)
             self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
-        self.grower.clock.add("score", started)
-        self.processes.on_every_process(self._refuse_silence)
-        return output
 
     def _shares(self, mask: Tensor, sampled: Tensor) -> Tensor:
         """(rows,) share of the sampled tokens of each row's micro-batch that `mask` selects."""
