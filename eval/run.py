@@ -50,6 +50,7 @@ from .records import (
     TRAINED,
     UNTRAINED,
     WARM_START,
+    EvalRecord,
     now,
     write_json,
     write_records,
@@ -59,7 +60,7 @@ from .report.curves import draw_run
 from .report.examples import choose_examples, gold_titles
 from .report.run_report import render
 from .results import run_json
-from .run_table import LEGEND, RUN_FAMILY, tabulate_run
+from .run_table import LEGEND, RUN_FAMILY, RunTable, tabulate_run
 from .systems import RawSystem, RewritingSystem, System, TrainingFreeSystem
 from .text import Page, downloads, write_tables
 from .training_free import Tuning, validation_questions
@@ -294,20 +295,10 @@ def evaluate_systems(
     with only_command(folder / CELLS):
         cells = _answer(settings, config.seed, environment, systems, folder)
         records = [record for cell in cells for record in cell.records()]
-        tuned = [weights for cell in cells if (weights := cell.tuned()) is not None]
         write_records(folder / "eval.jsonl", records)
-        results = tabulate_run(
-            records,
-            tuned,
-            resamples=settings.bootstrap,
-            permutations=settings.permutations,
-            seed=config.seed,
-            dataset=info.name,
-        )
         turn = used_turn(config, run, checkpoint).turn if checkpoint is not None else None
-        missing = [*evaluated.held_out.note(), *(note for cell in cells for note in cell.missing_notes())]
+        results = _tabulate(evaluated, cells, records, turn)
         write_leaks_file(folder, evaluated.held_out.records())
-        results = replace(results, sample=environment.sample, turn=turn, missing=missing)
         created = now()
         content = {
             **run_json(results, run_provenance, created),
@@ -315,29 +306,50 @@ def evaluate_systems(
             "baselines": [asdict(verdict) for verdict in baselines],
         }
         write_json(folder / "results.json", content)
-        examples = choose_examples(records, settings.examples, _gold(dataset, settings.split))
-        samples = {info.name: results.sample} if results.sample is not None else None
-        tables = Page(
-            title=config.name,
-            family=RUN_FAMILY.format(permutations=settings.permutations),
-            metrics=METRICS,
-            tables=[results.table],
-            wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, samples=samples),
-            transfer=None,
-            notes=[note for note in results.notes if note not in results.table.notes],
-            about=[],
-        )
+        tables = _tables(config, results, info.name)
         write_tables(folder, tables)
         page = render(
             results,
             provenance=run_provenance,
             drawings=drawings,
-            examples=examples,
+            examples=choose_examples(records, settings.examples, _gold(dataset, settings.split)),
             created=created,
             downloads=downloads(tables),
         )
         write_text(folder / "report.html", page)
     return folder / "report.html"
+
+
+def _tabulate(
+    evaluated: RunEnvironment, cells: Sequence[Cell], records: Sequence[EvalRecord], turn: int | None
+) -> RunTable:
+    """The table of the cells' records, with what was left out; `turn` is the turn that a user of the run gets."""
+    config = evaluated.config
+    results = tabulate_run(
+        records,
+        [weights for cell in cells if (weights := cell.tuned()) is not None],
+        resamples=config.eval.bootstrap,
+        permutations=config.eval.permutations,
+        seed=config.seed,
+        dataset=evaluated.info.name,
+    )
+    missing = [*evaluated.held_out.note(), *(note for cell in cells for note in cell.missing_notes())]
+    return replace(results, sample=evaluated.described.sample, turn=turn, missing=missing)
+
+
+def _tables(config: RunConfig, results: RunTable, dataset: str) -> Page:
+    """The table files of a run; they have no transfer and no columns of costs."""
+    samples = {dataset: results.sample} if results.sample is not None else None
+    return Page(
+        title=config.name,
+        family=RUN_FAMILY.format(permutations=config.eval.permutations),
+        metrics=METRICS,
+        tables=[results.table],
+        wide=wide_table([results.table], METRICS[0], config.eval.split, LEGEND, samples=samples),
+        transfer=None,
+        notes=[note for note in results.notes if note not in results.table.notes],
+        about=[],
+    )
 
 
 def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
