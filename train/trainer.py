@@ -24,6 +24,7 @@ Differences from textbook GRPO (docs/training.md has the settings):
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
@@ -331,29 +332,36 @@ class TreeTrainer(GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Log-probabilities at the sampling temperatures, on packed trees if `train.packing` is on, and of at most
         `train.max_tokens_per_micro_batch` tokens at a time."""
-        if model is self.ref_model and self.offloads_reference:
-            with on_device(model, self.accelerator.device):
-                return self._logps(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
-        return self._logps(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
+        offloaded = model is self.ref_model and self.offloads_reference
+        with on_device(model, self.accelerator.device) if offloaded else nullcontext():
+            target_mask = self._target_mask(attention_mask[:, -logits_to_keep:])
+            size = batch_size or len(input_ids)
+            logps, entropies = self._logps(model, input_ids, attention_mask, target_mask, size, compute_entropy)
+        self._weigh(logps)
+        return logps, entropies, None
+
+    def _target_mask(self, completion_mask: Tensor) -> Tensor:
+        """(rows, completion) True where a log-probability is needed: in a loss only where it is not masked."""
+        target_mask = completion_mask.bool() if self._loss_mask is None else self._loss_mask
+        self._loss_mask = None
+        if (self.processes.count > 1 or deepspeed_asked()) and not target_mask.any():
+            # Other processes wait for this gradient: compute one token, which the loss multiplies by zero.
+            target_mask = torch.zeros_like(target_mask)
+            target_mask[0, 0] = True
+        return target_mask
 
     def _logps(
         self,
         model: nn.Module,
         input_ids: Tensor,
         attention_mask: Tensor,
-        logits_to_keep: int,
-        batch_size: int | None,
+        target_mask: Tensor,
+        batch_size: int,
         compute_entropy: bool,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        batch_size = batch_size or len(input_ids)
-        temperatures = self._temperatures(len(input_ids))
-        settings = self.run.train
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities and entropies (rows, completion), of `batch_size` rows at a time."""
+        temperatures, settings = self._temperatures(len(input_ids)), self.run.train
         kind = attention_kind(settings.packed_attention, input_ids.device) if settings.packing else None
-        target_mask = attention_mask[:, -logits_to_keep:].bool() if self._loss_mask is None else self._loss_mask
-        if (self.processes.count > 1 or deepspeed_asked()) and not target_mask.any():
-            # Other processes wait for this gradient: compute one token, which the loss multiplies by zero.
-            target_mask = torch.zeros_like(target_mask)
-            target_mask[0, 0] = True
         parts = []
         for start in range(0, len(input_ids), batch_size):
             chunk = slice(start, start + batch_size)
@@ -373,11 +381,8 @@ class TreeTrainer(GRPOTrainer):
                 self.packed_tokens += tokens
                 self.flat_tokens += int(attention_mask[chunk][target_mask[chunk].any(1)].sum())
             parts.append((logps, entropies))
-        self._loss_mask = None
-        entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
-        logps = torch.cat([logps for logps, _ in parts])
-        self._weigh(logps)
-        return logps, entropies, None
+        joined = torch.cat([entropy for _, entropy in parts if entropy is not None]) if compute_entropy else None
+        return torch.cat([logps for logps, _ in parts]), joined
 
     def _temperatures(self, rows: int) -> list[float]:
         """The sampling temperature of each row; micro-batches hold complete trees."""
