@@ -1,7 +1,6 @@
 """From a run's settings to what grows its trees: the rewriter for the retriever that will search, and the grower."""
 
 import logging
-from collections.abc import Sequence
 
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
@@ -18,16 +17,10 @@ log = logging.getLogger(__name__)
 
 
 def make_grower(
-    config: RunConfig,
-    client: EnvironmentApi,
-    engine: Engine,
-    extra_metrics: Sequence[str] = (),
-    rewriter: RewritingStrategy | None = None,
+    config: RunConfig, client: EnvironmentApi, engine: Engine, rewriter: RewritingStrategy | None = None
 ) -> Grower:
     """The rewriter of `config`, unless it is given, around an engine; the environment says which retriever it is."""
-    return Grower(
-        engine, rewriter or rewriter_for(config, client), client, config.rollout, config.reward, extra_metrics
-    )
+    return Grower(engine, rewriter or rewriter_for(config, client), client, config.rollout, config.reward)
 
 
 def rewriter_for(config: RunConfig, client: EnvironmentApi) -> RewritingStrategy:

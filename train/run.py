@@ -215,16 +215,18 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     base = fingerprint(model) if processes.is_main_process else ""
     model.to(processes.device)
     model = add_lora(model, config.policy)
-    packing = settle_packing(config.train, config.rollout, model)
-    config = config.model_copy(update={"train": config.train.model_copy(update={"packing": packing})})
+    config = _with_train(config, packing=settle_packing(config.train, config.rollout, model))
     checkpointing = settle_checkpointing(config, model, processes.device, processes.count)
-    config = config.model_copy(
-        update={"train": config.train.model_copy(update={"gradient_checkpointing": checkpointing})}
-    )
+    config = _with_train(config, gradient_checkpointing=checkpointing)
     separate = zero_stage() == 3 or config.train.staleness > 0
     engine, sampler = open_engine(config, model, tokenizer, separate)
-    grower = make_grower(config, data.client, engine, rewriter=data.rewriter)
+    grower = make_grower(config, data.client, engine, data.rewriter)
     return _Policy(config, model, tokenizer, sampler, grower, base)
+
+
+def _with_train(config: RunConfig, **resolved: object) -> RunConfig:
+    """The settings with others in their section `train`."""
+    return config.model_copy(update={"train": config.train.model_copy(update=resolved)})
 
 
 def _open_folder(

@@ -28,8 +28,6 @@ class ModelShape:
     keys: int
     """Number of key-value heads times head width."""
     vocabulary: int
-    tied: bool = False
-    """Whether the output head shares the weights of the embedding."""
     source: str = ""
     """Description of the source; begins with "estimated" if guessed from the name."""
 
@@ -39,23 +37,23 @@ def _shape(size: float, hidden: int, inner: int, layers: int, queries: int, keys
 
 
 KNOWN = {
-    "smollm2-135m": replace(_shape(134.5, 576, 1536, 30, 576, 192, 49_152), tied=True),
-    "smollm2-360m": replace(_shape(361.8, 960, 2560, 32, 960, 320, 49_152), tied=True),
-    "smollm2-1.7b": replace(_shape(1711, 2048, 8192, 24, 2048, 2048, 49_152), tied=True),
-    "qwen2.5-0.5b": replace(_shape(494, 896, 4864, 24, 896, 128, 151_936), tied=True),
-    "qwen2.5-1.5b": replace(_shape(1544, 1536, 8960, 28, 1536, 256, 151_936), tied=True),
-    "qwen2.5-3b": replace(_shape(3086, 2048, 11_008, 36, 2048, 256, 151_936), tied=True),
+    "smollm2-135m": _shape(134.5, 576, 1536, 30, 576, 192, 49_152),
+    "smollm2-360m": _shape(361.8, 960, 2560, 32, 960, 320, 49_152),
+    "smollm2-1.7b": _shape(1711, 2048, 8192, 24, 2048, 2048, 49_152),
+    "qwen2.5-0.5b": _shape(494, 896, 4864, 24, 896, 128, 151_936),
+    "qwen2.5-1.5b": _shape(1544, 1536, 8960, 28, 1536, 256, 151_936),
+    "qwen2.5-3b": _shape(3086, 2048, 11_008, 36, 2048, 256, 151_936),
     "qwen2.5-7b": _shape(7616, 3584, 18_944, 28, 3584, 512, 152_064),
     "qwen2.5-14b": _shape(14_770, 5120, 13_824, 48, 5120, 1024, 152_064),
     "qwen2.5-32b": _shape(32_764, 5120, 27_648, 64, 5120, 1024, 152_064),
-    "qwen3-0.6b": replace(_shape(596, 1024, 3072, 28, 2048, 1024, 151_936), tied=True),
-    "qwen3-1.7b": replace(_shape(1721, 2048, 6144, 28, 2048, 1024, 151_936), tied=True),
-    "qwen3-4b": replace(_shape(4022, 2560, 9728, 36, 4096, 1024, 151_936), tied=True),
+    "qwen3-0.6b": _shape(596, 1024, 3072, 28, 2048, 1024, 151_936),
+    "qwen3-1.7b": _shape(1721, 2048, 6144, 28, 2048, 1024, 151_936),
+    "qwen3-4b": _shape(4022, 2560, 9728, 36, 4096, 1024, 151_936),
     "qwen3-8b": _shape(8191, 4096, 12_288, 36, 4096, 1024, 151_936),
     "qwen3-14b": _shape(14_768, 5120, 17_408, 40, 5120, 1024, 151_936),
     "qwen3-32b": _shape(32_762, 5120, 25_600, 64, 8192, 1024, 151_936),
-    "llama-3.2-1b": replace(_shape(1236, 2048, 8192, 16, 2048, 512, 128_256), tied=True),
-    "llama-3.2-3b": replace(_shape(3213, 3072, 8192, 28, 3072, 1024, 128_256), tied=True),
+    "llama-3.2-1b": _shape(1236, 2048, 8192, 16, 2048, 512, 128_256),
+    "llama-3.2-3b": _shape(3213, 3072, 8192, 28, 3072, 1024, 128_256),
     "llama-3.1-8b": _shape(8030, 4096, 14_336, 32, 4096, 1024, 128_256),
 }
 """Published dimensions of common models, by the prefix of their name on the Hub."""
@@ -116,7 +114,7 @@ def from_config(config: Mapping[str, Any], source: str = "") -> ModelShape:
     words = read_int("vocab_size")
     layer = 2 * hidden * (queries + keys) + mlp + 2 * hidden
     parameters = layers * layer + words * hidden * (1 if tied else 2) + hidden
-    return ModelShape(parameters, hidden, inner, layers, queries, keys, words, tied, source)
+    return ModelShape(parameters, hidden, inner, layers, queries, keys, words, source)
 
 
 def by_name(model: str) -> ModelShape | None:
