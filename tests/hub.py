@@ -26,8 +26,23 @@ class Hub:
         self.url = ""
 
 
-def _blob(content: bytes) -> str:
+def git_blob_id(content: bytes) -> str:
+    """The hash by which git and the Hub know a content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@contextmanager
+def answered_by(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server on a free port of loopback; gives its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(60)
 
 
 @contextmanager
@@ -61,7 +76,7 @@ def serving(hub: Hub) -> Iterator[str]:
         def describe(self, repo: str) -> dict:
             siblings = []
             for name, content in hub.repositories[repo].items():
-                each = {"rfilename": name, "size": len(content), "blobId": _blob(content)}
+                each = {"rfilename": name, "size": len(content), "blobId": git_blob_id(content)}
                 if name in hub.large:
                     sha256 = hashlib.sha256(content).hexdigest()
                     each["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 130}
@@ -72,7 +87,7 @@ def serving(hub: Hub) -> Iterator[str]:
             wanted = self.headers.get("Range")
             begin = re.fullmatch(r"bytes=(\d+)-", wanted or "")
             start = int(begin[1]) if begin else 0
-            etag = hashlib.sha256(content).hexdigest() if name in hub.large else _blob(content)
+            etag = hashlib.sha256(content).hexdigest() if name in hub.large else git_blob_id(content)
             headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
@@ -95,13 +110,5 @@ def serving(hub: Hub) -> Iterator[str]:
                 self.wfile.flush()
                 self.close_connection = True
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with answered_by(Handler) as hub.url:
         yield hub.url
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)

@@ -8,14 +8,15 @@ import base64
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
 
 import yaml
+
+from .hub import answered_by, git_blob_id
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "other", "unknown")
 """Some of those that the Hub knows."""
@@ -81,16 +82,12 @@ class Hub:
         return self.repositories[repo].branches[revision].files
 
 
-def _blob(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
 def _is_large(path: str) -> bool:
     return path.endswith((".safetensors", ".bin")) or path == "tokenizer.json"
 
 
 def _entry(path: str, content: bytes) -> dict:
-    entry = {"type": "file", "path": path, "size": len(content), "oid": _blob(content)}
+    entry = {"type": "file", "path": path, "size": len(content), "oid": git_blob_id(content)}
     if _is_large(path):
         sha256 = hashlib.sha256(content).hexdigest()
         entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 130}
@@ -228,7 +225,7 @@ def serving(hub: Hub) -> Iterator[str]:
             said = {"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
             if path in found.files:
                 content = found.files[path]
-                said["oid"] = hashlib.sha256(content).hexdigest() if large else _blob(content)
+                said["oid"] = hashlib.sha256(content).hexdigest() if large else git_blob_id(content)
             return said
 
         def commit(self, name: str, branch: str, found: Commit, body: bytes) -> None:
@@ -263,7 +260,7 @@ def serving(hub: Hub) -> Iterator[str]:
                 )
             else:
                 content = found.files[path]
-                etag = hashlib.sha256(content).hexdigest() if _is_large(path) else _blob(content)
+                etag = hashlib.sha256(content).hexdigest() if _is_large(path) else git_blob_id(content)
                 self.send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found.id}, head)
 
         def validate(self, content: str) -> None:
@@ -289,14 +286,5 @@ def serving(hub: Hub) -> Iterator[str]:
             if not head:
                 self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with answered_by(Handler) as hub.url:
         yield hub.url
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)
