@@ -113,7 +113,7 @@ def has_fast_bfloat16() -> bool:
     GPUs that only emulate bfloat16 (before Ampere) do not.
     """
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return cpu_has_fast_bfloat16()
 
 
