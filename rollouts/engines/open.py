@@ -1,14 +1,14 @@
 """The engine that a config asks for, around a policy."""
 
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from ...configs.schema import RunConfig
-from ..policy import MergedCopy, load_policy, merged_weights, torch_dtype
+from ..policy import MergedCopy, load_policy, torch_dtype
 from .base import Engine, Tokenizer, Weights
+from .policy_weights import PolicyWeights
 from .transformers import TransformersEngine, stop_ids
 
 
@@ -29,7 +29,7 @@ def open_engine(
         return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, longest, dtype), sampler
     stops = stop_ids(policy, tokenizer)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    source = partial(merged_weights, policy, torch_dtype(config.policy), device)
+    source = PolicyWeights(policy, torch_dtype(config.policy), device)
     if kind == "vllm":
         from .vllm import open_vllm
 

@@ -11,19 +11,19 @@ weights change. A seeded request repeats its samples as long as vLLM batches ali
 import gc
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
 from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
 from .base import Completion, Sampling, Tokenizer
+from .policy_weights import PolicyWeights
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 Settings = dict[str, str | float]
 """Arguments of vLLM's `LLM`."""
-
-Source = Callable[[], Iterator[tuple[str, Tensor]]]
-"""All weights of the policy as they are now."""
 
 
 @dataclass(slots=True)
@@ -51,7 +48,9 @@ _started: list[_RunningEngine] = []
 class VllmEngine:
     """Samples from vLLM. `source` gives the weights, which are sent by `refresh`."""
 
-    def __init__(self, started: _RunningEngine, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> None:
+    def __init__(
+        self, started: _RunningEngine, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights
+    ) -> None:
         self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
         self._started = started
         self._group = _tensor_parallel_group(int(started.settings["tensor_parallel_size"]))
@@ -105,7 +104,7 @@ class VllmEngine:
         return make_sample(ids, logprobs, self.stop_ids)
 
     def refresh(self) -> None:
-        """Give vLLM the weights of the policy and forget what was computed with others."""
+        """Give vLLM the weights of the policy and forget what was computed with others. Collective under ZeRO-3."""
         llm = self._started.llm
         if self._started.asleep:
             torch.cuda.empty_cache()
@@ -124,7 +123,7 @@ class VllmEngine:
             self._started.asleep = True
 
 
-def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> VllmEngine:
+def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights) -> VllmEngine:
     """The vLLM engine for `policy.model`, started at the first call and taken over by later ones with equal settings.
 
     Raises ConfigError where vLLM is missing or the processes do not fit `tensor_parallel_size`.

@@ -3,6 +3,7 @@
 Every prompt is one request of `n` samples with a seed of its own, so that equal prompts differ in their samples; the
 requests of a turn are under way side by side, and the server's prefix cache computes what they share once. Weights go
 over NCCL, merged, by their names in a checkpoint; the process of rank 0 sends them and tells the others how it went.
+Where ZeRO-3 has split them, all processes gather them for it, layer by layer.
 """
 
 import logging
@@ -11,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from ...configs.schema import RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
 from .base import Completion, Sampling, Tokenizer
-from .vllm import Source, draw_seeds, make_sample, require_vllm
+from .policy_weights import PolicyWeights
+from .vllm import draw_seeds, make_sample, require_vllm
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +26,7 @@ log = logging.getLogger(__name__)
 class VllmServerEngine:
     """Samples from a server. `source` gives the weights that `refresh` sends, where `sync` is on."""
 
-    def __init__(self, rollout: RolloutConfig, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> None:
+    def __init__(self, rollout: RolloutConfig, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights) -> None:
         """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
         EngineUnavailableError where it cannot be reached."""
         require_vllm("vllm_server")
@@ -42,6 +45,10 @@ class VllmServerEngine:
         if self.settings.sync:
             self._check(rollout)
             if _rank() == 0:
+                # The server is told all names and shapes before the first tensor; no weight is split yet.
+                self._parameters = [
+                    (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in source()
+                ]
                 with self._server_errors():
                     self.client.init_communicator(device=transfer_device())
 
@@ -97,24 +104,24 @@ class VllmServerEngine:
         if not self.settings.sync:
             return
         failure: list[QuerylectError | None] = [None]
+        weights = self.source()
         if _rank() == 0:
             try:
-                self._send()
+                self._send(weights)
             except QuerylectError as error:
                 failure = [error]
+        if self.source.split:
+            for _ in weights:  # every process gathers every layer, also where the server took none of them
+                pass
         if _processes() > 1:
             torch.distributed.broadcast_object_list(failure, src=0)
         if failure[0] is not None:
             failure[0].already_reported = _rank() > 0
             raise failure[0]
 
-    def _send(self) -> None:
-        if not self._parameters:  # the server needs the names and shapes of all tensors before the first one
-            self._parameters = [
-                (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
-            ]
+    def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         with self._server_errors():
-            self.client.update_named_params(self._parameters, self.source())
+            self.client.update_named_params(self._parameters, weights)
             self.client.reset_prefix_cache()
 
     def sleep(self) -> None:

@@ -15,7 +15,7 @@ from querylect.train.distributed.zero import OPTIMIZER_PARTS
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
-from ..forked import forked
+from ..forked import Forked, forked
 from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from ..raising import refused
 from ..several import Started, free_port, places
@@ -41,14 +41,15 @@ def launch_zero(stage: int, config, folder: Path, *arguments: str) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]
 
 
-def fork_zero(stage: int, config, folder: Path, *arguments: str) -> None:
-    """The same with the surroundings that the launcher gives to its processes, which costs a third of its time."""
+def fork_zero(stage: int, config, folder: Path, *arguments: str, code: str | None = None) -> None:
+    """The same with the surroundings that the launcher gives to its processes, which costs a third of its time; with
+    `code` in the place of the command."""
     surroundings = {
         "ACCELERATE_USE_DEEPSPEED": "true",
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(CONFIGS / f"zero{stage}.json"),
         "ACCELERATE_MIXED_PRECISION": "no",
     }
-    with Started(config, folder / "forked", 2, *arguments, **surroundings) as started:
+    with Started(config, folder / "forked", 2, *arguments, code=code, **surroundings) as started:
         assert started.codes() == [0, 0], started.said(0)[-4000:] + started.said(1)[-4000:]
 
 
@@ -102,6 +103,91 @@ def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(tmp_path, 
     assert found["computed in"] == ["torch.bfloat16"]
     assert found["copies"] > 0.9
     assert found["weights"] < 0.2
+
+
+GATHERING = """
+import json, sys
+import deepspeed, torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+from querylect.rollouts.engines.policy_weights import PolicyWeights
+from querylect.rollouts.policy import merged_weights
+
+kind, config = sys.argv[1], json.load(open(sys.argv[2]))
+torch.manual_seed(0)
+sizes = dict(vocab_size=90, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=2)
+model = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=kind == "tied"))
+if kind == "lora":
+    model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, weight in model.named_parameters():
+        weight.data.normal_() if "lora_B" in name else None
+source = PolicyWeights(model, torch.float32)
+expected = [(name, weight.clone()) for name, weight in merged_weights(model, torch.float32)]
+before = source.split
+config |= {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
+config["gradient_clipping"] = 1.0
+config["zero_optimization"] |= {"stage3_param_persistence_threshold": 0}
+trained = [weight for weight in model.parameters() if weight.requires_grad]
+deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(trained), config=config, dist_init_required=True)
+largest = max(sum(weight.ds_numel for weight in part.parameters()) for part in model.modules() if hasattr(part, "mlp"))
+largest = max(largest, 90 * 32)
+taken, whole = [], 0
+for name, weight in source():
+    taken.append((name, weight))  # kept until after its layer was released
+    whole = max(whole, sum(weight.numel() for weight in model.parameters()))
+print(json.dumps({
+    "before": before, "split": source.split, "names": [name for name, _ in taken] == [name for name, _ in expected],
+    "equal": all(torch.equal(one, other) for (_, one), (_, other) in zip(taken, expected)),
+    "one layer": 0 < whole <= largest, "released": sum(weight.numel() for weight in model.parameters()),
+}))
+"""
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", ["full", "tied", "lora"])
+def test_weights_that_zero3_has_split_are_given_whole_one_layer_at_a_time(tmp_path, kind):
+    needs_deepspeed()
+    ends = [
+        Forked(
+            [kind, str(CONFIGS / "zero3.json")],
+            tmp_path / f"out-{rank}",
+            tmp_path / f"err-{rank}",
+            place,
+            code=GATHERING,
+        )
+        for rank, place in enumerate(places(2))
+    ]
+    assert [end.wait(400) for end in ends] == [0, 0], (tmp_path / "err-0").read_text()[-4000:]
+    for rank in (0, 1):
+        assert json.loads((tmp_path / f"out-{rank}").read_text().splitlines()[-1]) == {
+            "before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0,
+        }  # fmt: skip
+
+
+WITH_VLLM = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import pytest
+from tests.vllm_doubles import install_vllm
+from querylect.cli import main
+with pytest.MonkeyPatch.context() as patch:
+    install_vllm(patch)
+    main(sys.argv[1:])
+"""
+
+
+@pytest.mark.timeout(1200)
+def test_vllm_samples_from_the_weights_that_zero3_has_just_trained(settings, tmp_path):  # noqa: F811
+    """At a learning rate of 0.05 weights of the step before would show: only those of now give a ratio of 1."""
+    needs_deepspeed()
+    sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True}
+    config = change(settings, **sampled, **{"train.steps": 3, "train.learning_rate": 0.05})
+    fork_zero(3, config, tmp_path, code=WITH_VLLM)
+    taught = [line for line in records(tmp_path / "runs" / "run" / "metrics.jsonl") if line["grad_norm"] > 0]
+    assert len(taught) >= 2
+    for line in taught:
+        for bound in ("min", "max"):
+            assert line[f"sampling/importance_sampling_ratio/{bound}"] == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -14,12 +14,14 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EngineUnavailableError, ModelError
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.open import load_engine, open_engine
+from querylect.rollouts.engines.policy_weights import layers
 from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.engines.vllm import make_sample
 from querylect.rollouts.policy import add_lora, load_policy
 
 from ..lessons import change
 from ..raising import refused
+from ..tiny import tiny_model
 from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
 
 PROMPTS = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]]
@@ -340,6 +342,20 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monk
             engine.generate(PROMPTS, 1, HOT)
 
 
+class SplitWeights:
+    """Weights that several processes gather together; counts those that are taken."""
+
+    split = True
+
+    def __init__(self, source):
+        self.source, self.taken = source, 0
+
+    def __call__(self):
+        for item in self.source():
+            self.taken += 1
+            yield item
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_where_weights_cannot_be_sent_no_process_waits_for_another(
     rank,
@@ -373,12 +389,15 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
                 raise ConnectionError("the server is gone")
 
             monkeypatch.setattr(engine.client, "update_named_params", fails)
+        whole = engine.source
+        engine.source = SplitWeights(whole)
         before = list(server.events)
         with refused(EngineUnavailableError, None, "the server is gone") as raised:
             weights.refresh()
         assert told == [[raised.value]]
         assert raised.value.already_reported == (rank == 1)
         assert server.events == before
+        assert engine.source.taken == len(list(whole())), "the others would wait where one does not gather a layer"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -426,3 +445,30 @@ def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
     split.data = split.data.new_empty(0)
     with refused(ConfigError, "split-weights", "embed_tokens.weight", "ZeRO-3"):
         weights.refresh()
+
+
+def test_weights_that_fsdp_has_split_are_not_sent(config, vllm):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    policy, tokenizer = trained(config)
+    _, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        norm = policy.get_base_model().model.norm
+        norm.weight = torch.nn.Parameter(distribute_tensor(norm.weight.data, mesh, [Shard(0)]))
+        with refused(ConfigError, "split-weights", "norm.weight", "FSDP"):
+            weights.refresh()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_the_layers_of_a_policy_have_each_weight_once_and_in_its_order(kind):
+    model = tiny_model(kind)
+    model.model.own = torch.nn.Parameter(torch.zeros(3))
+    parts = dict(layers(model))
+    assert {"model.layers.0.", "model.layers.1.", "model.embed_tokens.", "lm_head."} <= set(parts)
+    named = [(path + name, weight) for path, part in parts.items() for name, weight in part.named_parameters()]
+    assert [name for name, _ in named] == [name for name, _ in model.named_parameters()]
+    assert all(weight is other for (_, weight), (_, other) in zip(named, model.named_parameters(), strict=True))
