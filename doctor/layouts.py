@@ -83,9 +83,7 @@ def estimate_layouts(config: RunConfig, gpus: int, gpu_memory: float) -> LayoutE
             code="unknown-size",
         )
     size = gpu_memory * USABLE
-    possible = [
-        layout for layout in layouts(config.rollout, config.policy, gpus, size, fast=True) if layout.processes == gpus
-    ]
+    possible = [layout for layout in layouts(config.policy, gpus, size, fast=True) if layout.processes == gpus]
     estimates = [estimate(config, shape, layout) for layout in possible]
     remedies = ["" if entry.fits() else advice(config, shape, entry.layout) for entry in estimates]
     first = estimates[0]

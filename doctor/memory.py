@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig
+from ..configs.schema import PolicyConfig, RunConfig
 from ..slurm.requests import Request, request_of
 from ..train.memory.advice import remedies
 from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, ProcessLayout, estimate
@@ -23,7 +23,7 @@ def memory(config: RunConfig, accelerator: dict[str, Any], available: int) -> Fi
     gpus, fast = accelerator.get("gpus", []), bool(accelerator.get("bf16", False))
     if gpus:
         smallest = min(size for _, size in gpus)
-        candidates = layouts(config.rollout, config.policy, len(gpus), smallest, fast)
+        candidates = layouts(config.policy, len(gpus), smallest, fast)
         return _finding(config, shape, candidates, "this machine's")
     local = estimate(config, shape, ProcessLayout(gpu_gib=None, bfloat16=fast))
     if config.rollout.engine == "transformers" and local.fits(available):
@@ -51,10 +51,10 @@ def memory_lines(config: RunConfig) -> list[str]:
     return lines if expected.fits() else [*lines, f"  {advice(config, shape, layout)}"]
 
 
-def layouts(rollout: RolloutConfig, policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
+def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
-    stages: Sequence[Literal[0, 2, 3]] = (0, 2) if rollout.engine != "transformers" else (0, 2, 3)
-    several = [ProcessLayout(count, stage, size, fast) for stage in stages if stage == 0 or policy.lora is None]
+    stages: Sequence[Literal[0, 2, 3]] = (0, 2, 3) if policy.lora is None else (0,)
+    several = [ProcessLayout(count, stage, size, fast) for stage in stages]
     return [ProcessLayout(1, 0, size, fast), *(several if count > 1 else ())]
 
 

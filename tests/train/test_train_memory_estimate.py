@@ -194,6 +194,18 @@ def test_what_lies_there_for_the_whole_run_by_hand():
     assert resident(ProcessLayout(bfloat16=False), policy={"dtype": "auto", "lora": {"last_layers": 1}})["weights"] > 4
 
 
+def test_weights_are_whole_until_deepspeed_splits_them():
+    """In float32 where the run says auto, beside vLLM; a copy to sample from is made of them as they are then."""
+    run = load_config("paper_bm25", [])
+    shape, layout = shape_of(run.policy.model), ProcessLayout(8, 3, 80.0)
+    held = estimate(run, shape, layout)
+    assert held.of_phase("loading") == 4 * shape.parameters + int(0.28 * 80 * GIB) + held.resident["reserved"]
+    copied = estimate(load_config("paper_bm25", ["rollout.engine=transformers"]), shape, layout)
+    assert copied.resident["copy to sample from"] == 4 * shape.parameters
+    assert copied.of_phase("loading") == 8 * shape.parameters + copied.resident["reserved"]
+    assert "loading" not in estimate(run, shape, ProcessLayout(8, 0, 80.0)).phases
+
+
 def test_vllm_holds_its_share_in_the_rollout_and_with_no_sleep_always():
     run = load_config("paper_bm25", [])
     shape = shape_of(run.policy.model)
@@ -240,6 +252,7 @@ def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
             "train.max_tokens_per_micro_batch=45056",
         ),
         (["rollout.vllm.gpu_memory_utilization=0.6"], ProcessLayout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
+        (["policy.model=Qwen/Qwen3-14B"], ProcessLayout(8, 2, 90.0), "DeepSpeed ZeRO-3 on 8 GPUs"),
     ],
 )
 def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, said):

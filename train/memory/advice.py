@@ -97,6 +97,10 @@ def _changes(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Ite
         count = max(NODE_GPUS, layout.processes)
         label = f"DeepSpeed ZeRO-2 on {count} GPUs (accelerate launch, docs/scale.md; slurm/grpo_nodes.sh)"
         yield _Change(label, same, lambda placed: replace(placed, processes=count, zero=2))
+    if full and layout.gpu_gib and layout.zero != 3:
+        gpus = max(NODE_GPUS, layout.processes)
+        label = f"DeepSpeed ZeRO-3 on {gpus} GPUs (configs/deepspeed/zero3.json, ZERO=3 in a Slurm job)"
+        yield _Change(label, same, lambda placed: replace(placed, processes=gpus, zero=3))
     for divisor in (2, 4, 8):
         budget = rollout.max_new_tokens
         reduced = (

@@ -148,6 +148,7 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     arithmetic = _arithmetic(config.policy, layout)
     weights, trained = shape.parameters, trained_parameters(config.policy.lora, shape)
     size = 2 if arithmetic == "bfloat16" else 4
+    loaded = 4 if full and config.policy.dtype == "auto" else size  # train/arguments.py; DeepSpeed casts them later
     shards = layout.processes if zero else 1
     stored_weights = weights // shards if zero == 3 else weights
     resident = {"weights": size * stored_weights + (0 if full else 4 * trained)}
@@ -161,13 +162,15 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     if config.train.beta > 0 and not offloaded:
         resident["reference"] = size * stored_weights if full else 4 * trained
     if config.rollout.engine == "transformers" and (not full or zero == 3 or config.train.staleness):
-        resident["copy to sample from"] = size * weights
+        resident["copy to sample from"] = loaded * weights
     resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
     if layout.gpu_gib is not None and (encoders := _local_encoders(config)):
         resident["retriever"] = encoders
     vllm = config.rollout.vllm
     engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
     sampling = engine_memory if config.rollout.engine == "vllm" else {}
+    if zero == 3 and config.rollout.engine != "transformers":  # rollouts/engines/policy_weights.py
+        sampling = {**sampling, "gathered layer": size * max(weights // shape.layers, shape.vocabulary * shape.hidden)}
     if config.rollout.engine == "transformers":
         sampling = _transformers_sampling(config.rollout, config.train.questions_per_step, shape, layout, arithmetic)
     engine_frees_memory = config.rollout.engine != "vllm" or vllm.enable_sleep_mode
@@ -177,8 +180,14 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     phases = {"rollout": sampling, "update": update, "optimizer step": step}
     if config.train.beta > 0 and offloaded:
         phases["reference"] = {"reference": size * weights, **_forward(shape, arithmetic, tokens)}
+    if zero:  # until DeepSpeed splits the weights they are whole, and gradients and optimizer not there
+        there = ("reserved", "retriever", "copy to sample from")
+        later = sum(part for name, part in resident.items() if name not in there)
+        vllm_share = engine_memory["vLLM"] if config.rollout.engine == "vllm" else 0
+        phases["loading"] = {"whole weights, vLLM": max(0, loaded * weights + vllm_share - later)}
     if not engine_frees_memory:
-        phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name != "rollout"}
+        awake = {"rollout", "loading"}
+        phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name not in awake}
     return MemoryEstimate(layout, shape, resident, phases, tokens[0])
 
 
