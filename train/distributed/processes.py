@@ -147,8 +147,14 @@ class Processes:
 def launched() -> Iterator[Processes]:
     """The processes that a launcher started; a single one without a launcher.
 
-    Raises ConfigError if the environment variables give a process count but no rank or address.
+    Raises ConfigError if the environment variables give a process count but no rank or address, or ask for FSDP.
     """
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise ConfigError(
+            "accelerate was asked for FSDP, which is not supported: weights would be sampled from and saved in parts. "
+            "Launch with --use_deepspeed and configs/deepspeed/zero2.json, or zero3.json, which splits weights too.",
+            code="fsdp",
+        )
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
     if count == 1 and not deepspeed_asked():
         if os.environ.get("ACCELERATE_USE_CPU") == "True" and os.environ.get("MASTER_PORT"):
