@@ -114,7 +114,7 @@ def test_a_dry_run_shows_the_rows_of_warm_starts(path, tmp_path, capsys):
     (tmp_path / "run" / "warm_start").mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "run" / "warm_start" / name).write_text("{}")
-    systems = ["systems.other.run=elsewhere", f"systems.mine={{run: {tmp_path / 'run'}, turns: 2}}"]
+    systems = ["systems.other={run: elsewhere}", f"systems.mine={{run: {tmp_path / 'run'}, turns: 2}}"]
     assert end("eval", path, *systems, "training_free=[]", "--dry-run") == 0
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
     plan = load_spec(str(tmp_path / "again.yaml"))
