@@ -147,11 +147,11 @@ def _set(values: dict[str, object], key: Key, value: object) -> None:
 
 
 def _section_of(annotation: object) -> type[Section] | None:
-    """The section class inside an annotation such as `LoraConfig | None`; None for a plain setting."""
-    for option in typing.get_args(annotation) or (annotation,):
-        if isinstance(option, type) and issubclass(option, Section):
-            return option
-    return None
+    """The section class inside an annotation such as `LoraConfig | None` or `dict[Name, DatasetConfig | None]`; None
+    for a plain setting."""
+    if options := typing.get_args(annotation):
+        return next(filter(None, map(_section_of, options)), None)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 @cache

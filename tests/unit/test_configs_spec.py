@@ -59,6 +59,7 @@ def test_overrides_reach_what_the_plan_names(path):
     plan = load_spec(path, ["systems.prompted.turns=3", "limit=5", "environments.bm25.env.engine=rank_bm25"])
     assert (plan.systems["prompted"].turns, plan.limit) == (3, 5)
     assert plan.environments["bm25"].env.engine == "rank_bm25"
+    assert load_spec("grid", ["datasets.hpo.path=there"]).datasets["hpo"].path == "there"
     more = load_spec(path, ["systems.again={rewriter: {name: explore}}", "systems.again.turns=2"])
     assert more.systems["again"].turns == 2
 
