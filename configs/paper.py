@@ -17,6 +17,9 @@ from .yaml12 import write_yaml
 
 _FOLDER = Path(__file__).parent / "papers"
 
+ENVIRONMENT_AWARE = "environment_aware"
+"""The paper that is an evaluation spec (configs/plans), since its systems rewrite and do not answer."""
+
 AVERAGE = "average"
 """Table column with the mean of the other tasks."""
 
@@ -287,10 +290,11 @@ def load_paper(name: str, overrides: Sequence[str] = ()) -> PaperConfig:
     path = Path(name).expanduser()
     if not path.is_file():
         if name not in known_papers():
-            matches = difflib.get_close_matches(name, known_papers(), n=1)
+            names = [*known_papers(), ENVIRONMENT_AWARE]
+            matches = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {matches[0]!r}?" if matches else ""
             raise ConfigError(
-                f"the paper {name!r} is neither a file nor one of {', '.join(known_papers())}.{hint} Name one of them "
+                f"the paper {name!r} is neither a file nor one of {', '.join(names)}.{hint} Name one of them "
                 "or give a YAML file.",
                 code="unknown-paper",
             )

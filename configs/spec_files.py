@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import ConfigError
-from .evaluation import SpecConfig, SystemConfig
+from .evaluation import RAW, SpecConfig, SystemConfig
+from .llm import LlmConfig
 from .load import read_yaml, validated
 from .yaml12 import write_yaml
 
@@ -48,6 +49,75 @@ def dump_spec(spec: SpecConfig) -> str:
         if "index" not in environment.env.model_fields_set:
             del env["index"]
     return write_yaml(values)
+
+
+def chosen_cells(
+    spec: SpecConfig, datasets: Sequence[str] = (), environments: Sequence[str] = (), systems: Sequence[str] = ()
+) -> SpecConfig:
+    """The spec with these datasets, environments and systems alone; all of them where none is named.
+
+    An environment that is named takes part on every dataset. Raises ConfigError.
+    """
+    for kind, names, valid in (
+        ("dataset", datasets, spec.datasets),
+        ("environment", environments, spec.environments),
+        ("system", systems, spec.systems),
+    ):
+        for name in names:
+            if name not in valid:
+                message = f"the {kind} {name!r} is not in {spec.name}, which has {', '.join(valid)}; name one of them."
+                raise ConfigError(message, code="unknown-name")
+
+    def among(names: list[str] | None, chosen: Iterable[str]) -> list[str] | None:
+        return None if names is None else [name for name in names if name in chosen]
+
+    kept = {name: source for name, source in spec.datasets.items() if not datasets or name in datasets}
+    searched = {
+        name: environment.model_copy(
+            update={
+                "datasets": None if name in environments else among(environment.datasets, kept),
+                "urls": {dataset: urls for dataset, urls in environment.urls.items() if dataset in kept},
+            }
+        )
+        for name, environment in spec.environments.items()
+        if not environments or name in environments
+    }
+    searched = {name: environment for name, environment in searched.items() if environment.datasets != []}
+    rewriting = {
+        name: system.model_copy(
+            update={"datasets": among(system.datasets, kept), "environments": among(system.environments, searched)}
+        )
+        for name, system in spec.systems.items()
+        if not systems or name in systems
+    }
+    rewriting = {name: system for name, system in rewriting.items() if [] not in (system.datasets, system.environments)}
+    return spec.model_copy(
+        update={
+            "datasets": kept,
+            "environments": searched,
+            "systems": rewriting,
+            "training_free": [name for name in spec.training_free if name in rewriting],
+            "baselines": [name for name in spec.baselines if name == RAW or name in rewriting] or [RAW],
+            "parts": among(spec.parts, kept),
+        }
+    )
+
+
+def prompted_by(spec: SpecConfig, model: str | None, base_url: str | None) -> SpecConfig:
+    """The spec with this model, at an endpoint or in this process, for every system that names no model itself."""
+    if model is None:
+        if base_url is not None:
+            message = f"--endpoint {base_url} serves models by name; say with --reader which one is asked."
+            raise ConfigError(message, code="missing-model")
+        return spec
+    llm = LlmConfig(model=model, base_url=base_url)
+    systems = {
+        name: system
+        if system.run or system.policy or system.llm or system.training_free
+        else system.model_copy(update={"llm": llm})
+        for name, system in spec.systems.items()
+    }
+    return spec.model_copy(update={"systems": systems})
 
 
 def spec_of_flags(

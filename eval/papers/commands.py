@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ...configs.paper import chosen_parts, dump_paper, load_paper
+from ...configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
+from ...errors import ConfigError
 from ...logs import set_up_logging
 
 app = typer.Typer()
@@ -14,7 +15,9 @@ app = typer.Typer()
 
 @app.command()
 def paper(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="hcqr, chr, qb_rag, misknow, or a YAML file.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|FILE", help="hcqr, chr, qb_rag, misknow, environment_aware, or a YAML file.")
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as tasks.medqa.data=FILE.")
     ] = None,
@@ -29,6 +32,10 @@ def paper(
     ] = None,
     task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; repeat it.")] = None,
     system: Annotated[list[str] | None, typer.Option("--system", help="Only this system; repeat it.")] = None,
+    environment: Annotated[
+        list[str] | None,
+        typer.Option("--environment", metavar="NAME", help="Only this retriever of environment_aware; repeat it."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the results; papers/NAME-MODEL.")
     ] = None,
@@ -38,6 +45,27 @@ def paper(
 ) -> None:
     """Run a paper's methods over its tasks; print the path of the tables, our figures beside the paper's."""
     set_up_logging(verbose)
+    if name == ENVIRONMENT_AWARE:
+        from ...configs.spec_files import chosen_cells, dump_spec, load_spec, prompted_by
+
+        changes = [*(overrides or ()), *([f"limit={limit}"] if limit is not None else [])]
+        spec = chosen_cells(load_spec(name, changes), task or (), environment or (), system or ())
+        spec = prompted_by(spec, reader, endpoint)
+        if dry_run:
+            typer.echo(dump_spec(spec), nl=False)
+            return
+        from ...rollouts.preflight import check_spec
+        from .environment_aware import run_environment_aware
+
+        check_spec(spec)
+        path, failed = run_environment_aware(spec, output, overwrite)
+        typer.echo(path)
+        if failed is not None:
+            raise failed
+        return
+    if environment:
+        message = f"--environment is for {ENVIRONMENT_AWARE}; in {name} a system has its own: systems.NAME.sources=[…]."
+        raise ConfigError(message, code="environment-of-paper")
     options = {"limit": limit, "reader.model": reader, "reader.base_url": endpoint}
     changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     settings = chosen_parts(load_paper(name, [*(overrides or ()), *changes]), task or [], system or [])

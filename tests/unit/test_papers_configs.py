@@ -85,6 +85,7 @@ def test_the_command_resolves_its_settings(capsys):
     assert (elsewhere["sweeps"], elsewhere["shifts"]) == ([], [["chr", "hyde"]])
     for arguments, facts in (
         (["hqcr"], ["'hqcr'", "'hcqr'"]),
+        (["environment_awar"], ["'environment_aware'"]),
         (["chr", "--task", "nq"], ["'nq'", "mmlu_med, medqa, bioasq"]),
         (["chr", "tasks.nq.data=x"], ["'nq' in tasks"]),
         (["chr", "tasks.medqa.judges=[declined]"], ["'declined'", "'choice'"]),

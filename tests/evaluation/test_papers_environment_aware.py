@@ -1,0 +1,185 @@
+"""The paper that is an evaluation: its cells, one model for all prompted systems, figures beside the paper's."""
+
+import json
+from statistics import fmean
+
+import pytest
+import yaml
+from querylect.cli import main
+from querylect.configs.evaluation import SpecConfig
+from querylect.configs.paper import ENVIRONMENT_AWARE
+from querylect.configs.spec_files import chosen_cells, load_spec, prompted_by
+from querylect.data.published import published
+from querylect.data.references import references
+from querylect.errors import ConfigError
+from querylect.eval.papers.environment_aware import results_page
+from querylect.eval.records import EvalRecord
+from querylect.eval.spec_tables import spec_of_tables
+from querylect.eval.table import Arm, QuestionSet
+from querylect.eval.tabulate import answers_of, split_by_part, tabulate
+
+from ..chat_server import ChatServer, serving
+from ..lessons import lesson_url, lessons  # noqa: F401 (fixtures)
+from ..raising import refused
+
+
+def figures(system, environment):
+    return {
+        figure.task: figure.value
+        for figure in published(ENVIRONMENT_AWARE).figures
+        if (figure.system, figure.generator) == (system, environment)
+    }
+
+
+def test_the_papers_averages_are_those_of_its_parts():
+    seen = 0
+    for system in {figure.system for figure in published(ENVIRONMENT_AWARE).figures}:
+        for environment in ("contriever", "bm25", "minilm", "qwen3"):
+            values = figures(system, environment)
+            parts = [value for task, value in values.items() if task.startswith("ragbench/")]
+            if parts:
+                seen += 1
+                assert len(parts) == 11
+                assert fmean(parts) == pytest.approx(values["ragbench"], abs=0.35), (system, environment)
+    assert seen == 14
+
+
+def test_raw_questions_have_the_figures_that_environments_are_checked_against():
+    spec = load_spec(ENVIRONMENT_AWARE)
+    compared = 0
+    for environment, settings in spec.environments.items():
+        ours = figures("raw question", environment)
+        for reference in references():
+            task = reference.dataset.replace("finagentbench/chunks", "finagentbench")
+            if reference.retriever == settings.env.retriever and "Yuan" in reference.source and task in ours:
+                compared += 1
+                assert ours[task] == pytest.approx(100 * reference.value), (environment, task)
+    assert compared == 4 * 12 + 4 + 13
+
+
+def test_every_figure_has_its_dataset_and_retriever_in_the_spec():
+    spec = load_spec(ENVIRONMENT_AWARE)
+    for figure in published(ENVIRONMENT_AWARE).figures:
+        dataset = figure.task.partition("/")[0]
+        assert dataset in (spec.environments[figure.generator].datasets or spec.datasets)
+        assert figure.metric == spec.metrics[0]
+
+
+def test_cells_are_chosen_by_name():
+    spec = load_spec(ENVIRONMENT_AWARE)
+    chosen = chosen_cells(spec, ["scifact"])
+    assert (list(chosen.datasets), list(chosen.environments), chosen.parts) == (["scifact"], ["contriever"], [])
+    assert SpecConfig.model_validate(chosen.model_dump(mode="json", exclude={"environments"}) | {
+        "environments": {"contriever": {"env": {"retriever": "contriever"}}}
+    })  # fmt: skip
+    named = chosen_cells(spec, ["scifact"], ["bm25", "minilm"])
+    assert [environment.datasets for environment in named.environments.values()] == [None, None]
+    assert named.systems["direct"].environments == ["bm25"]
+    assert list(chosen_cells(spec, [], ["minilm"]).systems) == ["general"], "the others have no prompt for MiniLM"
+    assert list(chosen_cells(spec, [], [], ["explore"]).systems) == ["explore"]
+    for names, message in ((["scifcat"], "'scifcat'"), ([], "'bm52'"), ([], "'explor'")):
+        environments = ["bm52"] if "bm52" in message else []
+        systems = ["explor"] if "explor" in message else []
+        with refused(ConfigError, "unknown-name", message):
+            chosen_cells(spec, names, environments, systems)
+
+
+def test_a_model_is_that_of_every_system_without_its_own():
+    spec = load_spec(ENVIRONMENT_AWARE, ["systems.explore.run=runs/x"])
+    asked = prompted_by(spec, "org/m", "http://h/v1")
+    assert {name: system.llm and system.llm.model for name, system in asked.systems.items()} == {
+        "general": "org/m", "direct": "org/m", "explore": None,
+    }  # fmt: skip
+    assert prompted_by(spec, None, None) == spec
+    with refused(ConfigError, "missing-model", "http://h/v1", "--reader"):
+        prompted_by(spec, None, "http://h/v1")
+
+
+def answers(dataset, values, turn):
+    rows = [
+        EvalRecord("?", turn, name, name, "", (), (), {"ndcg@10": value}, 0, 0, 1, format_ok=True)
+        for name, value in values.items()
+    ]
+    return answers_of(list(values), rows, 1)[turn]
+
+
+def test_the_page_has_our_rows_and_the_papers_by_retriever():
+    spec = load_spec(ENVIRONMENT_AWARE, ["bootstrap=50", "permutations=50"])
+    spec = chosen_cells(spec, ["ragbench", "scifact"], [], ["general"])
+    parts = {"covidqa/1": 0.5, "covidqa/2": 0.25, "techqa/1": None, "techqa/2": 1.0}
+    arms = {(Arm("raw", 0), name): answers("ragbench", parts, 0) for name in spec.environments}
+    arms |= {(Arm("general", turn), "bm25"): answers("ragbench", dict.fromkeys(parts, 0.75), turn) for turn in (1, 2)}
+    whole = QuestionSet("ragbench", arms)
+    split = split_by_part(whole)
+    scifact = QuestionSet("scifact", {(Arm("raw", 0), "contriever"): answers("scifact", {"1": 0.125}, 0)})
+    form = spec_of_tables(spec)
+    tables = [
+        *(tabulate(form, one.title, [(1.0, one)], [], "ragbench", one.title.partition(": ")[2]) for one in split),
+        tabulate(form, "ragbench", [(0.5, one) for one in split], dataset="ragbench"),
+        tabulate(form, "scifact", [(1.0, scifact)], dataset="scifact"),
+    ]
+    page = results_page(spec, tables, ["a note"], published(ENVIRONMENT_AWARE))
+    assert "Models: general: Qwen/Qwen3-8B." in page
+    bm25 = page.partition("## ragbench: ndcg@10, bm25")[2].partition("## ")[0].strip().splitlines()
+    assert bm25[0] == "|  | system | covidqa | techqa | average |"
+    assert bm25[2:] == [
+        "| here | raw question | 37.5 (2) | 100.0 (1) | 68.8 (3) |",
+        "| here | general, turn 1 | 75.0 (2) | 75.0 (2) | 75.0 (4) |",
+        "| here | general, turn 2 | 75.0 (2) | 75.0 (2) | 75.0 (4) |",
+        "| paper | raw question | 30.8 | 44 | 45 |",
+        "| paper | general | 37.6 | 49.7 | 53.1 |",
+        "| paper | direct | 40.2 | 50.1 | 56.2 |",
+        "| paper | explore | 40.5 | 53.7 | 56.9 |",
+    ]
+    scifact = page.partition("## scifact: ndcg@10, contriever")[2]
+    assert "| here | raw question | 12.5 (1) |" in scifact
+    assert "| paper | trained | 64.54 |" in scifact
+    assert "- a note" in page
+
+
+def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(
+    lessons,  # noqa: F811
+    lesson_url,  # noqa: F811
+    run_app,
+    tmp_path,
+    capsys,
+):
+    server = ChatServer(lambda body: "<think>so</think><rewrite>triptan aspirin</rewrite>")
+    changes = [
+        f"datasets.scifact.path={lessons.dataset.path}",
+        f"environments.bm25.urls={{scifact: ['{lesson_url}']}}",
+        "permutations=50",
+        "bootstrap=50",
+    ]
+    flags = ["--task", "scifact", "--environment", "bm25", "--limit", "4", "-o", str(tmp_path / "out")]
+    with serving(run_app, server) as url, pytest.raises(SystemExit) as ended:
+        main(["paper", ENVIRONMENT_AWARE, *changes, *flags, "--reader", "org/m", "--endpoint", url])
+    assert not ended.value.code
+    page = tmp_path / "out" / "results.md"
+    assert capsys.readouterr().out.strip() == str(page)
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| here")]
+    assert [row.split(" | ")[1] for row in rows] == [
+        "raw question", "general, turn 1", "general, turn 2", "direct, turn 1", "direct, turn 2", "explore",
+    ]  # fmt: skip
+    assert all("(4)" in row for row in rows)
+    assert {body["model"] for body in server.bodies} == {"org/m"}
+    assert json.loads((page.parent / "results.json").read_text())["failed"] == []
+    assert (page.parent / "tables.tex").is_file()
+
+
+def test_the_command_prints_its_settings_and_refuses_a_retriever_for_other_papers(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["paper", ENVIRONMENT_AWARE, "--task", "ragbench", "--limit", "7", "--reader", "org/m", "--dry-run"])
+    assert not ended.value.code
+    settings = yaml.safe_load(capsys.readouterr().out)
+    assert (settings["limit"], list(settings["datasets"])) == (7, ["ragbench"])
+    assert settings["systems"]["general"]["llm"]["model"] == "org/m"
+    assert SpecConfig.model_validate(settings)
+    with pytest.raises(SystemExit) as ended:
+        main(["paper", ENVIRONMENT_AWARE, "--environment", "bm25", "systems.general.rewriter.name=generl"])
+    assert ended.value.code == 2
+    assert "'generl'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["paper", "hcqr", "--environment", "bm25"])
+    assert ended.value.code == 2
+    assert "systems.NAME.sources" in capsys.readouterr().err
