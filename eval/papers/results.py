@@ -103,6 +103,17 @@ class ShiftRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedMeans:
+    """One metric of a task over the questions for which every system has it: equal n for all."""
+
+    task: str
+    metric: str
+    n: int
+    means: Mapping[str, float | None]
+    """By system; those without a value for any question are left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class PaperResults:
     """Everything that the tables are made of."""
 
@@ -110,6 +121,7 @@ class PaperResults:
     comparisons: Sequence[PaperComparison] = ()
     shifts: Sequence[ShiftRow] = ()
     cases: Sequence[CaseRow] = ()
+    shared: Sequence[SharedMeans] = ()
 
     def figure(self, task: str, system: str, metric: str) -> Mean:
         """One figure, a share or a cost; a mean of nothing where there is none."""
@@ -130,7 +142,9 @@ def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperR
         _row(task, system, paper.tasks[task].kind == "choice", by_question, cells.get((task, paper.alone), {}))
         for (task, system), by_question in cells.items()
     ]
-    return PaperResults(rows, _comparisons(paper, cells), _shifts(paper, cells), case_rows(paper, cells))
+    return PaperResults(
+        rows, _comparisons(paper, cells), _shifts(paper, cells), case_rows(paper, cells), _shared_means(cells)
+    )
 
 
 def values_of(record: PaperRecord) -> dict[str, float | None]:
@@ -204,6 +218,22 @@ def _labelled(by_question: Mapping[str, PaperRecord], judge: str, label: str) ->
         for question, record in by_question.items()
         if judge in record.judged and record.judged[judge].label == label
     }
+
+
+def _shared_means(cells: Cells) -> list[SharedMeans]:
+    """For each task and metric, over the questions for which all systems that have it at all have a value."""
+    values: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for (task, system), by_question in cells.items():
+        for question, record in by_question.items() if "[" not in system else ():
+            for metric, value in record.scores.items():
+                if value is not None:
+                    values.setdefault((task, metric), {}).setdefault(system, {})[question] = value
+    rows = []
+    for (task, metric), by_system in values.items():
+        questions = set.intersection(*map(set, by_system.values()))
+        means = {name: mean_of(own[question] for question in questions).value for name, own in by_system.items()}
+        rows.append(SharedMeans(task, metric, len(questions), means))
+    return rows
 
 
 def _comparisons(paper: PaperConfig, cells: Cells) -> list[PaperComparison]:

@@ -127,6 +127,7 @@ def write_results(
         "comparisons": [{**asdict(row), "significant": row.significant} for row in results.comparisons],
         "shifts": [asdict(row) for row in results.shifts],
         "cases": [asdict(row) for row in results.cases],
+        "shared": [asdict(row) for row in results.shared],
         **facts,
         "settings": paper.model_dump(mode="json"),
     }

@@ -57,6 +57,7 @@ class PaperPage:
         for case in self.paper.cases:
             steps = case_lines(case, HERE, self.results.cases, self.reference.cases)
             parts += [f"## {case.title}", table(CASE_HEAD, [[a, self._label(b), *cells] for a, b, *cells in steps])]
+        parts += self._shared()
         parts += self._missing()
         parts += self._utility()
         parts += self._shift()
@@ -125,6 +126,21 @@ class PaperPage:
             for name in (column.metric, f"{column.metric}:{ALL}")
         )
         return _cell(figure, over_all, _UNITS[paper_table.unit])
+
+    def _shared(self) -> list[str]:
+        """Every system on the same questions; nothing where all have all of them already."""
+        shared = self.results.shared
+        asked = {(row.task, row.system): row.questions for row in self.results.rows}
+        if all(column.n == asked[column.task, system] for column in shared for system in column.means):
+            return []
+        systems = dict.fromkeys(system for column in shared for system in column.means)
+        head = ["system", *(f"{column.task} {_name(column.metric)}, n = {column.n}" for column in shared)]
+        rows = [[self._label(name), *(percentage(column.means.get(name)) for column in shared)] for name in systems]
+        return [
+            "## The same questions for every system",
+            table(head, rows),
+            "Only questions for which every system has a value; a system without any value is left out.",
+        ]
 
     def _missing(self) -> list[str]:
         judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))

@@ -271,6 +271,24 @@ def test_accuracy_by_the_quality_of_the_mimic_is_over_both_tasks():
     assert "587" in page, "beside the paper's"
 
 
+def test_systems_with_gaps_are_also_compared_on_the_same_questions():
+    paper = load_paper("chr")
+    right = {"chr": {"a": 1, "b": 0, "c": None}, "hyde": {"a": 0, "b": None, "c": 1}, "csqe": {"a": 1, "b": 1, "c": 1}}
+    records = [
+        replace(recorded("medqa", system, name, "A", value), spent=dict.fromkeys(COSTS, 1))
+        for system, own in {**right, "thinkqe": dict.fromkeys("abc"), "chr[penalty=0.5]": {"a": None}}.items()
+        for name, value in own.items()
+    ]
+    results = tabulate_paper(paper, records)
+    (shared,) = results.shared
+    assert (shared.task, shared.metric, shared.n) == ("medqa", "accuracy", 1), "a alone has an answer of all three"
+    assert shared.means == {"chr": 1.0, "hyde": 0.0, "csqe": 1.0}, "neither without any answer nor of a sweep"
+    page = PaperPage(paper, paper.systems, results).text(NO_FACTS, {})
+    assert "| system | medqa accuracy, n = 1 |" in page
+    whole = tabulate_paper(paper, [record for record in records if record.system == "csqe"])
+    assert "The same questions" not in PaperPage(paper, paper.systems, whole).text(NO_FACTS, {})
+
+
 def test_unknown_papers_and_a_setting_that_is_gone_are_told(tmp_path):
     with refused(ConfigError, "unknown-paper", tmp_path / "none.yaml", "hcqr"):
         load_paper(str(tmp_path / "none.yaml"))
