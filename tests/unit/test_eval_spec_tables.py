@@ -201,10 +201,12 @@ def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone()
         "ndcg@10": [(0.5, [0.1, 0.5, 0.9, 0.4]), (0.5, [1.0, 0.0, 0.3])],
         "mrr@10": [(0.5, [1.0, 0.2, 0.0, 0.5]), (0.5, [0.5, 0.5, 1.0])],
         "recall@10": [(1.0, [0.0, 1.0, 1.0])],
+        "p@10": [(0.5, [0.0, 0.1] * 300), (0.5, [1.0, 0.0, 0.3])],
+        "success@10": [(0.5, [0.0, 1.0] * 300), (0.5, [1.0, 1.0, 0.0])],
     }
     alone = {name: mean_ci(values, 200, 3) for name, values in strata.items()}
     assert mean_cis(strata, 200, 3) == alone
-    assert len(set(alone.values())) == 3
+    assert len(set(alone.values())) == 5
 
 
 def test_the_test_of_an_average_weighs_parts_and_not_questions():

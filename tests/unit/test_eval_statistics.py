@@ -110,6 +110,27 @@ def test_bootstrap_of_constant_values_is_that_value():
     assert bootstrap_ci([0.25] * 10, 100, seed=0) == (0.25, 0.25)
 
 
+def test_the_bootstrap_of_many_questions_with_few_values_is_that_of_the_binomial():
+    values = [0.0] * 700 + [1.0] * 300
+    low, high = bootstrap_ci(values, 20_000, seed=3)
+    exact = [stats.binom.ppf(q, 1000, 0.3) / 1000 for q in (0.025, 0.975)]
+    assert (low, high) == pytest.approx(exact, abs=0.0015)
+    graded = np.random.default_rng(5).choice([0.0, 0.39, 0.5, 0.63, 1.0], size=1200, p=[0.5, 0.1, 0.1, 0.1, 0.2])
+    one_by_one = under_test._resampled_means([graded], 20_000, np.random.default_rng(6))[0]
+    assert bootstrap_ci(list(graded), 20_000, seed=4) == pytest.approx(
+        np.quantile(one_by_one, [0.025, 0.975]), abs=8e-4
+    )
+
+
+def test_counts_are_drawn_only_where_that_is_less_work(monkeypatch):
+    monkeypatch.setattr(under_test, "_resampled_means", lambda *_: pytest.fail("drawn one by one"))
+    bootstrap_ci([0.0, 1.0] * 300, 10, seed=0)
+    monkeypatch.setattr(under_test, "_means_by_counts", lambda *_: pytest.fail("drawn as counts"))
+    monkeypatch.setattr(under_test, "_resampled_means", lambda columns, resamples, rng: [np.zeros(resamples)])
+    bootstrap_ci([0.0, 1.0] * 30, 10, seed=0)
+    bootstrap_ci(list(np.linspace(0, 1, 600)), 10, seed=0)
+
+
 def test_memory_is_bounded_by_blocks(monkeypatch):
     monkeypatch.setattr(under_test, "_BLOCK_ELEMENTS", 1 << 16)
     values = list(np.random.default_rng(0).random(2000))
