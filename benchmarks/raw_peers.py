@@ -22,21 +22,21 @@ Search = Callable[[list[str], list[str]], np.ndarray]
 """Texts of documents and of questions → the positions of the best K documents for each question, best first."""
 
 
-def bm25s_search() -> Search:
-    """bm25s with its English stemmer and stop words, and its numba backend."""
+def bm25s_ranking(documents: list[str], questions: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and scores of the best K documents by bm25s, with its English stemmer and stop words."""
     import bm25s
     import Stemmer
 
-    stemmer = Stemmer.Stemmer("english")
+    options = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
+    model = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
+    model.index(bm25s.tokenize(documents, **options), show_progress=False)
+    found, scores = model.retrieve(bm25s.tokenize(questions, **options), k=K, show_progress=False)
+    return np.asarray(found), np.asarray(scores)
 
-    def search(documents: list[str], questions: list[str]) -> np.ndarray:
-        options = {"stopwords": "en", "stemmer": stemmer, "show_progress": False}
-        model = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
-        model.index(bm25s.tokenize(documents, **options), show_progress=False)
-        found, _ = model.retrieve(bm25s.tokenize(questions, **options), k=K, show_progress=False)
-        return np.asarray(found)
 
-    return search
+def bm25s_search() -> Search:
+    """The positions of `bm25s_ranking`."""
+    return lambda documents, questions: bm25s_ranking(documents, questions)[0]
 
 
 def sentence_transformers_search() -> Search:
