@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 
 def check_settings(config: RunConfig, processes: int) -> None:
-    """Raise ConfigError where a run of `config` cannot be trained by this number of processes."""
+    """Raise ConfigError where a run of `config` cannot be trained here by this number of processes."""
+    check_combinations(config, processes)
+    check_deepspeed_device(config.policy)
+    check_report_to(config.tracking)
+
+
+def check_combinations(config: RunConfig, processes: int) -> None:
+    """Raise ConfigError where settings contradict each other, whatever the machine."""
     check_shape(config.train, config.rollout, processes)
     check_staleness(config)
     check_trained_dtype(config.policy, config.train)
-    check_deepspeed_device(config.policy)
-    check_report_to(config.tracking)
 
 
 def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 1) -> None:

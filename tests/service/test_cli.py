@@ -127,6 +127,19 @@ def test_without_a_config_the_demo_is_meant(capsys):
     assert capsys.readouterr().out.startswith(dump_config(load_config("demo", ["seed=7", "train.steps=3"])))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["train.questions_per_micro_batch=7"], "train.questions_per_micro_batch 7"),
+        (["policy.lora=null", "policy.dtype=bfloat16"], "policy.dtype=auto"),
+        (["train.staleness=1", "rollout.engine=vllm"], "train.staleness"),
+    ],
+)
+def test_a_dry_run_of_training_refuses_settings_that_contradict_each_other(changes, said, capsys):
+    assert end("train", *changes, "--dry-run") == 2
+    assert said in capsys.readouterr().err
+
+
 LONG = "a" * 300
 """More than a file name may have."""
 
