@@ -44,6 +44,7 @@ def pytest_configure(config):
     os.environ["XDG_CACHE_HOME"] = scratch.name if kept is None else str(kept.mkdir("querylect"))
     os.environ["XDG_STATE_HOME"] = f"{scratch.name}/state"
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # as every command does
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else an embedded Milvus on a busy machine writes between the dots
     # DeepSpeed offers pytest-randomly to seed PyTorch: imported for that alone, it costs each process ten seconds, and
     # writes between the dots that it has no GPU. _as_if_alone seeds PyTorch.
     if randomly := config.pluginmanager.getplugin("randomly"):

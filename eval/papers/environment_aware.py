@@ -4,7 +4,6 @@ Its systems are rewriters, untrained or trained, and not methods that answer que
 (eval/spec.py) with one more file, results.md.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ...configs.evaluation import SpecConfig
 from ...configs.paper import ENVIRONMENT_AWARE
 from ...data.published import Published, published
 from ...errors import QuerylectError
+from ...storage import parse_json
 from ..records import write_text
 from ..results import table_of
 from ..spec import evaluate_spec
@@ -35,7 +35,7 @@ def run_environment_aware(
     Raises what `evaluate_spec` raises.
     """
     path, failed = evaluate_spec(spec, output, overwrite=overwrite)
-    content = json.loads(path.with_name("results.json").read_text(encoding="utf-8"))
+    content = parse_json(path.with_name("results.json").read_text(encoding="utf-8"))
     tables = [table_of(values) for values in content["tables"]]
     page = path.with_name("results.md")
     write_text(page, results_page(spec, tables, content["notes"], published(ENVIRONMENT_AWARE)))

@@ -263,7 +263,7 @@ def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lor
         ready(trainer)
         disturb(trainer.model, 0.05)
         packed, flat = reference_logps(trainer)
-        moved = {n: float((p - start[n]).abs().sum()) for n, p in trainer.model.named_parameters()}
+        moved = {n: float((p.detach() - start[n]).abs().sum()) for n, p in trainer.model.named_parameters()}
         for name, parameter in trainer.model.named_parameters():
             parameter.data.copy_(start[name])
         expected = torch.zeros_like(packed)
