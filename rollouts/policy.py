@@ -204,7 +204,7 @@ class MergedCopy:
     def refresh(self) -> nn.Module:
         """Bring the copy up to date and return it."""
         for name, module in self.lora:
-            with _gathered(module):
+            with gathered(module):
                 target = self._targets[name.removeprefix(_PEFT_PREFIX) + ".weight"]
                 weight: torch.Tensor = self._base[name]
                 for adapter in module.active_adapters:
@@ -214,7 +214,7 @@ class MergedCopy:
             for module_copy, trained in zip(self.model.modules(), self.policy.modules(), strict=True):
                 weights = list(trained.parameters(recurse=False))
                 if weights:
-                    with _gathered(trained):
+                    with gathered(trained):
                         for target, weight in zip(module_copy.parameters(recurse=False), weights, strict=True):
                             target.copy_(weight)
         return self.model
@@ -252,7 +252,7 @@ def merged_weights(
         yield name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."), weight.to(device=device, dtype=dtype)
 
 
-def _gathered(module: nn.Module) -> AbstractContextManager[object]:
+def gathered(module: nn.Module) -> AbstractContextManager[object]:
     """The module's weights, gathered from all processes while the block runs where ZeRO-3 has split them."""
     split = [weight for weight in module.parameters() if hasattr(weight, "ds_id")]
     if not split:

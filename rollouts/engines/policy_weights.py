@@ -5,14 +5,13 @@ adapters and released, so no process holds more than one layer (or embedding) wh
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ...errors import ConfigError
-from ..policy import merged_weights
+from ..policy import gathered, merged_weights
 
 
 class PolicyWeights:
@@ -44,7 +43,7 @@ class PolicyWeights:
             ids = {name: id(weight) for name, weight in layer.named_parameters()}
             if given.issuperset(ids.values()):
                 continue  # tied to weights that were given
-            with _gathered(layer):
+            with gathered(layer):
                 if torch.cuda.is_available():  # vLLM may read a weight on another stream than it was gathered on
                     torch.cuda.current_stream().synchronize()
                 for name, weight in merged_weights(layer, self.dtype, self.device):
@@ -67,12 +66,3 @@ def layers(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
             yield from layers(child, f"{path}{name}.")
         else:
             yield f"{path}{name}.", child
-
-
-def _gathered(layer: nn.Module) -> AbstractContextManager[object]:
-    weights = [weight for weight in layer.parameters() if hasattr(weight, "ds_id")]
-    if not weights:
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(weights)  # type: ignore[no-any-return]
