@@ -246,12 +246,11 @@ def _claim(path: Path, taken: str) -> Path:
             holder, blocking = _claimed_by(takeover), takeover
         else:
             try:
-                holder = _claimed_by(claim)
-                if holder is None:
+                if _has_ended(claim):  # not where its holder has just left: the next claim may be there already
                     claim.unlink(missing_ok=True)
-                    if _create(claim):
-                        return claim
-                    holder = _claimed_by(claim)
+                if _create(claim):
+                    return claim
+                holder = _claimed_by(claim)
             finally:
                 takeover.unlink(missing_ok=True)
     raise StorageError(
@@ -273,16 +272,29 @@ def _create(claim: Path) -> bool:
     return True
 
 
+def _has_ended(claim: Path) -> bool:
+    """Whether a claim is there and names a process of this host that has ended."""
+    try:
+        descriptor = os.open(claim, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        owner = _owner(descriptor)
+        return owner is not None and owner.host == socket.gethostname() and not _is_running(owner.pid)
+    finally:
+        os.close(descriptor)
+
+
 def _claimed_by(claim: Path) -> str | None:
-    """Who holds a claim, as a sentence, "" where that cannot be read; None for a process of this host that ended."""
+    """Who holds a claim, as a sentence, "" where that cannot be read; None where nobody does, or its process ended."""
+    if _has_ended(claim):
+        return None
     try:
         descriptor = os.open(claim, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        owner = _owner(descriptor)
-        ended = owner is not None and owner.host == socket.gethostname() and not _is_running(owner.pid)
-        return None if ended else _holder(descriptor)
+        return _holder(descriptor)
     finally:
         os.close(descriptor)
 

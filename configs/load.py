@@ -7,6 +7,7 @@ expected. Imports only pydantic and ruamel.yaml.
 import difflib
 import json
 import os
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -132,7 +133,8 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
     try:
         value = parse_yaml(text)
         # In a file the rest would be a comment; on a command line nobody writes one, and a path may hold " #".
-        return key, text.strip() if isinstance(value, str) and text.strip().startswith(f"{value} #") else value
+        cut = isinstance(value, str) and re.match(re.escape(value) + r"\s+#", text.strip())
+        return key, text.strip() if cut else value
     except InvalidYAMLError as error:
         message = f"override {override!r}: the value is not valid YAML, {error}."
         raise ConfigError(message, code="invalid-yaml") from error

@@ -91,6 +91,13 @@ def chosen_cells(
         if not systems or name in systems
     }
     rewriting = {name: system for name, system in rewriting.items() if [] not in (system.datasets, system.environments)}
+    for name in systems:
+        if name not in rewriting:
+            message = (
+                f"the system {name!r} of {spec.name} is evaluated on none of the chosen datasets and environments. "
+                "Choose some of its own, or leave it out."
+            )
+            raise ConfigError(message, code="nothing-to-evaluate")
     return spec.model_copy(
         update={
             "datasets": kept,

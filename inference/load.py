@@ -107,7 +107,8 @@ def open_trained(
             code="not-on-the-hub",
         )
     if from_hub:
-        _refuse_misspelt(folder)
+        if revision is None:  # which only a repository of the Hub has
+            _refuse_misspelt(folder)
         folder = _downloaded(name, revision, token)
     if exported:
         refuse_damaged_folder(folder, "Restore it from a copy, or export it again.")

@@ -43,6 +43,8 @@ class _Renderer:
         """What comes of a request; a child that a template killed is replaced with the next one."""
         line = json.dumps(request, default=str).encode() + b"\n"
         with self._lock:
+            if self._process and self._process.poll() is not None:  # ended while it had nothing to do
+                self._end()
             process = self._process = self._process or _start()
             assert process.stdin is not None
             assert process.stdout is not None
@@ -67,8 +69,9 @@ class _Renderer:
         process, self._process = self._process, None
         assert process is not None
         process.kill()
-        with process:
-            return process.wait()
+        with suppress(BrokenPipeError), process:  # what was not sent is sent again at closing
+            pass
+        return process.wait()
 
     def close(self) -> None:
         """End the child, if there is one."""

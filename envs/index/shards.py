@@ -6,6 +6,7 @@ parts that exist. Parts with other steps are refused.
 
 import fcntl
 import hashlib
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -164,13 +165,14 @@ class IndexShards:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        finished = IndexFolderError(
+            f"another process finished this build at the same time and removed its parts. Use {self.target}.",
+            code="already-built",
+        )
         try:
             lock = (self.folder / _LOCK).open("w")
         except FileNotFoundError:
-            raise IndexFolderError(
-                f"another process finished this build at the same time and removed its parts. Use {self.target}.",
-                code="already-built",
-            ) from None
+            raise finished from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,6 +181,8 @@ class IndexShards:
                     f"another process is merging the parts in {self.folder}. Wait for it, or end it.",
                     code="already-locked",
                 ) from None
+            if not os.fstat(lock.fileno()).st_nlink:  # removed after it was opened
+                raise finished
             yield
 
     def _install(self, building: Path) -> None:

@@ -76,6 +76,8 @@ def test_cells_are_chosen_by_name():
     assert [environment.datasets for environment in named.environments.values()] == [None, None]
     assert named.systems["direct"].environments == ["bm25"]
     assert list(chosen_cells(spec, [], ["minilm"]).systems) == ["general"], "the others have no prompt for MiniLM"
+    with refused(ConfigError, "nothing-to-evaluate", "explore"):
+        chosen_cells(spec, [], ["minilm"], ["explore"])
     assert list(chosen_cells(spec, [], [], ["explore"]).systems) == ["explore"]
     for names, message in ((["scifcat"], "'scifcat'"), ([], "'bm52'"), ([], "'explor'")):
         environments = ["bm52"] if "bm52" in message else []

@@ -191,7 +191,7 @@ def test_overrides_win_over_the_file_and_later_over_earlier(written):
     assert config.env.model is None
 
 
-@pytest.mark.parametrize("path", ["/data/it's #2 $(run)", "run #2", "a#b", "a # b # c"])
+@pytest.mark.parametrize("path", ["/data/it's #2 $(run)", "run #2", "a#b", "a # b # c", "two  #2"])
 def test_a_path_with_a_hash_is_not_cut_there_on_a_command_line(path):
     assert load_config(None, [f"output={path}"]).output == path
     assert load_config(None, [f'output="{path}" # quoted']).output == path

@@ -44,6 +44,25 @@ def test_a_template_that_loops_is_stopped_by_the_processor_time_that_it_takes(on
         os.kill(one_child, 0)
 
 
+def test_a_child_that_ended_between_two_templates_is_replaced(one_child):
+    assert render(CHATML) == TEXT
+    process = chat_template._renderer._process
+    process.kill()
+    process.wait()
+    assert render(CHATML) == TEXT
+
+
+def test_a_child_that_ends_before_it_reads_is_an_error_and_not_a_broken_pipe(monkeypatch):
+    start, large = chat_template._start, "x" * 2**20
+    chat_template._renderer.close()
+    monkeypatch.setattr(chat_template.sys, "executable", "/bin/false")
+    with refused(ModelError, "template-too-costly", "code 1"):
+        render(large)
+    monkeypatch.undo()
+    assert chat_template._start is start
+    assert render(CHATML) == TEXT
+
+
 @pytest.mark.parametrize(
     ("template", "said"),
     [(DOUBLED, "MiB of memory"), ("{{ 'x' * 10 ** 11 }}", "MiB of memory"), (LONG, "characters")],

@@ -248,6 +248,29 @@ def test_of_two_commands_that_find_the_same_dead_claim_one_is_refused(
     assert takeover.exists() == (blocking == takeover)
 
 
+def test_a_claim_that_comes_after_its_predecessor_has_left_is_not_taken_over(
+    tmp_path, no_flock, ended_process, monkeypatch
+):
+    held, look = tmp_path / ".lock.held", storage._has_ended
+    dead = {"host": socket.gethostname(), "pid": ended_process, "started": "", "command": ""}
+    held.write_text(json.dumps(dead))
+    other, looked = json.dumps(dead | {"pid": os.getppid()}), []
+
+    def others_come_and_go(claim):
+        looked.append(claim)
+        if len(looked) == 2:  # the one that had the lock leaves, and the next one comes after the look
+            held.unlink()
+        ended = look(claim)
+        if len(looked) == 2:
+            held.write_text(other)
+        return ended
+
+    monkeypatch.setattr(storage, "_has_ended", others_come_and_go)
+    with refused(StorageError, "already-locked", os.getppid()), only_command(tmp_path):
+        pass
+    assert held.read_text() == other
+
+
 def test_without_flock_a_file_has_one_writer(tmp_path, no_flock):
     path = tmp_path / "file"
 
