@@ -8,10 +8,12 @@ sampled. Questions and documents cannot speak for the template either: its contr
 
 from collections.abc import Sequence
 
+from jinja2 import TemplateError
+
 from ..data.types import Question
-from ..errors import ModelError
+from ..errors import ModelError, in_one_line
 from ..llms.base import THINK_OPEN, Message
-from .chat_template import render
+from .chat_template import refusal, render
 from .engines.base import Tokenizer
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
@@ -111,8 +113,11 @@ class Chat:
 
         tokenizer = self.tokenizer
         if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
-            # A tokenizer that was loaded with policy.trust_remote_code and writes its chats by itself.
-            return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            # A tokenizer that writes its chats by itself, such as one that was loaded with policy.trust_remote_code.
+            try:
+                return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            except TemplateError as error:
+                raise refusal(in_one_line(error)) from error
         return render(tokenizer.get_chat_template(), messages, tokenizer.special_tokens_map)
 
     def _ids(self, text: str) -> list[int]:

@@ -107,11 +107,7 @@ def render(template: str, messages: Sequence[Message], variables: Mapping[str, o
     }
     outcome, text = _renderer.ask(request)
     if outcome == "refused":
-        raise ModelError(
-            f"the chat template of the policy refuses the rewriter's messages ({text}). "
-            "Choose another rewriter (rewriter.name) or another policy.",
-            code="template-refuses-messages",
-        )
+        raise refusal(text)
     if outcome == "costly":
         raise ModelError(
             f"the chat template of the policy was stopped: {text}. Templates need a fraction of that: read the one of "
@@ -119,6 +115,15 @@ def render(template: str, messages: Sequence[Message], variables: Mapping[str, o
             code="template-too-costly",
         )
     return text
+
+
+def refusal(reason: str) -> ModelError:
+    """The error for a template that does not take the messages of a rewriter."""
+    return ModelError(
+        f"the chat template of the policy refuses the rewriter's messages ({reason}). "
+        "Choose another rewriter (rewriter.name) or another policy.",
+        code="template-refuses-messages",
+    )
 
 
 def _start() -> "subprocess.Popen[bytes]":

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from jinja2 import TemplateError
 from querylect.errors import ModelError
 from querylect.rollouts import chat_template
 from querylect.rollouts.chat import Chat
@@ -144,3 +145,14 @@ def test_a_tokenizer_with_a_chat_of_its_own_writes_it():
     )
     chat = Chat(tokenizer, {tokenizer.eos_token_id})
     assert tokenizer.decode(chat.first(ASKED)) == "my head hurts"
+
+
+def test_a_tokenizer_that_writes_its_chats_by_itself_may_refuse_messages_too():
+    class Own(type(tiny_tokenizer())):
+        def apply_chat_template(self, *_, **__):
+            raise TemplateError("no system turn")
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.__class__ = Own
+    with refused(ModelError, "template-refuses-messages", "no system turn"):
+        Chat(tokenizer, {0}).first(ASKED)
