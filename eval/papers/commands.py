@@ -55,9 +55,12 @@ def paper(
             typer.echo(dump_spec(spec), nl=False)
             return
         from ...rollouts.preflight import check_spec
+        from ..tasks.records import reader_name
         from .environment_aware import run_environment_aware
 
         check_spec(spec)
+        if output is None and reader is not None:
+            output = Path(spec.output) / f"{spec.name}-{reader_name(reader)}"
         path, failed = run_environment_aware(spec, output, overwrite)
         typer.echo(path)
         if failed is not None:

@@ -17,6 +17,7 @@ from querylect.eval.records import EvalRecord
 from querylect.eval.spec_tables import spec_of_tables
 from querylect.eval.table import Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part, tabulate
+from querylect.eval.tasks.records import reader_name
 
 from ..chat_server import ChatServer, serving
 from ..lessons import lesson_url, lessons  # noqa: F401 (fixtures)
@@ -152,12 +153,13 @@ def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(
         f"environments.bm25.urls={{scifact: ['{lesson_url}']}}",
         "permutations=50",
         "bootstrap=50",
+        f"output={tmp_path}",
     ]
-    flags = ["--task", "scifact", "--environment", "bm25", "--limit", "4", "-o", str(tmp_path / "out")]
+    flags = ["--task", "scifact", "--environment", "bm25", "--limit", "4"]
     with serving(run_app, server) as url, pytest.raises(SystemExit) as ended:
         main(["paper", ENVIRONMENT_AWARE, *changes, *flags, "--reader", "org/m", "--endpoint", url])
     assert not ended.value.code
-    page = tmp_path / "out" / "results.md"
+    page = tmp_path / f"{load_spec(ENVIRONMENT_AWARE, []).name}-{reader_name('org/m')}" / "results.md"
     assert capsys.readouterr().out.strip() == str(page)
     rows = [line for line in page.read_text().splitlines() if line.startswith("| here")]
     assert [row.split(" | ")[1] for row in rows] == [
