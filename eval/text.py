@@ -99,44 +99,33 @@ def latex(wide: WideTable, name: str) -> str:
         start += columns
     padding = " &" * (len(wide.head) + 2 - start)
     lines = [" & " + " & ".join(head for head, _ in groups) + padding + r" \\", " ".join(rule for _, rule in groups)]
-    return "\n".join(
-        [
-            _PACKAGES,
-            rf"\begin{{{environment}}}",
-            r"\centering",
-            rf"\caption{{{_tex(wide.caption)}}}",
-            rf"\label{{tab:{name}}}",
-            *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if spans else []),
-            *_tabular(["", *head], _rows(wide, _bold_latex), lines if groups else []),
-            rf"\end{{{environment}}}",
-            "",
-        ]
-    )
+    content = [
+        rf"\label{{tab:{name}}}",
+        *([r"\small", r"\setlength{\tabcolsep}{4pt}"] if spans else []),
+        *_tabular(["", *head], _rows(wide, _bold_latex), lines if groups else []),
+    ]
+    return "\n".join([_PACKAGES, *_float(environment, wide.caption, content)])
 
 
 def written_latex(written: Cells, name: str) -> str:
     """What is written, as a float of its own; `name` is that of the float of the scores."""
     head, rows = written
     environment = "table*" if len(head) > NARROW else "table"
-    return "\n".join(
-        [
-            rf"\begin{{{environment}}}",
-            r"\centering",
-            rf"\caption{{{_tex('What is written. ' + WRITTEN_EXPLAINED)}}}",
-            rf"\label{{tab:{name}-written}}",
-            *_tabular(list(map(_tex, head)), rows),
-            rf"\end{{{environment}}}",
-            "",
-        ]
-    )
+    content = [rf"\label{{tab:{name}-written}}", *_tabular(list(map(_tex, head)), rows)]
+    return "\n".join(_float(environment, f"What is written. {WRITTEN_EXPLAINED}", content))
 
 
 def transfer_latex(transfer: Transfer) -> str:
     """The matrix of policies and environments as one float."""
     caption = f"Transfer, {transfer.title}: {transfer.metric}. {TRANSFER_EXPLAINED}"
-    lines = [_PACKAGES, r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}"]
     head, rows = _matrix(transfer, _bold_latex)
-    return "\n".join([*lines, *_tabular(list(map(_tex, head)), rows), r"\end{table}", ""])
+    return "\n".join([_PACKAGES, *_float("table", caption, _tabular(list(map(_tex, head)), rows))])
+
+
+def _float(environment: str, caption: str, content: Sequence[str]) -> list[str]:
+    """The lines of a float, the last one empty."""
+    begin, end = rf"\begin{{{environment}}}", rf"\end{{{environment}}}"
+    return [begin, r"\centering", rf"\caption{{{_tex(caption)}}}", *content, end, ""]
 
 
 _PACKAGES = r"% needs \usepackage{booktabs,graphicx}"
