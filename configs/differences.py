@@ -13,7 +13,7 @@ FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port
                   "env.embedding_cache_bytes", "env.workers", "env.log", "env.verify", "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
                   "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",
-                  "rollout.vllm", "rollout.server",
+                  "rollout.vllm", "rollout.server", "rollout.streaming",
                   *(f"rewriter.llm.{name}" for name in ("api_key_env", "concurrency", "timeout", "deadline",
                                                         "batch_tokens", "cache")))  # fmt: skip
 """Settings that never change what a run learns."""

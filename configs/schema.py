@@ -118,6 +118,8 @@ class VllmConfig(Section):
     also the minimum."""
     enable_sleep_mode: bool = False
     """Free the engine's GPU memory between rollouts; its weights are sent again before the next one."""
+    enforce_eager: bool = False
+    """Compile nothing and record no CUDA graphs: the engine starts in seconds and samples more slowly."""
 
 
 class VllmServerConfig(Section):
@@ -130,7 +132,7 @@ class VllmServerConfig(Section):
     timeout: Annotated[float, Field(ge=0)] = 240.0
     """Seconds to wait for the server to start."""
     concurrency: Annotated[int, Field(ge=1)] = 64
-    """Maximum concurrent requests; every prompt is one request."""
+    """Maximum number of prompts that are answered at a time."""
     sync: bool = True
     """Send the policy's weights to the server (NCCL; needs a local CUDA device). False: the server already serves
     exactly this policy; not allowed in training."""
@@ -166,6 +168,10 @@ class RolloutConfig(Section):
     """Generation batch size in sequences (engine transformers; vLLM forms its own batches)."""
     engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"
     """Generation engine: the policy in transformers, vLLM on the same GPUs, or a vLLM server (docs/rollouts.md)."""
+    streaming: bool | Literal["auto"] = "auto"
+    """Search while sampling. With vLLM every turn is searched when it ends and the next one sampled at once, with
+    transformers a wave of `micro_batch` sequences is searched while the next is sampled. False: turn by turn. auto:
+    true for vllm_server, and for vllm where each process has its own engine."""
     vllm: VllmConfig = VllmConfig()
     server: VllmServerConfig = VllmServerConfig()
 
@@ -174,6 +180,13 @@ class RolloutConfig(Section):
         """Tokens of the longest sequence that a policy is asked to sample or is trained on."""
         budget = self.max_new_tokens
         return self.max_prompt_tokens + (max(budget) if isinstance(budget, list) else budget)
+
+    @property
+    def streams(self) -> bool:
+        """Whether trees are searched while they are sampled."""
+        if self.streaming == "auto":
+            return self.engine == "vllm_server" or (self.engine == "vllm" and self.vllm.tensor_parallel_size == 1)
+        return self.streaming
 
     def new_tokens(self, turn: int) -> int:
         """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
@@ -200,6 +213,15 @@ class RolloutConfig(Section):
             raise ValueError(
                 f"rollout.vllm.max_model_len is {limit}, and a prompt and its answer may have {self.longest_sequence} "
                 "tokens (rollout.max_prompt_tokens + rollout.max_new_tokens); leave it out, or lower one of these"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_streaming(self) -> "RolloutConfig":
+        if self.streaming is True and self.engine == "vllm" and self.vllm.tensor_parallel_size > 1:
+            raise ValueError(
+                f"rollout.streaming is true and rollout.vllm.tensor_parallel_size {self.vllm.tensor_parallel_size}: "
+                "processes that share one engine ask it together, turn by turn; set streaming to auto"
             )
         return self
 

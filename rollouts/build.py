@@ -12,6 +12,7 @@ from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from .engines.base import Engine
 from .grow import Grower
+from .streaming import StreamingGrower, WaveGrower
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,10 @@ def make_grower(
     config: RunConfig, client: EnvironmentApi, engine: Engine, rewriter: RewritingStrategy | None = None
 ) -> Grower:
     """The rewriter of `config`, unless it is given, around an engine; the environment says which retriever it is."""
-    return Grower(engine, rewriter or rewriter_for(config, client), client, config.rollout, config.reward)
+    grower = rewriter or rewriter_for(config, client), client, config.rollout, config.reward
+    if not config.rollout.streams:
+        return Grower(engine, *grower)
+    return WaveGrower(engine, *grower) if config.rollout.engine == "transformers" else StreamingGrower(engine, *grower)
 
 
 def rewriter_for(config: RunConfig, client: EnvironmentApi) -> RewritingStrategy:

@@ -16,6 +16,7 @@ from ..rewriters.base import RewritingStrategy
 from ..rewriters.plans import with_earlier
 from .chat import Chat
 from .engines.base import Completion, Engine, Sampling
+from .random_streams import stream
 from .tree import Node, Tree
 
 
@@ -75,7 +76,7 @@ class Conversation:
         samples = self.engine.generate(prompts, width, sampling)
         self.clock.add("generate", started)
         nodes = [
-            (branch, self._node(branch, sample, turn))
+            (branch, self.node(branch, sample, turn))
             for branch, group in zip(branches, samples, strict=True)
             for sample in group
         ]
@@ -83,10 +84,13 @@ class Conversation:
             (branch.parent.children if branch.parent else branch.tree.roots).append(node)
         return nodes
 
-    def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document], turn: int) -> Branch:
+    def next_turn(
+        self, branch: Branch, node: Node, documents: Sequence[Document], turn: int, number: int = 0
+    ) -> Branch:
         """The branch of turn `turn` under `node`, whose message shows `documents`, cut to their token budgets.
 
-        `documents` is empty where nothing was searched or found.
+        `documents` is empty where nothing was searched or found. `number` is that of `node` among the answers of
+        `branch`, and gives the new branch its random stream.
         """
         message = self.rewriter.follow_up(
             self.chat.plain_question(branch.tree.question),
@@ -100,7 +104,8 @@ class Conversation:
             {"role": "user", "content": message},
         ]
         prompt_ids = [*node.prompt_ids, *node.completion_ids, *ids]
-        return Branch(branch.tree, messages, prompt_ids, node, earlier=(*branch.earlier, *node.rewrite.rewrites))
+        earlier = (*branch.earlier, *node.rewrite.rewrites)
+        return Branch(branch.tree, messages, prompt_ids, node, stream(branch.stream, number), earlier)
 
     def sampling(self, turn: int, greedy: bool) -> Sampling:
         """How an answer of that turn is sampled."""
@@ -110,7 +115,8 @@ class Conversation:
             max_new_tokens=self.rollout.new_tokens(turn),
         )
 
-    def _node(self, branch: Branch, sample: Completion, turn: int) -> Node:
+    def node(self, branch: Branch, sample: Completion, turn: int) -> Node:
+        """The node of an answer, which is not part of the tree yet."""
         text = self.chat.text(sample.ids)
         rewrite = self.rewriter.parse(branch.tree.question, text, turn)
         rewrite = with_earlier(rewrite, branch.earlier, self.rollout.keep_rewrites_weight)

@@ -12,9 +12,8 @@ from ..rewards.reward import node_reward
 from ..rewriters.base import RewritingStrategy
 from .conversation import Branch, Conversation
 from .conversation import Clock as Clock
-from .engines.base import Engine
+from .engines.base import Engine, Sampling
 from .memory import give_back_freed_memory
-from .random_streams import stream
 from .tree import Hit, Node, Tree
 
 ANSWERED_AT_ONCE = 192
@@ -54,26 +53,35 @@ class Grower(Conversation):
         documents. A turn below an unscorable one is not searched and is unscorable, too: it did not see what the
         retriever would have shown.
         """
-        question_streams = streams or [0] * len(questions)
-        branches = [
-            self.begin(question, question_stream)
-            for question, question_stream in zip(questions, question_streams, strict=True)
-        ]
+        branches = self.begin_all(questions, streams)
         trees = [branch.tree for branch in branches]
         for turn, width in enumerate(branching, start=1):
-            sampling = self.sampling(turn, greedy)
-            if streams is not None:
-                sampling = replace(sampling, streams=tuple(branch.stream for branch in branches))
-            grown = self.generate(branches, turn, width, sampling)
-            self._search(grown)
+            grown = self.generate(branches, turn, width, self.sampling_of(branches, turn, greedy, streams is not None))
+            started = time.perf_counter()
+            self.search(grown)
+            self.clock.add("retrieve", started)
+            if grown:
+                self.searched.add(f"turn{turn}", started)
             if turn < len(branching):
-                branches = [
-                    self.next_turn(branch, node, [hit.document for hit in node.ranking], turn + 1)
-                    for branch, node in grown
-                ]
-                for number, (branch, (parent, _)) in enumerate(zip(branches, grown, strict=True)):
-                    branch.stream = stream(parent.stream, number % width)
+                branches = self.next_turns(grown, turn + 1, width)
         return trees
+
+    def begin_all(self, questions: Sequence[Question], streams: Sequence[int] | None) -> list[Branch]:
+        """The first turn of every question, each in a new tree."""
+        streams = streams or [0] * len(questions)
+        return [self.begin(question, its) for question, its in zip(questions, streams, strict=True)]
+
+    def sampling_of(self, branches: Sequence[Branch], turn: int, greedy: bool, streams: bool) -> Sampling:
+        """How the answers to these branches are sampled: from their random streams, or from torch's global one."""
+        sampling = self.sampling(turn, greedy)
+        return replace(sampling, streams=tuple(branch.stream for branch in branches)) if streams else sampling
+
+    def next_turns(self, grown: Sequence[tuple[Branch, Node]], turn: int, width: int) -> list[Branch]:
+        """The branches of turn `turn` below all answers of the turn before, `width` to each of its branches."""
+        return [
+            self.next_turn(branch, node, [hit.document for hit in node.ranking], turn, number % width)
+            for number, (branch, node) in enumerate(grown)
+        ]
 
     def answer(
         self,
@@ -96,7 +104,8 @@ class Grower(Conversation):
             advance(len(questions), len(questions))
         return trees
 
-    def _search(self, grown: Sequence[tuple[Branch, Node]]) -> None:
+    def search(self, grown: Sequence[tuple[Branch, Node]]) -> None:
+        """Search what these turns ask for in one batch, and give them their rankings and rewards."""
         metric = self.reward.metric
         searched: list[Node] = []
         steps: list[Step] = []
@@ -109,11 +118,7 @@ class Grower(Conversation):
             else:
                 searched.append(node)
                 steps.append(Step(question_id=branch.tree.question.id, plan=node.rewrite.plan))
-        started = time.perf_counter()
         results = self.client.step(steps, with_text=True, metrics=[metric, *self.extra_metrics]) if steps else []
-        self.clock.add("retrieve", started)
-        if grown:
-            self.searched.add(f"turn{grown[0][1].turn}", started)
         for node, result in zip(searched, results, strict=True):
             if result is None:
                 continue

@@ -26,7 +26,7 @@ ANSWER_TOKENS = 4
 """Opening, word, closing, end of turn."""
 
 
-def save_speaking(folder: Path, slips: float = 0.1, heads: int = 4) -> Path:
+def save_speaking(folder: Path, slips: float = 0.1, heads: int = 4, head_dim: int = 16) -> Path:
     """Save the model with its tokenizer. About `slips` of the turns begin with a wrong token: format failures."""
     links = [
         ("\n", (OPEN,), slips),
@@ -34,10 +34,10 @@ def save_speaking(folder: Path, slips: float = 0.1, heads: int = 4) -> Path:
         *((word, (CLOSE,), None) for word in WORDS),
         (CLOSE, (), None),
     ]
-    return save_chain(folder, [OPEN, CLOSE, *WORDS], links, heads)
+    return save_chain(folder, [OPEN, CLOSE, *WORDS], links, heads, head_dim)
 
 
-def save_chain(folder: Path, tokens: Sequence[str], links: Sequence[Link], heads: int = 4) -> Path:
+def save_chain(folder: Path, tokens: Sequence[str], links: Sequence[Link], heads: int = 4, head_dim: int = 16) -> Path:
     """Save a model that writes one of some tokens after another: see `Link`."""
     import math
 
@@ -55,7 +55,7 @@ def save_chain(folder: Path, tokens: Sequence[str], links: Sequence[Link], heads
         num_hidden_layers=2,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        head_dim=16,
+        head_dim=head_dim,
         max_position_embeddings=4096,
         tie_word_embeddings=False,
         bos_token_id=None,

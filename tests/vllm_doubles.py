@@ -69,6 +69,7 @@ class SamplingParams:
     max_tokens: int = 16
     logprobs: int | None = None
     detokenize: bool = True
+    output_kind: str = "cumulative"
 
     def __post_init__(self):
         if self.temperature == 0 and self.n > 1:
@@ -80,7 +81,7 @@ class LLM:
 
     def __init__(self, model, **settings):
         self.settings, self.answers, self.awake, self.requests = settings, Model(model), {"weights", "kv_cache"}, []
-        self.events = []
+        self.events, self.running, self.aborted, self.steps = [], {}, [], 0
         STARTED.append(self)
 
     def generate(self, prompts, sampling_params, *, use_tqdm=True):
@@ -97,7 +98,34 @@ class LLM:
             prompt, asked.seed + j, asked.temperature, asked.top_p, asked.max_tokens, asked.stop_token_ids
         )
         places = [{token: SimpleNamespace(logprob=value)} for token, value in zip(ids, logprobs, strict=True)]
-        return SimpleNamespace(token_ids=tuple(ids), logprobs=places, finish_reason="stop")
+        return SimpleNamespace(token_ids=tuple(ids), logprobs=places, finish_reason="stop", left=len(ids))
+
+    @property
+    def llm_engine(self):
+        return self
+
+    def add_request(self, request_id, prompt, params):
+        assert self.awake == {"weights", "kv_cache"}, "it sleeps"
+        assert prompt["type"] == "token", "raw prompts are deprecated"
+        assert params.output_kind == "final only", "a token for each step otherwise"
+        assert request_id not in self.running
+        self.requests.append((prompt, params))
+        self.running[request_id] = self._one(prompt["prompt_token_ids"], params, 0)
+
+    def step(self):
+        """One token of every request: those are finished that have had as many steps as tokens."""
+        self.steps += 1
+        finished = []
+        for request_id, output in list(self.running.items()):
+            output.left -= 1
+            if not output.left:
+                finished.append(SimpleNamespace(request_id=request_id, finished=True, outputs=[output]))
+                del self.running[request_id]
+        return finished
+
+    def abort_request(self, request_ids, internal=False):
+        for request_id in request_ids:
+            self.aborted.append(self.running.pop(request_id))
 
     def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
         assert method == "reload_weights"
@@ -229,6 +257,9 @@ def install_vllm(patch):
     module.__spec__ = ModuleSpec("vllm", None)
     module.LLM, module.SamplingParams = LLM, SamplingParams
     patch.setitem(sys.modules, "vllm", module)
+    params = ModuleType("vllm.sampling_params")
+    params.RequestOutputKind = SimpleNamespace(FINAL_ONLY="final only")
+    patch.setitem(sys.modules, "vllm.sampling_params", params)
     patch.setattr(vllm_client, "is_vllm_available", lambda *_, **__: True)
     patch.setattr(vllm_engine, "_started", [])
     STARTED.clear()

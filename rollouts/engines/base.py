@@ -5,6 +5,7 @@ what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of 
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -80,4 +81,20 @@ class Engine(Protocol):
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples for each prompt, in the order of the prompts."""
+        ...
+
+
+class StreamingEngine(Engine, Protocol):
+    """An engine that takes requests at any time."""
+
+    def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
+        """Begin `n` samples of a prompt, the same that `generate` gives for its stream, each done when it has ended."""
+        ...
+
+    def advance(self) -> bool:
+        """Compute a little, where the engine computes in the thread that asks; False where others compute."""
+        ...
+
+    def cancel(self) -> None:
+        """Drop all samples that have not ended."""
         ...

