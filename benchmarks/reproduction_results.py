@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from querylect.eval.records import METRICS, RAW, EvalRecord, read_records
+from querylect.eval.behaviour import Behaviour, behaviour, with_fall_back
+from querylect.eval.records import METRICS, EvalRecord, read_records
 from querylect.eval.statistics import PairedComparison, compare_paired
 from reproduction_arms import Arm, Options
 
@@ -83,10 +84,28 @@ class Results:
         """The same of the questions as they stand."""
         return scores(self._file(arm, 0, retriever, trained=False), 0)
 
+    def behaviours(self, arm: Arm, retriever: str, turn: int, trained: bool = True) -> list[Behaviour]:
+        """How the policy writes at a turn of the test, by seed; before training there is one policy for all seeds."""
+        return [
+            behaviour([one for one in answers if one.turn == turn]) for answers in self._tests(arm, retriever, trained)
+        ]
+
+    def with_fall_back(self, arm: Arm, retriever: str, turn: int, trained: bool = True) -> list[list[float]]:
+        """nDCG@10 as in `scores`, with that of the raw question where the format of the answer failed."""
+        by_seed = []
+        for answers in self._tests(arm, retriever, trained):
+            raw = {one.question_id: one for one in answers if one.turn == 0}
+            values = [with_fall_back(one, raw, METRICS[0]) for one in answers if one.turn == turn]
+            by_seed.append([value for value in values if value is not None])
+        return by_seed
+
     def drift(self) -> dict[str, Any] | None:
         """What reproduction_drift.py wrote for these seeds; None before."""
         path = self.options.drift
         return dict(json.loads(path.read_text())) if path.exists() else None
+
+    def _tests(self, arm: Arm, retriever: str, trained: bool) -> list[list[EvalRecord]]:
+        return [self.answers(arm, seed, retriever, trained) for seed in (self.seeds(arm) if trained else (0,))]
 
     def _file(self, arm: Arm, seed: int, retriever: str, trained: bool = True) -> Path:
         step = self.steps(arm, seed) if trained else 0
@@ -111,15 +130,6 @@ def scores(file: Path, turn: int) -> list[float]:
             "file and run again"
         )
     return scored
-
-
-def repeats_share(answers: Sequence[EvalRecord], turn: int) -> float:
-    """Share of the rewrites of a turn that are the question, case and punctuation aside."""
-    from querylect.data.leakage import words
-    from querylect.rewriters.repeats import repeats
-
-    asked = [one for one in answers if one.turn == turn and one.system != RAW]
-    return fmean(bool(one.rewrites) and repeats(one.rewrites, {words(one.question)}) for one in asked)
 
 
 def mean_of_seeds(by_seed: Sequence[Sequence[float]]) -> list[float]:

@@ -15,7 +15,7 @@ from querylect.eval.statistics import holm
 from querylect.markdown_tables import markdown_table
 from reproduction_arms import ARMS, BM25, MINILM, RETRIEVERS, Arm
 from reproduction_claims import claims
-from reproduction_results import Results, compare, mean_of_seeds, repeats_share
+from reproduction_results import Results, compare, mean_of_seeds
 
 BEGIN, END = "<!-- ({}): written by benchmarks/reproduction.py table --page -->", "<!-- end of ({}) -->"
 """Markers of a part's results in a page. Each part is written by itself: it may be measured on another machine."""
@@ -26,6 +26,12 @@ TITLES = {
 }
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a")
 EXAMPLES = 8
+WRITTEN = ("repeats", "cut", "with fall-back")
+WRITTEN_EXPLAINED = (
+    "Untrained → trained, mean over seeds: repeats, the share of rewrites that repeat the question; cut, the share of "
+    "answers that end at their token limit; with fall-back, nDCG@10 if a question whose answer has the wrong format "
+    "were searched as it stands."
+)
 
 
 def write_page(page: Path, part: str, text: str) -> None:
@@ -80,21 +86,35 @@ def _tests(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
             for turn in _turns(results, arm, retriever):
                 by_seed = results.scores(arm, retriever, turn)
                 raw, before = results.raw(arm, retriever), results.untrained(arm, retriever, turn)
-                seeds = results.seeds(arm)
-                copies = fmean(repeats_share(results.answers(arm, seed, retriever), turn) for seed in seeds)
-                means = [f"{fmean(raw):.3f}", f"{fmean(before):.3f}", spread(by_seed), f"{copies:.0%}"]
-                rows.append([arm.title, retriever, str(turn), str(len(raw)), *means])
+                means = [f"{fmean(raw):.3f}", f"{fmean(before):.3f}", spread(by_seed)]
+                written = _written(results, arm, retriever, turn)
+                rows.append([arm.title, retriever, str(turn), str(len(raw)), *means, *written])
                 tests += [compare(mean_of_seeds(by_seed), other) for other in (raw, before)]
     adjusted = holm([test.p for test in tests])
     cells = [
         f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}){' †' if p < 0.05 else ''}"
         for test, p in zip(tests, adjusted, strict=True)
     ]
-    head = ["arm", "tested on", "turn", "questions", "raw", "untrained", "trained, mean ± s", "repeats"]
+    head = ["arm", "tested on", "turn", "questions", "raw", "untrained", "trained, mean ± s", *WRITTEN]
     rows = [[*row, *cells[2 * number : 2 * number + 2]] for number, row in enumerate(rows)]
-    yield from markdown_table([*head, "− raw", "− untrained"], rows, "llrrrrlrll")
+    yield from markdown_table([*head, "− raw", "− untrained"], rows, "llrrrrlrrrll")
     yield ""
-    yield "† adjusted p below .05 (Holm over the differences of this table)."
+    yield f"† adjusted p below .05 (Holm over the differences of this table). {WRITTEN_EXPLAINED}"
+
+
+def _written(results: Results, arm: Arm, retriever: str, turn: int) -> Iterator[str]:
+    """The cells under `WRITTEN`: untrained → trained, a mean over seeds."""
+    sides = (False, True)
+    behaviours = [results.behaviours(arm, retriever, turn, trained) for trained in sides]
+    yield " → ".join(_mean_share([one.repeats for one in side]) for side in behaviours)
+    yield " → ".join(_mean_share([one.cut for one in side]) for side in behaviours)
+    scores = [results.with_fall_back(arm, retriever, turn, trained) for trained in sides]
+    yield " → ".join(f"{fmean(map(fmean, by_seed)):.3f}" for by_seed in scores)
+
+
+def _mean_share(shares: Sequence[float | None]) -> str:
+    known = [share for share in shares if share is not None]
+    return f"{fmean(known):.0%}" if known else "–"
 
 
 def _tokens(results: Results, arms: Sequence[Arm]) -> list[str]:

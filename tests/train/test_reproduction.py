@@ -213,3 +213,44 @@ def test_a_dialect_is_further_apart_than_two_seeds(between, within, semantic, ex
 
     row = {"step": 60, "structural": {"between": between, "within": within}, "semantic": {"between": semantic}}
     assert dialect({"seeds": [0, 1, 2], "steps": [row]}).verdict == expected
+
+
+def test_the_table_shows_how_the_policies_write_beside_their_scores(tmp_path):
+    """By hand: untrained one of four rewrites repeats the question, three are cut, one has the wrong format."""
+    from querylect.eval.records import EvalRecord, write_records
+    from reproduction_arms import ARMS, Options
+    from reproduction_results import Results
+    from reproduction_tables import render
+
+    options, arm = Options(tmp_path, seeds=(0, 1), parts=("c",)), ARMS["general"]
+
+    def record(number, turn, score, rewrite, cut=None):
+        metrics = {"ndcg@10": score, "recall@10": score, "mrr@10": score}
+        rewrites = (rewrite,) if rewrite else ()
+        return EvalRecord(
+            "raw" if turn == 0 else "policy", turn, f"q{number}", f"question {number}", "", rewrites, (), metrics,
+            4, 8, 1, format_ok=bool(rewrite), cut=cut,
+        )  # fmt: skip
+
+    raw = [record(number, 0, 0.5, f"question {number}") for number in range(4)]
+    before = [
+        record(0, 1, 0.5, "Question 0?", cut=False),
+        record(1, 1, 0.25, "word", cut=True),
+        record(2, 1, 0.25, "word", cut=True),
+        record(3, 1, 0.0, None, cut=True),
+    ]
+    write_records(options.records(arm, 0, 0, "bm25"), [*raw, *before])
+    for seed, score in ((0, 0.75), (1, 1.0)):
+        folder = options.run_folder(arm, seed)
+        (folder / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text('{"step": 1, "tokens/sampled": 8, "seconds/step": 1.0}\n')
+        after = [record(number, 1, score, "word", cut=seed == 1) for number in range(4)]
+        write_records(options.records(arm, seed, 2, "bm25"), [*raw, *after])
+    head, _, row = next(
+        part.splitlines() for part in render(Results(options), "c").split("\n\n") if "tested on" in part
+    )  # fmt: skip
+    cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
+    assert cells["untrained"] == "0.250"
+    assert cells["repeats"] == "33% → 0%", "of the answers with a rewrite"
+    assert cells["cut"] == "75% → 50%"
+    assert cells["with fall-back"] == "0.375 → 0.875"
