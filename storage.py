@@ -198,7 +198,7 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error}). {unwritable}", code="unwritable-folder") from error
     try:
-        message = " ".join(filter(None, (taken, _holder(descriptor))))
+        message = " ".join(filter(None, (taken, _holder(_lock_text(descriptor)))))
         unsupported = _flock(descriptor, message)
         if _is_another_file(path, descriptor):  # its last holder has just removed it
             raise StorageError(message, code="already-locked")
@@ -274,29 +274,31 @@ def _create(claim: Path) -> bool:
 
 def _has_ended(claim: Path) -> bool:
     """Whether a claim is there and names a process of this host that has ended."""
-    try:
-        descriptor = os.open(claim, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        owner = _owner(descriptor)
-        return owner is not None and owner.host == socket.gethostname() and not _is_running(owner.pid)
-    finally:
-        os.close(descriptor)
+    text = _read_claim(claim)
+    return text is not None and _names_ended_process(text)
 
 
 def _claimed_by(claim: Path) -> str | None:
     """Who holds a claim, as a sentence, "" where that cannot be read; None where nobody does, or its process ended."""
-    if _has_ended(claim):
-        return None
+    text = _read_claim(claim)
+    return None if text is None or _names_ended_process(text) else _holder(text)
+
+
+def _read_claim(claim: Path) -> bytes | None:
+    """The text of a claim; None where there is none."""
     try:
         descriptor = os.open(claim, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        return _holder(descriptor)
+        return _lock_text(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _names_ended_process(text: bytes) -> bool:
+    owner = _owner(text)
+    return owner is not None and owner.host == socket.gethostname() and not _is_running(owner.pid)
 
 
 COMMAND_LOCK = ".lock"
@@ -326,7 +328,7 @@ def command_at_work(folder: Path) -> str | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:
-        return _holder(descriptor) or "Its lock is held."
+        return _holder(_lock_text(descriptor)) or "Its lock is held."
     except OSError:
         return _claimed_by(_claim_of(folder / COMMAND_LOCK))
     finally:
@@ -361,21 +363,29 @@ def _this_process() -> str:
     return json.dumps(asdict(owner), ensure_ascii=False) + "\n"
 
 
-def _owner(descriptor: int) -> _Owner | None:
-    """What a lock file says of its holder; None where it says nothing."""
+def _lock_text(descriptor: int) -> bytes:
+    """What is written in a lock file; nothing where it cannot be read."""
     try:
-        return TypeAdapter(_Owner).validate_json(os.pread(descriptor, 65_536, 0), strict=True)
-    except (OSError, ValidationError):
+        return os.pread(descriptor, 65_536, 0)
+    except OSError:
+        return b""
+
+
+def _owner(text: bytes) -> _Owner | None:
+    """The holder that the text of a lock file names; None where it names none."""
+    try:
+        return TypeAdapter(_Owner).validate_json(text, strict=True)
+    except ValidationError:
         return None
 
 
-def _holder(descriptor: int) -> str:
-    """What a lock file says of its holder, as a sentence; "" where it says nothing."""
-    owner = _owner(descriptor)
+def _holder(text: bytes) -> str:
+    """The holder that the text of a lock file names, as a sentence; "" where it names none."""
+    owner = _owner(text)
     if owner is None:
         return ""
-    text = f"It is process {owner.pid} on {owner.host}, since {owner.started}: {owner.command[:200]}"
-    return "".join(character if character.isprintable() else " " for character in text)
+    sentence = f"It is process {owner.pid} on {owner.host}, since {owner.started}: {owner.command[:200]}"
+    return "".join(character if character.isprintable() else " " for character in sentence)
 
 
 def _replace(descriptor: int, text: str) -> None:

@@ -254,21 +254,32 @@ def test_a_claim_that_comes_after_its_predecessor_has_left_is_not_taken_over(
     held, look = tmp_path / ".lock.held", storage._has_ended
     dead = {"host": socket.gethostname(), "pid": ended_process, "started": "", "command": ""}
     held.write_text(json.dumps(dead))
-    other, looked = json.dumps(dead | {"pid": os.getppid()}), []
+    other = json.dumps(dead | {"pid": os.getppid()})
 
     def others_come_and_go(claim):
-        looked.append(claim)
-        if len(looked) == 2:  # the one that had the lock leaves, and the next one comes after the look
-            held.unlink()
+        held.unlink()  # the one that had the lock leaves, and the next one comes after the look
         ended = look(claim)
-        if len(looked) == 2:
-            held.write_text(other)
+        held.write_text(other)
         return ended
 
     monkeypatch.setattr(storage, "_has_ended", others_come_and_go)
     with refused(StorageError, "already-locked", os.getppid()), only_command(tmp_path):
         pass
     assert held.read_text() == other
+
+
+def test_the_holder_of_a_claim_is_the_process_that_was_looked_at(tmp_path, no_flock, ended_process, monkeypatch):
+    (tmp_path / ".lock").touch()
+    held = tmp_path / ".lock.held"
+    owner = {"host": socket.gethostname(), "pid": os.getppid(), "started": "", "command": ""}
+    held.write_text(json.dumps(owner))
+
+    def running_and_replaced(_):
+        held.write_text(json.dumps(owner | {"pid": ended_process}))
+        return True
+
+    monkeypatch.setattr(storage, "_is_running", running_and_replaced)
+    assert f"process {os.getppid()} " in (command_at_work(tmp_path) or "")
 
 
 def test_without_flock_a_file_has_one_writer(tmp_path, no_flock):
