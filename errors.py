@@ -77,7 +77,7 @@ class EnvironmentUnavailableError(QuerylectError):
 
 
 class EngineUnavailableError(QuerylectError):
-    """The generation server did not answer, or answered with an error."""
+    """What generates text, or a process that it needs, did not start, did not answer or answered with an error."""
 
 
 class DownloadError(QuerylectError):

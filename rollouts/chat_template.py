@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
 
-from ..errors import ModelError, in_one_line
+from ..errors import EngineUnavailableError, ModelError, in_one_line
 from ..llms.base import Message
 
 CPU_SECONDS = 10
@@ -45,18 +45,9 @@ class _Renderer:
         with self._lock:
             if self._process and self._process.poll() is not None:  # ended while it had nothing to do
                 self._end()
-            process = self._process = self._process or _start()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            try:
-                process.stdin.write(line)
-                process.stdin.flush()
-                answer = process.stdout.readline()
-            except BrokenPipeError:
-                answer = b""
-            except BaseException:  # Ctrl-C: the next answer would be that to this request
-                self._end()
-                raise
+            if self._process is None:
+                self._begin()
+            answer = self._exchange(line)
             if not answer.endswith(b"\n"):
                 exit_code = self._end()
                 if exit_code == -signal.SIGXCPU:
@@ -64,6 +55,31 @@ class _Renderer:
                 return "costly", f"the process that rendered it ended with code {exit_code}"
         outcome, text = json.loads(answer)
         return outcome, text
+
+    def _begin(self) -> None:
+        """Start a child and wait until it has rendered a first text. Raises EngineUnavailableError."""
+        try:
+            self._process = _start()
+        except OSError as error:
+            raise _not_started(in_one_line(error)) from error
+        if not self._exchange(b"").endswith(b"\n"):
+            raise _not_started(f"it ended with code {self._end()}; what it wrote to standard error says more")
+
+    def _exchange(self, line: bytes) -> bytes:
+        """Send a line and return the next one of the child, without a line end where the child has ended."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+            return process.stdout.readline()
+        except BrokenPipeError:
+            return b""
+        except BaseException:  # Ctrl-C: the next answer would be that to this request
+            self._end()
+            raise
 
     def _end(self) -> int:
         process, self._process = self._process, None
@@ -96,7 +112,8 @@ atexit.register(lambda: _renderer.close())
 def render(template: str, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
     """The text of a chat up to the assistant's turn. `variables` are the special tokens that the template may name.
 
-    Raises ModelError for a template that refuses the messages, and for one that exceeds a limit.
+    Raises ModelError for a template that refuses the messages, and for one that exceeds a limit;
+    EngineUnavailableError where the child process cannot be started.
     """
     request = {
         "template": template,
@@ -126,6 +143,15 @@ def refusal(reason: str) -> ModelError:
     )
 
 
+def _not_started(reason: str) -> EngineUnavailableError:
+    return EngineUnavailableError(
+        f"the process that renders chat templates could not be started ({reason}). Raise the limits of this "
+        "session (`ulimit -u` for processes, `ulimit -v` for memory, those of the container or job) or end other "
+        "processes, and run the command again.",
+        code="renderer-not-started",
+    )
+
+
 def _start() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-P", "-m", __name__],
@@ -141,7 +167,10 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     _limit(resource.RLIMIT_CORE, 0)
-    _limit_memory()
+    memory = _limit_memory()
+    render_jinja_template(conversations=[[]], chat_template="")  # imports what the first rendering needs
+    answers.write(b"\n")  # ready
+    answers.flush()
     for line in requests:
         request = json.loads(line)
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -158,23 +187,28 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
             if len(text) > request["characters"]:
                 outcome, text = "costly", f"it wrote {len(text)} characters, and {request['characters']} are allowed"
         except MemoryError:
-            outcome, text = "costly", f"it took more than {MEMORY_BYTES >> 20} MiB of memory"
+            outcome, text = "costly", f"it took more than {memory >> 20} MiB of memory"
         except Exception as error:  # noqa: BLE001 (also what an expression of the template raises)
             outcome, text = "refused", in_one_line(error)
         answers.write(json.dumps([outcome, text]).encode() + b"\n")
         answers.flush()
 
 
-def _limit_memory() -> None:
-    with suppress(OSError):  # a system without /proc: memory is not limited
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY_BYTES)
+def _limit_memory() -> int:
+    """Limit the memory of this process; the bytes that rendering may take, less where the system's limit is lower."""
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:  # a system without /proc: memory is not limited
+        return MEMORY_BYTES
+    return max(0, _limit(resource.RLIMIT_AS, used + MEMORY_BYTES) - used)
 
 
-def _limit(kind: int, value: int) -> None:
-    """Set the soft limit, within what the system allows."""
+def _limit(kind: int, value: int) -> int:
+    """Set the soft limit, within what the system allows, and return it."""
     _, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, hard))
+    return value
 
 
 if __name__ == "__main__":

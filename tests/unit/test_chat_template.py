@@ -3,12 +3,13 @@ error, and the next template is rendered as if nothing had been."""
 
 import os
 import signal
+import sys
 import threading
 import time
 
 import pytest
 from jinja2 import TemplateError
-from querylect.errors import ModelError
+from querylect.errors import EngineUnavailableError, ModelError
 from querylect.rollouts import chat_template
 from querylect.rollouts.chat import Chat
 
@@ -53,14 +54,59 @@ def test_a_child_that_ended_between_two_templates_is_replaced(one_child):
     assert render(CHATML) == TEXT
 
 
-def test_a_child_that_ends_before_it_reads_is_an_error_and_not_a_broken_pipe(monkeypatch):
-    start, large = chat_template._start, "x" * 2**20
+@pytest.fixture
+def no_child():
     chat_template._renderer.close()
-    monkeypatch.setattr(chat_template.sys, "executable", "/bin/false")
-    with refused(ModelError, "template-too-costly", "code 1"):
-        render(large)
+    yield
+    assert render(CHATML) == TEXT, "the next one starts"
+
+
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize(("program", "seen"), [("/bin/false", "code 1"), ("/no/such/program", "/no/such/program")])
+def test_a_child_that_cannot_start_is_no_fault_of_the_template(program, seen):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chat_template.sys, "executable", program)
+        with refused(EngineUnavailableError, "renderer-not-started", seen, "ulimit"):
+            render("x" * 2**20)
+
+
+@pytest.fixture
+def with_memory(no_child, tmp_path, monkeypatch):
+    """Lets children have so many KiB of address space."""
+
+    def limit(kib):
+        limited = tmp_path / "python"
+        limited.write_text(f'#!/bin/sh\nulimit -v {kib}\nexec "{sys.executable}" "$@"\n')
+        limited.chmod(0o755)
+        monkeypatch.setattr(chat_template.sys, "executable", str(limited))
+
+    yield limit
+    chat_template._renderer.close()
     monkeypatch.undo()
-    assert chat_template._start is start
+
+
+def test_too_little_memory_for_the_child_is_no_fault_of_the_template(with_memory):
+    with_memory(100_000)
+    with refused(EngineUnavailableError, "renderer-not-started", "code", "ulimit -v"):
+        render(CHATML)
+
+
+def test_a_template_is_told_the_memory_that_it_had(with_memory):
+    with_memory(400_000)
+    with refused(ModelError, "template-too-costly", "MiB of memory") as caught:
+        render(DOUBLED)
+    assert f"{chat_template.MEMORY_BYTES >> 20} MiB" not in str(caught.value)
+
+
+def test_a_child_that_ends_while_it_reads_is_an_error_and_not_a_broken_pipe(one_child):
+    assert render(CHATML) == TEXT
+    process = chat_template._renderer._process
+    os.kill(process.pid, signal.SIGSTOP)
+    killer = threading.Timer(0.2, process.kill)
+    killer.start()
+    with refused(ModelError, "template-too-costly", "code -9"):
+        render("x" * 2**20)
+    killer.join()
     assert render(CHATML) == TEXT
 
 
