@@ -132,12 +132,27 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
         raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}", code="unknown-setting")
     try:
         value = parse_yaml(text)
-        # In a file the rest would be a comment; on a command line nobody writes one, and a path may hold " #".
-        cut = isinstance(value, str) and re.match(re.escape(value) + r"\s+#", text.strip())
-        return key, text.strip() if cut else value
     except InvalidYAMLError as error:
         message = f"override {override!r}: the value is not valid YAML, {error}."
         raise ConfigError(message, code="invalid-yaml") from error
+    text = text.strip()
+    if not _ends_in_comment(text, value):
+        return key, value
+    if isinstance(value, str) and re.match(re.escape(value) + r"\s+#", text):
+        return key, text
+    raise ConfigError(
+        f"override {override!r}: YAML drops what follows #, as a comment. Leave it out, or quote the whole value if it "
+        f"belongs to a text: {name}='\"…\"'.",
+        code="comment-in-override",
+    )
+
+
+def _ends_in_comment(text: str, value: object) -> bool:
+    """Whether YAML drops the end of a text as a comment: what is appended to it then leaves its value as it was."""
+    try:
+        return "#" in text and repr(parse_yaml(text + "]")) == repr(value)
+    except InvalidYAMLError:
+        return False
 
 
 def _set(values: dict[str, object], key: Key, value: object) -> None:

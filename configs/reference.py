@@ -34,7 +34,8 @@ Every setting of every file that querylect reads, with its type, its default and
 differs from the defaults; an override on the command line (`train.steps=80`) wins over the file. `querylect train
 CONFIG --dry-run` prints all settings of a run as they will be used. A key that does not exist, a value of another type
 or out of its range is refused with the place, the value and the nearest key there is. What Python calls None is `null`
-in YAML; *required* marks a setting without a default. `NAME` in a path is a name that you choose.
+in YAML; *required* marks a setting without a default. `NAME` in a path is a name that you choose. Comments are for
+files: of an override, a text such as `output=runs/a #2` is taken whole, and ` #` after any other value is refused.
 """
 
 PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (

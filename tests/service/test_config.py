@@ -194,8 +194,18 @@ def test_overrides_win_over_the_file_and_later_over_earlier(written):
 @pytest.mark.parametrize("path", ["/data/it's #2 $(run)", "run #2", "a#b", "a # b # c", "two  #2"])
 def test_a_path_with_a_hash_is_not_cut_there_on_a_command_line(path):
     assert load_config(None, [f"output={path}"]).output == path
-    assert load_config(None, [f'output="{path}" # quoted']).output == path
-    assert refusal("invalid-setting", None, "output= #2"), "nothing, in YAML"
+    assert load_config(None, [f'output="{path}"']).output == path
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.steps=5 # x", "env.model=null # x", "train.learning_rate=1e-5 #", "output= #2",
+        "rollout.branching=[2, 2] # x", 'output="quoted" # x', "output='a # b' # x", "policy.lora={r: 8} # x",
+    ],
+)  # fmt: skip
+def test_what_yaml_would_drop_from_an_override_as_a_comment_is_refused(override):
+    assert override.partition("=")[0] in refusal("comment-in-override", None, override)
 
 
 def test_an_override_reaches_one_of_two_sections_written_by_alias(written):
