@@ -32,6 +32,8 @@ _UNUSED = (*_SEARCHED, "train", "tracking", "eval", "answers", "questions")
 """Sections of a run that rewriting does not read; _SEARCHED are read between turns only if they may be."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NO_REPOSITORY, _NO_HUB = "no-such-repository", "hub-unreachable"
+"""Codes of errors that say that a name leads to nothing on the Hub, or not now."""
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
 """Files of a Hub repository that are not downloaded."""
 
@@ -107,9 +109,7 @@ def open_trained(
             code="not-on-the-hub",
         )
     if from_hub:
-        if revision is None:  # which only a repository of the Hub has
-            _refuse_misspelt(folder)
-        folder = _downloaded(name, revision, token)
+        folder = _from_the_hub(name, revision, token)
     if exported:
         refuse_damaged_folder(folder, "Restore it from a copy, or export it again.")
     if exported or from_hub:
@@ -130,18 +130,37 @@ def open_trained(
     return of_config(name, load_config(name, settings), None, None)
 
 
-def _refuse_misspelt(folder: Path) -> None:
-    """Raise ConfigError for a missing folder beside runs or exports: no Hub repository is meant."""
-    known = [path.parent.name for file in ("config.yaml", FILE) for path in folder.parent.glob(f"*/{file}")]
-    if not known:
-        return
-    near = get_close_matches(folder.name, known, n=3, cutoff=0.5) or sorted(set(known))[:3]
-    listed = ", ".join(str(folder.parent / name) for name in dict.fromkeys(near))
-    raise ConfigError(
-        f"there is no folder {folder}, and {folder.parent} holds runs or exports. Is one of these meant: {listed}? A "
-        f"repository of the Hub can be called by this name from a folder without {folder.parent}/.",
-        code="no-such-run",
-    )
+_SAME_WORD = 0.75
+"""Similarity (difflib) from which a name is a misspelling of another: one letter in four."""
+
+
+def _from_the_hub(name: str, revision: str | None, token: str | None) -> Path:
+    """Download a Hub repository, unless a run or an export here seems to be meant.
+
+    One is where a folder has the name's first part and holds it under nearly the second: the Hub is not asked then,
+    unless a revision is given, which only a repository has. Raises ConfigError, also where the Hub gives no such
+    repository, and otherwise as `_downloaded`.
+    """
+    folder = Path(name)
+    present = sorted({path.parent.name for file in ("config.yaml", FILE) for path in folder.parent.glob(f"*/{file}")})
+    near = get_close_matches(folder.name, present, n=3, cutoff=_SAME_WORD)
+    if near and revision is None:
+        raise ConfigError(
+            f"there is no folder {name}. Is one of these meant: {_listed(folder.parent, near)}? The Hub was not asked; "
+            f"for its repository {name} give a revision too (--revision main).",
+            code="no-such-run",
+        )
+    try:
+        return _downloaded(name, revision, token)
+    except (ModelError, DownloadError) as error:
+        if not present or error.code not in (_NO_REPOSITORY, _NO_HUB):
+            raise
+        listed = _listed(folder.parent, get_close_matches(folder.name, present, n=3, cutoff=0.0))
+        raise ConfigError(f"{error} The nearest runs and exports here: {listed}.", code="no-such-run") from error
+
+
+def _listed(folder: Path, names: Sequence[str]) -> str:
+    return ", ".join(str(folder / name) for name in names)
 
 
 def _member(rewriter: RewriterConfig, card: Mapping[str, object] | None) -> Member:
@@ -311,12 +330,14 @@ def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bo
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"{name!r} is no folder here and no repository that can be seen on the Hub. Correct the name; for a "
-            "private one log in (`hf auth login`) or set HF_TOKEN."
+            "private one log in (`hf auth login`) or set HF_TOKEN.",
+            code=_NO_REPOSITORY,
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(
             f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error, 200)}). Correct the path, "
-            "or try again with a connection; what has arrived is kept."
+            "or try again with a connection; what has arrived is kept.",
+            code=_NO_HUB,
         ) from error
     except EntryNotFoundError as error:
         raise ModelError(

@@ -13,6 +13,8 @@ from querylect.inference.load import open_trained
 
 from ..raising import refused
 
+httpx = sys.modules[errors.HTTPError.__module__.partition(".")[0]]  # the one that the Hub's client uses
+
 
 @pytest.mark.parametrize("place", [".", "..", "../..", "best", "final", "checkpoints", "checkpoints/checkpoint-4"])
 def test_an_export_never_takes_the_place_of_its_run(tmp_path, place):
@@ -76,8 +78,6 @@ def test_what_the_storage_behind_the_hub_says_is_one_sentence(monkeypatch, error
 
 @pytest.mark.parametrize("error", [*STORAGE[:2], STORAGE[3], None], ids=["permission", "system", "xet", "transport"])
 def test_a_download_that_breaks_off_is_one_sentence(monkeypatch, tmp_path, error):
-    httpx = sys.modules[errors.HTTPError.__module__.partition(".")[0]]
-
     def breaks_off(*_, **__):
         raise error or httpx.ReadError("CAS was cut\nand more")
 
@@ -88,13 +88,42 @@ def test_a_download_that_breaks_off_is_one_sentence(monkeypatch, tmp_path, error
     assert "\n" not in str(caught.value)
 
 
-def test_a_misspelt_run_is_not_asked_for_on_the_hub(tmp_path, monkeypatch):
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs and an export in runs/ of the working directory; a Hub that is asked fails the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked the Hub"))
     for folder, file in (("demo", "config.yaml"), ("demo-1", "config.yaml"), ("shared", "querylect.json")):
         (tmp_path / "runs" / folder).mkdir(parents=True)
         (tmp_path / "runs" / folder / file).touch()
-    with refused(ConfigError, "no-such-run", "runs/dmo", "meant: runs/demo, runs/demo-1?"):
-        open_trained("runs/dmo")
-    with refused(ConfigError, "no-such-run", "runs/demo, runs/demo-1, runs/shared"):
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("name", ["runs/demoo", "runs/dmo", "runs/demo_1"])
+def test_a_misspelt_run_is_not_asked_for_on_the_hub(name):
+    with refused(ConfigError, "no-such-run", name, "meant: runs/demo", "--revision main"):
+        open_trained(name)
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize(("name", "revision"), [("runs/bm25-rewriter", None), ("runs/demoo", "main")])
+def test_a_name_unlike_every_run_or_with_a_revision_is_asked_for_on_the_hub(monkeypatch, name, revision):
+    def stopped(*_, **__):
+        raise OSError("it was asked")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", stopped)
+    with refused(DownloadError, None, "it was asked"):
+        open_trained(name, revision=revision)
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("unavailable", ["no repository", "offline"])
+def test_a_name_that_leads_nowhere_on_the_hub_is_answered_with_the_runs_there_are(monkeypatch, unavailable):
+    def nothing(*_, **__):
+        if unavailable == "offline":
+            raise errors.OfflineModeIsEnabled("HF_HUB_OFFLINE is set")
+        raise errors.RepositoryNotFoundError("404", response=httpx.Response(404, request=httpx.Request("GET", "x:")))
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", nothing)
+    with refused(ConfigError, "no-such-run", "runs/zzzzzz", "Hub", "runs/demo", "runs/demo-1", "runs/shared"):
         open_trained("runs/zzzzzz")
