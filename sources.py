@@ -6,12 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .errors import DataError, ModelError
+from .storage import parse_json
 
 
 def resolve_model(name: str) -> str:
     """Return a folder for an existing path or a `package:` name, and the name itself for a Hub id.
 
-    Raises ModelError if a path or a package does not exist; a Hub id is not looked up here.
+    Raises ModelError if a path or a package does not exist, or is an adapter; a Hub id is not looked up here.
     """
     if name.startswith("package:"):
         package, _, subfolder = name.removeprefix("package:").partition("/")
@@ -26,17 +27,41 @@ def resolve_model(name: str) -> str:
         if not folder.is_dir():
             message = f"model {name!r}: the package has no folder {subfolder!r} (looked in {folder.parent})."
             raise ModelError(message, code="missing-folder")
+        _refuse_adapter(name, folder)
         return str(folder)
     path = Path(name).expanduser()
     if path.exists():
         if not path.is_dir():
             message = f"model {name!r} is a file; expected the folder that holds config.json and the weights."
             raise ModelError(message, code="not-a-folder")
+        _refuse_adapter(name, path)
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
         message = f"model folder {name!r} does not exist. Give an existing folder, package:NAME or a Hub id."
         raise ModelError(message, code="missing-folder")
     return name
+
+
+def _refuse_adapter(name: str, folder: Path) -> None:
+    """Raise ModelError for a folder in whose place transformers loads the model that its adapter_config.json names."""
+    config = folder / "adapter_config.json"
+    if not config.is_file() or (folder / "config.json").exists():
+        return
+    try:
+        base = parse_json(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        base = None
+    raise adapter_error(name, base)
+
+
+def adapter_error(name: str, base: object) -> ModelError:
+    """The error for a model that is an adapter on another one."""
+    return ModelError(
+        f"model {name!r} is an adapter (it holds adapter_config.json) on {base!r}; expected whole weights. Name that "
+        "model here. The adapter is used through its run or export (`querylect rewrite RUN --checkpoint final`), or as "
+        "a model once it is merged into its base (`querylect export RUN --merge-lora`).",
+        code="adapter-as-model",
+    )
 
 
 def install_command(extra: str) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 ORDER = [
-    *("version", "errors", "logs", "sources", "markdown_tables", "provenance", "digests", "storage", "rewards"),
+    *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources", "rewards"),
     *("configs", "data", "slurm", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
     *("hub", "export", "use", "inference", "doctor", "cli", "__main__", "__init__"),
 ]

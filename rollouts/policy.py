@@ -12,7 +12,7 @@ from torch import nn
 
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError, first_line
-from ..sources import resolve_model
+from ..sources import adapter_error, resolve_model
 from ..storage import parse_json
 from .checkpoints import base_under
 from .fingerprint import fingerprint
@@ -58,6 +58,8 @@ def load_policy(
             use_safetensors=True,  # weights in a pickle are refused
             output_loading_info=True,
         )
+        if getattr(model, "_hf_peft_config_loaded", False):  # of a Hub id, or beside whole weights
+            raise adapter_error(config.model, model.name_or_path)
         _refuse_missing(loaded)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise (CheckpointError if full else ModelError)(

@@ -223,6 +223,18 @@ def test_an_adapter_of_another_method_reads_no_model_that_it_names(tiny_policy, 
             load_policy(policy_config(tiny_policy), path)
 
 
+@pytest.mark.parametrize("beside", ["alone", "beside whole weights"])
+def test_an_adapter_is_no_policy_model_and_its_base_is_not_loaded_in_its_place(tiny_policy, folder, adapter, beside):
+    path, _ = adapter
+    base = tiny_policy
+    if beside != "alone":
+        for file in path.iterdir():
+            shutil.copy(file, folder)
+        path = base = folder
+    with refused(ModelError, "adapter-as-model", path, base, "--checkpoint", "--merge-lora"):
+        load_policy(policy_config(path))
+
+
 def test_a_full_checkpoint_that_lacks_a_tensor_is_a_checkpoint_error(tiny_policy, folder):
     drop_tensor(folder)
     with refused(CheckpointError, "unloadable-model", folder, " 1 tensors"):

@@ -1,0 +1,44 @@
+"""Where the name of a model leads."""
+
+import json
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.doctor.needs import _model
+from querylect.errors import ModelError
+from querylect.rollouts.preflight import check_run
+from querylect.sources import resolve_model
+
+from ..raising import refused
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """A folder with the files of a LoRA adapter."""
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/base"}))
+    (tmp_path / "adapter_model.safetensors").touch()
+    return tmp_path
+
+
+def test_an_adapter_is_refused_wherever_a_model_is_named(adapter):
+    with refused(ModelError, "adapter-as-model", adapter, "'somebody/base'"):
+        resolve_model(str(adapter))
+    with refused(ModelError, "adapter-as-model", adapter):
+        check_run(
+            RunConfig.model_validate(
+                {"client": {"urls": ["http://localhost:1"]}, "policy": {"model": str(adapter)}}, strict=True
+            )
+        )
+    assert "somebody/base" in str(_model("policy", str(adapter), online=False))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}"])
+def test_an_adapter_whose_configuration_names_no_base_is_refused_too(adapter, text):
+    (adapter / "adapter_config.json").write_text(text)
+    with refused(ModelError, "adapter-as-model", adapter):
+        resolve_model(str(adapter))
+
+
+def test_a_model_with_an_adapter_beside_its_weights_has_its_own(adapter):
+    (adapter / "config.json").write_text("{}")
+    assert resolve_model(str(adapter)) == str(adapter)
