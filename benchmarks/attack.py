@@ -1,13 +1,16 @@
 """Attack a service and a trainer, and count what survives.
 
     python benchmarks/attack.py requests URL [--token-env NAME] [--read-seconds 20]
-    python benchmarks/attack.py kills | disks | services | two-trainers | rot
+    python benchmarks/attack.py kills | two-trainers | rot [CONFIG [KEY=VALUE ...]]
+    python benchmarks/attack.py disks | services
     python benchmarks/attack.py all --page docs/reliability.md
 
 Every part takes --tries N and --seed S and prints one row "n tried, n survived, n lost" with what is meant by survived;
 exit code 1 where something was lost. --page writes the row into the table of that page, between its marks, with the
-machine and its load. `requests` attacks any running service of this project; without a URL, and in all other parts, a
-service and a trainer of a tiny corpus and policy are attacked. It needs a checkout with the extra dev.
+machine and its load. `requests` attacks any running service of this project, and `kills`, `two-trainers` and `rot` the
+training of any CONFIG: a packaged name, a YAML file or a run folder, whose config.yaml is meant. Index, run, evaluation
+and export are made anew in a temporary folder. Without a target, and in all other parts, a service and a trainer of a
+tiny corpus and policy are attacked. It needs a checkout with the extra dev.
 
 The parts stand in attack_requests.py, attack_kills.py, attack_disks.py, attack_services.py, attack_trainers.py and
 attack_rot.py.
@@ -31,6 +34,7 @@ import attack_trainers
 from attack_tally import Tally, write_row
 from attack_world import World
 from machine import describe
+from querylect.errors import QuerylectError
 
 PARTS = {
     "requests": 2000,
@@ -49,28 +53,36 @@ ATTACKS = {
     "rot": attack_rot.attack,
 }
 """Those on a trainer."""
+TARGETS = ("requests", "kills", "two-trainers", "rot")
+"""The parts that attack what the user names."""
 
 
 def main() -> int:
     """Run the parts that were asked for; 1 where something was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=[*PARTS, "all"])
-    parser.add_argument("url", nargs="?", help="of `requests`: the service to attack; without it a tiny one is started")
+    parser.add_argument(
+        "target",
+        nargs="*",
+        help="of `requests` the URL of a service, of `kills`, `two-trainers` and `rot` a config and overrides",
+    )
     parser.add_argument("--tries", type=int, help=f"by default {PARTS}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--token-env", help="environment variable with the service's token")
     parser.add_argument("--read-seconds", type=float, default=20.0, help="env.read_seconds of the service")
     parser.add_argument("--page", type=Path, help="write the rows into the table of this page")
     parser.add_argument("--keep", type=Path, help="a new folder for all files, which are kept there")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
+    if given.target and (given.part not in TARGETS or (given.part == "requests" and len(given.target) > 1)):
+        parser.error(f"{given.part} was given {' '.join(given.target)}; only {', '.join(TARGETS)} have a target")
     logging.getLogger("querylect").setLevel(logging.CRITICAL)  # what clients are refused is counted here
     machine = describe("torch", "uvicorn")
     print(machine)
     lost = 0
     with tempfile.TemporaryDirectory(prefix="attack-") as scratch, ExitStack() as cleanup:
         world = None
-        if given.part != "requests" or not given.url:
-            world = World(given.keep or Path(scratch) / "world")
+        if given.part != "requests" or not given.target:
+            world = World(given.keep or Path(scratch) / "world", *given.target[:1], overrides=given.target[1:])
             cleanup.callback(world.service.kill)
         for part in PARTS if given.part == "all" else [given.part]:
             started, tries = time.perf_counter(), PARTS[part] if given.tries is None else given.tries
@@ -79,9 +91,8 @@ def main() -> int:
             print(tally.row())
             print("\n".join([*(f"  LOST {what}" for what in tally.lost), *(f"  {note}" for note in tally.notes)]))
             if given.page:
-                how = (
-                    f"`{part} --tries {tries} --seed {given.seed}`, {time.perf_counter() - started:.0f} s on {machine}"
-                )
+                command = " ".join([part, *given.target, f"--tries {tries} --seed {given.seed}"])
+                how = f"`{command}`, {time.perf_counter() - started:.0f} s on {machine}"
                 write_row(given.page, tally, how, list(PARTS))
     return 1 if lost else 0
 
@@ -90,7 +101,7 @@ def run(part: str, world: World | None, tries: int, given: argparse.Namespace) -
     """One part."""
     if world is None:
         token = os.environ.get(given.token_env or "")
-        return attack_requests.attack(given.url, token, given.read_seconds, tries, given.seed)
+        return attack_requests.attack(given.target[0], token, given.read_seconds, tries, given.seed)
     if part == "requests":
         world.prepare(["index", "train"])
         read_seconds = world.config.env.read_seconds
@@ -99,4 +110,7 @@ def run(part: str, world: World | None, tries: int, given: argparse.Namespace) -
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (QuerylectError, RuntimeError) as error:  # a config or settings that cannot be attacked
+        sys.exit(f"error: {error}")

@@ -38,8 +38,11 @@ LASTING = {"update"}
 class Child:
     """`querylect ARGUMENTS` from `folder`, forked from a process that has imported it."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, limit: int | None = None) -> None:
-        """`limit`: bytes that no file of it may exceed, as on a full disk."""
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, limit: int | None = None, patience: float = 240.0
+    ) -> None:
+        """`limit`: bytes that no file of it may exceed, as on a full disk. `patience`: seconds that it may take."""
+        self._patience = patience
         folder.mkdir(parents=True, exist_ok=True)
         self.stdout, self.stderr, self._marks = folder / "stdout", folder / "stderr", folder / "marks"
         self._marks.unlink(missing_ok=True)
@@ -59,9 +62,9 @@ class Child:
         """Whether it still runs."""
         return self._process.exitcode is None
 
-    def wait(self, seconds: float = 240.0) -> int | None:
+    def wait(self, seconds: float | None = None) -> int | None:
         """Its exit code, negative where a signal ended it; None where it had to be killed after `seconds`."""
-        self._process.join(seconds)
+        self._process.join(self._patience if seconds is None else seconds)
         if self._process.exitcode is None:
             self.send(signal.SIGKILL)
             self._process.join()
@@ -73,9 +76,9 @@ class Child:
         lines = self._marks.read_text().splitlines() if self._marks.exists() else []
         return [(float(line.split(" ", 1)[0]), line.split(" ", 1)[1]) for line in lines if " " in line]
 
-    def wait_for_mark(self, phase: str, number: int, seconds: float = 240.0) -> bool:
+    def wait_for_mark(self, phase: str, number: int) -> bool:
         """Wait until a phase begins for the `number`-th time (from 1); False where the process ends before."""
-        until = time.time() + seconds
+        until = time.time() + self._patience
         while time.time() < until:
             if sum(name == phase for _, name in self.marks()) >= number:
                 return True

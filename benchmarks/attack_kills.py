@@ -21,7 +21,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
     """Kill so many times, the phases in turn."""
     tally, draw = Tally("kills", MEANS), random.Random(seed)
     marks = world.prepare()
-    phases = [phase for phase in COMMANDS if any(name == phase for _, name in marks[COMMANDS[phase]])]
+    phases = [phase for phase in COMMANDS if phase_spans(marks.get(COMMANDS[phase], []), phase)]
     tally.notes.append(f"phases in turn: {', '.join(phases)}")
     while tally.tried < tries:
         phase = phases[tally.tried % len(phases)]

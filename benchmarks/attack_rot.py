@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attack_tally import Tally, said_in_a_sentence
-from attack_world import STEPS, World
+from attack_world import World
 
 MEANS = "refused in one sentence that names the file, or the undisturbed result; no traceback, no other figure"
 IGNORED = {"training_args.bin"}
@@ -59,9 +59,10 @@ def _files(world: World) -> dict[str, list[Path]]:
         return [path.name for path in (world.undisturbed / after / world.run.name).iterdir() if path.is_file()]
 
     trained = [*top("train"), "best", "warm_start"]
+    earlier = _resumable(world)
     return {
-        "verify": below("index", world.index),
-        "resume": below("train", world.run, [*trained, f"checkpoints/checkpoint-{STEPS - 1}"]),
+        "verify": below("index", world.index) if world.builds_index else [],
+        "resume": below("train", world.run, [*trained, f"checkpoints/{earlier.name}"]) if earlier else [],
         "rewrite": below("train", world.run, [*top("train"), "final"]),
         "eval": below("train", world.run, trained),
         "eval again": below("eval", world.run, [*(set(top("eval")) - set(top("train"))), "cells"]),
@@ -69,12 +70,24 @@ def _files(world: World) -> dict[str, list[Path]]:
     }
 
 
+def _resumable(world: World) -> Path | None:
+    """The latest checkpoint of the undisturbed run before its last step; None where it kept none."""
+    steps = {_step(path): path for path in (world.undisturbed / "train" / world.run.name / "checkpoints").glob("*-*")}
+    earlier = [step for step in steps if step < world.config.train.steps]
+    return steps[max(earlier)] if earlier else None
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
 def _damage(world: World, tally: Tally, kind: str, file: Path, how: str, draw: random.Random) -> str:
     """One try; how it ended, in a word."""
     world.restore(BEFORE[kind])
     if kind == "resume":
         shutil.rmtree(world.run / "final")
-        shutil.rmtree(world.run / f"checkpoints/checkpoint-{STEPS}")
+        for path in (world.run / "checkpoints").glob(f"*-{world.config.train.steps}"):
+            shutil.rmtree(path)
     path = world.folder / file
     size = path.stat().st_size
     position = draw.randrange(size)

@@ -19,7 +19,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
     """A second train, a --resume and an eval in turn."""
     tally, draw = Tally("two-trainers", MEANS), random.Random(seed)
     marks = world.prepare(["index", "train"])["train"]
-    phases = [phase for phase in COMMANDS if COMMANDS[phase] == "train"]
+    phases = [phase for phase in COMMANDS if phase_spans(marks, phase)]
     for number in range(tries):
         second = list(SECONDS)[number % len(SECONDS)]
         phase = draw.choice(phases)

@@ -1,8 +1,8 @@
-"""A tiny corpus, policy and run for the attacks on a trainer, and the undisturbed result that each attack must reach.
+"""The run for the attacks on a trainer, and the undisturbed result that each attack must reach.
 
-The corpus is the five documents of tests/lessons.py among some thousand of random words, with a training, a validation
-and a test split; the policy keeps the format and has random weights. A run has a warm start, four steps, a checkpoint
-after every one and two validations.
+It is that of a config which the user names, or a tiny one. The tiny corpus is the five documents of tests/lessons.py
+among some thousand of random words, with a training, a validation and a test split; the policy keeps the format and has
+random weights. The run has a warm start, four steps, a checkpoint after every one and two validations.
 """
 
 import hashlib
@@ -15,14 +15,20 @@ from pathlib import Path
 
 from attack_child import Child
 from attack_service import Service
-from querylect.configs.load import dump_config
+from querylect.configs.load import dump_config, load_config
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.client.connect import known_services
+from querylect.errors import ConfigError
+from querylect.sources import resolve_model
 from querylect.tests.lessons import ASKED, PROMPT, TEXTS, save_speaking
 
 DOCUMENTS = 600
-STEPS = 4
+REWRITTEN = 5
+"""Questions of `rewrite`."""
+FIRST_PATIENCE, LEAST_PATIENCE = 3600.0, 240.0
+"""Seconds after which an undisturbed command, and at least any other, is taken not to end."""
 TIMES = ("seconds", "memory", "cache", "time", "created", "finished", "started", "duration", "date", "load", "pid")
 """Keys of records, by their beginnings, that depend on the clock or the process."""
 RUN_FILES = ("final", "best", "metrics.jsonl", "rollouts.jsonl", "validation.jsonl", "warm_start.jsonl", "warm_start")
@@ -31,38 +37,58 @@ UNEQUAL = ("training_args.bin", "README.md")
 """Files of saved policies that hold settings of the process, or what a library writes about it."""
 
 
+def _named(folder: Path, config: str, overrides: Sequence[str]) -> RunConfig:
+    path = Path(config) / "config.yaml"
+    own = [f"output={folder / 'runs'}", f"env.index={folder / 'index'}", "tracking.wandb=disabled"]
+    settings = load_config(str(path) if path.is_file() else config, [*overrides, *own])
+    if settings.mix is not None:
+        raise ConfigError(f"{config} mixes environments, and one is attacked. Give a config without `mix`.")
+    return settings
+
+
+def _tiny(folder: Path, url: str) -> RunConfig:
+    save_beir(_dataset(), folder / "data")
+    (folder / "prompt.yaml").write_text(PROMPT)
+    policy = {"model": str(save_speaking(folder / "policy")), "dtype": "float32", "lora": {"r": 4, "alpha": 8}}
+    env = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index"), block_mib=0.02
+    )
+    return RunConfig.model_validate(
+        {
+            "name": "tiny",
+            "output": str(folder / "runs"),
+            "env": env.model_dump(),
+            "client": {"urls": [url], "timeout": 5.0, "deadline": 60.0},
+            "policy": policy,
+            "rewriter": {"name": "small", "prompt": str(folder / "prompt.yaml")},
+            "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
+            "train": {
+                "steps": 4, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 1,
+                "keep_checkpoints": 2, "validate_steps": 2, "validation_questions": 3,
+                "warm_start": {"questions": 5, "questions_per_step": 5},
+            },
+            "eval": {"permutations": 50, "bootstrap": 50, "training_free": [], "hyde": False},
+            "tracking": {"wandb": "disabled"},
+        }
+    )  # fmt: skip
+
+
 class World:
     """One folder with data, policy, settings and, once `prepare` has run, what an undisturbed run leaves behind."""
 
-    def __init__(self, folder: Path, steps: int = STEPS) -> None:
-        self.folder = folder
-        self.run, self.index, self.exported = folder / "runs/tiny", folder / "index", folder / "exported"
+    def __init__(self, folder: Path, config: str | None = None, overrides: Sequence[str] = ()) -> None:
+        """`config` is a packaged name, a YAML file or a run folder, whose config.yaml is meant; None: the tiny one.
+
+        Index and run are made anew in `folder`: nothing that the config names is written to. Raises ConfigError.
+        """
+        self.folder, self.named = folder, config is not None
+        self.index, self.exported = folder / "index", folder / "exported"
         self.yaml, self.undisturbed = folder / "run.yaml", folder / "undisturbed"
-        save_beir(_dataset(), folder / "data")
-        (folder / "prompt.yaml").write_text(PROMPT)
-        policy = {"model": str(save_speaking(folder / "policy")), "dtype": "float32", "lora": {"r": 4, "alpha": 8}}
-        env = EnvironmentConfig(
-            dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(self.index), block_mib=0.02
-        )
         self.service = Service(self.yaml, folder / "service.log")
-        self.config = RunConfig.model_validate(
-            {
-                "name": "tiny",
-                "output": str(folder / "runs"),
-                "env": env.model_dump(),
-                "client": {"urls": [self.service.url], "timeout": 5.0, "deadline": 60.0},
-                "policy": policy,
-                "rewriter": {"name": "small", "prompt": str(folder / "prompt.yaml")},
-                "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
-                "train": {
-                    "steps": steps, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 1,
-                    "keep_checkpoints": 2, "validate_steps": 2, "validation_questions": 3,
-                    "warm_start": {"questions": 5, "questions_per_step": 5},
-                },
-                "eval": {"permutations": 50, "bootstrap": 50, "training_free": [], "hyde": False},
-                "tracking": {"wandb": "disabled"},
-            }
-        )  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config = _tiny(folder, self.service.url) if config is None else _named(folder, config, overrides)
+        self.builds_index = config is None or known_services(self.config.env, self.config.client) is None
+        self.run = folder / "runs" / self.config.name
         self.yaml.write_text(dump_config(self.config))
         self._marks: dict[str, list[tuple[float, str]]] = {}
 
@@ -73,15 +99,27 @@ class World:
             "verify": ["index", "verify", str(self.yaml)],
             "train": ["train", str(self.yaml)],
             "rewrite": ["rewrite", str(self.run), "--checkpoint", "final",
-                        *(f"-q{text}" for text, _ in ASKED.values())],
+                        *(f"-q{text}" for text in self._questions())],
             "eval": ["eval", str(self.run)],
             "export": ["export", str(self.run), "--to", str(self.exported), "--merge-lora", "--overwrite",
-                       "--base-model", "example/tiny", "--license", "apache-2.0"],
+                       "--license", "apache-2.0", *self._base()],
         }[name] + [*more]  # fmt: skip
+
+    def _questions(self) -> list[str]:
+        """Some questions of the undisturbed run."""
+        rollouts = self.undisturbed / "train" / self.run.name / "rollouts.jsonl"
+        trees = rollouts.read_text(encoding="utf-8").splitlines() if rollouts.exists() else []
+        return [*dict.fromkeys(json.loads(tree)["question"] for tree in trees)][:REWRITTEN]
+
+    def _base(self) -> list[str]:
+        """What `export` asks for where the policy was trained on a folder."""
+        return ["--base-model", "example/base"] if Path(resolve_model(self.config.policy.model)).is_dir() else []
 
     def child(self, name: str, *more: str, limit: int | None = None, beside: bool = False) -> Child:
         """Start a command; `beside` another that still runs."""
-        return Child(self.command(name, *more), self._place(beside), limit)
+        marks = self._marks.get(name)
+        patience = max(LEAST_PATIENCE, 5 * (marks[-1][0] - marks[0][0])) if marks else FIRST_PATIENCE
+        return Child(self.command(name, *more), self._place(beside), limit, patience)
 
     def _place(self, beside: bool = False) -> Path:
         return self.folder / ("second" if beside else "child")
@@ -92,21 +130,41 @@ class World:
         return self.child(name, *(["--resume"] if begun else []))
 
     def prepare(self, commands: Sequence[str] = ("index", "train", "eval", "export")) -> dict[str, list]:
-        """Run each command once undisturbed and keep its results; the marks of each, by its name."""
+        """Run each command once undisturbed and keep its results; the marks of each, by its name.
+
+        RuntimeError where one fails, and where the training of a named config does not repeat.
+        """
         for name in commands:
-            if name in self._marks:
+            if name in self._marks or (name == "index" and not self.builds_index):
                 continue
-            if name == "train":
+            if name == "train" and not self.named:
                 self.service.start()
-            child = self.child(name)
-            if child.wait() != 0:
-                raise RuntimeError(f"the undisturbed {name} failed:\n{child.error()[-2000:]}")
-            self._marks[name] = [*child.marks(), (time.time(), "end")]
+            child = self._undisturbed(name)
+            self._marks[name] = [(child.began, "begin"), *child.marks(), (time.time(), "end")]
             for part in (self.index, self.run, self.exported):
                 if part.exists():
                     shutil.copytree(part, self.undisturbed / name / part.name)
+            (self.undisturbed / name).mkdir(parents=True, exist_ok=True)
             shutil.copy(child.stdout, self.undisturbed / name)
+            if name == "train" and self.named:
+                self._refuse_other_result()
         return self._marks
+
+    def _undisturbed(self, name: str) -> Child:
+        child = self.child(name)
+        if child.wait() != 0:
+            raise RuntimeError(f"the undisturbed {name} failed:\n{child.error()[-2000:]}")
+        return child
+
+    def _refuse_other_result(self) -> None:
+        """Raise RuntimeError where training again does not give the same bytes: every attack would seem to be lost."""
+        self.restore(None)
+        self._undisturbed("train")
+        if different := self.differences("train"):
+            raise RuntimeError(
+                f"two undisturbed runs differ in {', '.join(different)}, so nothing can be concluded from an attacked "
+                "one. Choose settings that repeat to the byte: on a CPU, without a time limit."
+            )
 
     def build(self, config: Path) -> None:
         """Build the index of another config file."""

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from querylect.configs.load import load_config
+from querylect.errors import ConfigError
 
 from ..lessons import lessons  # noqa: F401
+from ..raising import refused
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -56,6 +59,81 @@ def test_what_differs_from_the_undisturbed_is_lost(world):
     with tally.attempt("rollout 1") as broken:
         broken += world.differences("train")
     assert len(tally.lost) == 1
+
+
+@pytest.mark.slow
+def test_kills_and_rot_take_a_config_of_the_user(tmp_path):
+    from attack_world import World
+
+    tiny = World(tmp_path / "tiny")
+    world = World(tmp_path / "named", str(tiny.yaml), ["client.urls=local", "train.steps=2", "name=mine"])
+    for part, tries in (("attack_kills", 4), ("attack_rot", 4)):
+        tally = import_module(part).attack(world, tries, seed=3)
+        assert (tally.tried, tally.lost) == (tries, [])
+    assert not tiny.run.exists()
+
+
+@pytest.fixture
+def yaml(tmp_path):
+    """A run folder of the user."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.yaml").write_text(
+        f"name: mine\noutput: {tmp_path}\nenv: {{index: {tmp_path}/index}}\npolicy: {{model: org/name}}\n"
+    )
+    return tmp_path / "mine/config.yaml"
+
+
+def test_a_config_of_the_user_is_run_in_a_folder_of_the_attack(yaml, tmp_path):
+    from attack_world import World
+
+    for name in (yaml, yaml.parent):
+        world = World(tmp_path / "attack", str(name), ["train.steps=3"])
+        config = load_config(str(world.yaml))
+        assert (config.train.steps, config.name, config.policy.model) == (3, "mine", "org/name")
+        assert (config.output, config.env.index) == (str(tmp_path / "attack/runs"), str(tmp_path / "attack/index"))
+        assert world.builds_index
+        assert world.command("eval") == ["eval", str(tmp_path / "attack/runs/mine")]
+    assert not World(tmp_path / "attack", str(yaml), ["client.urls=[http://a:1]"]).builds_index
+    with refused(ConfigError, None, "mix"):
+        World(tmp_path / "attack", "mix_bm25_minilm")
+
+
+def test_training_that_does_not_repeat_is_refused_before_it_is_attacked(yaml, tmp_path, monkeypatch):
+    import attack_world
+
+    runs = []
+
+    class Trained:
+        began, stdout = 0.0, tmp_path / "said"
+
+        def __init__(self, arguments, *_):
+            runs.append(arguments)
+            final = tmp_path / "attack/runs/mine/final"
+            final.mkdir(parents=True)
+            (final / "adapter_model.safetensors").write_bytes(bytes([len(runs)]))
+
+        def wait(self):
+            return 0
+
+        def marks(self):
+            return []
+
+    Trained.stdout.touch()
+    monkeypatch.setattr(attack_world, "Child", Trained)
+    with pytest.raises(RuntimeError, match=r"final/adapter_model\.safetensors"):
+        attack_world.World(tmp_path / "attack", str(yaml)).prepare(["train"])
+    assert len(runs) == 2
+
+
+def test_a_part_without_a_target_refuses_one(monkeypatch, capsys):
+    from attack import main
+
+    for arguments in (["disks", "demo"], ["all", "demo"], ["requests", "http://a", "train.steps=3"]):
+        monkeypatch.setattr(sys, "argv", ["attack.py", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert " ".join(arguments[1:]) in capsys.readouterr().err
 
 
 def test_a_refusal_is_a_sentence_with_a_name_and_an_exit_code():
