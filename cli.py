@@ -543,8 +543,10 @@ def _evaluate_spec(
     set_up_logging(verbose)
     if dry_run:
         from .configs.spec_files import dump_spec
+        from .eval.run_baselines import with_run_baselines
         from .eval.warm_starts import with_warm_starts
 
+        spec = with_run_baselines(spec)
         typer.echo(dump_spec(with_warm_starts(spec)), nl=False)
         raise typer.Exit
     from .rollouts.preflight import check_spec

@@ -60,6 +60,7 @@ from .report.curves import draw_run
 from .report.examples import choose_examples, gold_titles
 from .report.run_report import render
 from .results import run_json
+from .run_baselines import hyde_rollout
 from .run_table import LEGEND, RUN_FAMILY, RunTable, tabulate_run
 from .systems import RawSystem, RewritingSystem, System, TrainingFreeSystem
 from .text import Page, downloads, write_tables
@@ -94,16 +95,11 @@ def systems_of_run(config: RunConfig, checkpoint: Path | None, warm_start: Path 
 
 
 def hyde_config(config: RunConfig) -> RunConfig:
-    """Settings of HyDE at the cost of the run's rewriter: one passage with the token budget of all `eval.turns`
-    turns, limited by what the engine accepts."""
-    rollout, turns = config.rollout, config.eval.turns
-    tokens = sum(rollout.new_tokens(turn) for turn in range(1, turns + 1))
-    if rollout.engine == "vllm" and rollout.vllm.max_model_len is not None:
-        tokens = min(tokens, rollout.vllm.max_model_len - rollout.max_prompt_tokens)
+    """Settings of HyDE at the cost of the run's rewriter, with `eval.turns` turns."""
     return config.model_copy(
         update={
             "rewriter": RewriterConfig(name=HYDE),
-            "rollout": rollout.model_copy(update={"max_new_tokens": tokens}),
+            "rollout": hyde_rollout(config.rollout, config.eval.turns),
             "eval": config.eval.model_copy(update={"turns": 1}),
         }
     )

@@ -35,6 +35,7 @@ from .leakage import LEAKS, TrainedQuestions, leak_record, refuse_trained, write
 from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
+from .run_baselines import with_run_baselines
 from .spec_tables import build_tables, family, wide_table_of
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
 from .text import Page, html, transfer_latex, write_tables
@@ -82,7 +83,8 @@ def evaluate_spec(
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
-    A system that is a run with a warm start gets a second row, its policy before GRPO (eval/warm_starts.py).
+    A system that is a run has its untrained policy and HyDE as rows (eval/run_baselines.py), and one with a warm start
+    its policy before GRPO (eval/warm_starts.py).
     If `check` is given, raw questions are first compared with published figures, and `check` is called with each
     outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
     environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
@@ -92,6 +94,7 @@ def evaluate_spec(
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     refuse_unwritable(folder)
+    spec = with_run_baselines(spec)
     spec = with_warm_starts(spec)
     with only_command(folder):
         evaluation = SpecEvaluation(spec, folder)

@@ -6,6 +6,7 @@ from ..configs.evaluation import BEST_FREE, RAW, SpecConfig
 from ..data.sampling import QuestionSample
 from .cells import Cell
 from .records import UNTRAINED, EvalRecord
+from .run_baselines import baseline_label
 from .table import ALPHA, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
 from .tabulate import answers_of, split_by_part, tabulate
 from .training_free import Tuned, best_baseline
@@ -99,7 +100,7 @@ def label(spec: SpecConfig, arm: Arm) -> str:
     if arm.system == BEST_FREE:
         return "best training-free"
     system = spec.systems[arm.system]
-    name = system_label(arm.system, system)
+    name = baseline_label(system_label(arm.system, system), system)
     return f"{name}, turn {arm.turn}" if system.turns > 1 else name
 
 

@@ -18,6 +18,7 @@ from querylect.eval.behaviour import behaviour, with_fall_back
 from querylect.eval.records import EvalRecord, read_records
 from querylect.eval.results import summary
 from querylect.eval.run import evaluate, hyde_config, systems_of_run
+from querylect.eval.run_baselines import with_run_baselines
 from querylect.eval.run_table import headline, tabulate_run
 from querylect.eval.spec import evaluate_spec
 from querylect.eval.table import Arm
@@ -343,6 +344,7 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     monkeypatch.setattr(engines, "load_engine", note_and_load)
     mine = {"run": str(folder)}
     systems = {"mine": mine, "last": {**mine, "checkpoint": "final"}, "before": {**mine, "checkpoint": "untrained"}}
+    plan = {**plan, "run_baselines": []}
     out, table = carry_out(plan, training_free=[], systems=systems)
     labels = {row["system"]: row["label"] for row in table["rows"]}
     assert list(labels) == ["raw", "mine-warm-start", "mine", "last", "before"]
@@ -357,6 +359,50 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     _, table = carry_out(plan, training_free=[], systems=systems)
     assert [row["system"] for row in table["rows"]] == ["raw", "mine", "last", "before"]
     assert len(loaded) == asked
+
+
+def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
+    """Once for all runs that would have the same; not where the plan has them, or leaves them out."""
+    config, folder = run
+    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
+    make_own(folder)
+    shutil.rmtree(folder / "warm_start")
+    mine = {"run": str(folder), "turns": 2}
+    systems = {"other": {"rewriter": {"name": "hyde"}}, "mine": mine, "twin": mine}
+    out, table = carry_out(plan, training_free=[], systems=systems)
+    labels = {row["system"]: row["label"] for row in table["rows"]}
+    assert list(labels) == ["raw", "other", "mine-untrained", "mine-hyde", "mine", "twin"]
+    assert labels["mine-hyde"] == "mine, HyDE at equal cost"
+    assert "| mine, untrained, turn 2 |" in (out / "tables.md").read_text()
+    written = load_spec(str(out / "plan.yaml"))
+    assert with_run_baselines(written) == written
+    untrained, hyde = written.systems["mine-untrained"], written.systems["mine-hyde"]
+    assert (untrained.checkpoint, untrained.turns, untrained.rewriter) == ("untrained", 2, None)
+    assert (hyde.checkpoint, hyde.turns, hyde.rewriter.name, hyde.rollout.max_new_tokens) == (
+        "untrained",
+        1,
+        "hyde",
+        12,
+    )
+    passages = read_records(out / "questions" / "lessons.bm25.mine-hyde.jsonl")
+    assert len(passages) == 5
+    assert all(0 < one.tokens <= 12 for one in passages)
+
+    def added(**changes):
+        spec = SpecConfig.model_validate({**plan, "training_free": [], **changes})
+        return with_run_baselines(spec).systems.keys() - spec.systems.keys()
+
+    once = {"run": str(folder)}
+    assert added(systems={"mine": mine, "once": once}) == {
+        "mine-untrained", "mine-hyde", "once-untrained", "once-hyde"
+    }, "other turns"  # fmt: skip
+    assert added(systems={"mine": mine, "before": {**mine, "checkpoint": "untrained"}}) == {"mine-hyde"}
+    prompted = {"turns": 2, "rollout": config.rollout.model_dump()}
+    assert added(systems={"prompted": prompted, "mine": mine}) == {"mine-hyde"}
+    assert added(systems={"mine": {**mine, "rewriter": {"name": "hyde"}}}) == {"mine-untrained"}
+    assert added(systems={"mine": mine}, run_baselines=["hyde"]) == {"mine-hyde"}
+    assert added(systems={"mine": mine}, run_baselines=[]) == set()
+    assert added(systems={"mine": {"run": str(folder / "nowhere")}}) == set()
 
 
 def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):

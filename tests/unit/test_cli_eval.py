@@ -110,14 +110,16 @@ def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys)
     assert load_spec(str(tmp_path / "again.yaml")) == load_spec(path, ["limit=3"])
 
 
-def test_a_dry_run_shows_the_rows_of_warm_starts(path, tmp_path, capsys):
+def test_a_dry_run_shows_the_rows_of_warm_starts_and_baselines(path, tmp_path, capsys):
     (tmp_path / "run" / "warm_start").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("rollout: {branching: [1, 1], max_new_tokens: [9, 3]}\n")
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "run" / "warm_start" / name).write_text("{}")
     systems = ["systems.other={run: elsewhere}", f"systems.mine={{run: {tmp_path / 'run'}, turns: 2}}"]
     assert end("eval", path, *systems, "training_free=[]", "--dry-run") == 0
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
     plan = load_spec(str(tmp_path / "again.yaml"))
-    assert list(plan.systems) == ["other", "mine-warm-start", "mine"]
+    assert list(plan.systems) == ["other", "mine-untrained", "mine-hyde", "mine-warm-start", "mine"]
+    assert plan.systems["mine-hyde"].rollout.max_new_tokens == 12
     assert (plan.systems["mine-warm-start"].checkpoint, plan.systems["mine-warm-start"].turns) == ("warm_start", 2)
     assert label(plan, Arm("mine-warm-start", 2)) == "mine, warm start, turn 2"
