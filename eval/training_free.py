@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from random import Random
 
 from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
 from ..data.leakage import words
+from ..data.sampling import draw
 from ..data.types import Question
 from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi, StepClient
@@ -269,12 +269,10 @@ def _step(
 
 
 def _draw_questions(validation: Sequence[Question], evaluated: Sequence[Question], tuning: Tuning) -> list[Question]:
-    """The validation questions for choosing weights: a seeded sample that excludes evaluated questions."""
+    """The validation questions for choosing weights: a seeded, nested sample that excludes evaluated questions."""
     ids, texts = {question.id for question in evaluated}, {words(question.text) for question in evaluated}
     candidates = [question for question in validation if question.id not in ids and words(question.text) not in texts]
-    if len(candidates) <= tuning.questions:
-        return candidates
-    return Random(f"tuning {tuning.seed}").sample(candidates, tuning.questions)
+    return draw(candidates, tuning.questions, tuning.seed)
 
 
 def _key(name: str, info: EnvironmentInfo, questions: Sequence[Question], tuning: Tuning) -> str:

@@ -5,12 +5,14 @@ import shutil
 from csv import DictReader
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 
 import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.configs.schema import RunConfig
 from querylect.configs.spec_files import dump_spec, load_spec
 from querylect.configs.yaml12 import write_yaml
+from querylect.data.sampling import draw
 from querylect.data.types import Question
 from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
 from querylect.errors import EnvironmentUnavailableError
@@ -95,6 +97,20 @@ def test_the_validation_questions_are_a_seeded_sample():
         tune("weighted_words", client, [], tuning(questions=2, seed=seed))
     assert [len(client.asked) for client in clients] == [2, 2, 2]
     assert clients[0].asked == clients[1].asked
+
+
+def test_the_sample_of_validation_questions_is_nested_and_the_order_of_a_file_does_not_matter(tmp_path):
+    cache = tmp_path / "tuning.json"
+    asked = []
+    for size in (2, 3, 5, 6):
+        clients = [Client(lambda terms: 0.5) for _ in range(2)]
+        clients[1].questions = lambda split: VALIDATION[::-1]
+        choices = [tune("weighted_words", client, [], tuning(questions=size), cache) for client in clients]
+        assert choices[0] == choices[1]
+        assert clients[1].steps == 0, "the same questions in another order are the same choice"
+        assert clients[0].asked == {question.id for question in draw(VALIDATION, size, 0)}
+        asked.append(clients[0].asked)
+    assert all(smaller < larger for smaller, larger in pairwise(asked))
 
 
 @pytest.mark.parametrize(
