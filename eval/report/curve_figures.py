@@ -49,6 +49,7 @@ FIGURES = (
     CurveFigure("validation", "Validation, greedy", "", "", source="validation", from_zero=False),
     CurveFigure("best", "Best of a group", "best_of_group", "mean of the best value", from_zero=False),
     CurveFigure("format", "Answers in the asked format", "format", "share of answers", share=True),
+    CurveFigure("cut", "Answers cut at the token limit", "truncated", "share of answers", share=True),
     CurveFigure("think", "Length of thinking", "think_tokens", "tokens", optional=True),
     CurveFigure("rewrite", "Length of rewrites", "rewrite_tokens", "tokens"),
     CurveFigure("entropy", "Entropy", "entropy", "nats per sampled token"),
@@ -61,7 +62,7 @@ FIGURES = (
     CurveFigure("memory", "Peak memory", "memory/peak_gib", "GiB"),
 )
 
-_OF_A_RUN = ("validation", "reward", "copy", "format", "rewrite", "think", "entropy", "variance", "seconds")
+_OF_A_RUN = ("validation", "reward", "copy", "format", "cut", "rewrite", "think", "entropy", "variance", "seconds")
 RUN_FIGURES = tuple(figure for name in _OF_A_RUN for figure in FIGURES if figure.id == name)
 """The figures on the page of an evaluated run."""
 

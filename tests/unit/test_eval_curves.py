@@ -8,7 +8,15 @@ import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.names import as_name
 from querylect.errors import ConfigError, DataError
-from querylect.eval.report.curves import curves_of, differences, grouped, read_run, render_curves, write_curves
+from querylect.eval.report.curves import (
+    curves_of,
+    differences,
+    draw_run,
+    grouped,
+    read_run,
+    render_curves,
+    write_curves,
+)
 
 from ..raising import refused
 
@@ -111,6 +119,17 @@ def test_a_figure_logged_once_a_step_and_one_logged_per_turn_are_told_apart(tmp_
     assert [(curve.turn, curve.mean) for curve in curves_of(groups, "entropy", "metrics")] == [(1, [1.0])]
     assert [(curve.turn, curve.mean) for curve in curves_of(groups, "kl", "metrics")] == [(0, [0.1])]
     assert curves_of(groups, "copy", "metrics") == []
+
+
+def test_the_share_of_answers_cut_at_the_token_limit_has_a_curve(tmp_path):
+    """On both pages; the lengths of answers alone do not show that a budget is too small."""
+    rows = [{"step": step, "truncated/turn1": 0.25, "truncated/turn2": step / 4} for step in (1, 2, 3)]
+    read = read_run(run(tmp_path / "cut", rows=rows))
+    page = render_curves([read], "now")
+    for turn in (1, 2):
+        assert f"Answers cut at the token limit, turn {turn}. turn 1 0.25 → 0.25, turn 2 0.25 → 0.75." in page
+    drawings = draw_run(read.config, read.path / "metrics.jsonl")
+    assert [drawing.title for drawing in drawings] == ["Answers cut at the token limit"]
 
 
 def test_the_page_says_how_far_every_run_is(several):
