@@ -22,7 +22,7 @@ class RewriteFailedError(QuerylectError):
 def queries_of(result: RewriteResult, on_failure: OnFailure) -> list[str]:
     """The query texts of a result. Raises RewriteFailedError, and ConfigError for a plan with negative weights."""
     if not result.fallback:
-        return plain_queries(result.plan)
+        return plain_queries(result.plan, result.question.text)
     if on_failure == "raise":
         raise RewriteFailedError(f"the rewrite of {result.question.text!r} failed: {result.failure}")
     log.warning("the rewrite failed (%s): the question is searched as it stands", result.failure)
