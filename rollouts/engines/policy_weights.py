@@ -1,17 +1,22 @@
 """All weights of a policy for an engine that holds the whole model: merged, by their names in a checkpoint.
 
 Where ZeRO-3 has split the weights over the processes, those of one layer at a time are gathered, merged with their
-adapters and released, so no process holds more than one layer (or embedding) whole.
+adapters and released, so no process holds more than one layer (or embedding) whole. Gathering is collective: a process
+in which the engine fails gathers the remaining layers all the same, and then every process raises its error.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ...errors import ConfigError
+from ...errors import ConfigError, QuerylectError, in_one_line
 from ..policy import gathered, merged_weights
+
+_Layer = tuple[str, nn.Module, set[int]]
+"""Prefix of the names of its weights, a layer that is whole until the next one is asked for, ids of the weights that
+earlier layers had (some may be tied)."""
 
 
 class PolicyWeights:
@@ -22,11 +27,14 @@ class PolicyWeights:
 
     @property
     def split(self) -> bool:
-        """Whether every process has a part of the weights. Iterating is then collective: each has to take them all."""
+        """Whether every process has a part of the weights. Taking them is then collective."""
         return any(hasattr(weight, "ds_id") for weight in self.policy.parameters())
 
     def __call__(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, weight) one after the other. Raises ConfigError for parts of weights that cannot be gathered."""
+        """(name, weight) one after the other. Where they are split, every process has to take them all.
+
+        Raises ConfigError for parts of weights that cannot be gathered.
+        """
         for name, parameter in self.policy.named_parameters():
             if isinstance(parameter, DTensor):
                 raise ConfigError(
@@ -35,21 +43,78 @@ class PolicyWeights:
                     code="split-weights",
                 )
         if not self.split:
-            yield from merged_weights(self.policy, self.dtype, self.device)
+            return merged_weights(self.policy, self.dtype, self.device)
+        return self._merged(self._gathered_layers())
+
+    def send(self, take: Callable[[Iterator[tuple[str, Tensor]]], object], main_only: bool = False) -> None:
+        """Call `take` with the weights, in every process or in that of rank 0 alone. It need not take them all.
+
+        Collective where the weights are split and for `main_only`: where `take` or a merge fails in one process, all
+        of them raise its error. An error of the gathering itself is raised at once, since the other processes wait
+        inside of it; the launcher ends them with this process.
+        """
+        if not self.split and not main_only:
+            take(self())
             return
-        given: set[int] = set()
+        complete = not self.split
+
+        def tracked() -> Iterator[_Layer]:
+            nonlocal complete
+            yield from self._gathered_layers()
+            complete = True
+
+        remaining = tracked() if self.split else None
+        failure: Exception | None = None
+        try:
+            if not main_only or _rank() == 0:
+                take(self() if remaining is None else self._merged(remaining))
+        except Exception as error:  # noqa: BLE001 (raised by _raise_in_all)
+            failure = error
+        for _ in remaining or ():
+            pass
+        if failure is not None and not complete:
+            raise failure
+        _raise_in_all(failure)
+
+    def _gathered_layers(self) -> Iterator[_Layer]:
         inner = getattr(self.policy, "get_base_model", lambda: self.policy)()
+        given: set[int] = set()
         for path, layer in layers(inner):
+            ids = {id(weight) for weight in layer.parameters()}
+            if not given.issuperset(ids):
+                with gathered(layer):
+                    yield path, layer, given
+                given |= ids
+
+    def _merged(self, whole: Iterator[_Layer]) -> Iterator[tuple[str, Tensor]]:
+        for path, layer, given in whole:
+            if torch.cuda.is_available():  # vLLM may read a weight on another stream than it was gathered on
+                torch.cuda.current_stream().synchronize()
             ids = {name: id(weight) for name, weight in layer.named_parameters()}
-            if given.issuperset(ids.values()):
-                continue  # tied to weights that were given
-            with gathered(layer):
-                if torch.cuda.is_available():  # vLLM may read a weight on another stream than it was gathered on
-                    torch.cuda.current_stream().synchronize()
-                for name, weight in merged_weights(layer, self.dtype, self.device):
-                    if ids.get(name) not in given:
-                        yield f"{path}{name}".replace(".base_layer.", "."), weight
-            given.update(ids.values())
+            for name, weight in merged_weights(layer, self.dtype, self.device):
+                if ids.get(name) not in given:
+                    yield f"{path}{name}".replace(".base_layer.", "."), weight
+
+
+def _raise_in_all(failure: Exception | None) -> None:
+    """Raise in every process the error of the lowest rank that has one. Collective."""
+    if _processes() == 1:
+        if failure is not None:
+            raise failure
+        return
+    report = failure
+    if failure is not None and not isinstance(failure, QuerylectError):
+        report = QuerylectError(
+            f"process {_rank()} could not send the policy's weights: {type(failure).__name__}: {in_one_line(failure)}"
+        )
+    reports: list[QuerylectError | None] = [None] * _processes()
+    torch.distributed.all_gather_object(reports, report)
+    for rank, error in enumerate(reports):
+        if error is not None:
+            if rank == _rank() and failure is not None:
+                raise failure
+            error.already_reported = True
+            raise error from failure
 
 
 def layers(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -66,3 +131,11 @@ def layers(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
             yield from layers(child, f"{path}{name}.")
         else:
             yield f"{path}{name}.", child
+
+
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

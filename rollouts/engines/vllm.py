@@ -11,7 +11,7 @@ weights change. A seeded request repeats its samples as long as vLLM batches ali
 import gc
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
@@ -138,12 +139,16 @@ class VllmEngine:
         return make_sample(ids, logprobs, self.stop_ids)
 
     def refresh(self) -> None:
-        """Give vLLM the weights of the policy and forget what was computed with others. Collective under ZeRO-3."""
+        """Give vLLM the weights of the policy and forget what was computed with others. Collective under ZeRO-3, where
+        an error of one process is raised in all."""
+        self.source.send(self._load)
+
+    def _load(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         llm = self._started.llm
         if self._started.asleep:
             torch.cuda.empty_cache()
             llm.wake_up(tags=["weights"])
-        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self.source()})
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if self._started.asleep:
             llm.wake_up(tags=["kv_cache"])
             self._started.asleep = False

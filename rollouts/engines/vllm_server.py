@@ -45,7 +45,7 @@ class VllmServerEngine:
         log.info("%s generates with %s", self.settings.base_url, self.client.model)
         if self.settings.sync:
             self._check(rollout)
-            if _rank() == 0:
+            if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
                 # The server is told all names and shapes before the first tensor; no weight is split yet.
                 self._parameters = [
                     (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in source()
@@ -130,23 +130,8 @@ class VllmServerEngine:
 
         Collective: where it fails, it raises the same error in every process, so that none waits for another.
         """
-        if not self.settings.sync:
-            return
-        failure: list[QuerylectError | None] = [None]
-        weights = self.source()
-        if _rank() == 0:
-            try:
-                self._send(weights)
-            except QuerylectError as error:
-                failure = [error]
-        if self.source.split:
-            for _ in weights:  # every process gathers every layer, also where the server took none of them
-                pass
-        if _processes() > 1:
-            torch.distributed.broadcast_object_list(failure, src=0)
-        if failure[0] is not None:
-            failure[0].already_reported = _rank() > 0
-            raise failure[0]
+        if self.settings.sync:
+            self.source.send(self._send, main_only=True)
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         with self._server_errors():
@@ -178,11 +163,3 @@ def transfer_device() -> torch.device:
             code="no-gpu",
         )
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _processes() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
-def _rank() -> int:
-    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

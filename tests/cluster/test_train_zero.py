@@ -105,12 +105,12 @@ def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(tmp_path, 
     assert found["weights"] < 0.2
 
 
-GATHERING = """
-import json, sys
+MODEL = """
+import json, os, sys
 import deepspeed, torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
-from querylect.rollouts.engines.policy_weights import PolicyWeights
+from querylect.rollouts.engines import policy_weights
 from querylect.rollouts.policy import merged_weights
 
 kind, config = sys.argv[1], json.load(open(sys.argv[2]))
@@ -121,14 +121,22 @@ if kind == "lora":
     model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"))
     for name, weight in model.named_parameters():
         weight.data.normal_() if "lora_B" in name else None
-source = PolicyWeights(model, torch.float32)
-expected = [(name, weight.clone()) for name, weight in merged_weights(model, torch.float32)]
-before = source.split
+source = policy_weights.PolicyWeights(model, torch.float32)
+"""
+SPLITTING = """
 config |= {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 config["gradient_clipping"] = 1.0
 config["zero_optimization"] |= {"stage3_param_persistence_threshold": 0}
 trained = [weight for weight in model.parameters() if weight.requires_grad]
 deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(trained), config=config, dist_init_required=True)
+"""
+GATHERING = (
+    f"""{MODEL}
+expected = [(name, weight.clone()) for name, weight in merged_weights(model, torch.float32)]
+before = source.split
+{SPLITTING}
+"""
+    + """
 largest = max(sum(weight.ds_numel for weight in part.parameters()) for part in model.modules() if hasattr(part, "mlp"))
 largest = max(largest, 90 * 32)
 taken, whole = [], 0
@@ -141,27 +149,75 @@ print(json.dumps({
     "one layer": 0 < whole <= largest, "released": sum(weight.numel() for weight in model.parameters()),
 }))
 """
+)
+
+
+def run_in_two(code: str, kind: str, folder: Path) -> list[object]:
+    """What each of two processes prints at its end."""
+    arguments = [kind, str(CONFIGS / "zero3.json")]
+    ends = [
+        Forked(arguments, folder / f"out-{rank}", folder / f"err-{rank}", place, code=code)
+        for rank, place in enumerate(places(2))
+    ]
+    try:
+        assert [end.wait(400) for end in ends] == [0, 0], (folder / "err-0").read_text()[-4000:]
+    finally:
+        for end in ends:
+            end.kill()
+    return [json.loads((folder / f"out-{rank}").read_text().splitlines()[-1]) for rank in (0, 1)]
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", ["full", "tied", "lora"])
 def test_weights_that_zero3_has_split_are_given_whole_one_layer_at_a_time(tmp_path, kind):
     needs_deepspeed()
-    ends = [
-        Forked(
-            [kind, str(CONFIGS / "zero3.json")],
-            tmp_path / f"out-{rank}",
-            tmp_path / f"err-{rank}",
-            place,
-            code=GATHERING,
-        )
-        for rank, place in enumerate(places(2))
-    ]
-    assert [end.wait(400) for end in ends] == [0, 0], (tmp_path / "err-0").read_text()[-4000:]
-    for rank in (0, 1):
-        assert json.loads((tmp_path / f"out-{rank}").read_text().splitlines()[-1]) == {
-            "before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0,
-        }  # fmt: skip
+    expected = {"before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0}
+    assert run_in_two(GATHERING, kind, tmp_path) == [expected, expected]
+
+
+FAILING = (
+    f"""{MODEL}
+{SPLITTING}
+"""
+    + """
+rank = int(os.environ["RANK"])
+merge, seen = policy_weights.merged_weights, []
+
+def take(weights):
+    for number, _ in enumerate(weights):
+        if stage == "taking" and number == 3:
+            raise RuntimeError(f"rank {rank} has no memory")
+
+def unmerged(*_):
+    raise RuntimeError(f"rank {rank} has no memory")
+
+for failing, main_only in ((0, False), (1, False), (0, True)):
+    for place in ("start", "taking", "merging"):
+        stage = place if rank == failing else None
+        policy_weights.merged_weights = unmerged if stage == "merging" else merge
+        try:
+            source.send(unmerged if stage == "start" else take, main_only)
+        except Exception as error:
+            reported = getattr(error, "already_reported", False)
+            seen.append([failing, f"rank {failing} has no memory" in str(error), type(error).__name__, reported])
+policy_weights.merged_weights, received = merge, []
+source.send(received.extend)
+print(json.dumps([seen, len(received)]))
+"""
+)
+
+
+@pytest.mark.timeout(600)
+def test_where_one_process_fails_to_take_split_weights_all_raise_its_error(tmp_path):
+    """Before the first weight, between weights and in a merge; what follows is gathered in step again."""
+    needs_deepspeed()
+    weights = 2 + 9 * 4 + 1
+    for rank, (seen, received) in enumerate(run_in_two(FAILING, "full", tmp_path)):
+        assert seen == [
+            [failing, True, "RuntimeError" if rank == failing else "QuerylectError", rank != failing]
+            for failing in (0, 0, 0, 1, 1, 1, 0, 0, 0)
+        ]
+        assert received == weights
 
 
 WITH_VLLM = f"""

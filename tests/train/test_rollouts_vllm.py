@@ -6,12 +6,14 @@ vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its o
 # ruff: noqa: F811 (fixtures)
 
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import pytest
 import torch
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EngineUnavailableError, ModelError
+from querylect.rollouts.engines import policy_weights
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.open import load_engine, open_engine
 from querylect.rollouts.engines.policy_weights import layers
@@ -342,62 +344,55 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monk
             engine.generate(PROMPTS, 1, HOT)
 
 
-class SplitWeights:
-    """Weights that several processes gather together; counts those that are taken."""
-
-    split = True
-
-    def __init__(self, source):
-        self.source, self.taken = source, 0
-
-    def __call__(self):
-        for item in self.source():
-            self.taken += 1
-            yield item
-
-
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("kind", "split"), [("vllm", True), ("vllm_server", True), ("vllm_server", False)])
 def test_where_weights_cannot_be_sent_no_process_waits_for_another(
+    kind,
     rank,
+    split,
     config,
     vllm,
     run_app,
     monkeypatch,
     tiny_policy,
 ):
-    """Rank 0 tells the others how it went, whatever came; they raise its error and ask the server nothing."""
-    told = []
+    """The process that fails gathers all layers nevertheless, and all of them raise its error."""
+    reported, gathered = [], []
 
-    def broadcast(values, src):
-        assert src == 0
-        if rank:
-            values[:] = [EngineUnavailableError("the server is gone")]
-        told.append(list(values))
+    def all_gather(values, value):
+        reported.append(value)
+        values[:] = [value, None] if rank == 0 else [failure, value]
+
+    def fails(*_, **__):
+        raise EngineUnavailableError("the memory is full")
 
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):
-        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        config = change(config, **{"rollout.engine": kind, "rollout.server.base_url": url})
         engine, weights = open_engine(config, *trained(config))
+        monkeypatch.setattr(policy_weights, "gathered", lambda layer: gathered.append(layer) or nullcontext())
+        if split:
+            engine.source.policy.get_base_model().model.norm.weight.ds_id = 0
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
-        monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+        monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather)
+        failure = None
+        weights.refresh()
+        assert reported == [None]
+        whole = len(gathered)
+        assert bool(whole) == split
+        failure = EngineUnavailableError("the memory is full")
         if rank == 0:
-            weights.refresh()
-            assert told.pop() == [None]
-
-            def fails(*_):
-                raise ConnectionError("the server is gone")
-
-            monkeypatch.setattr(engine.client, "update_named_params", fails)
-        whole = engine.source
-        engine.source = SplitWeights(whole)
+            if kind == "vllm":
+                monkeypatch.setattr(vllm[0], "collective_rpc", fails)
+            else:
+                monkeypatch.setattr(engine.client, "update_named_params", fails)
         before = list(server.events)
-        with refused(EngineUnavailableError, None, "the server is gone") as raised:
+        with refused(EngineUnavailableError, None, "the memory is full") as raised:
             weights.refresh()
-        assert told == [[raised.value]]
         assert raised.value.already_reported == (rank == 1)
         assert server.events == before
-        assert engine.source.taken == len(list(whole())), "the others would wait where one does not gather a layer"
+        assert len(gathered) == 2 * whole
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
