@@ -4,14 +4,17 @@ On a CPU it computes values by writing down all scores; torch refuses to differe
 that it would use is the same, so the gradient is compared with that refusal taken away.
 """
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.errors import ModelError
 from querylect.train.packing import attention as packed_attention
-from querylect.train.packing.attention import TILE, flex_mask, packed_row
+from querylect.train.packing.attention import TILE, compiled_length, flex_mask, packed_row
 from querylect.train.packing.packing import pack, packed_logps
+from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.flex_attention import create_block_mask
 
 from ..raising import refused
@@ -57,10 +60,11 @@ def test_the_mask_is_the_one_that_torch_builds_from_all_pairs(forest):
     from itertools import count
 
     ids = count()
-    packed = pack([row for tree in forest for row in sequences_of(tree, ids)]).filled(TILE)
-    assert len(packed.ids) % TILE == 0
-    mask = flex_mask(packed.ends)
-    seen = dense(packed.ends)
+    packed = pack([row for tree in forest for row in sequences_of(tree, ids)])
+    mask = packed_row(packed.ends, len(packed.ends), "flex").mask
+    assert mask.shape[-1] % TILE == 0
+    padding = torch.arange(len(packed.ends), mask.shape[-1])
+    seen = dense(torch.cat([packed.ends, padding + 1]))
     assert seen.any(1).all(), "a token that sees nothing would be not a number"
     reference = create_block_mask(lambda b, h, q, k: seen[q, k], None, None, len(seen), len(seen), device="cpu")
     assert tiles_of(mask) == tiles_of(reference)
@@ -110,13 +114,81 @@ def test_dropped_attention_is_refused_and_not_left_out():
         packed_logps(model, *long_rows(), 1.0, attention="flex")
 
 
-def test_a_gpu_gets_the_compiled_kernel(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
-    packed_attention._flex_kernel.cache_clear()
-    packed_attention._flex_kernel("cpu")
-    assert compiled == []
-    packed_attention._flex_kernel("cuda")
-    assert compiled == [packed_attention.flex_attention]
-    packed_attention._flex_kernel.cache_clear()
-    assert packed_row(torch.full((TILE,), TILE), TILE, "flex").mask.shape == (1, 1, TILE, TILE)
+def test_rows_are_padded_to_four_lengths_per_doubling():
+    lengths = [compiled_length(tokens) for tokens in range(1, 2**17 + 1)]
+    assert sorted(set(lengths[2**12 : 2**15])) == [
+        2**doubling + 2 ** (doubling - 2) * n for doubling in (12, 13, 14) for n in (1, 2, 3, 4)
+    ]
+    for tokens, length in enumerate(lengths, 1):
+        assert length % TILE == 0
+        assert 0 <= length - tokens < max(TILE, length / 4)
+    assert len(set(lengths)) * 2 * 2 == packed_attention.RECOMPILATIONS
+
+
+def branches(tokens):
+    """The layout of a tree of `tokens` tokens with two branches, for FlexAttention."""
+    prompt, first = tokens // 4, tokens // 2
+    stem = [*range(prompt)]
+    return pack([[*stem, *range(1000, 1000 + first - prompt)], [*stem, *range(5000, 5000 + tokens - first)]]).ends
+
+
+def attend(ends, seed=0):
+    """FlexAttention of random states of a layer with 4 query and 2 key heads, and the same by a mask of all pairs."""
+    random = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(1, len(ends), heads, 16, generator=random).transpose(1, 2) for heads in (4, 2, 2))
+    mask = packed_row(ends, len(ends), "flex").mask
+    with torch.no_grad():
+        out = packed_attention._flex(query, key, value, mask, None, 0.0)
+    reference = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=dense(ends), enable_gqa=True
+    )
+    return out, reference
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Sets up the kernel of a GPU on this processor, with a backend in the place of Inductor if one is given."""
+    real, kernel = torch.compile, packed_attention._flex_kernel.__wrapped__
+
+    def set_up(**backend):
+        monkeypatch.setattr(torch, "compile", lambda function, **options: real(function, **options, **backend))
+        monkeypatch.setattr(packed_attention, "_flex_kernel", cache(lambda _device: kernel("cuda")))
+
+    torch._dynamo.reset()
+    yield set_up
+    torch._dynamo.reset()
+
+
+def test_rows_of_many_lengths_share_few_compiled_kernels(on_gpu):
+    counter = CompileCounter()
+    on_gpu(backend=counter)
+    lengths = [513, 570, 640, 641, 700, 1000, 1024]
+    for tokens in lengths:
+        out, reference = attend(branches(tokens))
+        assert relative(out, reference) < 1e-5
+        assert out.transpose(1, 2).is_contiguous(), "the output projection would copy it"
+    assert counter.frame_count == len({compiled_length(tokens) for tokens in lengths}) == 3
+
+
+def test_where_compilation_gives_up_nothing_runs_uncompiled(on_gpu, monkeypatch):
+    monkeypatch.setattr(packed_attention, "RECOMPILATIONS", 1)
+    on_gpu(backend=CompileCounter())
+    attend(branches(200))
+    with refused(ModelError, "flex-not-compiled", "recompile_limit", "train.packed_attention", "sdpa"):
+        attend(branches(300))
+    attend(branches(220))
+
+
+@pytest.mark.parametrize("broken", ["the compiler fails", "compilation is disabled"])
+def test_without_a_compiled_kernel_nothing_runs(on_gpu, broken):
+    def fails(*_):
+        raise RuntimeError("no space left on the device")
+
+    on_gpu(backend=fails)
+    disabled = broken == "compilation is disabled"
+    expected = "disabled" if disabled else "no space left"
+    with (
+        torch._dynamo.config.patch(disable=disabled),
+        refused(ModelError, "flex-not-compiled", expected, "train.packed_attention", "sdpa"),
+    ):
+        attend(branches(200))

@@ -4,7 +4,9 @@ In a depth-first layout key k is visible to query q iff k ≤ q < end of k's sub
 
 - *sdpa*, on every device: blocks of queries, each with its visible keys gathered. A block sees the ancestors of its
   first token and itself, so a row of T tokens with sequences of length D costs about T·(D + block) scores;
-- *flex*, on GPUs: one FlexAttention kernel with a block mask, which skips empty tiles.
+- *flex*, on GPUs: one FlexAttention kernel with a block mask, which skips empty tiles. It is compiled for each length,
+  so queries, keys and values are padded to one of four lengths per doubling. Without compilation FlexAttention would
+  materialize T × T scores; that is an error here.
 
 The layout of a row is passed through the model as the keyword argument `packed_row`, which transformers forwards to the
 attention function.
@@ -18,17 +20,20 @@ from typing import Any, Literal
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
+from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ...errors import ModelError
+from ...errors import ModelError, in_one_line
 from .limits import BLOCK
 
 NAME = "querylect_packed"
 TILE = 128
-"""Tile size of FlexAttention's block mask; rows are padded to a multiple of it."""
+"""Tile size of FlexAttention's block mask; it covers a multiple of it."""
+RECOMPILATIONS = 144
+"""Maximum number of compiled kernels: 36 lengths up to 131,072 tokens, with and without gradient, in two types."""
 
 Kind = Literal["sdpa", "flex"]
 
@@ -57,8 +62,20 @@ class PackedRow:
 
 
 def packed_row(ends: Tensor, longest: int, kind: Kind = "sdpa") -> PackedRow:
-    """The layout of a row; `ends` (T,) is one past each token's subtree. For `flex` T is a multiple of TILE."""
-    return PackedRow(longest, flex_mask(ends) if kind == "flex" else blocks(ends))
+    """The layout of a row; `ends` (T,) is one past each token's subtree."""
+    return PackedRow(longest, flex_mask(_padded(ends)) if kind == "flex" else blocks(ends))
+
+
+def compiled_length(tokens: int) -> int:
+    """The length to which FlexAttention's inputs of `tokens` are padded: a multiple of TILE, one of four per doubling,
+    so less than a quarter (or TILE) is added."""
+    step = max(TILE, 2 ** max(0, (tokens - 1).bit_length() - 3))
+    return -(-tokens // step) * step
+
+
+def _padded(ends: Tensor) -> Tensor:
+    """`ends` with padding tokens that attend only to themselves."""
+    return torch.cat([ends, torch.arange(len(ends), compiled_length(len(ends)), device=ends.device) + 1])
 
 
 def blocks(ends: Tensor, size: int | None = None) -> list[Block]:
@@ -159,12 +176,27 @@ def _refuse_more_than_a_mask(row: PackedRow, kwargs: dict[str, Any]) -> None:
         )
 
 
+def _compiled_only(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> object:
+    if not torch.compiler.is_dynamo_compiling():
+        raise _not_compiled("torch.compile is disabled")
+    return flex_attention(query, key, value, **options)
+
+
 @cache
 def _flex_kernel(device: str) -> Callable[..., object]:
     """FlexAttention, compiled on CUDA; on a CPU the eager version, which materializes all scores, for tests."""
     if device == "cuda":
-        return torch.compile(flex_attention)
+        # fullgraph: past the limit it raises, where it would else run uncompiled
+        return torch.compile(_compiled_only, fullgraph=True, dynamic=False, recompile_limit=RECOMPILATIONS)
     return flex_attention
+
+
+def _not_compiled(reason: str) -> ModelError:
+    return ModelError(
+        f"FlexAttention was not compiled ({reason}), and uncompiled it materializes the scores of all pairs of tokens. "
+        "Set train.packed_attention to sdpa.",
+        code="flex-not-compiled",
+    )
 
 
 def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: float | None, dropout: float) -> Tensor:
@@ -174,15 +206,26 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: f
             "train.packed_attention to sdpa.",
             code="attention-dropout",
         )
+    tokens, length = query.shape[2], mask.shape[-1]
+    if tokens < length:
+        query, key, value = (_pad(states, length - tokens) for states in (query, key, value))
     repeats = query.shape[1] // key.shape[1]
     grouped = repeats & (repeats - 1) == 0  # some FlexAttention kernels support only powers of two
     if not grouped:
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-    out = _flex_kernel(query.device.type)(
-        query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped and repeats > 1
-    )
+    try:
+        out = _flex_kernel(query.device.type)(
+            query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped and repeats > 1
+        )
+    except (TorchDynamoException, FailOnRecompileLimitHit) as error:
+        raise _not_compiled(f"{type(error).__name__}: {in_one_line(error.__cause__ or error)}") from error
     assert isinstance(out, Tensor)  # not asked for log-sum-exps, it returns nothing else
-    return out
+    return out[:, :, :tokens]
+
+
+def _pad(states: Tensor, extra: int) -> Tensor:
+    """`states` (1, heads, T, width) with `extra` tokens, in the memory layout (T, heads, width) of the projections."""
+    return nn.functional.pad(states.transpose(1, 2), (0, 0, 0, 0, 0, extra)).transpose(1, 2)
 
 
 AttentionInterface.register(NAME, _forward)

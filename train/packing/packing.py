@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...errors import ModelError
 from ...rollouts.sequences import common_length
-from .attention import TILE, Kind, PackedRow, packed_row, take_packed_rows
+from .attention import Kind, PackedRow, packed_row, take_packed_rows
 from .head import ForwardPass, causal_model, score
 
 
@@ -33,17 +33,6 @@ class Packed:
     """(T,) one past the last token of each token's subtree."""
     rows: list[list[int]]
     """For each sequence, the packed index of each of its tokens."""
-
-    def filled(self, multiple: int) -> "Packed":
-        """The row padded to a multiple of `multiple` with tokens that attend only to themselves."""
-        extra = -len(self.ids) % multiple
-        padding = torch.arange(len(self.ids), len(self.ids) + extra, device=self.ids.device)
-        return Packed(
-            torch.cat([self.ids, torch.zeros_like(padding)]),
-            torch.cat([self.positions, torch.zeros_like(padding)]),
-            torch.cat([self.ends, padding + 1]),
-            self.rows,
-        )
 
 
 def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:
@@ -205,9 +194,8 @@ def _packed(
 ) -> tuple[dict[str, object], list[list[int]], int]:
     """(inputs of the decoder, for each path the index of each of its tokens, number of tokens)."""
     packed = pack(paths, device)
-    padded = packed.filled(TILE) if attention == "flex" else packed
-    layout = packed_row(padded.ends, max(map(len, packed.rows)), attention)
-    inputs: dict[str, object] = {"input_ids": padded.ids[None], "position_ids": padded.positions[None]}
+    layout = packed_row(packed.ends, max(map(len, packed.rows)), attention)
+    inputs: dict[str, object] = {"input_ids": packed.ids[None], "position_ids": packed.positions[None]}
     # Without a mask of four dimensions transformers makes one of all pairs of tokens, which no layer looks at.
     inputs |= {"packed_row": layout, "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)}
     return inputs, packed.rows, len(packed.ids)
