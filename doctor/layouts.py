@@ -36,6 +36,7 @@ class LayoutEstimates:
                     "layout": entry.layout.description,
                     "fits": entry.fits(),
                     "peak": entry.peak,
+                    "vllm_lacks": entry.vllm_lacks,
                     "always": dict(entry.resident),
                     "phases": {name: dict(parts) for name, parts in entry.phases.items()},
                     "advice": remedy,
@@ -57,7 +58,9 @@ class LayoutEstimates:
         for phase in _names([entry.phases for entry in self.estimates]):
             peaks = [entry.of_phase(phase) if phase in entry.phases else 0 for entry in self.estimates]
             rows.append((f"peak in the {phase}", [_gib(peak) for peak in peaks]))
-        rows.append(("", ["fits" if entry.fits() else "too much" for entry in self.estimates]))
+        if any(entry.vllm_lacks for entry in self.estimates):
+            rows.append(("vLLM lacks of its share", [_gib(entry.vllm_lacks) for entry in self.estimates]))
+        rows.append(("", ["fits" if entry.fits() else "does not fit" for entry in self.estimates]))
         width = max(len(name) for name, _ in rows)
         columns = [max(len(cells[column]) for _, cells in rows) for column in range(len(names))]
         lines = [self.title, ""]

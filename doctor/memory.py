@@ -46,7 +46,7 @@ def memory_lines(config: RunConfig) -> list[str]:
     layout = slurm_layout(request)
     expected = estimate(config, shape, layout)
     first, *parts = expected.lines()
-    verdict = f"fits {_capacity(layout)}" if expected.fits() else f"too much for {_capacity(layout)}"
+    verdict = f"{'fits' if expected.fits() else 'does not fit'} {_capacity(layout)}"
     lines = [f"memory of slurm/{request.script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
     return lines if expected.fits() else [*lines, f"  {advice(config, shape, layout)}"]
 

@@ -167,10 +167,12 @@ def check_deepspeed_device(policy: PolicyConfig) -> None:
         )
 
 
-def trainable_dtype(policy: PolicyConfig) -> PolicyConfig:
-    """The settings to load the policy with. With `dtype: auto`, full training loads float32 weights; under LoRA the
-    frozen weights have the dtype that the device computes in."""
-    if policy.lora is None and policy.dtype == "auto":
+def trainable_dtype(policy: PolicyConfig, settings: TrainConfig) -> PolicyConfig:
+    """The settings to load the policy with. With `dtype: auto`, full training loads float32 weights; frozen weights
+    under LoRA have the dtype that the device computes in, and so have those that DeepSpeed would cast to it, unless
+    the warm start trains them before."""
+    cast_later = deepspeed_asked() and not settings.warm_start.questions
+    if policy.lora is None and policy.dtype == "auto" and not cast_later:
         return policy.model_copy(update={"dtype": "float32"})
     return policy
 

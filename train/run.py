@@ -211,7 +211,7 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
 
     config, processes = launch.config, launch.processes
     set_seed(config.seed)
-    model, tokenizer = load_policy(trainable_dtype(config.policy))
+    model, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
     base = fingerprint(model) if processes.is_main_process else ""
     model.to(processes.device)
     model = add_lora(model, config.policy)

@@ -225,6 +225,16 @@ def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
     assert code == 0
 
 
+def test_a_plan_names_the_share_of_the_gpu_that_vllm_needs(capsys):
+    small = "rollout.vllm.gpu_memory_utilization=0.2"
+    code, said = planned(capsys, "paper_contriever", small, "--gpus", "8")
+    assert code == 2
+    rows = {line[:44].strip(): line[44:].split() for line in said.splitlines()}
+    assert rows["vLLM lacks of its share"] == ["3.2"] * 3
+    assert "ZeRO-2 → rollout.vllm.gpu_memory_utilization=0.27: " in said
+    assert planned(capsys, "paper_contriever", "rollout.vllm.gpu_memory_utilization=0.27", "--gpus", "8")[0] == 0
+
+
 def test_a_plan_needs_a_config_of_known_size(capsys):
     assert planned(capsys, "--gpus", "8")[0] == 2
     with refused(ConfigError, "unknown-size", "nobody/nothing"):
@@ -240,7 +250,7 @@ def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(caps
     assert load_config(str(tmp_path / "told.yaml"), []).rollout.vllm.gpu_memory_utilization == 0.6
     comments = [line for line in told.splitlines() if line.startswith("#")]
     assert comments[0].startswith("# memory of slurm/grpo_bm25.sh, estimated: ")
-    assert "too much for 79 GiB each" in comments[0]
+    assert "does not fit 79 GiB each" in comments[0]
     assert comments[-1].startswith("#   rollout.vllm.gpu_memory_utilization=0.2")
 
 

@@ -65,6 +65,16 @@ def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(setting
     check_trained_dtype(float32.policy, float32.train)
 
 
+def test_what_deepspeed_casts_is_loaded_in_the_type_that_it_computes_in(settings, monkeypatch, tmp_path):
+    """Its float32 copies are made of the cast weights; the warm start trains before it does."""
+    fast(monkeypatch)
+    full = change(settings, **{"policy.dtype": "auto", "policy.lora": None})
+    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 3})
+    assert load_policy(trainable_dtype(full.policy, full.train))[0].dtype == torch.bfloat16
+    warm = change(full, **{"train.warm_start.questions": 4})
+    assert trainable_dtype(warm.policy, warm.train).dtype == "float32"
+
+
 def test_deepspeed_in_bfloat16_on_a_cpu_is_refused_with_what_to_set(settings, monkeypatch):
     fast(monkeypatch)
     half = change(settings, **{"policy.dtype": "auto"})
@@ -105,11 +115,11 @@ def test_auto_knows_processors_that_are_faster_in_bfloat16(monkeypatch, amx, nam
 def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):
     fast(monkeypatch)
     full = change(settings, **{"policy.dtype": "auto", "policy.lora": None})
-    assert trainable_dtype(full.policy).dtype == "float32"
+    assert trainable_dtype(full.policy, full.train).dtype == "float32"
     assert grpo_config(full, tmp_path).bf16
     assert not grpo_config(change(full, **{"policy.dtype": "float32"}), tmp_path).bf16
     lora = change(settings, **{"policy.dtype": "auto"})
-    assert trainable_dtype(lora.policy) == lora.policy
+    assert trainable_dtype(lora.policy, lora.train) == lora.policy
     assert load_policy(lora.policy)[0].dtype == torch.bfloat16
 
 
@@ -118,7 +128,7 @@ def test_the_policy_samples_in_the_type_that_it_is_trained_in(settings, monkeypa
     """Prefill and decoding compute under the trainer's autocast; the weights stay float32."""
     fast(monkeypatch)
     config = change(settings, **{"policy.dtype": dtype, "policy.lora": None})
-    model, tokenizer = load_policy(trainable_dtype(config.policy))
+    model, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
     engine, _ = open_engine(config, model, tokenizer)
     seen = []
     for part in model.modules():

@@ -23,6 +23,7 @@ from querylect.train.memory.estimate import (
     estimate,
     longest_tree,
     trained_parameters,
+    vllm_minimum,
 )
 from querylect.train.memory.model_shape import KNOWN, ModelShape, by_name, from_config, shape_of
 from querylect.train.memory.settle import settle_checkpointing
@@ -194,15 +195,17 @@ def test_what_lies_there_for_the_whole_run_by_hand():
     assert resident(ProcessLayout(bfloat16=False), policy={"dtype": "auto", "lora": {"last_layers": 1}})["weights"] > 4
 
 
-def test_weights_are_whole_until_deepspeed_splits_them():
-    """In float32 where the run says auto, beside vLLM; a copy to sample from is made of them as they are then."""
-    run = load_config("paper_bm25", [])
-    shape, layout = shape_of(run.policy.model), ProcessLayout(8, 3, 80.0)
+@pytest.mark.parametrize(("warm_start", "size"), [(0, 2), (8, 4)])
+def test_weights_are_whole_until_deepspeed_splits_them(warm_start, size):
+    """Beside vLLM, in float32 where the warm start trains them; a copy to sample from is made of them as they are."""
+    changes = ["policy.model=Qwen/Qwen3-32B", f"train.warm_start.questions={warm_start}"]
+    run = load_config("paper_bm25", changes)
+    shape, layout = shape_of(run.policy.model), ProcessLayout(64, 3, 80.0)
     held = estimate(run, shape, layout)
-    assert held.of_phase("loading") == 4 * shape.parameters + int(0.28 * 80 * GIB) + held.resident["reserved"]
-    copied = estimate(load_config("paper_bm25", ["rollout.engine=transformers"]), shape, layout)
-    assert copied.resident["copy to sample from"] == 4 * shape.parameters
-    assert copied.of_phase("loading") == 8 * shape.parameters + copied.resident["reserved"]
+    assert held.of_phase("loading") == size * shape.parameters + int(0.28 * 80 * GIB) + held.resident["reserved"]
+    copied = estimate(load_config("paper_bm25", [*changes, "rollout.engine=transformers"]), shape, layout)
+    assert copied.resident["copy to sample from"] == size * shape.parameters
+    assert copied.of_phase("loading") == 2 * size * shape.parameters + copied.resident["reserved"]
     assert "loading" not in estimate(run, shape, ProcessLayout(8, 0, 80.0)).phases
 
 
@@ -216,6 +219,32 @@ def test_vllm_holds_its_share_in_the_rollout_and_with_no_sleep_always():
     awake = estimate(load_config("paper_bm25", ["rollout.vllm.enable_sleep_mode=false"]), shape, layout)
     assert awake.phases["update"]["vLLM"] == int(0.28 * 80 * GIB)
     assert awake.of_phase("rollout") == asleep.of_phase("rollout")
+
+
+def test_a_share_that_vllm_does_not_start_with_is_told_with_one_that_it_does():
+    """15.3 GiB of weights, 3 of workspace and 144 KiB for each token of the longest sequence, of a GPU of 80 GiB."""
+    run = load_config("paper_bm25", ["rollout.vllm.gpu_memory_utilization=0.15", "rollout.vllm.max_model_len=8192"])
+    shape, layout = shape_of(run.policy.model), ProcessLayout(8, 2, 80.0)
+    needed = 2 * 8_191_000_000 + 3 * GIB + 8192 * 144 * 1024
+    assert vllm_minimum(run, shape, layout) == needed
+    short = estimate(run, shape, layout)
+    assert short.peak < 0.95 * 80 * GIB
+    assert short.vllm_lacks == needed - 12 * GIB
+    assert not short.fits()
+    assert f"{short.vllm_lacks / GIB:.1f} GiB more" in short.lines()[0]
+    applied, after = remedies(run, shape, layout)
+    assert applied == ["rollout.vllm.gpu_memory_utilization=0.28"]
+    assert after.fits()
+    elsewhere = run.rollout.model_copy(update={"engine": "vllm_server"})
+    assert not estimate(run.model_copy(update={"rollout": elsewhere}), shape, layout).vllm_lacks
+
+
+def test_weights_that_vllm_does_not_hold_on_one_gpu_are_sliced():
+    run = load_config("paper_bm25", ["policy.model=Qwen/Qwen3-32B", "policy.lora={}"])
+    applied, after = remedies(run, shape_of(run.policy.model), ProcessLayout(8, 0, 60.0))
+    assert "rollout.vllm.tensor_parallel_size=2" in applied
+    assert any(change.startswith("rollout.vllm.gpu_memory_utilization=0.6") for change in applied)
+    assert not after.vllm_lacks
 
 
 @pytest.mark.parametrize("name", known_configs())

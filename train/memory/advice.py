@@ -2,10 +2,20 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TypeVar
 
 from ...configs.schema import RunConfig
-from .estimate import GIB, MemoryEstimate, ProcessLayout, checkpoints_layers, estimate, longest_tree
+from .estimate import (
+    GIB,
+    HEADROOM,
+    MemoryEstimate,
+    ProcessLayout,
+    checkpoints_layers,
+    estimate,
+    longest_tree,
+    vllm_minimum,
+)
 from .model_shape import ModelShape
 
 T = TypeVar("T")
@@ -50,7 +60,8 @@ def remedies(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> tup
             break
         changes = [*(old for old in applied if old.setting != change.setting), change]
         candidate = after(changes)
-        if candidate.peak < (1 - LEAST_GAIN) * current.peak:
+        saves = candidate.peak < (1 - LEAST_GAIN) * current.peak
+        if candidate.vllm_lacks < current.vllm_lacks or (candidate.vllm_lacks == current.vllm_lacks and saves):
             applied, current = changes, candidate
     for change in list(applied) if current.fits() else ():
         fewer = [item for item in applied if item is not change]
@@ -87,12 +98,8 @@ def _changes(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Ite
                 yield _Change(f"rollout.micro_batch={rows}", setting("rollout.micro_batch", rows), same)
     if rollout.engine == "vllm" and not rollout.vllm.enable_sleep_mode:
         yield _Change("rollout.vllm.enable_sleep_mode=true", setting("rollout.vllm.enable_sleep_mode", True), same)
-    if rollout.engine == "vllm" and layout.gpu_gib:
-        minimum = (2.3 * shape.parameters / rollout.vllm.tensor_parallel_size + 3 * GIB) / (layout.gpu_gib * GIB)
-        share = round(max(minimum, 0.1), 2)
-        if share < rollout.vllm.gpu_memory_utilization:
-            name = "rollout.vllm.gpu_memory_utilization"
-            yield _Change(f"{name}={share:g}", setting(name, share), same)
+    for name, value in _vllm_settings(config, shape, layout):
+        yield _Change(f"{name}={value:g}", setting(name, value), same)
     if full and layout.gpu_gib and not layout.zero:
         count = max(NODE_GPUS, layout.processes)
         label = f"DeepSpeed ZeRO-2 on {count} GPUs (accelerate launch, docs/scale.md; slurm/grpo_nodes.sh)"
@@ -109,6 +116,26 @@ def _changes(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Ite
         yield _Change(f"rollout.max_new_tokens={reduced}", setting("rollout.max_new_tokens", reduced), same)
     if full:
         yield _Change("policy.lora={} (adapters instead of all weights)", setting("policy.lora", {}), same)
+
+
+def _vllm_settings(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Iterator[tuple[str, int | float]]:
+    """The smallest share of the GPU with which vLLM starts and caches 0.3 bytes for each parameter, at a larger
+    tensor_parallel_size where its weights take too much of one GPU."""
+    chosen = config.rollout.vllm
+    if config.rollout.engine != "vllm" or layout.gpu_gib is None:
+        return
+    for parallel in (chosen.tensor_parallel_size * factor for factor in (1, 2, 4, 8)):
+        name = "rollout.vllm.tensor_parallel_size"
+        changed = _with_setting(config, name.split("."), parallel)
+        least = vllm_minimum(changed, shape, layout)
+        share = ceil(100 * (least + 0.3 * shape.parameters / parallel) / (layout.gpu_gib * GIB)) / 100
+        if share <= HEADROOM and layout.processes % parallel == 0:
+            if parallel != chosen.tensor_parallel_size:
+                yield name, parallel
+            lacks = least > chosen.gpu_memory_utilization * layout.gpu_gib * GIB
+            if lacks or share < chosen.gpu_memory_utilization:
+                yield "rollout.vllm.gpu_memory_utilization", max(share, 0.1)
+            return
 
 
 def _with_setting(config: RunConfig, path: list[str], value: object) -> RunConfig:

@@ -29,6 +29,8 @@ GPU_RESERVED = int(2.5 * GIB)
 """CUDA context and libraries, NCCL, the remainder of a sleeping vLLM, and an encoder of some 100M parameters."""
 CPU_RESERVED = GIB
 """Python with torch, transformers and TRL (0.5 GiB), and what allocator and oneDNN hold beyond tensors (measured)."""
+VLLM_WORKSPACE = 3 * GIB
+"""What vLLM takes beside weights and KV cache: a prefill of 16,384 tokens, the sampler's logits, CUDA graphs."""
 ZERO_BUCKETS = 4 * 500_000_000
 """DeepSpeed reduces and gathers through two buckets of 5e8 bfloat16 elements."""
 
@@ -76,6 +78,8 @@ class MemoryEstimate:
     """Additional memory of each phase, by name."""
     tree_tokens: int
     """Computed tokens of a micro-batch of the longest trees."""
+    vllm_lacks: int = 0
+    """Bytes that `gpu_memory_utilization` falls short of what vLLM needs to start."""
 
     def of_phase(self, name: str) -> int:
         """Peak bytes of a phase."""
@@ -92,15 +96,16 @@ class MemoryEstimate:
         return self.of_phase(self.height)
 
     def fits(self, available: float | None = None) -> bool:
-        """Whether it fits into `available` bytes (None: the memory of its GPU)."""
+        """Whether it fits into `available` bytes (None: the memory of its GPU), and vLLM into its share."""
         capacity = (self.layout.gpu_gib or 0) * GIB if available is None else available
-        return self.peak <= HEADROOM * capacity
+        return self.peak <= HEADROOM * capacity and not self.vllm_lacks
 
     def lines(self) -> list[str]:
         """A readable summary: the peak and its parts."""
         per = "process" if self.layout.gpu_gib is None else "GPU"
         location = f"on {self.layout.description}, in the {self.height} ({self.shape.source})"
-        output = [f"{self.peak / GIB:.1f} GiB per {per} {location}"]
+        lack = f"; vLLM needs {self.vllm_lacks / GIB:.1f} GiB more than its share" if self.vllm_lacks else ""
+        output = [f"{self.peak / GIB:.1f} GiB per {per} {location}{lack}"]
         for name, parts in (("always", self.resident), *self.phases.items()):
             listed = ", ".join(f"{part} {_gib(size)}" for part, size in parts.items() if size >= GIB / 100)
             total = "" if name == "always" else f" = {_gib(self.of_phase(name))}"
@@ -142,13 +147,24 @@ def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
     return lora.r * sum(widths.get(name, 0) for name in modules) * min(lora.last_layers or shape.layers, shape.layers)
 
 
+def vllm_minimum(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> int:
+    """Bytes of a GPU without which vLLM in the process does not start: its slice of the weights, what it computes in,
+    and the KV cache of the longest sequence."""
+    chosen = config.rollout.vllm
+    size = 4 if _arithmetic(config.policy, layout) == "float32" else 2
+    tokens = chosen.max_model_len or config.rollout.longest_sequence
+    held = shape.parameters + 2 * shape.keys * shape.layers * tokens
+    return size * held // chosen.tensor_parallel_size + VLLM_WORKSPACE
+
+
 def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
     """The memory of one process of a run of `config`."""
     full, zero = config.policy.lora is None, layout.zero
     arithmetic = _arithmetic(config.policy, layout)
     weights, trained = shape.parameters, trained_parameters(config.policy.lora, shape)
     size = 2 if arithmetic == "bfloat16" else 4
-    loaded = 4 if full and config.policy.dtype == "auto" else size  # train/arguments.py; DeepSpeed casts them later
+    loaded_in_float32 = full and config.policy.dtype == "auto" and (not zero or config.train.warm_start.questions > 0)
+    loaded = 4 if loaded_in_float32 else size  # train/arguments.py
     shards = layout.processes if zero else 1
     stored_weights = weights // shards if zero == 3 else weights
     resident = {"weights": size * stored_weights + (0 if full else 4 * trained)}
@@ -188,7 +204,10 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     if not engine_frees_memory:
         awake = {"rollout", "loading"}
         phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name not in awake}
-    return MemoryEstimate(layout, shape, resident, phases, tokens[0])
+    lacks = 0
+    if config.rollout.engine == "vllm" and layout.gpu_gib is not None:
+        lacks = max(0, vllm_minimum(config, shape, layout) - engine_memory["vLLM"])
+    return MemoryEstimate(layout, shape, resident, phases, tokens[0], lacks)
 
 
 def _local_encoders(config: RunConfig) -> int:
