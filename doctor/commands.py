@@ -30,9 +30,13 @@ def doctor(
     gpu_memory: Annotated[
         float, typer.Option("--gpu-memory", min=1, help="With --gpus: GB of each GPU, as in its name.")
     ] = 80,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, speed, FAISS, vLLM, NCCL.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
-    """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there."""
+    """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there, or
+    a check of the GPU fails."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
     if gpus is not None:
@@ -43,7 +47,7 @@ def doctor(
         estimates = estimate_layouts(settings, gpus, gpu_memory)
         typer.echo(json.dumps(estimates.as_data(), indent=2) if as_json else estimates.as_text())
         raise typer.Exit(0 if estimates.fits else 2)
-    from .findings import as_data, as_text
+    from .findings import as_data, as_text, ready
     from .machine import answer, machine, start_probe
     from .surroundings import surroundings
 
@@ -58,6 +62,10 @@ def doctor(
 
         findings += needs(settings, str(config), online)
         findings.append(memory(settings, probed.get("torch", {}), available_bytes()))
+    if gpu:
+        from .gpu import gpu_findings
+
+        findings += gpu_findings()
     typer.echo(json.dumps(as_data(findings), indent=2) if as_json else as_text(findings))
-    if any(finding.state == "needed" for finding in findings):
+    if not ready(findings):
         raise typer.Exit(2)

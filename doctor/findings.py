@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-State = Literal["ok", "missing", "needed"]
+State = Literal["ok", "missing", "needed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +11,11 @@ class Finding:
     """The outcome of one check."""
 
     about: str
-    """machine, accelerator, packages, cluster, accounts or config."""
+    """machine, accelerator, packages, cluster, accounts, config or gpu."""
     name: str
     state: State
-    """missing: not there, and nothing checked needs it; needed: not there, and the config needs it."""
+    """missing: not there, and nothing checked needs it; needed: not there, and the config needs it; failed: it does not
+    work."""
     said: str
     remedy: str = ""
     """What to do about it, as a command where there is one."""
@@ -35,12 +36,20 @@ def as_text(findings: list[Finding]) -> str:
     needed = [finding.name for finding in findings if finding.state == "needed"]
     if needed:
         lines += ["", f"missing, and the config needs it: {', '.join(needed)}"]
+    failed = [finding.name for finding in findings if finding.state == "failed"]
+    if failed:
+        lines += ["", f"failed: {', '.join(failed)}"]
     return "\n".join(lines)
+
+
+def ready(findings: list[Finding]) -> bool:
+    """Whether nothing is needed and nothing failed."""
+    return all(finding.state in ("ok", "missing") for finding in findings)
 
 
 def as_data(findings: list[Finding]) -> dict[str, Any]:
     """The same for programs."""
     return {
-        "ready": all(finding.state != "needed" for finding in findings),
+        "ready": ready(findings),
         "findings": [asdict(finding) for finding in findings],
     }

@@ -1,0 +1,321 @@
+"""`querylect doctor --gpu`: compute on this machine's GPU what a training run computes, and compare and time it.
+
+Each check is a process of its own with a deadline, so that one that crashes or hangs does not end the others.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ..errors import in_one_line
+from ..sources import install_command
+from .findings import Finding
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from ..train.packing.attention import Kind
+
+ABOUT = "gpu"
+SECONDS = 300
+"""Deadline of one check; the first call of FlexAttention compiles it."""
+FLOAT32_ERROR = 1e-4
+"""Largest relative difference of packed and flat gradients in float32."""
+BFLOAT16_FACTOR = 2.0
+"""Largest error of packed gradients in bfloat16, as a multiple of that of flat ones."""
+LOGP_ERROR = 0.1
+"""Largest mean difference, in nats, between vLLM's greedy log-probabilities and those of transformers."""
+RECALL = 0.99
+"""Smallest share of the ten nearest vectors that a GPU has to find."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Sizes of what is computed: by default a policy of some 120 million parameters and a tree of 5,050 tokens."""
+
+    hidden: int = 1024
+    layers: int = 8
+    vocabulary: int = 32_000
+    lengths: tuple[int, int, int, int] = (250, 150, 450, 150)
+    """Tokens of prompt, first turn, documents and second turn of a tree with branching [4, 4]."""
+    vectors: int = 100_000
+    reduced: int = 1 << 26
+    """Number of float32 values that the GPUs add up."""
+
+
+def gpu_findings(seconds: float = SECONDS) -> list[Finding]:
+    """The findings of all checks, each in its own process."""
+    return [_in_process(name, seconds) for name in CHECKS]
+
+
+def _in_process(name: str, seconds: float) -> Finding:
+    code = "import sys; from querylect.doctor.gpu import write_check; write_check(*sys.argv[1:])"
+    with TemporaryDirectory() as folder:
+        answer = Path(folder) / "finding.json"
+        command = [sys.executable, "-P", "-c", code, name, str(answer)]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+            return Finding(**json.loads(answer.read_text()))
+        except subprocess.TimeoutExpired:
+            return Finding(ABOUT, name, "failed", f"no answer in {seconds:g} s")
+        except (OSError, ValueError):
+            last = ended.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
+            return Finding(ABOUT, name, "failed", f"its process ended (exit code {ended.returncode}): {last[0][:300]}")
+
+
+def write_check(name: str, path: str) -> None:
+    """Run one check on the GPU and write its finding as JSON."""
+    import torch
+
+    if not torch.cuda.is_available():
+        finding = Finding(ABOUT, name, "failed", "torch sees no GPU", "querylect doctor says what is missing")
+    else:
+        try:
+            finding = CHECKS[name](torch.device("cuda"), Workload())
+        except Exception as error:  # noqa: BLE001 (a failed check is what is reported)
+            finding = Finding(ABOUT, name, "failed", f"{type(error).__name__}: {in_one_line(error)}")
+    Path(path).write_text(json.dumps(asdict(finding)))
+
+
+def gradients(device: "torch.device", work: Workload) -> Finding:
+    """Gradients of a packed tree against those of flat float32 rows, in float32 and bfloat16."""
+    import torch
+
+    rows = _tree(work, device)
+    model = _policy(work, device)
+    exact = _gradient(model, rows, None)
+    equal, said = True, []
+    for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        model.to(dtype)
+        allowed = FLOAT32_ERROR
+        if dtype == torch.bfloat16:
+            flat = float((_gradient(model, rows, None) - exact).norm() / exact.norm())
+            allowed = BFLOAT16_FACTOR * flat
+            said.append(f"flat {name} {flat:.1e}")
+        for kind in _kinds(device):
+            error = float((_gradient(model, rows, kind) - exact).norm() / exact.norm())
+            equal &= error <= allowed  # False for NaN
+            said.append(f"{kind} {name} {error:.1e}")
+    detail = f"relative error of gradients against flat float32 rows: {', '.join(said)}"
+    remedy = "" if equal else "train with train.packing=false, and report this"
+    return Finding(ABOUT, "gradients", "ok" if equal else "failed", detail, remedy)
+
+
+def update(device: "torch.device", work: Workload) -> Finding:
+    """Tokens a second and memory of the forward and backward pass of a tree, under autocast to bfloat16."""
+    import torch
+
+    rows, model, said = _tree(work, device), _policy(work, device), []
+    cuda = device.type == "cuda"
+    for kind in (*_kinds(device), None):
+        seconds, memory = [], ""
+        for _ in range(3):  # the first call compiles and allocates
+            model.zero_grad(set_to_none=True)
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
+            started = time.perf_counter()
+            with torch.autocast(device.type, torch.bfloat16):
+                tokens = _backward(model, rows, kind)
+            if cuda:
+                torch.cuda.synchronize()
+                memory = f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+            seconds.append(time.perf_counter() - started)
+        said.append(f"{kind or 'flat'} {tokens / min(seconds):,.0f} tokens/s ({min(seconds):.3f} s{memory})")
+    return Finding(ABOUT, "update", "ok", f"forward and backward pass of a 4 × 4 tree: {', '.join(said)}")
+
+
+def faiss(device: "torch.device", work: Workload) -> Finding:
+    """The nearest vectors by a flat index on the GPU and on the CPU."""
+    import numpy as np
+
+    remedy = install_command("gpu")
+    if find_spec("faiss") is None:
+        return Finding(ABOUT, "faiss", "missing", "not installed", remedy)
+    import faiss as library
+
+    if not hasattr(library, "StandardGpuResources") or not library.get_num_gpus():
+        detail = "built without CUDA, or sees no GPU: dense indexes stay on the CPU"
+        return Finding(ABOUT, "faiss", "missing", detail, remedy)
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((work.vectors, 384), dtype=np.float32)
+    queries = random.standard_normal((100, 384), dtype=np.float32)
+    exact = library.IndexFlatIP(384)
+    exact.add(vectors)
+    moved = library.index_cpu_to_gpu(library.StandardGpuResources(), 0, exact)
+    moved.search(queries, 10)
+    started = time.perf_counter()
+    nearest = moved.search(queries, 10)[1]
+    seconds = time.perf_counter() - started
+    pairs = zip(nearest, exact.search(queries, 10)[1], strict=True)
+    recall = sum(len(set(one) & set(other)) for one, other in pairs) / (10 * len(queries))
+    detail = f"{work.vectors:,} vectors: {100 / seconds:,.0f} searches/s, {recall:.1%} of the ten nearest of the CPU"
+    return Finding(ABOUT, "faiss", "ok" if recall >= RECALL else "failed", detail, "" if recall >= RECALL else remedy)
+
+
+def vllm(device: "torch.device", work: Workload) -> Finding:
+    """Greedy samples of vLLM against transformers, before and after the weights have changed."""
+    import torch
+
+    if find_spec("vllm") is None:
+        return Finding(ABOUT, "vllm", "missing", "not installed", install_command("gpu"))
+    from ..configs.schema import RunConfig
+    from ..rollouts.engines.base import Sampling
+    from ..rollouts.engines.open import open_engine
+    from ..rollouts.engines.transformers import TransformersEngine
+    from ..rollouts.policy import load_policy
+
+    with TemporaryDirectory() as folder:
+        _save(work, Path(folder))
+        shares = {"gpu_memory_utilization": 0.2, "max_model_len": 1024, "enable_sleep_mode": device.type == "cuda"}
+        sizes = {"max_prompt_tokens": 512, "max_new_tokens": 32}
+        settings = {"policy": {"model": folder, "lora": None}, "rollout": {"engine": "vllm", "vllm": shares, **sizes}}
+        config = RunConfig.model_validate(settings)
+        model, tokenizer = load_policy(config.policy)
+        model.to(device)
+        engine, weights = open_engine(config, model, tokenizer)
+        reference = TransformersEngine(model, tokenizer)
+        prompts, greedy = _tree(work, device)[0][::4, : work.lengths[0]].tolist(), Sampling(0.0, max_new_tokens=32)
+        said = []
+        for moment in ("as loaded", "after a change of weights"):
+            weights.refresh()
+            pairs = zip(engine.generate(prompts, 1, greedy), reference.generate(prompts, 1, greedy), strict=True)
+            firsts = [abs(one.logprobs[0] - other.logprobs[0]) for (one,), (other,) in pairs]
+            error = sum(firsts) / len(firsts)
+            said.append(f"{error:.3f} nats {moment}")
+            if not error <= LOGP_ERROR:
+                break
+            weights.sleep()
+            with torch.no_grad():
+                model.get_output_embeddings().weight.mul_(1.5)
+    remedy = "" if error <= LOGP_ERROR else "use rollout.engine=transformers, and report this"
+    detail = f"mean difference of greedy log-probabilities from transformers: {', '.join(said)}"
+    return Finding(ABOUT, "vllm", "failed" if remedy else "ok", detail, remedy)
+
+
+def nccl(device: "torch.device", work: Workload) -> Finding:
+    """The sum of tensors over all GPUs."""
+    import torch
+    from torch.multiprocessing.spawn import spawn
+
+    count = torch.cuda.device_count() if device.type == "cuda" else 2
+    with TemporaryDirectory() as folder:
+        spawn(_all_reduce, (device.type, count, work.reduced, folder), nprocs=count)
+        seconds = [float((Path(folder) / f"{rank}").read_text()) for rank in range(count)]
+    speed = 4 * work.reduced / max(seconds) / 1e9
+    detail = (
+        f"sum of {4 * work.reduced / 2**20:.0f} MiB over {count} process{'es' if count > 1 else ''}: {speed:.1f} GB/s"
+    )
+    return Finding(ABOUT, "nccl", "ok", detail)
+
+
+def _all_reduce(rank: int, device: str, count: int, size: int, folder: str) -> None:
+    import torch
+    import torch.distributed as processes
+
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    backend = "nccl" if device == "cuda" else "gloo"
+    processes.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=count)
+    for _ in range(2):  # the first call connects
+        values = torch.full((size,), float(rank + 1), device=device)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        started = time.perf_counter()
+        processes.all_reduce(values)
+        total = (float(values.min()), float(values.max()))
+        seconds = time.perf_counter() - started
+    expected = count * (count + 1) / 2
+    if total != (expected, expected):
+        raise ArithmeticError(f"the sum over {count} processes is {total}, expected {expected}")
+    (Path(folder) / f"{rank}").write_text(str(seconds))
+    processes.destroy_process_group()
+
+
+CHECKS: dict[str, Callable[["torch.device", Workload], Finding]] = {
+    "gradients": gradients, "update": update, "faiss": faiss, "vllm": vllm, "nccl": nccl,
+}  # fmt: skip
+
+
+def _kinds(device: "torch.device") -> Iterator["Kind"]:
+    yield "sdpa"
+    if device.type == "cuda":
+        yield "flex"
+
+
+def _policy(work: Workload, device: "torch.device") -> "PreTrainedModel":
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=work.vocabulary, hidden_size=work.hidden, intermediate_size=3 * work.hidden,
+        num_hidden_layers=work.layers, num_attention_heads=work.hidden // 64, num_key_value_heads=work.hidden // 128,
+        head_dim=64, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Qwen3ForCausalLM(config).to(device).eval()  # type: ignore[no-any-return]
+
+
+def _tree(work: Workload, device: "torch.device") -> tuple["Tensor", "Tensor"]:
+    """(16, T) ids of the leaves of a tree, and (16, T − prompt) which tokens are scored."""
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+
+    def ids(count: int) -> list[int]:
+        return torch.randint(work.vocabulary, (count,), generator=random).tolist()  # type: ignore[no-any-return]
+
+    start, first, documents, second = work.lengths
+    prompt, rows, scored = ids(start), [], []
+    for _ in range(4):
+        stem = [*prompt, *ids(first), *ids(documents)]
+        for leaf in range(4):
+            rows.append([*stem, *ids(second)])
+            scored.append([leaf == 0] * first + [False] * documents + [True] * second)
+    return torch.tensor(rows, device=device), torch.tensor(scored, device=device)
+
+
+def _backward(model: "PreTrainedModel", rows: tuple["Tensor", "Tensor"], kind: "Kind | None") -> int:
+    """Add the gradient of the log-probabilities, in part negative as advantages are; returns the computed tokens."""
+    from ..train.packing.packing import packed_logps
+
+    ids, scored = rows
+    logps, _, tokens = packed_logps(model, ids, ids.new_ones(ids.shape), scored, 1.0, attention=kind)
+    signs = 1 - 2 * (ids[:, -scored.shape[1] :] % 2)
+    (logps * signs).sum().div(scored.sum()).backward()
+    return tokens
+
+
+def _gradient(model: "PreTrainedModel", rows: tuple["Tensor", "Tensor"], kind: "Kind | None") -> "Tensor":
+    import torch
+
+    model.zero_grad(set_to_none=True)
+    _backward(model, rows, kind)
+    return torch.cat([weight.grad.float().flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+def _save(work: Workload, folder: Path) -> None:
+    """A policy with random weights and a tokenizer of single bytes."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    names = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|im_start|>", "<|im_end|>"]
+    core = Tokenizer(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    template = "{% for message in messages %}{{ message.content }}<|im_end|>{% endfor %}"
+    PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|im_end|>", chat_template=template
+    ).save_pretrained(folder)
+    model = _policy(work, torch.device("cpu"))
+    model.config.eos_token_id = len(names) - 1
+    model.save_pretrained(folder)

@@ -1,0 +1,123 @@
+"""`querylect doctor --gpu`: its checks on a processor at tiny sizes, and what it says where one of them goes wrong."""
+
+# ruff: noqa: F811 (fixture)
+
+import json
+from types import SimpleNamespace
+
+import faiss
+import pytest
+import torch
+from querylect.cli import main
+from querylect.doctor import gpu
+from querylect.doctor.findings import Finding
+from querylect.train.packing import packing
+
+from ..vllm_doubles import vllm  # noqa: F401 (fixture)
+
+CPU = torch.device("cpu")
+TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4), vectors=500, reduced=1000)
+
+
+def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
+    finding = gpu.gradients(CPU, TINY)
+    assert (finding.state, finding.remedy) == ("ok", "")
+    assert "sdpa float32" in finding.said
+    assert "flat bfloat16" in finding.said
+    whole = packing._packed
+
+    def shifted(paths, attention, device):
+        inputs, rows, tokens = whole(paths, attention, device)
+        return {**inputs, "position_ids": inputs["position_ids"] // 2}, rows, tokens
+
+    monkeypatch.setattr(packing, "_packed", shifted)
+    wrong = gpu.gradients(CPU, TINY)
+    assert wrong.state == "failed"
+    assert "train.packing=false" in wrong.remedy
+
+
+def test_an_update_is_timed_packed_and_flat():
+    finding = gpu.update(CPU, TINY)
+    assert finding.state == "ok"
+    assert finding.said.count("tokens/s") == 2
+
+
+def test_faiss_on_a_gpu_is_compared_with_the_processor(monkeypatch):
+    monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
+    assert gpu.faiss(CPU, TINY).state == "missing"
+    monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda _resources, _gpu, index: index, raising=False)
+    assert gpu.faiss(CPU, TINY).state == "ok"
+    wrong = faiss.IndexFlatIP(384)
+    wrong.add(torch.randn(500, 384).numpy())
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *_: wrong, raising=False)
+    assert gpu.faiss(CPU, TINY).state == "failed"
+
+
+def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm, monkeypatch):
+    finding = gpu.vllm(CPU, TINY)
+    assert finding.state == "ok", finding.said
+    assert "after a change of weights" in finding.said
+    first = type(vllm[0].answers).load
+    monkeypatch.setattr(type(vllm[0].answers), "load", lambda model, weights: first(model, []) or list(weights))
+    stale = gpu.vllm(CPU, TINY)
+    assert (stale.state, stale.remedy[:14]) == ("failed", "use rollout.en")
+
+
+def test_processes_add_up():
+    finding = gpu.nccl(CPU, TINY)
+    assert finding.state == "ok"
+    assert "2 processes" in finding.said
+
+
+def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
+    seen = []
+
+    def run(command, **options):
+        name, path = command[-2:]
+        seen.append(name)
+        if name == "gradients":
+            return SimpleNamespace(returncode=-11, stderr="Segmentation fault\n")
+        if name == "vllm":
+            raise gpu.subprocess.TimeoutExpired(command, options["timeout"])
+        gpu.write_check(name, path)
+        return SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    checks = {name: lambda device, work, name=name: Finding("gpu", name, "ok", str(device)) for name in gpu.CHECKS}
+    checks["faiss"] = lambda device, work: 1 / 0
+    monkeypatch.setattr(gpu, "CHECKS", checks)
+    findings = {finding.name: finding for finding in gpu.gpu_findings(7)}
+    assert seen == list(findings) == ["gradients", "update", "faiss", "vllm", "nccl"]
+    states = {name: finding.state for name, finding in findings.items()}
+    assert states == {"gradients": "failed", "update": "ok", "faiss": "failed", "vllm": "failed", "nccl": "ok"}
+    assert "Segmentation fault" in findings["gradients"].said
+    assert "ZeroDivisionError" in findings["faiss"].said
+    assert "7 s" in findings["vllm"].said
+    assert findings["nccl"].said == "cuda"
+
+
+@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 0), ("failed", 2)])
+def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
+    from querylect.doctor import machine, surroundings
+
+    monkeypatch.setattr(gpu, "gpu_findings", lambda: [Finding("gpu", "nccl", state, "said")])
+    monkeypatch.setattr(machine, "start_probe", lambda: None)
+    monkeypatch.setattr(machine, "answer", lambda _probe: {})
+    monkeypatch.setattr(machine, "machine", lambda *_: [])
+    monkeypatch.setattr(surroundings, "surroundings", lambda _online: [])
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--gpu", "--json"])
+    assert (ended.value.code or 0) == code
+    told = json.loads(capsys.readouterr().out)
+    assert told["ready"] == (code == 0)
+    assert [finding["name"] for finding in told["findings"]] == ["nccl"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_without_a_gpu_a_check_says_so(tmp_path):
+    gpu.write_check("nccl", str(tmp_path / "finding.json"))
+    told = json.loads((tmp_path / "finding.json").read_text())
+    assert (told["state"], told["said"]) == ("failed", "torch sees no GPU")
