@@ -5,6 +5,7 @@ that it would use is the same, so the gradient is compared with that refusal tak
 """
 
 from functools import cache
+from shutil import which
 
 import pytest
 import torch
@@ -192,3 +193,10 @@ def test_without_a_compiled_kernel_nothing_runs(on_gpu, broken):
         refused(ModelError, "flex-not-compiled", expected, "train.packed_attention", "sdpa"),
     ):
         attend(branches(200))
+
+
+@pytest.mark.skipif(which("g++") is None and which("clang++") is None, reason="there is no C++ compiler for Inductor")
+def test_the_compiled_kernel_has_the_values_of_all_pairs(on_gpu):
+    on_gpu()
+    out, reference = attend(branches(200))
+    assert relative(out, reference) < 1e-5

@@ -69,7 +69,7 @@ def packed_row(ends: Tensor, longest: int, kind: Kind = "sdpa") -> PackedRow:
 def compiled_length(tokens: int) -> int:
     """The length to which FlexAttention's inputs of `tokens` are padded: a multiple of TILE, one of four per doubling,
     so less than a quarter (or TILE) is added."""
-    step = max(TILE, 2 ** max(0, (tokens - 1).bit_length() - 3))
+    step = max(TILE, 1 << max(0, (tokens - 1).bit_length() - 3))
     return -(-tokens // step) * step
 
 
@@ -187,7 +187,8 @@ def _flex_kernel(device: str) -> Callable[..., object]:
     """FlexAttention, compiled on CUDA; on a CPU the eager version, which materializes all scores, for tests."""
     if device == "cuda":
         # fullgraph: past the limit it raises, where it would else run uncompiled
-        return torch.compile(_compiled_only, fullgraph=True, dynamic=False, recompile_limit=RECOMPILATIONS)
+        limits: dict[str, Any] = {"recompile_limit": RECOMPILATIONS}  # not in the overloads of torch 2.13
+        return torch.compile(_compiled_only, fullgraph=True, dynamic=False, **limits)
     return flex_attention
 
 
