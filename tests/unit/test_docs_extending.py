@@ -71,12 +71,12 @@ def test_a_method_of_two_searches(shown, monkeypatch):
 
 
 def test_a_metric_by_hand(shown):
-    success = shown("success.py").success
-    assert success(["x", "a"], {"a": 1}, 2) == 1
-    assert success(["x", "a"], {"a": 1}, 1) == 0
-    assert success(["x"], {"x": 0}) == 0
+    rbp = shown("rbp.py").rbp
+    assert rbp(["a", "x", "b"], {"a": 1, "b": 2}) == pytest.approx(0.2 * (1 + 0.8**2))
+    assert rbp(["x", "a"], {"a": 1}, 1) == 0
+    assert rbp(["x"], {"x": 0}) == 0
     with pytest.raises(ValueError, match="more than once"):
-        success(["x", "x"], {})
+        rbp(["x", "x"], {})
 
 
 def test_a_reward_with_a_price(shown):
