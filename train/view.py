@@ -85,7 +85,7 @@ class LiveView:
     """A panel: per turn reward with its curve, lengths and format; pace; the latest rewrite."""
 
     def __init__(self, title: str, console: Console) -> None:
-        self._title, self._console = title, console
+        self._title = title
         self._pace = _Pace()
         self._started = time.monotonic()
         self._record: Mapping[str, float] = {}
