@@ -5,12 +5,12 @@ idf(w) · tf / (tf + k1·(1 − b + b·|d| / mean |d|)) with idf(w) = ln(1 + (N 
 Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowball).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence, Sized
 from itertools import chain
 from math import log
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import bm25s
 import numpy as np
@@ -27,9 +27,10 @@ from ..plan import Probe
 from .base import Retriever
 from .fusion import Scored, best
 from .recipes import RetrieverRecipe
+from .vocabulary import Vocabulary, stems, words_of
 
 try:
-    from .bm25_kernel import BatchSearch, Vocabulary
+    from .bm25_kernel import BatchSearch
 except ModuleNotFoundError as missing:
     if missing.name != "numba":
         raise
@@ -42,7 +43,7 @@ FREQUENT = 0.1
 """RM3 expands with no word that occurs in more than this share of the documents (methods/rm3.py)."""
 LENGTHS = "lengths.npy"
 _TOKENS = "tokens.npy"
-_CHUNK = 5000
+_CHUNK = 1000
 _NONE = np.empty(0, dtype=np.int32)
 
 
@@ -94,13 +95,11 @@ class Bm25:
 
 def tokenise(texts: Sequence[str]) -> list[list[str]]:
     """The stemmed words of each text, in order and with repetitions."""
-    tokens: list[list[str]] = _analyse(texts, as_numbers=False)
-    return tokens
-
-
-def _analyse(texts: Sequence[str], as_numbers: bool) -> Any:
     stemmer = Stemmer.Stemmer("english")  # one for each call, because threads must not share it
-    return bm25s.tokenize(list(texts), stopwords="en", stemmer=stemmer, return_ids=as_numbers, show_progress=False)
+    tokens: list[list[str]] = bm25s.tokenize(
+        list(texts), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+    )
+    return tokens
 
 
 def _number_words(
@@ -108,23 +107,25 @@ def _number_words(
 ) -> tuple[list[bytes], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """What `tokenise` gives as arrays: the distinct words, sorted; the positions in them of the words of all texts, one
     text after the other; the number of words of each text."""
-    numbers: dict[str, int] = {}
-    tokens: list[npt.NDArray[np.int32]] = []
-    lengths: list[int] = []
+    numbers: defaultdict[str, int] = defaultdict()
+    numbers.default_factory = numbers.__len__
+    occurrences = [_NONE]
+    counts: list[int] = []
     for start in range(0, len(texts), _CHUNK):
-        of_chunk, vocabulary = _analyse(texts[start : start + _CHUNK], as_numbers=True)
-        renumbered = np.empty(len(vocabulary), dtype=np.int32)
-        for word, number in vocabulary.items():
-            renumbered[number] = numbers.setdefault(word, len(numbers))
-        lengths += map(len, of_chunk)
-        tokens.append(renumbered[np.fromiter(chain.from_iterable(of_chunk), dtype=np.int32)])
+        of_chunk = list(map(words_of, texts[start : start + _CHUNK]))
+        counts += map(len, of_chunk)
+        occurrences.append(np.fromiter(map(numbers.__getitem__, chain.from_iterable(of_chunk)), dtype=np.int32))
         if progress:
-            progress(len(lengths), len(texts))
-    words = [word.encode("utf-8", "surrogatepass") for word in numbers]
-    order = sorted(range(len(words)), key=words.__getitem__)
-    positions = np.empty(len(words), dtype=np.int32)
-    positions[order] = np.arange(len(words), dtype=np.int32)
-    return [words[i] for i in order], positions[np.concatenate([*tokens, _NONE])], np.array(lengths, dtype=np.int32)
+            progress(len(counts), len(texts))
+    stemmed = [None if stem is None else stem.encode("utf-8", "surrogatepass") for stem in stems(list(numbers))]
+    words = sorted({stem for stem in stemmed if stem is not None})
+    positions = {stem: position for position, stem in enumerate(words)}
+    of_number = np.array([-1 if stem is None else positions[stem] for stem in stemmed], dtype=np.int32)
+    tokens = of_number[np.concatenate(occurrences)]
+    texts_of_tokens = np.repeat(np.arange(len(texts), dtype=np.int32), np.array(counts, dtype=np.int64))
+    kept = tokens >= 0
+    lengths = np.bincount(texts_of_tokens[kept], minlength=len(texts)).astype(np.int32)
+    return words, tokens[kept], lengths
 
 
 def join_lengths(parts: Sequence[Path], folder: Path) -> tuple[list[int], npt.NDArray[np.int32]]:
@@ -210,7 +211,7 @@ class _Bm25s:
         arrays.update({name: np.asarray(arrays[name]) for name in ("data", "indices", "indptr")})
         self.batch: BatchSearch | None = None
         if BatchSearch is not None:
-            self.batch = BatchSearch(arrays, documents, Vocabulary(self._words.position, tokenise))
+            self.batch = BatchSearch(arrays, documents, Vocabulary(self._words.position))
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
         word_ids = [word_id for word_id in map(self._words.position, words) if word_id >= 0]

@@ -6,9 +6,7 @@ the code at first use and caches it beside this file if that is writable. It run
 another thread is not blocked.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,34 +14,7 @@ from numba import njit
 
 from ..plan import Probe
 from .fusion import Scored
-
-Tokenise = Callable[[Sequence[str]], list[list[str]]]
-
-_WORD = re.compile(r"(?u)\b\w\w+\b")
-"""The token pattern of bm25s; stopwords and stemming are left to `tokenise`."""
-_MAX_CACHED_WORDS = 500_000
-
-
-class Vocabulary:
-    """Maps query texts to word numbers. Every distinct word is stemmed once, not once per query."""
-
-    def __init__(self, number: Callable[[str], int], tokenise: Tokenise) -> None:
-        """`number` gives the number of a stemmed word in the index, -1 if it is not there."""
-        self._number = number
-        self._tokenise = tokenise
-        self._numbers: dict[str, int] = {}
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of the indexed words of each text, in order and with repetitions."""
-        words = [_WORD.findall(text.lower()) for text in texts]
-        distinct = set(chain.from_iterable(words))
-        if len(self._numbers) > _MAX_CACHED_WORDS:
-            self._numbers.clear()
-        new = [word for word in distinct if word not in self._numbers]
-        if new:
-            for word, stems in zip(new, self._tokenise(new), strict=True):
-                self._numbers[word] = self._number(stems[0]) if stems else -1
-        return [[number for word in text if (number := self._numbers[word]) >= 0] for text in words]
+from .vocabulary import Vocabulary
 
 
 class BatchSearch:

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.data.types import Document
 from querylect.envs.plan import Probe, Term
+from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.bm25 import Bm25Kind
 from querylect.envs.retrievers.recipes import RECIPES
+from querylect.envs.retrievers.vocabulary import stems
 from querylect.errors import DataError
 
 ENGINES = ["bm25s", "rank_bm25"]
@@ -66,6 +68,22 @@ def test_scores_follow_the_formula(retriever):
     }
     assert dict(pairs(ranking)) == pytest.approx(expected, abs=1e-6)
     assert ranking.documents.tolist() == sorted(expected, key=lambda document: -expected[document])
+
+
+def test_a_block_stems_a_distinct_word_once(monkeypatch, tmp_path):
+    stemmed = []
+    monkeypatch.setattr(bm25, "_CHUNK", 2)
+    monkeypatch.setattr(bm25, "stems", lambda words: stemmed.extend(words) or stems(words))
+    opened(tmp_path / "index", [*TEXTS, "The slab of heat"], "bm25s")
+    assert sorted(stemmed) == ["flow", "heat", "of", "slab", "the", "wing"]
+
+
+@given(st.lists(st.text(st.sampled_from("aAtTheinsİß_9ς -'\u0301"), max_size=30), max_size=6))
+def test_the_words_of_a_block_are_those_of_bm25s(texts):
+    words, tokens, lengths = bm25._number_words(texts, None)
+    expected = bm25.tokenise(texts)
+    assert [words[token].decode() for token in tokens] == [word for text in expected for word in text]
+    assert lengths.tolist() == list(map(len, expected))
 
 
 def test_a_repeated_word_counts_each_time(retriever):
