@@ -156,9 +156,10 @@ class SpecConfig(Section):
     """Training-free baselines that are added to `systems`; []: none."""
     tuning_questions: Annotated[int, Field(ge=0)] = 300
     """Maximum validation questions for tuning the weights of training-free baselines; 0: use the default weights."""
-    run_baselines: list[Literal["untrained", "hyde"]] = ["untrained", "hyde"]
-    """Rows that are added to `systems` for every trained run NAME: NAME-untrained, its policy before training, and
-    NAME-hyde, HyDE by that policy with as many tokens; []: none. Runs whose rows would be equal share them."""
+    run_baselines: list[Literal["untrained", "hyde", "warm_start"]] = ["untrained", "hyde", "warm_start"]
+    """Rows that are added to `systems` for every trained run NAME: NAME-untrained, its policy before training;
+    NAME-hyde, HyDE by that policy with as many tokens; NAME-warm-start, its policy before GRPO, if it had a warm start.
+    Runs whose rows would be equal share them. []: none."""
     parts: list[str] = []
     """Datasets whose question ids start with a part name (`covidqa/17`): results are reported per part and averaged.
     Datasets of kind ragbench are always treated this way."""

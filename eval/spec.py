@@ -16,7 +16,7 @@ cells/                              the answers by fingerprint (eval/journal.py)
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def evaluate_spec(
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
     A system that is a run has its untrained policy and HyDE as rows (eval/run_baselines.py), and one with a warm start
-    its policy before GRPO (eval/warm_starts.py).
+    its policy before GRPO (eval/warm_starts.py), which is left out, with a warning and a note, if it cannot be read.
     If `check` is given, raw questions are first compared with published figures, and `check` is called with each
     outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
     environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
@@ -94,11 +94,11 @@ def evaluate_spec(
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     refuse_unwritable(folder)
-    spec = with_run_baselines(spec)
-    spec = with_warm_starts(spec)
+    given = with_run_baselines(spec)
+    spec = with_warm_starts(given)
     with only_command(folder):
         evaluation = SpecEvaluation(spec, folder)
-        _prepare(evaluation, trust)
+        _prepare(evaluation, spec.systems.keys() - given.systems.keys(), trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         if check is not None:
             _check_baselines(evaluation, check)
@@ -109,8 +109,9 @@ def evaluate_spec(
     return folder / "tables.md", _incomplete(evaluation)
 
 
-def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
-    """Open all environments, resolve all systems, and create the cells."""
+def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) -> None:
+    """Open all environments, resolve all systems, and create the cells; `optional` systems are left out, with a note,
+    where they cannot be resolved."""
     spec, trained_questions, opened = evaluation.spec, TrainedQuestions(), SpecEnvironments(evaluation.spec)
     unresolved: dict[str, QuerylectError] = {}
     opened_environments: list[tuple[EvalEnvironment, list[System]]] = []
@@ -119,7 +120,15 @@ def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
         try:
             evaluation.systems[name] = system_of_spec(spec, name, trust)
         except QuerylectError as error:
-            unresolved[name] = error
+            if name not in optional:
+                unresolved[name] = error
+                continue
+            evaluation.notes.append(
+                f"{name} is left out: {error} To evaluate without such rows, leave warm_start out of run_baselines."
+            )
+            log.warning("%s", evaluation.notes[-1])
+    kept = {name: system for name, system in spec.systems.items() if name in {*evaluation.systems, *unresolved}}
+    evaluation.spec = spec = spec.model_copy(update={"systems": kept})
     for dataset, name in chosen_environments(spec):
         systems = [system for system in spec.systems if _takes_part(spec, system, dataset, name)]
         try:

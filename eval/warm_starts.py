@@ -12,8 +12,11 @@ _SUFFIX = "-warm-start"
 def with_warm_starts(spec: SpecConfig) -> SpecConfig:
     """The spec with a system NAME-warm-start before each trained system NAME whose run had a warm start.
 
-    It has the settings of NAME. It is not added where the spec has a system of that name, or one with these settings.
+    It has the settings of NAME. It is not added where `run_baselines` leaves it out, or the spec has a system of that
+    name, or one with these settings.
     """
+    if "warm_start" not in spec.run_baselines:
+        return spec
     systems: dict[str, SystemConfig] = {}
     for name, system in spec.systems.items():
         if _trained_by_grpo(system) and has_warm_start(Path(system.run or "").expanduser()):

@@ -9,11 +9,13 @@ from itertools import pairwise
 
 import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
+from querylect.configs.load import dump_config, load_config
 from querylect.configs.schema import RunConfig
 from querylect.configs.spec_files import dump_spec, load_spec
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.sampling import draw
 from querylect.data.types import Question
+from querylect.digests import describe_folder
 from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
@@ -23,6 +25,7 @@ from querylect.eval.run import evaluate, hyde_config, systems_of_run
 from querylect.eval.run_baselines import with_run_baselines
 from querylect.eval.run_table import headline, tabulate_run
 from querylect.eval.spec import evaluate_spec
+from querylect.eval.statistics import holm
 from querylect.eval.table import Arm
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
 from querylect.eval.warm_starts import with_warm_starts
@@ -360,7 +363,7 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     monkeypatch.setattr(engines, "load_engine", note_and_load)
     mine = {"run": str(folder)}
     systems = {"mine": mine, "last": {**mine, "checkpoint": "final"}, "before": {**mine, "checkpoint": "untrained"}}
-    plan = {**plan, "run_baselines": []}
+    plan = {**plan, "run_baselines": ["warm_start"]}
     out, table = carry_out(plan, training_free=[], systems=systems)
     labels = {row["system"]: row["label"] for row in table["rows"]}
     assert list(labels) == ["raw", "mine-warm-start", "mine", "last", "before"]
@@ -419,6 +422,46 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
     assert added(systems={"mine": mine}, run_baselines=["hyde"]) == {"mine-hyde"}
     assert added(systems={"mine": mine}, run_baselines=[]) == set()
     assert added(systems={"mine": {"run": str(folder / "nowhere")}}) == set()
+
+
+def test_a_damaged_warm_start_costs_its_row_alone(run, plan, caplog):
+    """The row was added, not asked for; a system of the spec with the same checkpoint fails its cells."""
+    config, folder = run
+    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
+    make_own(folder)
+    (folder / "warm_start" / "digests.json").write_text(describe_folder(folder / "warm_start"))
+    weights = folder / "warm_start" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    values = {**plan, "training_free": [], "run_baselines": ["warm_start"], "systems": {"mine": {"run": str(folder)}}}
+    out, table = carry_out(values)
+    assert [row["system"] for row in table["rows"]] == ["raw", "mine"]
+    notes = json.loads((out / "results.json").read_text())["notes"]
+    assert [note for note in notes if "mine-warm-start" in note and str(weights) in note and "run_baselines" in note]
+    assert str(weights) in (out / "tables.md").read_text()
+    assert [record for record in caplog.records if str(weights) in record.getMessage()]
+    assert list(load_spec(str(out / "plan.yaml")).systems) == ["mine"]
+    before = {"run": str(folder), "checkpoint": "warm_start"}
+    _, failed = evaluate_spec(SpecConfig.model_validate({**values, "systems": {"mine": before}}), overwrite=True)
+    assert str(weights) in str(failed)
+
+
+def test_rows_of_warm_starts_can_be_left_out_and_else_count_in_holm_s_correction(run, plan):
+    config, folder = run
+    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
+    make_own(folder)
+    systems = {"mine": {"run": str(folder)}, "prompted": {}}
+    for wanted, rows in ((["warm_start"], ["mine-warm-start", "mine", "prompted"]), ([], ["mine", "prompted"])):
+        _, table = carry_out(plan, training_free=[], systems=systems, run_baselines=wanted)
+        assert [row["system"] for row in table["rows"]] == ["raw", *rows]
+        tested = table["comparisons"]
+        assert sorted(row["system"] for row in tested) == sorted(rows)
+        assert [row["p_holm"] for row in tested] == holm([row["p"] for row in tested])
+
+
+def test_the_packaged_grid_has_the_untrained_policy_of_its_run_once(tmp_path):
+    (tmp_path / "config.yaml").write_text(dump_config(load_config("hpo")))
+    grid = with_run_baselines(load_spec("grid", [f"systems.trained.run={tmp_path}", "training_free=[]"]))
+    assert list(grid.systems) == ["prompted", "trained-hyde", "trained"]
 
 
 def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):
