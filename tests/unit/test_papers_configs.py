@@ -96,6 +96,22 @@ def test_the_command_resolves_its_settings(capsys):
         assert [fact for fact in facts if fact not in err] == []
 
 
+def test_a_dry_run_of_environment_aware_shows_the_rows_of_warm_starts(tmp_path, capsys):
+    (tmp_path / "warm_start").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "warm_start" / name).write_text("{}")
+    chosen = ["--system", "explore", f"systems.explore.run={tmp_path}"]
+    code, out, _ = command(capsys, "environment_aware", *chosen, "--dry-run")
+    assert code == 0
+    systems = yaml.safe_load(out)["systems"]
+    assert {name: system["checkpoint"] for name, system in systems.items()} == {
+        "explore-warm-start": "warm_start",
+        "explore": None,
+    }
+    _, out, _ = command(capsys, "environment_aware", *chosen, "warm_starts=false", "--dry-run")
+    assert list(yaml.safe_load(out)["systems"]) == ["explore"]
+
+
 def test_a_sweep_changes_one_setting_at_its_place():
     systems = sweep_systems(load_paper("chr"))
     assert len(systems) == 7
