@@ -15,7 +15,7 @@ from querylect.inference.rewriter import Rewriter
 
 from ..lessons import TEXTS, WORDS, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
-from ..used import failing, trained  # noqa: F401 (fixtures)
+from ..used import failing, save_run, trained  # noqa: F401 (fixtures)
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
 QUESTION = "my head hurts"
@@ -27,6 +27,40 @@ def rewriter(trained):  # noqa: F811
     loaded = Rewriter.from_pretrained(trained[1])
     assert loaded.rewrite(QUESTION).text in WORDS
     return loaded
+
+
+@pytest.fixture
+def second(settings, tmp_path):  # noqa: F811
+    """The folder of a run whose second turn won on validation."""
+    return save_run(settings, tmp_path / "runs" / "second", turn=2)
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """The plans that rewriters search in the service of their run, as they come."""
+    plans, search = [], SyncEnvironmentClient.search
+
+    def noting(self, some, *rest):
+        plans.extend(some)
+        return search(self, some, *rest)
+
+    monkeypatch.setattr(SyncEnvironmentClient, "search", noting)
+    return plans
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The ids of the documents that prompts of a second turn show, as they come."""
+    from querylect.inference import rewriter
+
+    ids, convert = [], rewriter.document_of
+
+    def noting(document):
+        ids.append(convert(document).id)
+        return convert(document)
+
+    monkeypatch.setattr(rewriter, "document_of", noting)
+    return ids
 
 
 def found(query):
@@ -182,3 +216,100 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     saved["init_parameters"]["trust"] = True
     assert not QuerylectRewriter.from_dict(saved).trust, "a file does not give the user's word"
     assert QuerylectRewriter(str(failing[1])).run(query="headache")["query"] == "headache"
+
+
+def test_langchain_searches_its_own_retriever_between_the_turns(second, searched, shown):
+    pytest.importorskip("langchain_core")
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from querylect.inference.adapters.langchain import RewritingRetriever
+
+    asked = []
+
+    class Words(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):
+            asked.append(("sync", query))
+            return [Document(page_content=TEXTS[name], id=name) for name in found(query)]
+
+        async def _aget_relevant_documents(self, query, *, run_manager):
+            asked.append(("async", query))
+            return [Document(page_content=TEXTS[name], id=name) for name in found(query)]
+
+    rewriter = Rewriter.from_pretrained(second)
+    first = rewriter.rewrite(QUESTION, turn=1)
+    between = [Document(page_content=TEXTS[name], id=name) for name in found(first.text)]
+    assert between, "something is found between the turns"
+    last = rewriter.rewrite(QUESTION, after=first, documents=[one.page_content for one in between])
+    shown.clear()
+    retriever = RewritingRetriever(rewriter=rewriter, retriever=Words())
+    for kind in ("sync", "async"):
+        documents = retriever.invoke(QUESTION) if kind == "sync" else asyncio.run(retriever.ainvoke(QUESTION))
+        assert asked == [(kind, first.text), (kind, last.text)]
+        assert shown == [one.id for one in between]
+        assert [one.id for one in documents] == found(last.text)
+        asked.clear()
+        shown.clear()
+    assert searched == [], "the service of the run is not asked"
+
+
+def test_every_adapter_searches_before_the_turn_that_won(second, settings, lesson_url, searched):  # noqa: F811
+    """Two searches each: of the first turn in the service of the run, and of the second by the framework."""
+    pytest.importorskip("langchain_core")
+    pytest.importorskip("llama_index.core")
+    pytest.importorskip("haystack")
+    from haystack import Document, Pipeline
+    from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
+    from haystack.document_stores.in_memory import InMemoryDocumentStore
+    from llama_index.core.retrievers import BaseRetriever, TransformRetriever
+    from querylect.inference.adapters.haystack import QuerylectRewriter
+    from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter
+    from querylect.inference.adapters.llama_index import QuerylectTransform
+
+    asked = []
+
+    class Words(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            asked.append(query_bundle.query_str)
+            return []
+
+    rewriter = Rewriter.from_pretrained(second)
+    first, last = rewriter.rewrite(QUESTION, turn=1), rewriter.rewrite(QUESTION)
+    assert (first.turn, last.turn, searched) == (1, 2, [first.plan])
+
+    def searches(call):
+        """What `call` gives, and the plans that were searched in it."""
+        searched.clear()
+        return call(), list(searched)
+
+    once = [first.plan]
+    runnable = QueryRewriter(rewriter=rewriter)
+    assert searches(lambda: runnable.invoke(QUESTION)) == ([last.text], once)
+    assert searches(lambda: asyncio.run(runnable.ainvoke(QUESTION))) == ([last.text], once)
+    assert searches(lambda: runnable.batch([QUESTION, QUESTION])) == ([[last.text]] * 2, once * 2)
+
+    retriever = TransformRetriever(Words(), QuerylectTransform(rewriter))
+    assert searches(lambda: retriever.retrieve(QUESTION)) == ([], once)
+    assert searches(lambda: asyncio.run(retriever.aretrieve(QUESTION))) == ([], once)
+    assert asked == [last.text] * 2
+
+    store = InMemoryDocumentStore()
+    store.write_documents([Document(id=name, content=text) for name, text in TEXTS.items()])
+    pipeline = Pipeline()
+    pipeline.add_component("rewriter", QuerylectRewriter(str(second)))
+    pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=2))
+    pipeline.connect("rewriter.query", "retriever.query")
+    data, kept = {"rewriter": {"query": QUESTION}}, {"rewriter"}
+    ways = (lambda: pipeline.run(data, kept), lambda: asyncio.run(pipeline.run_async(data, kept)))
+    for ran, plans in map(searches, ways):
+        assert (ran["rewriter"]["query"], plans) == (last.text, once)
+        assert {one.id for one in ran["retriever"]["documents"]} >= {*found(last.text)[:1]}
+
+    with SyncEnvironmentClient(settings.client) as client:
+        ranking = [hit.id for hit in rewriter.search(QUESTION, client).ranking]
+        served = EnvironmentRetriever(client=client, rewriter=rewriter, k=50)
+        both = [first.plan, last.plan.model_copy(update={"k": 50})]
+        for documents, plans in map(
+            searches, (lambda: served.invoke(QUESTION), lambda: asyncio.run(served.ainvoke(QUESTION)))
+        ):
+            assert [one.id for one in documents][: len(ranking)] == ranking
+            assert plans == both
