@@ -166,7 +166,8 @@ def final_comparisons(results: RunTable) -> list[Comparison]:
     arm = Arm(name, min(results.turn or last, last) if name == TRAINED else last)
     baselines = [Arm(RAW, 0)]
     if name == TRAINED:
-        baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0), Arm(results.best_free or "", 0), Arm(WARM_START, arm.turn)]
+        baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0), Arm(results.best_free or "", 0), Arm(HYDE, 1)]
+        baselines.append(Arm(WARM_START, arm.turn))
     return [row for baseline in baselines if (row := results.comparison(arm, baseline))]
 
 

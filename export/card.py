@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..eval.records import HYDE, RAW, TRAINED, UNTRAINED, WARM_START
 from ..eval.table import Arm
 from ..markdown_tables import markdown_table
 from .base import BaseModelSource
-from .exported import Exported, ExportedMember, ExportedResults, ExportedSystem
+from .exported import Exported, ExportedMember, ExportedResults, ExportedRollout, ExportedSystem
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
@@ -77,7 +78,7 @@ def model_card(
         retriever=_retriever,
         retrievers=_distinct(_retriever(member) for member in members.values()),
         retriever_names=_distinct(f"`{member.retriever.get('name', '?')}`" for member in members.values()),
-        results_table=lambda results: _table(results, exported),
+        results_table=lambda results: results_table(results, exported.rollout),
         training_table="\n".join(markdown_table(["", ""], _training(exported, base), "ll")),
         data_licences=_distinct(licence for licence in licences if licence),
         fenced=fenced,
@@ -113,7 +114,7 @@ def _eval_results(exported: Exported) -> Iterator["EvalResult"]:
     from huggingface_hub import EvalResult
 
     measured = [member.results for member in exported.members.values() if member.results is not None]
-    trained = [(results, row) for results in measured for row in results.systems if row.system == "trained"]
+    trained = [(results, row) for results in measured for row in results.systems if row.system == TRAINED]
     for results, row in trained:
         for metric, value in row.metrics.items():
             if value is None:
@@ -148,33 +149,40 @@ def _model(base: BaseModelSource) -> str:
     return f"`{base.name}`"
 
 
-def _table(results: ExportedResults, exported: Exported) -> str:
+def results_table(results: ExportedResults, rollout: ExportedRollout) -> str:
+    """The rows of an evaluation, with a column for each system that the trained policy was compared with."""
     metrics, best = list(results.systems[0].metrics), results.best_training_free
     head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written"]
     head += ["in format", "repeats the question", "cut at the token limit", "with fall-back to the question"]
-    baselines = [("the raw question", "raw"), ("untrained, same turn", "untrained")]
-    baselines += [("the best training-free baseline", best)] if best is not None else []
+    measured = {row.system for row in results.systems}
+    baselines: list[tuple[str, str, int | None]] = [
+        ("the raw question", RAW, 0),
+        ("untrained, same turn", UNTRAINED, None),
+    ]
+    baselines += [("the best training-free baseline", best, 0)] if best is not None else []
+    baselines += [("HyDE at equal cost", HYDE, 1)] if HYDE in measured else []
+    baselines += [("the warm start, same turn", WARM_START, None)] if WARM_START in measured else []
     rows = []
     for row in results.systems:
-        cells = [_label(row, exported), *(_number(row.metrics.get(metric)) for metric in metrics)]
+        cells = [_label(row, rollout), *(_number(row.metrics.get(metric)) for metric in metrics)]
         cells.append(f"{_number(row.low)} to {_number(row.high)}")
         if row.turn:
             tokens = "" if row.tokens is None else f"{row.tokens:.1f}"
             cells += [tokens, _share(row.format_ok), _share(row.repeats), _share(row.cut), _number(row.with_fall_back)]
         else:
             cells += [""] * 5
-        for _, system in baselines:
-            cells.append(_comparison(results, row, system, row.turn if system == "untrained" else 0))
+        for _, system, turn in baselines:
+            cells.append(_comparison(results, row, Arm(system, row.turn if turn is None else turn)))
         rows.append(cells)
     align = "l" + "r" * (len(metrics) + 6) + "l" * len(baselines)
-    return "\n".join(markdown_table([*head, *(f"against {name}" for name, _ in baselines)], rows, align))
+    return "\n".join(markdown_table([*head, *(f"against {name}" for name, *_ in baselines)], rows, align))
 
 
-def _label(row: ExportedSystem, exported: Exported) -> str:
+def _label(row: ExportedSystem, rollout: ExportedRollout) -> str:
     label = Arm(row.system, row.turn).phrase.removeprefix("the ").replace(" at turn", ", turn")
-    if row.system != "trained":
+    if row.system != TRAINED:
         return label
-    used = row.turn == exported.rollout.used_turn and exported.rollout.turns > 1
+    used = row.turn == rollout.used_turn and rollout.turns > 1
     return f"**{label}, which is used**" if used else f"**{label}**"
 
 
@@ -182,10 +190,10 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
 
-def _comparison(results: ExportedResults, row: ExportedSystem, system: str, turn: int) -> str:
+def _comparison(results: ExportedResults, row: ExportedSystem, baseline: Arm) -> str:
     for comparison in results.comparisons:
-        baseline = comparison.against
-        if (comparison.system, comparison.turn, baseline.system, baseline.turn) == (row.system, row.turn, system, turn):
+        against = comparison.against
+        if (comparison.system, comparison.turn, against.system, against.turn) == (row.system, row.turn, *baseline):
             difference = f"{comparison.difference:+.3f}".replace("-", "−")
             p = f"p = {comparison.p_holm:.3f}" if comparison.p_holm >= 0.001 else "p < 0.001"
             return f"{difference} ({p}), {comparison.wins} better, {comparison.losses} worse"

@@ -23,7 +23,7 @@ from querylect.eval.records import EvalRecord, read_records
 from querylect.eval.results import summary
 from querylect.eval.run import evaluate, hyde_config, systems_of_run
 from querylect.eval.run_baselines import with_run_baselines
-from querylect.eval.run_table import headline, tabulate_run
+from querylect.eval.run_table import explanation, headline, tabulate_run
 from querylect.eval.spec import evaluate_spec
 from querylect.eval.statistics import holm
 from querylect.eval.table import Arm
@@ -205,9 +205,10 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
     assert [row.arm.system for row in results.rows] == [system for system, _ in scores]
     assert results.best_free == "weighted_words", "by validation, whatever it scores here"
     assert headline(results) == (
-        "At turn 1, the trained policy beats the untrained policy, the raw question and the training-free baseline "
-        "Weighted question words, but does not beat its warm start."
+        "At turn 1, the trained policy beats the untrained policy, the raw question, the training-free baseline "
+        "Weighted question words and HyDE at equal cost, but does not beat its warm start."
     )
+    assert "for HyDE at equal cost" in explanation(results, "test")
     against = {row.baseline for row in results.table.comparisons if row.arm.system == "trained"}
     baselines = {("raw", 0), ("untrained", 1), ("warm start", 1), ("weighted_words", 0), ("hyde", 1)}
     assert against == {Arm(*each) for each in baselines}

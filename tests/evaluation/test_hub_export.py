@@ -176,7 +176,12 @@ def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluate
     assert results["headline"] in card.text
     assert "none of them trained on" in card.text
     head = next(line for line in card.text.splitlines() if line.startswith("| system "))
-    baselines = {("raw", 0): "against the raw question", ("untrained", 2): "against untrained, same turn"}
+    baselines = {
+        ("raw", 0): "against the raw question",
+        ("untrained", 2): "against untrained, same turn",
+        ("hyde", 1): "against HyDE at equal cost",
+    }
+    assert "warm start" not in head, "this run had none"
     row = next(line for line in card.text.splitlines() if line.startswith("| **trained policy, turn 2"))
     cells = dict(zip(map(str.strip, head.split("|")), map(str.strip, row.split("|")), strict=True))
     for (system, turn), column in baselines.items():
