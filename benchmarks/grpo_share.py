@@ -26,7 +26,9 @@ def main(*overrides: str) -> None:
     """Train into a temporary folder, evaluate both policies and print the table."""
     set_up_logging()
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config("hpo", [f"output={folder}", "tracking.wandb=disabled", *overrides])
+        config = load_config(
+            "hpo", [f"output={folder}", "tracking.wandb=disabled", "train.validate_steps=0", *overrides]
+        )
         run = train(config)
         with open_environment(config) as client:
             questions = client.questions("validation")

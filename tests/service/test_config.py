@@ -96,6 +96,14 @@ def test_the_last_turn_of_a_packaged_config_has_room_for_512_prompt_tokens(name)
     assert rollout.earlier_tokens(len(rollout.branching)) + 512 <= rollout.max_prompt_tokens
 
 
+@pytest.mark.parametrize("name", [name for name in PACKAGED if name != "tiny"])
+def test_packaged_configs_validate_so_that_the_best_policy_and_turn_are_chosen(name):
+    """Not `tiny`: after two steps that teach nothing, no policy or turn is better than another."""
+    train = load_config(name, []).train
+    assert 0 < train.validate_steps <= train.steps
+    assert train.validation_questions >= 200, "fewer hardly tell two turns apart"
+
+
 @pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("paper_")])
 def test_configs_at_the_papers_scale_sample_with_vllm(name):
     """Answers of 1,024 tokens by the hundred: no GPU holds what the engine transformers would keep of them."""

@@ -8,14 +8,19 @@ import json
 
 import pytest
 from querylect.configs.schema import EnvironmentConfig, RunConfig
+from querylect.data.sampling import draw
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
+from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.grow import Grower
+from querylect.rollouts.turns import used_turn
 from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
 
 from ..encoders import save_bert
 from ..lessons import (  # noqa: F401
     ASKED,
+    TEXTS,
     change,
     edit,
     lesson_url,
@@ -28,6 +33,7 @@ from ..lessons import (  # noqa: F401
 )
 from ..raising import refused
 from .test_train_stops import breaking
+from .test_train_validation import environment
 
 PROMPT = """
 system: Name the medicine.
@@ -162,8 +168,6 @@ def test_weights_decide_whose_questions_a_step_asks(mix):
 
 def test_every_question_is_searched_in_its_own_environment(straight):
     """The ids are those of both; the documents found, and the text asked, are those of one."""
-    from ..lessons import TEXTS
-
     _, folder, _ = straight
     searched = {"bm25": 0, "dense": 0}
     for step in range(1, 6):
@@ -314,6 +318,55 @@ def test_one_environment_can_be_a_mix_of_its_own(mix):
     del plain["mix"]["environments"]["dense"]
     folder = train(RunConfig.model_validate(plain))
     assert [line["questions/bm25"] for line in records(folder / "metrics.jsonl")] == [4]
+
+
+SORE, HERBAL = ["a sore head", "pain in the temples", "my skull aches"], ["herb one", "herb two", "herb three"]
+"""Validation questions of either environment, under the same ids."""
+
+
+@pytest.mark.parametrize("herbal", [HERBAL, [*HERBAL, ASKED["head"][0]]], ids=["held-out", "trained-on"])
+def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_app, tmp_path, monkeypatch, herbal):  # noqa: F811
+    """Each question in its own environment; a validation question of one that another trains on is refused."""
+    members = {
+        "bm25": environment(lessons, tmp_path / "sore", SORE),
+        "dense": environment(herbs, tmp_path / "herbal", herbal, "willow"),
+    }
+    answered, answer = [], Grower.answer
+
+    def kept(self, questions, turns, *rest, **how):
+        answered.append(answer(self, questions, turns, *rest, **how))
+        return answered[-1]
+
+    monkeypatch.setattr(Grower, "answer", kept)
+    plain = mix.model_dump()
+    plain["train"] |= {"steps": 2, "validate_steps": 1, "validation_questions": 5}
+    with run_app(app_of(members["bm25"])) as bm25, run_app(app_of(members["dense"])) as dense:
+        plain["mix"]["environments"] = {
+            name: served(config, url) for (name, config), url in zip(members.items(), (bm25, dense), strict=True)
+        }
+        config = RunConfig.model_validate(plain)
+        if herbal != HERBAL:
+            with refused(DataError, "overlapping-splits", "0 question ids", "1 question texts"):
+                train(config)
+            return
+        folder = RunFolder(train(config))
+    ids = [f"{name}/v{number}" for name in members for number in range(3)]
+    drawn = draw(ids, 5, 0, str)
+    logged = records(folder.validation)
+    assert [line["step"] for line in logged] == [0, 1, 2]
+    for line, trees in zip(logged, answered, strict=True):
+        assert [tree.question.id for tree in trees] == drawn
+        nodes = [node for tree in trees for node in tree.walk()]
+        for tree in trees:
+            texts = TEXTS if tree.question.id.startswith("bm25/") else HERBS
+            assert {hit.document.id for node in tree.walk() for hit in node.ranking or ()} <= set(texts)
+        for turn in (1, 2):
+            values = [node.metrics.get("ndcg@10", 0.0) for node in nodes if node.turn == turn]
+            assert line[f"ndcg/turn{turn}"] == pytest.approx(sum(values) / 5, rel=1e-4)
+    assert any(node.ranking for trees in answered for tree in trees for node in tree.walk())
+    used = used_turn(config, folder.path, find_checkpoint(folder.path, "best"))
+    best = json.loads((folder.best / "best.json").read_text())
+    assert (used.turn, used.reason[:31]) == (best["turn"], "best on 5 validation questions:")
 
 
 def test_an_environment_without_questions_is_refused_by_name(mix):

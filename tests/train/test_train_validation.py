@@ -17,11 +17,11 @@ from ..lessons import change, lesson_url, lessons, records, settings, speaking, 
 from ..raising import refused
 
 
-def environment(lessons, folder, validation):  # noqa: F811
-    """The lessons with a validation split, their index used as it is."""
+def environment(lessons, folder, validation, relevant="aspirin"):  # noqa: F811
+    """An environment with a validation split of one relevant document, its index used as it is."""
     dataset = load_beir(lessons.dataset.path)
     asked = [Question(f"v{number}", text) for number, text in enumerate(validation)]
-    split = Split(asked, {question.id: {"aspirin": 1} for question in asked})
+    split = Split(asked, {question.id: {relevant: 1} for question in asked})
     save_beir(replace(dataset, splits={**dataset.splits, "validation": split}), folder)
     changed = {"dataset": DatasetConfig(kind="beir", path=str(folder))}
     return EnvironmentConfig.model_validate({**lessons.model_dump(), **{k: v.model_dump() for k, v in changed.items()}})
