@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from .version import __version__
 
 PACKAGES = (
-    "torch", "transformers", "trl", "peft", "sentence-transformers", "bm25s", "faiss-cpu", "faiss-gpu-cu12", "vllm",
+    "torch", "transformers", "trl", "peft", "sentence-transformers", "bm25s", "faiss-cpu", "faiss-gpu", "vllm",
     "deepspeed", "numpy", "scipy", "matplotlib",
 )  # fmt: skip
 

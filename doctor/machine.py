@@ -121,7 +121,7 @@ def _torch(probed: dict[str, Any]) -> Finding:
 
 
 def _faiss(probed: dict[str, Any]) -> Finding:
-    installed = [f"{name} {number}" for name in ("faiss-cpu", "faiss-gpu-cu12") if (number := _version(name))]
+    installed = [f"{name} {number}" for name in ("faiss-cpu", "faiss-gpu") if (number := _version(name))]
     if "faiss" not in probed:
         detail = "not installed" if not installed else f"{installed[0]} cannot be imported: {probed['faiss_error']}"
         remedy = f"{install_command('cpu')}; for GPUs {install_command('gpu')}"

@@ -21,7 +21,7 @@ Description = TypeVar("Description", bound=BaseModel)
 MANIFEST = "manifest.json"
 
 LIBRARIES = (
-    "numpy", "bm25s", "rank-bm25", "PyStemmer", "faiss-cpu", "faiss-gpu-cu12", "sentence-transformers",
+    "numpy", "bm25s", "rank-bm25", "PyStemmer", "faiss-cpu", "faiss-gpu", "sentence-transformers",
     "transformers", "torch",
 )  # fmt: skip
 """What an index can depend on."""

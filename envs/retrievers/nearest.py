@@ -7,6 +7,7 @@ document but never gives one a wrong score. The vectors always stay on disk, mem
 import logging
 import os
 from collections.abc import Callable
+from importlib.metadata import Distribution
 from math import isqrt
 from pathlib import Path
 from types import ModuleType
@@ -119,6 +120,8 @@ def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> N
 
 def import_faiss() -> ModuleType:
     """The faiss module. If it is missing, ModelError names the extra that installs it."""
+    if any(Distribution.discover(name="faiss-gpu")):
+        import torch  # noqa: F401  # its libcurand.so.10 is CUDA 13's; FAISS loads CUDA 12's under the same name
     try:
         import faiss
     except ImportError as error:

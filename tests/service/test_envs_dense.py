@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import faiss
 import numpy as np
@@ -299,4 +300,13 @@ def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
 def test_missing_faiss_names_the_extras(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with refused(ModelError, "missing-package", "'.[cpu]'", "'.[gpu]'"):
+        nearest.import_faiss()
+
+
+def test_torch_is_imported_before_a_faiss_for_gpus(monkeypatch):
+    """Both bring a libcurand.so.10: the one that is loaded first serves both."""
+    nearest.import_faiss()
+    monkeypatch.setattr(nearest, "Distribution", SimpleNamespace(discover=lambda name: iter([name])))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="torch"):
         nearest.import_faiss()
