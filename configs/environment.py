@@ -269,6 +269,9 @@ class EnvironmentConfig(Section):
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the recipe."""
     recipe: RecipeConfig | None = None
     """Overrides of the recipe: templates, pooling, similarity, lengths, a separate query encoder."""
+    encoder_device: Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:[0-9]+)?)$")] | None = None
+    """Device of the encoder and the reranker, such as cuda:1; None: the first GPU if there is one. The encoder's data
+    type is `env.recipe.dtype`."""
     hybrid: HybridConfig | None = None
     """The members of the retriever `hybrid`."""
     question_index: QuestionIndexConfig | None = None

@@ -115,7 +115,7 @@ class Environment:
         index, corpus = open_index(config.index), open_corpus(config.dataset)
         check_corpus(index, corpus)
         dataset = corpus.questions(index.documents)
-        reranker = Reranker.open(config.rerank) if config.rerank else None
+        reranker = Reranker.open(config.rerank, config.encoder_device) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
     def questions(self, split: str, offset: int = 0, limit: int | None = None) -> list[Question]:

@@ -108,13 +108,14 @@ class Dense(VectorRetriever):
 class EncodedKind:
     """What all kinds of dense retrieval share: the encoder, loaded when needed, not for a merge, and the parts."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
-        self._recipe, self._config = recipe, config
+    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig, device: str | None = None) -> None:
+        """`device`: that of the encoder, as for `Encoder.open`."""
+        self._recipe, self._config, self._device = recipe, config, device
 
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the recipe. Raises as `Encoder.open`."""
-        return Encoder.open(self._recipe)
+        return Encoder.open(self._recipe, self._device)
 
     @property
     def recipe(self) -> RetrieverRecipe:
@@ -141,10 +142,10 @@ class EncodedKind:
 class DenseKind(EncodedKind):
     """Dense retrieval with the vectors kept as configured."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
+    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig, device: str | None = None) -> None:
         """ModelError if FAISS is missing."""
         nearest.import_faiss()
-        super().__init__(recipe, config)
+        super().__init__(recipe, config, device)
         self.vectors: VectorStore | None = None
         """How `merge` kept the vectors."""
 

@@ -58,17 +58,18 @@ class Encoder:
         self._query_model = model if query_model is None else query_model
 
     @classmethod
-    def open(cls, recipe: RetrieverRecipe) -> "Encoder":
-        """Load the models of a dense recipe.
+    def open(cls, recipe: RetrieverRecipe, device: str | None = None) -> "Encoder":
+        """Load the models of a dense recipe to a device; None: the first GPU if there is one.
 
         Raises ModelError if one does not exist, cannot be loaded, or pools or tokenises differently from its recipe,
-        or if the two encoders of a recipe have different dimensions.
+        if the two encoders of a recipe have different dimensions, or if there is no such device.
         """
         assert recipe.model is not None, "a dense recipe names its model"
-        model, fingerprint = _open(recipe, recipe.model, "env.model")
+        check_device(device)
+        model, fingerprint = _open(recipe, recipe.model, "env.model", device)
         query_model = model
         if recipe.query_model is not None:
-            query_model, query_fingerprint = _open(recipe, recipe.query_model, "env.recipe.query_model")
+            query_model, query_fingerprint = _open(recipe, recipe.query_model, "env.recipe.query_model", device)
             fingerprint = f"documents {fingerprint}, queries {query_fingerprint}"
             sizes = model.get_embedding_dimension(), query_model.get_embedding_dimension()
             if sizes[0] != sizes[1]:
@@ -202,10 +203,24 @@ def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = No
     }
 
 
-def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple["SentenceTransformer", str]:
+def check_device(device: str | None) -> None:
+    """Raises ModelError if `env.encoder_device` names a GPU that torch does not see."""
+    import torch
+
+    kind, _, number = (device or "cpu").partition(":")
+    count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(kind, lambda: 1)()
+    if int(number or 0) >= count:
+        raise ModelError(
+            f"env.encoder_device is {device!r}; torch sees {int(count)} such devices, numbered from 0. "
+            "Name one of them, or cpu.",
+            code="no-gpu",
+        )
+
+
+def _open(recipe: RetrieverRecipe, name: str, setting: str, device: str | None) -> tuple["SentenceTransformer", str]:
     path = resolve_model(name)
     try:
-        model = _load(recipe, path)
+        model = _load(recipe, path, device)
     except Exception as error:
         raise ModelError(
             f"retriever {recipe.name!r}: {name!r} does not hold a usable text encoder "
@@ -219,18 +234,18 @@ def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple["SentenceTr
     return model, fingerprint_of(path, getattr(model[0], "config", None))
 
 
-def _load(recipe: RetrieverRecipe, path: str) -> "SentenceTransformer":
+def _load(recipe: RetrieverRecipe, path: str, device: str | None) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from sentence_transformers.util import is_sentence_transformer_model
 
     kwargs = loading_kwargs(recipe.padding_side, recipe.dtype)
     if recipe.pooling is None or is_sentence_transformer_model(path):
-        model = SentenceTransformer(path, trust_remote_code=False, **kwargs)
+        model = SentenceTransformer(path, device=device, trust_remote_code=False, **kwargs)
     else:
         transformer = Transformer(path, **kwargs)
         pooling = Pooling(transformer.get_embedding_dimension(), recipe.pooling)
-        model = SentenceTransformer(modules=[transformer, pooling])
+        model = SentenceTransformer(modules=[transformer, pooling], device=device)
     if recipe.dtype is not None:
         model[0].register_forward_hook(_to_float32)
     return model
@@ -319,4 +334,4 @@ def open_corpus_encoder(config: EnvironmentConfig) -> CorpusEncoder:
             f"--encoder {config.retriever!r} is no encoder; expected a dense retriever's recipe or model.",
             code="no-encoder",
         )
-    return CorpusEncoder(Encoder.open(recipe))
+    return CorpusEncoder(Encoder.open(recipe, config.encoder_device))

@@ -164,7 +164,7 @@ class MilvusDense(EncodedKind):
     """Dense retrieval; the encoder and the parts are those of the local index."""
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        super().__init__(recipe, config.vectors)
+        super().__init__(recipe, config.vectors, config.encoder_device)
         self._loader = _Loader(config)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:

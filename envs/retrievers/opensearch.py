@@ -224,8 +224,8 @@ class Remote(WithoutFiles):
         self.fingerprint = f"remote {hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
     @classmethod
-    def open(cls, config: RemoteConfig, recipe: RetrieverRecipe) -> "Remote":
-        """Get the description of the index from the service, and load the encoder of a dense retriever.
+    def open(cls, config: RemoteConfig, recipe: RetrieverRecipe, device: str | None = None) -> "Remote":
+        """Get the description of the index from the service, and load the encoder of a dense retriever to a device.
 
         Raises EnvironmentUnavailableError if the service does not answer, ConfigError if it refuses access or the
         retriever is neither BM25 nor dense, IndexFolderError if it has no such index.
@@ -236,7 +236,7 @@ class Remote(WithoutFiles):
                 "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid.",
                 code="unsupported-retriever",
             )
-        encoder = Encoder.open(recipe) if recipe.kind == "dense" else None
+        encoder = Encoder.open(recipe, device) if recipe.kind == "dense" else None
         return cls(config, encoder.recipe if encoder else recipe, RemoteIndex(config), encoder)
 
     def load(self, folder: Path, documents: Documents) -> "RemoteWords | RemoteVectors":

@@ -14,7 +14,7 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
     if config.remote is not None:
         from .opensearch import Remote
 
-        return Remote.open(config.remote, recipe)
+        return Remote.open(config.remote, recipe, config.encoder_device)
     if config.engine == "milvus":
         from .milvus import open_milvus
 
@@ -22,7 +22,7 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
     if recipe.kind == "splade":
         from .splade import Splade
 
-        return Splade.open(recipe)
+        return Splade.open(recipe, config.encoder_device)
     if recipe.kind == "hybrid":
         from ..index_names import member_settings
         from .hybrid import Hybrid
@@ -40,7 +40,7 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
     if recipe.kind == "dense":
         from .dense import DenseKind
 
-        return DenseKind(recipe, config.vectors)
+        return DenseKind(recipe, config.vectors, config.encoder_device)
     from .bm25 import Bm25Kind
 
     return Bm25Kind(recipe, config.engine)

@@ -21,7 +21,7 @@ from ..index.documents import Documents
 from ..plan import Probe, is_effective
 from ..server.cache import ByteCache, remembered
 from .base import STEP_WORK, Retriever, Steps, check_depth, rank_in_steps, run_steps, truncation_of, work_of
-from .encoder import fingerprint_of, loading_kwargs
+from .encoder import check_device, fingerprint_of, loading_kwargs
 from .fusion import Scored, best
 
 if TYPE_CHECKING:
@@ -48,15 +48,19 @@ class Reranker:
         self._model = model
 
     @classmethod
-    def open(cls, config: RerankConfig) -> "Reranker":
-        """Load the model. ModelError if it does not exist or gives more than one score per pair."""
+    def open(cls, config: RerankConfig, device: str | None = None) -> "Reranker":
+        """Load the model to a device, as `Encoder.open`.
+
+        Raises ModelError if it does not exist or gives more than one score per pair.
+        """
         from sentence_transformers import CrossEncoder
         from torch import nn
 
-        path = resolve_model(config.model)
+        check_device(device)
+        path, kwargs = resolve_model(config.model), loading_kwargs()
         activation = nn.Sigmoid() if config.activation == "sigmoid" else nn.Identity()
         try:
-            model = CrossEncoder(path, trust_remote_code=False, activation_fn=activation, **loading_kwargs())
+            model = CrossEncoder(path, device=device, trust_remote_code=False, activation_fn=activation, **kwargs)
         except Exception as error:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which does not hold a usable cross-encoder "

@@ -20,7 +20,7 @@ from ..index.documents import Documents
 from ..plan import Probe, is_effective
 from ..server.cache import ByteCache, remembered
 from .base import Progress
-from .encoder import fill_in, fingerprint_of, finished, loading_kwargs, query_work, truncated_queries
+from .encoder import check_device, fill_in, fingerprint_of, finished, loading_kwargs, query_work, truncated_queries
 from .fusion import NOTHING, Scored, best
 from .recipes import RetrieverRecipe
 
@@ -46,14 +46,15 @@ class Splade:
         self._model = model
 
     @classmethod
-    def open(cls, recipe: RetrieverRecipe) -> "Splade":
-        """Load the model. ModelError if it does not exist or is no sparse encoder."""
+    def open(cls, recipe: RetrieverRecipe, device: str | None = None) -> "Splade":
+        """Load the model to a device, as `Encoder.open`. ModelError if it does not exist or is no sparse encoder."""
         from sentence_transformers import SparseEncoder
 
         assert recipe.model is not None, "a splade recipe names its model"
-        path = resolve_model(recipe.model)
+        check_device(device)
+        path, kwargs = resolve_model(recipe.model), loading_kwargs(recipe.padding_side, recipe.dtype)
         try:
-            model = SparseEncoder(path, trust_remote_code=False, **loading_kwargs(recipe.padding_side, recipe.dtype))
+            model = SparseEncoder(path, device=device, trust_remote_code=False, **kwargs)
         except Exception as error:
             raise ModelError(
                 f"retriever {recipe.name!r}: {recipe.model!r} does not hold a usable sparse encoder "

@@ -7,6 +7,7 @@ from functools import cache
 import httpx
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from querylect.configs.schema import (
     ClientConfig,
@@ -36,6 +37,7 @@ from querylect.envs.retrievers.open import (
     verify_indexes,
 )
 from querylect.envs.retrievers.recipes import content_fields
+from querylect.envs.retrievers.rerank import Reranker
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
 from querylect.methods.methods import make_method
@@ -276,8 +278,6 @@ def test_a_second_stage_that_cannot_answer_is_refused(models, dataset, tmp_path)
 
 
 def test_every_pair_is_scored_once(models, dataset, tmp_path, monkeypatch):
-    from querylect.envs.retrievers.rerank import Reranker
-
     asked = []
     scores = Reranker.scores
     monkeypatch.setattr(Reranker, "scores", lambda self, pairs: asked.extend(pairs) or scores(self, pairs))
@@ -590,3 +590,38 @@ def test_manifests_of_all_kinds_are_json_that_opens_again(models, dataset, tmp_p
         manifest = build_index(config)
         assert open_index(config.index).manifest == manifest
         assert json.loads((tmp_path / kind / "manifest.json").read_text())["documents"] == len(CORPUS)
+
+
+def test_every_model_is_loaded_to_the_chosen_device(models, dataset, tmp_path, monkeypatch):
+    """There is no GPU here: two are claimed, and what was to be loaded to one is loaded to the CPU."""
+    loads = []
+
+    def recorded(load):
+        def load_to_the_cpu(*arguments, device, **settings):
+            loads.append((load.__name__, device))
+            return load(*arguments, device="cpu", **settings)
+
+        return load_to_the_cpu
+
+    for name in ("SentenceTransformer", "SparseEncoder", "CrossEncoder"):
+        monkeypatch.setattr(sentence_transformers, name, recorded(getattr(sentence_transformers, name)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    config = hybrid(dataset, models, tmp_path).model_copy(update={"rerank": RerankConfig(model=models["cross"])})
+    on_second = EnvironmentConfig.model_validate({**config.model_dump(), "encoder_device": "cuda:1"})
+    assert opened(on_second).search(plans()) == opened(config).search(plans())
+    kinds = ["CrossEncoder", "SentenceTransformer", "SentenceTransformer", "SparseEncoder"]
+    built, first, second = loads[:-8], loads[-8:-4], loads[-4:]
+    assert {device for _, device in built} == {"cuda:1"}
+    assert sorted(first) == [(kind, "cuda:1") for kind in kinds]
+    assert sorted(second) == [(kind, None) for kind in kinds]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_device_that_is_not_there_is_refused(device, models, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(device[5:] or 0))
+    for kind in ("medcpt", "splade"):
+        settings = {**KINDS[kind][1](models), "encoder_device": device}
+        with refused(ModelError, "no-gpu", repr(device), "cpu"):
+            build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / kind), **settings))
+    with refused(ModelError, "no-gpu", repr(device)):
+        Reranker.open(RerankConfig(model=models["cross"]), device)
