@@ -237,6 +237,13 @@ class VectorsConfig(Section):
     """FAISS index type. flat is exact; hnsw and ivfpq are approximate and faster, and score exactly what they find."""
     device: Literal["cpu", "gpu"] = "cpu"
     """Device of the FAISS search; gpu needs faiss-gpu and supports flat and ivfpq."""
+    gpus: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
+    """gpu: CUDA devices that hold the index, each a part of the vectors; no other GPU is used."""
+    gpu_replicas: bool = False
+    """gpu: every GPU holds all vectors and searches for a part of the queries."""
+    gpu_dtype: Literal["float32", "float16"] | None = None
+    """gpu: data type on the GPUs of the vectors (flat) or lookup tables (ivfpq); None: that of `dtype`. The stored
+    vectors score the candidates in all cases."""
     memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Memory budget in GiB; None: the free memory of this machine or its control group."""
     hnsw_links: Annotated[int, Field(ge=2)] = 32
@@ -253,6 +260,12 @@ class VectorsConfig(Section):
     """ivfpq: inverted lists probed per search (nprobe)."""
     pq_bytes: Annotated[int, Field(ge=1)] | None = None
     """ivfpq: bytes per compressed vector, a divisor of its dimensions; None: a quarter of the dimensions."""
+
+    @model_validator(mode="after")
+    def _check_gpus(self) -> "VectorsConfig":
+        if len(set(self.gpus)) < len(self.gpus):
+            raise ValueError(f"vectors.gpus is {self.gpus}; name every GPU once")
+        return self
 
 
 class EnvironmentConfig(Section):

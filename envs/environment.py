@@ -29,7 +29,11 @@ _measure = lru_cache(maxsize=256)(measure)
 
 SCORE_SETTINGS = ("vectors.hnsw_depth", "vectors.ivf_probes", "gain")
 """Settings that can change a score and are not in the index hash; those of the dataset count by their judgements."""
-NEWER_SCORE_SETTINGS: dict[str, object] = {"vectors.device": "cpu", "milvus.search_params": {}}
+NEWER_SCORE_SETTINGS: dict[str, object] = {
+    "vectors.device": "cpu",
+    "vectors.gpu_dtype": None,
+    "milvus.search_params": {},
+}
 """The same, hashed only where they differ from this value, so that environments from before keep their hash."""
 
 

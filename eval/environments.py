@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..configs.environment import DatasetConfig, EnvironmentConfig
+from ..configs.environment import DatasetConfig, EnvironmentConfig, VectorsConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
 from ..configs.schema import RunConfig
 from ..data.corpus import open_corpus
@@ -213,7 +213,7 @@ class SpecEnvironments:
                 "index": manifest.index_hash,
                 "rerank": rerank,
                 "gain": env.gain,
-                "search": env.vectors.model_dump(mode="json")
+                "search": _search_identity(env.vectors)
                 if manifest.vectors is not None or env.hybrid is not None
                 else None,
                 "judgements": judgements_identity(split.qrels),
@@ -303,3 +303,10 @@ def _no_split(split: str, source: str, sizes: dict[str, int]) -> ConfigError:
     return ConfigError(
         f"{source} has no questions in split {split!r}; it has {sizes}. Change split.", code="no-questions"
     )
+
+
+def _search_identity(vectors: VectorsConfig) -> dict[str, object]:
+    """Without the choice of GPUs, which changes no score, and without `gpu_dtype` where it is left to `dtype`: records
+    from before these settings keep their identity."""
+    newer = {"gpus", "gpu_replicas", *(["gpu_dtype"] if vectors.gpu_dtype is None else [])}
+    return vectors.model_dump(mode="json", exclude=newer)

@@ -11,16 +11,17 @@ from importlib.metadata import Distribution
 from math import isqrt
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ...configs.schema import VectorsConfig
 from ...configs.section import Strict
-from ...errors import ConfigError, ModelError, first_line
+from ...errors import ConfigError, ModelError, RequestError, first_line
 from ...sources import install_command
 from ..server.memory import available_bytes, gib
+from .gpu_index import MAX_NEIGHBOURS, check_gpus, on_gpus
 
 log = logging.getLogger(__name__)
 
@@ -167,16 +168,12 @@ def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsCon
 def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig) -> Nearest:
     """The search over the vectors (n, d) of an index. ValueError if FAISS cannot read its file."""
     faiss = import_faiss()
-    gpus = getattr(faiss, "get_num_gpus", lambda: 0)()
-    if config.device == "gpu" and (not gpus or store.search == "hnsw"):
-        raise ModelError(
-            "env.vectors.device is 'gpu', but "
-            + ("HNSW is searched on the CPU only" if gpus else f"this FAISS sees no GPU ({install_command('gpu')})")
-            + ". Use device=cpu, or search=flat or ivfpq on a GPU.",
-            code="no-gpu",
-        )
+    on_gpu = config.device == "gpu"
+    if on_gpu:
+        check_gpus(config)
+    dtype = config.gpu_dtype or store.dtype
     if store.search == "flat":
-        return _on_gpu(vectors, store) if config.device == "gpu" else flat(vectors)
+        return _gpu_search(on_gpus(vectors, config, dtype), vectors, dtype != "float32") if on_gpu else flat(vectors)
     try:
         index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
@@ -187,9 +184,27 @@ def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: Vec
         index.hnsw.efSearch = config.hnsw_depth
     else:
         index.nprobe = config.ivf_probes
-        if config.device == "gpu":
-            index = faiss.index_cpu_to_all_gpus(index)
+        if on_gpu:
+            return _gpu_search(on_gpus(vectors, config, dtype, index), vectors, True)
     return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, len(vectors)))[1]
+
+
+def _gpu_search(index: Any, vectors: Vectors, approximate: bool) -> Nearest:
+    """RequestError for more neighbours than a GPU finds; an approximate search looks for spare ones up to that."""
+
+    def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
+        depth = min(depth, len(vectors))
+        if depth > MAX_NEIGHBOURS:
+            raise RequestError(
+                f"a plan asks for so many documents that FAISS has to find {depth}; on a GPU it finds at most "
+                f"{MAX_NEIGHBOURS}. Ask for fewer, or set env.vectors.device=cpu.",
+                code="beyond-depth",
+            )
+        candidates = depth * _OVERSAMPLING if approximate else depth
+        neighbours: npt.NDArray[np.int64] = index.search(queries, min(candidates, MAX_NEIGHBOURS, len(vectors)))[1]
+        return neighbours
+
+    return search
 
 
 def flat(vectors: Vectors) -> Nearest:
@@ -212,13 +227,3 @@ def flat(vectors: Vectors) -> Nearest:
         return best
 
     return search
-
-
-def _on_gpu(vectors: Vectors, store: VectorStore) -> Nearest:
-    faiss = import_faiss()
-    options = faiss.GpuMultipleClonerOptions()
-    options.shard, options.useFloat16 = True, store.dtype == "float16"
-    index = faiss.index_cpu_to_all_gpus(faiss.IndexFlatIP(store.dimension), options)
-    for start in range(0, len(vectors), _ROWS):
-        index.add(vectors[start : start + _ROWS].astype(np.float32))
-    return lambda queries, depth: index.search(queries, min(depth, len(vectors)))[1]

@@ -56,7 +56,9 @@ OTHER_RECIPE = {
     "closing_token": "</s>",
     "dtype": "bfloat16",
 }
-SEARCH_TIME = {"device", "memory_gib", "hnsw_depth", "build_threads", "ivf_probes"}
+SEARCH_TIME = {
+    "device", "gpus", "gpu_replicas", "gpu_dtype", "memory_gib", "hnsw_depth", "build_threads", "ivf_probes",
+}  # fmt: skip
 """Settings of vectors that no file depends on; those that change a ranking are in the environment's settings hash."""
 
 

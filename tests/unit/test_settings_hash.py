@@ -26,7 +26,7 @@ NO_SCORE = {
     "name", "index", "encoder_device", "verify", "block_mib", "host", "port", "max_pending", "max_plans", "max_terms",
     "max_request_terms", "max_characters", "max_request_characters", "max_body_bytes", "read_seconds", "drain_seconds",
     "cache_bytes", "embedding_cache_bytes", "workers", "log", "playground", "vectors.memory_gib",
-    "vectors.build_threads", "hybrid.members.index", "question_index.index",
+    "vectors.build_threads", "vectors.gpus", "vectors.gpu_replicas", "hybrid.members.index", "question_index.index",
     *(f"{owner}.{name}" for owner in ("remote", "hybrid.members.remote")
       for name in ("url", "auth_env", "timeout", "deadline")),
     *(f"milvus.{name}" for name in
@@ -37,6 +37,7 @@ OTHER = {
     "vectors.hnsw_depth": 7,
     "vectors.ivf_probes": 7,
     "vectors.device": "gpu",
+    "vectors.gpu_dtype": "float16",
     "milvus.search_params": {"ef": 7},
     "gain": "exponential",
 }

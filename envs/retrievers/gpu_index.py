@@ -1,0 +1,101 @@
+"""A FAISS index on chosen GPUs: one index per GPU, over a part of the vectors or, as replicas, over all of them.
+
+The vectors of a GPU are added in one call. A second call would allocate the vectors a second time while it copies them,
+and FAISS's own shards take no second call at all.
+"""
+
+import logging
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...configs.environment import VectorsConfig
+from ...errors import ModelError, first_line
+from ...sources import install_command
+
+log = logging.getLogger(__name__)
+
+MAX_NEIGHBOURS = 2048
+"""Most neighbours of a search on a GPU (FAISS's GPU_MAX_SELECTION_K)."""
+
+
+def to_gpu(index: Any, gpu: int, dtype: str) -> Any:
+    """A copy of the index on a GPU. The only function here that needs one.
+
+    float16: a flat index keeps its vectors in it and rounds queries to it, IVF-PQ its lookup tables.
+    """
+    import faiss
+
+    options = faiss.GpuClonerOptions()
+    options.useFloat16 = dtype == "float16"
+    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), gpu, index, options)
+
+
+def check_gpus(config: VectorsConfig) -> None:
+    """Raises ModelError if the GPUs of the settings are not there, or not for this search."""
+    import faiss
+
+    count = getattr(faiss, "get_num_gpus", lambda: 0)()
+    missing = [gpu for gpu in config.gpus if gpu >= count]
+    if missing or config.search == "hnsw":
+        if not count:
+            problem = f"this FAISS sees no GPU ({install_command('gpu')})"
+        elif missing:
+            problem = f"env.vectors.gpus names GPU {missing[0]}; FAISS sees {count}, numbered from 0"
+        else:
+            problem = "HNSW is searched on the CPU only"
+        raise ModelError(
+            f"env.vectors.device is 'gpu', but {problem}. "
+            "Use device=cpu, or search=flat or ivfpq on GPUs that this process sees.",
+            code="no-gpu",
+        )
+
+
+def on_gpus(vectors: npt.NDArray[np.floating], config: VectorsConfig, dtype: str, ivfpq: Any = None) -> Any:
+    """The index over vectors (n, d), n > 0, or over the codes of an IVF-PQ index, on `config.gpus`.
+
+    Raises ModelError if FAISS refuses it, such as for lack of memory.
+    """
+    import faiss
+
+    documents, dimension = vectors.shape
+    gpus = config.gpus if config.gpu_replicas else config.gpus[:documents]
+    if config.gpu_replicas:
+        merged, bounds = faiss.IndexReplicas(dimension, True), []
+    else:
+        # an IVF-PQ index knows the position of each vector, a flat one counts from 0
+        merged = faiss.IndexShards(dimension, True, ivfpq is None)
+        bounds = [documents * number // len(gpus) for number in range(len(gpus) + 1)]
+    add = merged.addIndex if config.gpu_replicas else merged.add_shard
+    for number, gpu in enumerate(gpus):
+        first, last = (0, documents) if config.gpu_replicas else bounds[number : number + 2]
+        log.info("FAISS on GPU %d: vectors %d to %d of %d, %s", gpu, first, last - 1, documents, dtype)
+        try:
+            if ivfpq is None:
+                part = to_gpu(faiss.IndexFlatIP(dimension), gpu, dtype)
+                part.add(np.asarray(vectors[first:last], dtype=np.float32))
+            else:
+                part = to_gpu(_codes(ivfpq, first, last), gpu, dtype)
+        except RuntimeError as error:
+            raise ModelError(
+                f"FAISS cannot hold vectors {first} to {last - 1} on GPU {gpu} in {dtype}: {first_line(error)}. "
+                "Name more GPUs in env.vectors.gpus, or GPUs with more free memory, or set "
+                "env.vectors.gpu_dtype=float16 or device=cpu.",
+                code="unusable-gpu",
+            ) from error
+        add(part)
+    return merged
+
+
+def _codes(index: Any, first: int, last: int) -> Any:
+    """The IVF-PQ index over the vectors at first ≤ position < last."""
+    import faiss
+
+    if last - first == index.ntotal:
+        return index
+    pq = index.pq
+    part = faiss.IndexIVFPQ(index.quantizer, index.d, index.nlist, pq.M, pq.nbits, index.metric_type)
+    part.pq, part.by_residual, part.is_trained, part.nprobe = pq, index.by_residual, True, index.nprobe
+    index.copy_subset_to(part, faiss.InvertedLists.SUBSET_TYPE_ID_RANGE, first, last)
+    return part
