@@ -208,10 +208,10 @@ def check_device(device: str | None) -> None:
     import torch
 
     kind, _, number = (device or "cpu").partition(":")
-    count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(kind, lambda: 1)()
-    if int(number or 0) >= count:
+    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if int(number or 0) >= (count := counts.get(kind, 1)):
         raise ModelError(
-            f"env.encoder_device is {device!r}; torch sees {int(count)} such devices, numbered from 0. "
+            f"env.encoder_device is {device!r}; torch sees {count} such devices, numbered from 0. "
             "Name one of them, or cpu.",
             code="no-gpu",
         )

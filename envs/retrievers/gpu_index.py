@@ -61,12 +61,12 @@ def on_gpus(vectors: npt.NDArray[np.floating], config: VectorsConfig, dtype: str
 
     documents, dimension = vectors.shape
     gpus = config.gpus if config.gpu_replicas else config.gpus[:documents]
-    if config.gpu_replicas:
-        merged, bounds = faiss.IndexReplicas(dimension, True), []
-    else:
-        # an IVF-PQ index knows the position of each vector, a flat one counts from 0
-        merged = faiss.IndexShards(dimension, True, ivfpq is None)
-        bounds = [documents * number // len(gpus) for number in range(len(gpus) + 1)]
+    # an IVF-PQ index knows the position of each vector, a flat one counts from 0
+    shards: Any = faiss.IndexShards
+    merged: Any = (
+        faiss.IndexReplicas(dimension, True) if config.gpu_replicas else shards(dimension, True, ivfpq is None)
+    )
+    bounds = [documents * number // len(gpus) for number in range(len(gpus) + 1)]
     add = merged.addIndex if config.gpu_replicas else merged.add_shard
     for number, gpu in enumerate(gpus):
         first, last = (0, documents) if config.gpu_replicas else bounds[number : number + 2]
@@ -92,10 +92,11 @@ def _codes(index: Any, first: int, last: int) -> Any:
     """The IVF-PQ index over the vectors at first ≤ position < last."""
     import faiss
 
+    lists: Any = faiss.InvertedLists
     if last - first == index.ntotal:
         return index
     pq = index.pq
     part = faiss.IndexIVFPQ(index.quantizer, index.d, index.nlist, pq.M, pq.nbits, index.metric_type)
     part.pq, part.by_residual, part.is_trained, part.nprobe = pq, index.by_residual, True, index.nprobe
-    index.copy_subset_to(part, faiss.InvertedLists.SUBSET_TYPE_ID_RANGE, first, last)
+    index.copy_subset_to(part, lists.SUBSET_TYPE_ID_RANGE, first, last)
     return part
