@@ -43,6 +43,7 @@ class StreamingGrower(Grower):
     ) -> list[Tree]:
         """As `Grower.grow`; the time of `retrieve` is that in which nothing was sampled."""
         started = time.perf_counter()
+        self.engine.wake()
         first = self.begin_all(questions, streams or _draw_streams(len(questions)))
         with ThreadPoolExecutor(1) as searcher:
             growth = _Growth(self, branching, greedy, searcher)

@@ -87,6 +87,10 @@ class Engine(Protocol):
 class StreamingEngine(Engine, Protocol):
     """An engine that takes requests at any time."""
 
+    def wake(self) -> None:
+        """Be ready for requests. Collective under ZeRO-3: every process calls it, also one that requests nothing."""
+        ...
+
     def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
         """Begin `n` samples of a prompt, the same that `generate` gives for its stream, each done when it has ended."""
         ...

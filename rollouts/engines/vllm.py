@@ -63,8 +63,7 @@ class VllmEngine:
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts."""
-        if self._started.asleep:
-            self.refresh()
+        self.wake()
         seeds = draw_seeds(len(prompts), n, sampling.streams)
         requests = [(list(map(int, prompt)), seed) for prompt, seed in zip(prompts, seeds, strict=True)]
         if self._group is None:
@@ -87,12 +86,15 @@ class VllmEngine:
         outputs = self._started.llm.generate(prompts, params, use_tqdm=False)
         return [[self._sample(completion) for completion in output.outputs] * (n // width) for output in outputs]
 
+    def wake(self) -> None:
+        """Refresh the engine if it sleeps."""
+        if self._started.asleep:
+            self.refresh()
+
     def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
         """Begin `n` samples of a prompt, one request each, so that each is given when it has ended."""
         from vllm.sampling_params import RequestOutputKind
 
-        if self._started.asleep:
-            self.refresh()
         first = draw_seeds(1, n, sampling.streams)[0]
         futures: list[Future[Completion]] = []
         for number in range(n):

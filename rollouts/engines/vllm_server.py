@@ -85,6 +85,9 @@ class VllmServerEngine:
         with ThreadPoolExecutor(min(self.settings.concurrency, len(prompts))) as pool:
             return list(pool.map(ask, prompts, seeds))
 
+    def wake(self) -> None:
+        """A server is always awake."""
+
     def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
         """Begin `n` samples, one request each; `rollout.server.concurrency` prompts are asked at a time.
 

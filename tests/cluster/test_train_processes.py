@@ -111,24 +111,26 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("processes", "changes"),
     [
-        {"rollout.branching": [4, 4], "train.mask_truncated_completions": True},
-        {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0], "train.scale": "batch"},
-        {"rollout.branching": [16, 1], "train.credit": "trajectory", "train.loss_type": "bnpo"},
+        (2, {"rollout.branching": [4, 4], "train.mask_truncated_completions": True}),
+        (2, {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0], "train.scale": "batch"}),
+        (2, {"rollout.branching": [16, 1], "train.credit": "trajectory", "train.loss_type": "bnpo"}),
+        (4, {"rollout.branching": [4, 4], "train.scale": "batch"}),
     ],
-    ids=["4x4 cut", "2x3x2 batch-scaled", "16x1 trajectory bnpo"],
+    ids=["4x4 cut", "2x3x2 batch-scaled", "16x1 trajectory bnpo", "four processes"],
 )
-def test_the_gradient_of_two_processes_equals_brute_force(settings, tmp_path, changes):  # noqa: F811
-    """In both, after the backward passes of a step and before the optimizer; two trees each, one a micro-batch."""
+def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path, processes, changes):  # noqa: F811
+    """In each, after the backward passes of a step and before the optimizer; one tree a micro-batch."""
     from querylect.rollouts.policy import load_policy
 
     config = change(settings, **changes, **{"policy.lora": None, "train.questions_per_step": 4, "train.steps": 1})
     code = inspect.getsource(made_up_rewards) + GRADIENTS
-    with Started(config, tmp_path / "two", 2, code=code) as started:
-        assert started.codes() == [0, 0], started.said(0) + started.said(1)
-    written = [pickle.loads((tmp_path / "two" / f"run.yaml.{rank}").read_bytes()) for rank in (0, 1)]
-    assert [len(trees) for trees, _ in written] == [2, 2]
+    with Started(config, tmp_path / "several", processes, code=code) as started:
+        assert started.codes() == [0] * processes, started.said(0) + started.said(1)
+    ranks = range(processes)
+    written = [pickle.loads((tmp_path / "several" / f"run.yaml.{rank}").read_bytes()) for rank in ranks]
+    assert [len(trees) for trees, _ in written] == [4 // processes] * processes
     model, _ = load_policy(config.policy)
     expected = brute_force_gradients(model, [tree for trees, _ in written for tree in trees], config)
     for _, gradients in written:

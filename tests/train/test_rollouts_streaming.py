@@ -45,7 +45,7 @@ class Uneven:
         self.tokenizer = tiny_tokenizer()
         self.stop_ids = {self.tokenizer.eos_token_id}
         self.under_way, self.rounds, self.fails_at = [], 0, fails_at
-        self.events = []
+        self.events, self.woken = [], False
 
     def _sample(self, its, number):
         draw = Random(f"{its} {number}")
@@ -55,6 +55,9 @@ class Uneven:
 
     def generate(self, prompts, n, sampling):
         return [[self._sample(its, number)[0] for number in range(n)] for its in sampling.streams]
+
+    def wake(self):
+        self.woken = True
 
     def submit(self, prompt, n, sampling):
         futures = []
@@ -219,6 +222,13 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(name, client, v
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
             assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected
+
+
+def test_the_engine_is_woken_where_there_is_no_question_too(client):
+    """Processes wake theirs together, and one of them may have no question."""
+    engine = Uneven()
+    assert grower(StreamingGrower, engine, client).grow([], [4, 4], streams=[]) == []
+    assert engine.woken
 
 
 def test_an_engine_in_the_process_drops_what_is_under_way(vllm, tiny_policy):
