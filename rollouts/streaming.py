@@ -10,8 +10,9 @@ WaveGrower is for the transformers engine, which samples a batch to its end.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -27,6 +28,16 @@ from .random_streams import stream
 from .tree import Node, Tree
 
 _Result = TypeVar("_Result")
+
+
+@contextmanager
+def _searcher() -> Iterator[ThreadPoolExecutor]:
+    """A thread for searches. What ends the block early, such as a signal, does not wait for a search under way."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class StreamingGrower(Grower):
@@ -45,7 +56,7 @@ class StreamingGrower(Grower):
         started = time.perf_counter()
         self.engine.wake()
         first = self.begin_all(questions, streams or _draw_streams(len(questions)))
-        with ThreadPoolExecutor(1) as searcher:
+        with _searcher() as searcher:
             growth = _Growth(self, branching, greedy, searcher)
             try:
                 growth.run(first)
@@ -88,7 +99,7 @@ class WaveGrower(Grower):
         size = max(1, self.rollout.micro_batch // branching[0])
         waves = deque((first[start : start + size], 1) for start in range(0, len(first), size))
         searching: _Wave | None = None
-        with ThreadPoolExecutor(1) as searcher:
+        with _searcher() as searcher:
             while waves or searching:
                 wave = None
                 if waves:

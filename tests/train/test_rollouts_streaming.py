@@ -189,6 +189,30 @@ def test_an_engine_that_fails_ends_the_growth(client):
         grower(StreamingGrower, Uneven(fails_at=7), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
 
 
+def test_what_ends_the_growth_does_not_wait_for_a_search(client):
+    release, begun = threading.Event(), threading.Event()
+
+    class Slow(Searched):
+        def step(self, steps, **options):
+            begun.set()
+            release.wait(30)
+            return super().step(steps, **options)
+
+    engine = Uneven()
+
+    def advance(before=engine.advance):
+        if engine.rounds > 20 and begun.wait(20):
+            raise KeyboardInterrupt
+        return before()
+
+    engine.advance = advance
+    slow = Slow(client)
+    with pytest.raises(KeyboardInterrupt):
+        grower(StreamingGrower, engine, slow).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    assert not slow.batches, "the search is still under way"
+    release.set()
+
+
 @pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
 def test_a_prompt_above_the_limit_is_refused(client, kind):
     with pytest.raises(ConfigError):
