@@ -18,8 +18,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
-import torch
-
 from ..data.types import Question
 from .conversation import Branch
 from .engines.base import Completion, StreamingEngine
@@ -69,6 +67,8 @@ class StreamingGrower(Grower):
 
 def _draw_streams(count: int) -> list[int]:
     """Streams named by torch's random stream on the CPU, which a checkpoint holds."""
+    import torch
+
     start = int(torch.randint(2**62, ()).item())
     return [stream(start, number) for number in range(count)]
 

@@ -102,7 +102,7 @@ def test_the_validation_questions_are_a_seeded_sample():
     assert clients[0].asked == clients[1].asked
 
 
-def test_the_sample_of_validation_questions_is_nested_and_the_order_of_a_file_does_not_matter(tmp_path):
+def test_the_sample_of_validation_questions_is_nested_in_any_order_of_the_file(tmp_path):
     cache = tmp_path / "tuning.json"
     asked = []
     for size in (2, 3, 5, 6):

@@ -100,7 +100,7 @@ def test_a_dry_run_of_environment_aware_shows_the_rows_of_warm_starts(tmp_path, 
     (tmp_path / "warm_start").mkdir()
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "warm_start" / name).write_text("{}")
-    chosen = ["--system", "explore", f"systems.explore.run={tmp_path}"]
+    chosen = ["--system", "explore", f"systems.explore.run={tmp_path}", "run_baselines=[warm_start]"]
     code, out, _ = command(capsys, "environment_aware", *chosen, "--dry-run")
     assert code == 0
     systems = yaml.safe_load(out)["systems"]
@@ -108,7 +108,7 @@ def test_a_dry_run_of_environment_aware_shows_the_rows_of_warm_starts(tmp_path, 
         "explore-warm-start": "warm_start",
         "explore": None,
     }
-    _, out, _ = command(capsys, "environment_aware", *chosen, "warm_starts=false", "--dry-run")
+    _, out, _ = command(capsys, "environment_aware", *chosen[:-1], "run_baselines=[]", "--dry-run")
     assert list(yaml.safe_load(out)["systems"]) == ["explore"]
 
 

@@ -129,6 +129,7 @@ def test_brackets_nested_too_deeply_are_invalid_json_and_no_record(tmp_path):
 READ_OTHERWISE = {
     "storage.py": "parse_json itself",
     "slurm/ready.py": "the standard library alone; written by our own services",
+    "doctor/gpu.py": "a finding of our own child process",
     "doctor/machine.py": "a report of our own child process",
     "llms/endpoint.py": "a schema of our own",
     "rollouts/chat_template.py": "between a process and its own child",
