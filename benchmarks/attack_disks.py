@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from attack_kills import BEFORE, COMMANDS, phase_spans
@@ -87,7 +88,9 @@ def _taken_away(
             child.wait_for_mark(phase, number + 1)
             time.sleep(moment)
             if kind == "removed":
-                shutil.rmtree(world.run, ignore_errors=True)
+                gone = world.run.with_name("gone")  # at once: a file that is written meanwhile would keep its folder
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(world.run.rename(gone), ignore_errors=True)
             elif not _mount(disk, "remount,ro"):
                 # Linux refuses that while a file is open for writing; a bind mount does it at any time
                 _mount(disk, "remount,ro,bind")

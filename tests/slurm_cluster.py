@@ -51,7 +51,7 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 GresTypes=gpu
 JobRequeue=1
-KillWait=30
+KillWait=90
 MinJobAge=600
 ReturnToService=2
 SlurmdParameters=config_overrides
