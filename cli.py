@@ -543,11 +543,9 @@ def _evaluate_spec(
     set_up_logging(verbose)
     if dry_run:
         from .configs.spec_files import dump_spec
-        from .eval.run_baselines import with_run_baselines
-        from .eval.warm_starts import with_warm_starts
+        from .eval.run_baselines import with_rows_of_runs
 
-        spec = with_run_baselines(spec)
-        typer.echo(dump_spec(with_warm_starts(spec)), nl=False)
+        typer.echo(dump_spec(with_rows_of_runs(spec)), nl=False)
         raise typer.Exit
     from .rollouts.preflight import check_spec
     from .storage import refuse_unwritable

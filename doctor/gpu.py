@@ -142,6 +142,8 @@ def faiss(device: "torch.device", work: Workload) -> Finding:
         return Finding(ABOUT, "faiss", "missing", "not installed", remedy)
     import faiss as library
 
+    from ..envs.retrievers.gpu_index import to_gpu
+
     if not hasattr(library, "StandardGpuResources") or not library.get_num_gpus():
         detail = "built without CUDA, or sees no GPU: dense indexes stay on the CPU"
         return Finding(ABOUT, "faiss", "missing", detail, remedy)
@@ -150,7 +152,7 @@ def faiss(device: "torch.device", work: Workload) -> Finding:
     queries = random.standard_normal((100, 384), dtype=np.float32)
     exact = library.IndexFlatIP(384)
     exact.add(vectors)
-    moved = library.index_cpu_to_gpu(library.StandardGpuResources(), 0, exact)
+    moved = to_gpu(exact, 0, "float32")
     moved.search(queries, 10)
     started = time.perf_counter()
     nearest = moved.search(queries, 10)[1]

@@ -8,8 +8,14 @@ from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
 from ..errors import ConfigError
 from .placement import answer_settings
 from .records import HYDE, UNTRAINED
+from .warm_starts import with_warm_starts
 
 _LABELS = {UNTRAINED: "untrained", HYDE: "HyDE at equal cost"}
+
+
+def with_rows_of_runs(spec: SpecConfig) -> SpecConfig:
+    """The spec with all systems that `run_baselines` adds for its runs."""
+    return with_warm_starts(with_run_baselines(spec))
 
 
 def with_run_baselines(spec: SpecConfig) -> SpecConfig:

@@ -35,12 +35,12 @@ from .leakage import LEAKS, TrainedQuestions, leak_record, refuse_trained, write
 from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
-from .run_baselines import with_run_baselines
+from .run_baselines import with_rows_of_runs
 from .spec_tables import build_tables, family, wide_table_of
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
 from .text import Page, html, transfer_latex, write_tables
 from .transfer import Transfer, draw_transfer, standalone_svg, trained_in, transfer
-from .warm_starts import is_warm_start, with_warm_starts
+from .warm_starts import is_warm_start
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +94,10 @@ def evaluate_spec(
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     refuse_unwritable(folder)
-    given = with_run_baselines(spec)
-    spec = with_warm_starts(given)
+    given, spec = spec, with_rows_of_runs(spec)
     with only_command(folder):
         evaluation = SpecEvaluation(spec, folder)
-        _prepare(evaluation, spec.systems.keys() - given.systems.keys(), trust)
+        _prepare(evaluation, _added_warm_starts(given, spec), trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         if check is not None:
             _check_baselines(evaluation, check)
@@ -107,6 +106,10 @@ def evaluate_spec(
         evaluation.failures += [cell.failure for cell in evaluation.cells if cell.failure is not None]
         write_results(evaluation)
     return folder / "tables.md", _incomplete(evaluation)
+
+
+def _added_warm_starts(given: SpecConfig, spec: SpecConfig) -> set[str]:
+    return {name for name in spec.systems.keys() - given.systems.keys() if is_warm_start(spec.systems[name])}
 
 
 def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) -> None:

@@ -53,10 +53,15 @@ class Grower(Conversation):
         documents. A turn below an unscorable one is not searched and is unscorable, too: it did not see what the
         retriever would have shown.
         """
-        branches = self.begin_all(questions, streams)
-        trees = [branch.tree for branch in branches]
+        question_streams = streams or [0] * len(questions)
+        first = [self.begin(question, its) for question, its in zip(questions, question_streams, strict=True)]
+        self.grow_from(first, branching, greedy, streams is not None)
+        return [branch.tree for branch in first]
+
+    def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool, streams: bool) -> None:
+        """Grow the trees of these first turns; `streams`: from their random streams, not from torch's global one."""
         for turn, width in enumerate(branching, start=1):
-            grown = self.generate(branches, turn, width, self.sampling_of(branches, turn, greedy, streams is not None))
+            grown = self.generate(branches, turn, width, self.sampling_of(branches, turn, greedy, streams))
             started = time.perf_counter()
             self.search(grown)
             self.clock.add("retrieve", started)
@@ -64,12 +69,6 @@ class Grower(Conversation):
                 self.searched.add(f"turn{turn}", started)
             if turn < len(branching):
                 branches = self.next_turns(grown, turn + 1, width)
-        return trees
-
-    def begin_all(self, questions: Sequence[Question], streams: Sequence[int] | None) -> list[Branch]:
-        """The first turn of every question, each in a new tree."""
-        streams = streams or [0] * len(questions)
-        return [self.begin(question, its) for question, its in zip(questions, streams, strict=True)]
 
     def sampling_of(self, branches: Sequence[Branch], turn: int, greedy: bool, streams: bool) -> Sampling:
         """How the answers to these branches are sampled: from their random streams, or from torch's global one."""

@@ -18,12 +18,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
-from ..data.types import Question
 from .conversation import Branch
 from .engines.base import Completion, StreamingEngine
 from .grow import Grower
 from .random_streams import stream
-from .tree import Node, Tree
+from .tree import Node
 
 _Result = TypeVar("_Result")
 
@@ -43,34 +42,29 @@ class StreamingGrower(Grower):
 
     engine: StreamingEngine
 
-    def grow(
-        self,
-        questions: Sequence[Question],
-        branching: Sequence[int],
-        greedy: bool = False,
-        streams: Sequence[int] | None = None,
-    ) -> list[Tree]:
-        """As `Grower.grow`; the time of `retrieve` is that in which nothing was sampled."""
+    def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool, streams: bool) -> None:
+        """As `Grower.grow_from`; the time of `retrieve` is that in which nothing was sampled."""
         started = time.perf_counter()
         self.engine.wake()
-        first = self.begin_all(questions, streams or _draw_streams(len(questions)))
+        if not streams:
+            _draw_streams(branches)
         with _searcher() as searcher:
             growth = _Growth(self, branching, greedy, searcher)
             try:
-                growth.run(first)
+                growth.run(branches)
             finally:
                 self.engine.cancel()
         self.clock.add("generate", started + growth.waited)
         self.clock.seconds["retrieve"] = self.clock.seconds.get("retrieve", 0.0) + growth.waited
-        return [branch.tree for branch in first]
 
 
-def _draw_streams(count: int) -> list[int]:
-    """Streams named by torch's random stream on the CPU, which a checkpoint holds."""
+def _draw_streams(branches: Sequence[Branch]) -> None:
+    """Name the branches' streams by torch's random stream on the CPU, which a checkpoint holds."""
     import torch
 
     start = int(torch.randint(2**62, ()).item())
-    return [stream(start, number) for number in range(count)]
+    for number, branch in enumerate(branches):
+        branch.stream = stream(start, number)
 
 
 @dataclass(slots=True)
@@ -87,25 +81,18 @@ class WaveGrower(Grower):
     or resumed samples the same batches.
     """
 
-    def grow(
-        self,
-        questions: Sequence[Question],
-        branching: Sequence[int],
-        greedy: bool = False,
-        streams: Sequence[int] | None = None,
-    ) -> list[Tree]:
-        """As `Grower.grow`; the time of `retrieve` is that in which nothing was sampled."""
-        first = self.begin_all(questions, streams)
+    def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool, streams: bool) -> None:
+        """As `Grower.grow_from`; the time of `retrieve` is that in which nothing was sampled."""
         size = max(1, self.rollout.micro_batch // branching[0])
-        waves = deque((first[start : start + size], 1) for start in range(0, len(first), size))
+        waves = deque((branches[start : start + size], 1) for start in range(0, len(branches), size))
         searching: _Wave | None = None
         with _searcher() as searcher:
             while waves or searching:
                 wave = None
                 if waves:
-                    branches, turn = waves.popleft()
-                    sampling = self.sampling_of(branches, turn, greedy, streams is not None)
-                    wave = _Wave(turn, self.generate(branches, turn, branching[turn - 1], sampling))
+                    asked, turn = waves.popleft()
+                    sampling = self.sampling_of(asked, turn, greedy, streams)
+                    wave = _Wave(turn, self.generate(asked, turn, branching[turn - 1], sampling))
                 if searching:
                     started = time.perf_counter()
                     searching.search.result()
@@ -115,7 +102,6 @@ class WaveGrower(Grower):
                 if wave:
                     wave.search = searcher.submit(self.search, wave.grown)
                 searching = wave
-        return [branch.tree for branch in first]
 
 
 class _Answer(NamedTuple):

@@ -47,7 +47,8 @@ def test_faiss_on_a_gpu_is_compared_with_the_processor(monkeypatch):
     assert gpu.faiss(CPU, TINY).state == "missing"
     monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda _resources, _gpu, index: index, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda _resources, _gpu, index, _options: index, raising=False)
+    monkeypatch.setattr(faiss, "GpuClonerOptions", SimpleNamespace, raising=False)
     assert gpu.faiss(CPU, TINY).state == "ok"
     wrong = faiss.IndexFlatIP(384)
     wrong.add(torch.randn(500, 384).numpy())
