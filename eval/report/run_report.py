@@ -11,7 +11,7 @@ from ...configs.methods import TRAINING_FREE
 from ..pages.figures import Drawing
 from ..pages.templates import render_page
 from ..provenance import Provenance
-from ..records import METRICS, RAW, TRAINED, UNTRAINED
+from ..records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START
 from ..run_table import RunTable, explanation, final_comparisons, headline
 from ..table import ALPHA, Arm
 from ..text import Download
@@ -32,12 +32,6 @@ def render(
     """The page as HTML. `created` is the time of the evaluation, as text."""
     last = {row.arm.system: row for row in results.rows}
     start, end = _axis(results)
-    columns: list[tuple[str, Callable[[Arm], Arm]]] = [("against raw", lambda arm: Arm(RAW, 0))]
-    if TRAINED in last:
-        columns.append(("against untrained", lambda arm: Arm(UNTRAINED, arm.turn)))
-        if results.best_free is not None:
-            best_free = Arm(results.best_free, 0)
-            columns.append(("against best training-free", lambda arm: best_free))
     return render_page(
         "report.html.j2",
         headline=headline(results),
@@ -49,7 +43,7 @@ def render(
         results=results,
         metrics=METRICS,
         metric_labels=[_LABELS[name] for name in METRICS],
-        columns=columns,
+        columns=_columns(results, list(last)),
         axis_start=start,
         percent_of_axis=lambda width: f"{100 * width / (end - start):.2f}",
         drawings=drawings,
@@ -60,6 +54,22 @@ def render(
         created=created,
         downloads=downloads,
     )
+
+
+def _columns(results: RunTable, systems: Sequence[str]) -> list[tuple[str, Callable[[Arm], Arm]]]:
+    """The heads of the columns of differences, each with what a row is compared with."""
+    columns: list[tuple[str, Callable[[Arm], Arm]]] = [("against raw", lambda arm: Arm(RAW, 0))]
+    if TRAINED not in systems:
+        return columns
+    columns.append(("against untrained", lambda arm: Arm(UNTRAINED, arm.turn)))
+    if WARM_START in systems:
+        columns.append(("against warm start", lambda arm: Arm(WARM_START, arm.turn)))
+    if HYDE in systems:
+        columns.append(("against HyDE", lambda arm: Arm(HYDE, 1)))
+    if results.best_free is not None:
+        best_free = Arm(results.best_free, 0)
+        columns.append(("against best training-free", lambda arm: best_free))
+    return columns
 
 
 def _mood(results: RunTable) -> str:

@@ -1,6 +1,7 @@
 """Training-free baselines in evaluations: tuned on validation alone, rows of every table, shares beside scores."""
 
 import json
+import re
 import shutil
 from csv import DictReader
 from dataclasses import replace
@@ -272,7 +273,14 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsy
         "no validation",
     ):
         assert said in page
-    assert page.index(">repeats the question</th>") < page.index("<details>"), "a column of the main table"
+    head, *_, trained = page[: page.index("<details>")].split("</tr>")[:-1]
+    compared = ["raw", "untrained", "warm start", "HyDE", "best training-free"]
+    assert re.findall(r">([^<]+)</th>", head)[-7:] == [
+        *(f"against {one}" for one in compared),
+        "repeats the question",
+        "n",
+    ]
+    assert len(re.findall(r"[+−]?0\.\d{3}</span>", trained)) == len(compared), "every difference"
     told = summary(folder / "results.json")
     for said in (
         "Warm start, turn 1",
