@@ -37,6 +37,7 @@ from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions, index_similarity, index_test_questions
 from .slurm.commands import launch
+from .sources import optional_packages
 from .train.commands import app as train_app
 from .version import __version__
 
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `querylect`: run one command and exit the process with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(arguments)
+        with optional_packages(_EXTRAS.get(arguments[0] if arguments else "")):
+            app(arguments)
     except SystemExit as stop:
         # typer wraps these two in its own SystemExit
         cause = stop.__context__.__cause__ if stop.__context__ else None
@@ -101,6 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_unusable_path(error) if error.errno in _OF_THE_PATH and error.filename else _unexpected(error))
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
+
+
+_EXTRAS = {
+    **dict.fromkeys(("data", "index", "serve"), "serve"),
+    **dict.fromkeys(("export", "rewrite"), "local"),
+    **dict.fromkeys(("sync", "train"), "train"),
+    **dict.fromkeys(("answers", "drift", "env", "eval", "paper", "report"), "eval"),
+}
+"""The extra that installs everything that a command needs for most configs."""
 
 
 def _print_stderr(text: str) -> None:

@@ -44,6 +44,10 @@ class IndexFolderError(UserError):
     """An index folder is missing, incomplete or corrupt, or was built for something else."""
 
 
+class MissingPackageError(UserError):
+    """An optional package of this one is not installed; the message names the extra that installs it."""
+
+
 class ModelError(UserError):
     """A model name or folder does not lead to a usable model."""
 

@@ -1,12 +1,28 @@
 """Resolves model names (a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id) the data of
-installed packages, and what installs an extra of this one."""
+installed packages, the optional packages of this one, and the extras that install them."""
 
-from importlib.metadata import Distribution
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import Distribution, PackageNotFoundError, metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .errors import DataError, ModelError
+from .errors import DataError, MissingPackageError, ModelError
 from .storage import parse_json
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_PACKAGES_OF_MODULES = {
+    "Stemmer": "PyStemmer",
+    "faiss": "faiss-cpu",
+    "pytrec_eval": "pytrec-eval-terrier",
+    "sklearn": "scikit-learn",
+    "starlette": "fastapi",
+}
+"""The package that brings a module, where it has another name."""
 
 
 def resolve_model(name: str) -> str:
@@ -69,6 +85,76 @@ def install_command(extra: str) -> str:
     on_gpu = extra == "gpu" or any(Distribution.discover(name="vllm"))
     constraints = "constraints-gpu.txt" if on_gpu else "constraints.txt"
     return f"pip install -c {constraints} -e '.[{extra}]', in a checkout of querylect"
+
+
+def known_extras() -> dict[str, list["Requirement"]]:
+    """The requirements of each extra, from pyproject.toml of this checkout or from the installed metadata.
+
+    An extra that contains others has their requirements, too.
+    """
+    from packaging.requirements import Requirement
+
+    checkout = Path(__file__).with_name("pyproject.toml")
+    if checkout.is_file():
+        listed = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+        extras = {name: [Requirement(line) for line in needed] for name, needed in listed.items()}
+    else:
+        try:
+            package = metadata("querylect")
+        except PackageNotFoundError:
+            return {}
+        required = [Requirement(line) for line in package.get_all("Requires-Dist") or []]
+        extras = {
+            name: [
+                requirement
+                for requirement in required
+                if requirement.marker
+                and "extra" in str(requirement.marker)
+                and requirement.marker.evaluate({"extra": name})
+            ]
+            for name in package.get_all("Provides-Extra") or []
+        }
+    return {name: list(_expanded(needed, extras)) for name, needed in extras.items()}
+
+
+def _expanded(
+    needed: Sequence["Requirement"], extras: Mapping[str, Sequence["Requirement"]]
+) -> Iterator["Requirement"]:
+    for requirement in needed:
+        if requirement.name != "querylect":
+            yield requirement
+        for extra in sorted(requirement.extras if requirement.name == "querylect" else ()):
+            yield from _expanded(extras[extra], extras)
+
+
+@contextmanager
+def optional_packages(extra: str | None = None) -> Iterator[None]:
+    """Raise MissingPackageError where an optional package of this one is imported inside and is not installed.
+
+    It names `extra` if that installs the package, else the smallest extra that does. A module that no extra installs
+    raises ModuleNotFoundError as ever.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        package = _PACKAGES_OF_MODULES.get(module, module)
+        sizes = {
+            name: len(needed)
+            for name, needed in known_extras().items()
+            if any(_normal(requirement.name) == _normal(package) for requirement in needed)
+        }
+        if not sizes:
+            raise
+        message = (
+            f"this needs the Python package {package}, which is not installed; install it: "
+            f"{install_command(extra if extra in sizes else min(sizes, key=lambda name: sizes[name]))}."
+        )
+        raise MissingPackageError(message) from error
+
+
+def _normal(package: str) -> str:
+    return package.lower().replace("_", "-")
 
 
 def portable(name: str) -> str:

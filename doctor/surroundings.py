@@ -3,13 +3,12 @@
 import logging
 import shutil
 import subprocess
-import tomllib
-from importlib.metadata import PackageNotFoundError, metadata, version
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from packaging.requirements import Requirement
 
-from ..sources import install_command
+from ..sources import install_command, known_extras
 from .findings import Finding
 
 log = logging.getLogger(__name__)
@@ -25,29 +24,6 @@ def surroundings(online: bool) -> list[Finding]:
 def extras() -> list[Finding]:
     """For each extra of the package: whether its requirements are installed in fitting versions."""
     return [_extra(name, needed) for name, needed in sorted(known_extras().items()) if name not in FOR_DEVELOPERS]
-
-
-def known_extras() -> dict[str, list[Requirement]]:
-    """The requirements of each extra, from pyproject.toml of this checkout or from the installed metadata."""
-    checkout = Path(__file__).parents[1] / "pyproject.toml"
-    if checkout.is_file():
-        listed = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-        return {name: [Requirement(line) for line in needed] for name, needed in listed.items()}
-    try:
-        package = metadata("querylect")
-    except PackageNotFoundError:
-        return {}
-    required = [Requirement(line) for line in package.get_all("Requires-Dist") or []]
-    return {
-        name: [
-            requirement
-            for requirement in required
-            if requirement.marker
-            and "extra" in str(requirement.marker)
-            and requirement.marker.evaluate({"extra": name})
-        ]
-        for name in package.get_all("Provides-Extra") or []
-    }
 
 
 def _extra(name: str, needed: list[Requirement]) -> Finding:
@@ -88,7 +64,7 @@ def _wandb(online: bool) -> Finding:
     try:
         login = credentials()
     except ImportError as error:
-        return Finding("accounts", "wandb", "missing", f"cannot be imported: {error}", "pip install wandb")
+        return Finding("accounts", "wandb", "missing", f"cannot be imported: {error}", install_command("train"))
     if login is None:
         detail = "nobody is logged in: runs are tracked offline"
         return Finding(
@@ -104,6 +80,8 @@ def _wandb(online: bool) -> Finding:
 
 
 def _hub(online: bool) -> Finding:
+    if find_spec("huggingface_hub") is None:
+        return Finding("accounts", "hub", "missing", "no huggingface_hub", install_command("local"))
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -13,6 +13,8 @@ from pydantic_core import to_json
 from ..configs.section import Strict, Weight
 
 Fusion = Literal["max", "rrf", "interleave", "sum"]
+RRF_CONSTANT = 60
+"""Reciprocal rank fusion adds 1 / (60 + rank), rank from 1 (Cormack, Clarke and Büttcher, SIGIR 2009)."""
 
 
 def is_unicode(text: str) -> bool:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from ..configs.evaluation import SystemConfig
 from ..configs.schema import RolloutConfig
-from ..data.types import Document, Question
+from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.server.schemas import Step, StepResult
 from ..llms.access import Llm
 from ..llms.base import Message, SamplingParams
 from ..rewriters.base import RewritingStrategy
-from ..rewriters.frozen import FrozenAnswer, ask_turn
+from ..rewriters.frozen import FrozenAnswer, ask_turn, cut_to_words
 from ..rewriters.plans import with_earlier
 from .answering import Answered, Asking
 from .journal import AnswerKey
@@ -144,7 +144,7 @@ class _Batch:
                 documents = (
                     [hit.document for hit in result.ranking[: self.rollout.documents]] if result is not None else []
                 )
-                message = self.rewriter.follow_up(path.question, self._cut(documents), self.turn + 1)
+                message = self.rewriter.follow_up(path.question, cut_to_words(documents, self.rollout), self.turn + 1)
                 path.earlier += answer.rewrite.rewrites
                 path.chat.append(Message(role="assistant", content=answer.text))
                 path.chat.append(Message(role="user", content=message))
@@ -184,17 +184,3 @@ class _Batch:
             sample=path.sample,
             cut=not answer.finished,
         )
-
-    def _cut(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents as shown to the model: each, and all together, cut to their budgets in words."""
-        left = self.rollout.observation_tokens
-        truncated = []
-        for document in documents:
-            budget = self.rollout.document_tokens if left is None else min(left, self.rollout.document_tokens)
-            if budget <= 0:
-                break
-            title = document.title.split()[:budget]
-            text = document.text.split()[: budget - len(title)]
-            truncated.append(Document(document.id, " ".join(title), " ".join(text)))
-            left = None if left is None else left - len(title) - len(text)
-        return truncated

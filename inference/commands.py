@@ -54,6 +54,11 @@ def rewrite(
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, help="Give the answer of this turn; the one that won on validation.")
     ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option("--endpoint", metavar="URL", help="Where the model is served (OpenAI's protocol); loads none."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Its name at the endpoint.")] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
     ] = False,
@@ -86,6 +91,8 @@ def rewrite(
         refuse_unknown(member.rewriter.name)
     if any(member.card is None for member in trained.members.values()):
         check_run(trained.config)  # its environment has to be asked which retriever it is
+    if model is not None and endpoint is None:
+        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.", code="no-endpoint")
     if resume and output is None:
         raise ConfigError("--resume goes on with a file, and there is no --output.")
     if question and source is not None:
@@ -102,10 +109,12 @@ def rewrite(
         if not first and not lines.bad and not (records_file and records_file.done):
             raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
         if first:
+            from .endpoint import endpoint_of
             from .rewriter import Rewriter
 
             answers, failures = 0, Counter[str]()
-            with Rewriter(trained, turn=turn) as loaded:
+            engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
+            with Rewriter(trained, engine, turn=turn) as loaded:
                 for records in rewritten(loaded, chain(first, pending), batch):
                     answers += len(records)
                     failures.update(str(record["failure"]) for record in records if record["fallback"])

@@ -24,7 +24,7 @@ from ..export.exported import FILE, Exported, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import open_checkpoint
 from ..rollouts.turns import UsedTurn, used_turn
-from ..sources import resolve_model
+from ..sources import optional_packages, resolve_model
 from ..storage import parse_json
 
 _SEARCHED = ("env", "client")
@@ -71,6 +71,9 @@ class Trained:
     """Whether `config` configures a search that may be used; for an export, only if `settings` do."""
     base_fingerprint: str | None = None
     """Fingerprint of the base weights of an exported adapter; None for a run, which stores its own."""
+
+    is_trained: bool = True
+    """False for a config, whose policy is the untrained model."""
 
     @property
     def turns(self) -> int:
@@ -127,7 +130,7 @@ def open_trained(
             "`querylect train` or `querylect export` wrote.",
             code="not-a-rewriter",
         )
-    return of_config(name, load_config(name, settings), None, None)
+    return replace(of_config(name, load_config(name, settings), None, None), is_trained=False)
 
 
 _SAME_WORD = 0.75
@@ -305,19 +308,20 @@ def _is_on_the_hub(model: str) -> bool:
 
 def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bool = True) -> Path:
     """Download a Hub repository; for a rewriter, FILE first, to fail early if it is missing."""
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        HTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-        XetDownloadError,
-    )
+    with optional_packages("local"):
+        from huggingface_hub import hf_hub_download, snapshot_download
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            HTTPError,
+            LocalEntryNotFoundError,
+            OfflineModeIsEnabled,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+            XetDownloadError,
+        )
 
     try:
         if rewriter:

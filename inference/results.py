@@ -12,6 +12,7 @@ from ..envs.server.schemas import HitBody
 from ..errors import ConfigError
 from ..rollouts.conversation import Branch
 from ..rollouts.tree import Node
+from .endpoint import ChatSoFar
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class RewriteResult:
     """Why the answer failed, in a few words; None if it did not."""
     answer: str = ""
     """The raw text of the model, without its end-of-turn token."""
-    continuation: Continuation | None = field(default=None, repr=False, compare=False)
+    continuation: Continuation | ChatSoFar | None = field(default=None, repr=False, compare=False)
 
     @property
     def fallback(self) -> bool:

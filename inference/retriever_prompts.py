@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from ..configs.rewriter import RewriterConfig
 from ..errors import ConfigError
+from ..rewriters.base import RewritingStrategy
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from ..rewriters.small import load_prompt
 from ..rollouts.conversation import Conversation
 from ..rollouts.engines.base import Engine
+from .endpoint import EndpointConversation, EndpointModel
 from .load import Member, Trained, with_cards
 
 log = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ _IDENTITY_FIELDS = ("model_fingerprint", "pooling", "similarity", "query_templat
 class RetrieverRewriter:
     """The policy with the prompts for one retriever."""
 
-    conversation: Conversation
+    conversation: Conversation | EndpointConversation
     card: RetrieverCard
     member: str | None
     """Name of the environment; None for a retriever that the policy was not trained for."""
@@ -36,7 +38,7 @@ class RetrieverRewriter:
 class RewriterPool:
     """The prompts of a policy for all retrievers; thread-safe."""
 
-    def __init__(self, trained: Trained, engine: Engine) -> None:
+    def __init__(self, trained: Trained, engine: Engine | EndpointModel) -> None:
         self._trained, self._engine = trained, engine
         self._cache: dict[tuple[str | None, RetrieverCard], RetrieverRewriter] = {}
         self._warned: set[object] = set()
@@ -150,11 +152,15 @@ class RewriterPool:
     def _prompts_for(self, name: str | None, rewriter: RewriterConfig, card: RetrieverCard) -> RetrieverRewriter:
         with self._lock:
             if (name, card) not in self._cache:
-                conversation = Conversation(
-                    self._engine, make_rewriter(rewriter, card, self._trained.k), self._trained.config.rollout
-                )
+                conversation = self._conversation(make_rewriter(rewriter, card, self._trained.k))
                 self._cache[name, card] = RetrieverRewriter(conversation, card, name)
             return self._cache[name, card]
+
+    def _conversation(self, rewriter: RewritingStrategy) -> Conversation | EndpointConversation:
+        rollout = self._trained.config.rollout
+        if isinstance(self._engine, EndpointModel):
+            return self._engine.conversation(rewriter, rollout)
+        return Conversation(self._engine, rewriter, rollout)
 
 
 def _alike(left: RewriterConfig, right: RewriterConfig) -> bool:

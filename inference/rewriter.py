@@ -16,12 +16,15 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack, cast, overload
 
+from ..configs.llm import LlmConfig
 from ..data.types import Question
 from ..errors import ConfigError, RequestError
 from ..rewriters.card import RetrieverCard
 from ..rollouts.engines.base import Engine
 from ..rollouts.grow import ANSWERED_AT_ONCE
+from ..sources import optional_packages
 from .batching import DynamicBatcher
+from .endpoint import EndpointModel, endpoint_of
 from .load import Trained, open_trained
 from .requests import DocumentLike, QuestionLike, document_of, is_single, parse_questions
 from .results import RewriteResult, SearchResult
@@ -71,21 +74,23 @@ class Rewriter:
     def __init__(
         self,
         trained: Trained,
-        engine: Engine | None = None,
+        engine: Engine | EndpointModel | None = None,
         *,
         turn: int | None = None,
         client: Searcher | None = None,
     ) -> None:
-        """Load the policy, or use an `engine` that has loaded it. `turn` and `client` as in `from_pretrained`.
+        """Load the policy, or use an `engine` that has loaded it, or an endpoint that serves it. `turn` and `client` as
+        in `from_pretrained`.
 
-        Raises ConfigError for a turn below 1, ModelError, CheckpointError.
+        Raises ConfigError for a turn below 1, ModelError, CheckpointError, MissingPackageError.
         """
         if turn is not None and turn < 1:
             raise ConfigError(f"turn is {turn}; turns are counted from 1.", code="invalid-turn")
         if engine is None:
-            from ..rollouts.engines.open import load_engine
+            with optional_packages("local"):
+                from ..rollouts.engines.open import load_engine
 
-            engine = load_engine(trained.config, trained.checkpoint, trained.base_fingerprint)
+                engine = load_engine(trained.config, trained.checkpoint, trained.base_fingerprint)
         self._trained = trained
         self._engine = engine
         self._prompts = RewriterPool(trained, engine)
@@ -93,9 +98,10 @@ class Rewriter:
         if trained.turns > 1:
             reason = trained.used.reason if turn is None else "it was asked for"
             log.info("%s: the rewrite of turn %d is used (%s)", trained.name, self._turn, reason)
+        base = engine.config if isinstance(engine, EndpointModel) else trained.base
         self._id_counter = itertools.count()
         self._batcher: DynamicBatcher[Order, RewriteResult] = DynamicBatcher(
-            lambda orders: answer(orders, trained.base, trained.k), ANSWERED_AT_ONCE
+            lambda orders: answer(orders, base, trained.k), ANSWERED_AT_ONCE
         )
 
     @classmethod
@@ -110,11 +116,15 @@ class Rewriter:
         trust: bool = False,
         turn: int | None = None,
         client: Searcher | None = None,
+        endpoint: str | LlmConfig | None = None,
+        model: str | None = None,
     ) -> Self:
         """The rewriter of an exported folder, a Hub repository, a run folder, or a config (its untrained policy).
 
         `turn` overrides the turn selected on validation. `client` is searched between turns; None is the environment of
-        the run. The other arguments and errors are those of `open_trained`; it also raises as `load_policy`.
+        the run. `endpoint` is the URL of an OpenAI-compatible endpoint that serves the policy as `model`, or any other
+        model if `path_or_id` is a config: then no weights are loaded, and PyTorch is not needed. The other arguments
+        and errors are those of `open_trained`; it also raises as `load_policy` and `endpoint_of`.
         """
         trained = open_trained(
             str(path_or_id),
@@ -124,13 +134,17 @@ class Rewriter:
             settings=settings,
             trust=trust,
         )
-        return cls(trained, turn=turn, client=client)
+        if endpoint is None:
+            return cls(trained, turn=turn, client=client)
+        return cls(trained, endpoint_of(endpoint, model, trained.is_trained), turn=turn, client=client)
 
     def __repr__(self) -> str:
         names = [member.card.name if member.card else name for name, member in self._prompts.static_members.items()]
         checkpoint = self._trained.checkpoint
         parts = [repr(self.name), f"retriever={'/'.join(names) or 'unknown'!r}", f"turn={self._turn}"]
         parts += [f"checkpoint={checkpoint.name!r}"] if checkpoint is not None else []
+        if isinstance(self._engine, EndpointModel):
+            parts += [f"endpoint={self._engine.config.base_url!r}", f"model={self._engine.config.model!r}"]
         model: Any = getattr(self._engine, "model", None)  # None for a remote engine
         parts += [f"device={str(next(model.parameters()).device)!r}"] if hasattr(model, "parameters") else []
         return f"Rewriter({', '.join(parts)})"
@@ -145,6 +159,8 @@ class Rewriter:
         """Stop accepting questions; queued calls raise ClosedError."""
         self._batcher.close()
         self._default_search.close()
+        if isinstance(self._engine, EndpointModel):
+            self._engine.close()
 
     def prepare(self, retriever: Retriever | None = None) -> None:
         """Validate a retriever before the first question. Raises ConfigError."""

@@ -13,10 +13,10 @@ from ..configs.schema import ClientConfig, EnvironmentConfig
 from ..configs.trust import FLAG
 from ..envs.client.client import SyncEnvironmentClient
 from ..envs.client.connect import known_services
-from ..envs.client.in_process import InProcessClient
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody
-from ..errors import ConfigError, UserError
+from ..errors import ConfigError, MissingPackageError, UserError
+from ..sources import optional_packages
 from .load import Trained
 
 Rankings = Sequence[Sequence[HitBody]]
@@ -49,7 +49,7 @@ class DefaultSearch:
     def open(self, member: str | None, turn: int) -> Searcher:
         """The searcher of a member. `member` is None for a retriever that the policy was not trained for.
 
-        Raises ConfigError if there is no environment to search, or it cannot be opened.
+        Raises ConfigError if there is no environment to search, or it cannot be opened, MissingPackageError.
         """
         trained = self._trained
         reason = f"{trained.name} answers in turn {turn}, which is shown what the turn before found"
@@ -70,6 +70,8 @@ class DefaultSearch:
                 try:
                     settings = configs.get(member) or configs[""]
                     self._opened[member] = _open(settings.env, settings.client)
+                except MissingPackageError:
+                    raise
                 except UserError as error:
                     raise ConfigError(
                         f"{reason}, and that cannot be searched: {error} {_HELP}", code="unsearchable"
@@ -94,4 +96,9 @@ _HELP = (
 
 def _open(env: EnvironmentConfig, client: ClientConfig) -> Searcher:
     urls = known_services(env, client)
-    return InProcessClient(env) if urls is None else SyncEnvironmentClient(client, urls=urls)
+    if urls is not None:
+        return SyncEnvironmentClient(client, urls=urls)
+    with optional_packages("serve"):
+        from ..envs.client.in_process import InProcessClient
+
+        return InProcessClient(env)

@@ -4,17 +4,22 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody
 from ..errors import ConfigError
+from ..rewriters.base import Rewrite
 from ..rollouts.conversation import Branch, Conversation
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.memory import give_back_freed_memory
+from .endpoint import ChatSoFar, EndpointConversation
 from .requests import DocumentLike
 from .results import Continuation, RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import RetrieverRewriter
+
+_NO_TURN = "no turn to go on from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +37,11 @@ class Order:
     """The result of the previous turn; None generates the first turn again."""
 
 
-def answer(orders: Sequence[Order], base: PolicyConfig, depth: int) -> list[RewriteResult]:
+def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) -> list[RewriteResult]:
     """The greedy answer to each order, in input order.
 
-    `base` is the model of first stages; `depth` is the number of documents in the fallback plan of a failed answer.
+    `base` is the model of first stages that name none; `depth` is the number of documents in the fallback plan of a
+    failed answer.
     Raises ConfigError if the prompt is too long even without a question.
     """
     restarts = [index for index, order in enumerate(orders) if order.documents is not None and order.after is None]
@@ -50,7 +56,12 @@ def answer(orders: Sequence[Order], base: PolicyConfig, depth: int) -> list[Rewr
         turn = order.after.turn + 1 if order.after is not None and order.documents is not None else 1
         groups[id(order.prompts.conversation), turn].append(index)
     for (_, turn), indices in groups.items():
-        answered = _answer_turn([orders[index] for index in indices], turn, base, depth)
+        group = [orders[index] for index in indices]
+        conversation = group[0].prompts.conversation
+        if isinstance(conversation, EndpointConversation):
+            answered = _ask_endpoint(conversation, group, turn, base, depth)
+        else:
+            answered = _answer_turn(conversation, group, turn, base, depth)
         results |= zip(indices, answered, strict=True)
     give_back_freed_memory()
     return [results[index] for index in range(len(orders))]
@@ -107,9 +118,55 @@ class TurnLoop:
         return [SearchResult(question, turns) for question, turns in zip(self.questions, outcomes, strict=True)]
 
 
-def _answer_turn(orders: Sequence[Order], turn: int, base: PolicyConfig, depth: int) -> list[RewriteResult]:
+def _ask_endpoint(
+    conversation: EndpointConversation, orders: Sequence[Order], turn: int, base: PolicyConfig | LlmConfig, depth: int
+) -> list[RewriteResult]:
+    """`_answer_turn` of a model behind an endpoint."""
+    questions = {order.id: Question(order.id, order.question.text, order.question.options) for order in orders}
+    failed: dict[str, str] = {}
+    chats: dict[str, ChatSoFar] = {}
+    if turn == 1:
+        failed = _first_stage(conversation, list(questions.values()), base)
+        chats = {name: conversation.begin(question) for name, question in questions.items() if name not in failed}
+    else:
+        for order in orders:
+            after = order.after.continuation if order.after is not None else None
+            if not isinstance(after, ChatSoFar):
+                failed[order.id] = _NO_TURN
+                continue
+            documents = order.documents or []
+            chats[order.id] = conversation.next_turn(questions[order.id], after, documents, turn)
+    answers = conversation.answer([questions[name] for name in chats], list(chats.values()), turn) if chats else []
+    answered = dict(zip(chats, answers, strict=True))
+    results = []
+    for order in orders:
+        if order.id in failed:
+            results.append(_failed(order, turn, depth, failed[order.id]))
+        else:
+            reply = answered[order.id]
+            results.append(_result(order, turn, depth, reply.rewrite, reply.text, reply.after))
+    return results
+
+
+def _failed(order: Order, turn: int, depth: int, failure: str) -> RewriteResult:
+    """The result of a question that could not be asked."""
+    return RewriteResult(order.question, turn, SearchPlan.of(order.question.text, depth), failure=failure)
+
+
+def _result(
+    order: Order, turn: int, depth: int, rewrite: Rewrite, text: str, continuation: Continuation | ChatSoFar | None
+) -> RewriteResult:
+    """The result of an answer, which is the question itself where the answer cannot be used."""
+    failure = None if rewrite.plan is not None else rewrite.failure or "no plan"
+    texts = rewrite.rewrites if rewrite.plan is not None else ()
+    plan = rewrite.plan or SearchPlan.of(order.question.text, depth)
+    return RewriteResult(order.question, turn, plan, texts, rewrite.think, failure, text, continuation)
+
+
+def _answer_turn(
+    conversation: Conversation, orders: Sequence[Order], turn: int, base: PolicyConfig | LlmConfig, depth: int
+) -> list[RewriteResult]:
     """The answers to orders of one conversation and turn."""
-    conversation = orders[0].prompts.conversation
     failed: dict[str, str] = {}
     branches: dict[str, Branch] = {}
     if turn == 1:
@@ -118,10 +175,10 @@ def _answer_turn(orders: Sequence[Order], turn: int, base: PolicyConfig, depth: 
         branches = {name: conversation.begin(question) for name, question in questions.items() if name not in failed}
     else:
         for order in orders:
-            if order.after is None or order.after.continuation is None:
-                failed[order.id] = "no turn to go on from"
+            continuation = order.after.continuation if order.after is not None else None
+            if not isinstance(continuation, Continuation):
+                failed[order.id] = _NO_TURN
                 continue
-            continuation = order.after.continuation
             branches[order.id] = conversation.next_turn(
                 continuation.branch, continuation.node, order.documents or [], turn
             )
@@ -141,22 +198,16 @@ def _answer_turn(orders: Sequence[Order], turn: int, base: PolicyConfig, depth: 
     results: list[RewriteResult] = []
     for order in orders:
         if order.id in failed:
-            fallback = SearchPlan.of(order.question.text, depth)
-            results.append(RewriteResult(order.question, turn, fallback, failure=failed[order.id]))
+            results.append(_failed(order, turn, depth, failed[order.id]))
             continue
         branch, node = nodes[order.id]
-        rewrite = node.rewrite
-        failure = None if rewrite.plan is not None else rewrite.failure or "no plan"
-        texts = rewrite.rewrites if rewrite.plan is not None else ()
-        plan = rewrite.plan or SearchPlan.of(order.question.text, depth)
-        continuation = Continuation(branch, node)
-        results.append(
-            RewriteResult(order.question, turn, plan, texts, rewrite.think, failure, node.text, continuation)
-        )
+        results.append(_result(order, turn, depth, node.rewrite, node.text, Continuation(branch, node)))
     return results
 
 
-def _first_stage(conversation: Conversation, questions: Sequence[Question], base: PolicyConfig) -> dict[str, str]:
+def _first_stage(
+    conversation: Conversation | EndpointConversation, questions: Sequence[Question], base: PolicyConfig | LlmConfig
+) -> dict[str, str]:
     """Run the first stage and return the reasons of failed questions by id."""
     lost: dict[str, str] = {}
     try:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Self
@@ -158,7 +159,14 @@ class Endpoint:
         has answered none of max(`concurrency`, 8) prompts in a row.
         """
         self._consecutive_failures = 0
-        asyncio.run(self._ask_all(prompts, draw, deliver, costs))
+        asking = self._ask_all(prompts, draw, deliver, costs)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(asking)
+        else:  # called in a notebook's event loop, which cannot run another one
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, asking).result()
 
     async def _ask_all(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         config = self._config

@@ -11,6 +11,7 @@ from math import log2
 from typing import Literal
 
 from ..errors import ConfigError
+from ..sources import optional_packages
 
 RELEVANT = 1
 """The least grade that binary metrics count as relevant, where a dataset does not say otherwise."""
@@ -75,8 +76,9 @@ def judged_share(ranking: Sequence[str], judged: Mapping[str, int], k: int | Non
 def by_trec_eval(
     ranking: Sequence[str], judged: Mapping[str, int], measure: str, relevance_level: int = RELEVANT
 ) -> float:
-    """A measure of pytrec_eval, such as `map_cut.10`. Raises ValueError as `top`."""
-    import pytrec_eval
+    """A measure of pytrec_eval, such as `map_cut.10`. Raises ValueError as `top`, MissingPackageError without it."""
+    with optional_packages():
+        import pytrec_eval
 
     descending = {document: float(-rank) for rank, document in enumerate(top(ranking, None))}
     if not descending or not judged:

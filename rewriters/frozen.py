@@ -6,7 +6,8 @@ An answer that cannot be read is sent back once, with what is wrong with it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..data.types import Question
+from ..configs.schema import RolloutConfig
+from ..data.types import Document, Question
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
 from ..llms.prose import without_thinking
@@ -98,3 +99,19 @@ def read_reply(rewriter: RewritingStrategy, question: Question, reply: LlmRespon
     """Read a reply of that turn; several texts become one rewrite if the rewriter joins them."""
     rewrites = [rewriter.read(question, sample.text, turn) for sample in reply.texts]
     return rewriter.join(question, rewrites) if isinstance(rewriter, PassageRewriter) else rewrites[0]
+
+
+def cut_to_words(documents: Sequence[Document], rollout: RolloutConfig) -> list[Document]:
+    """The documents as shown to a model whose tokenizer is not there: each, and all together, cut to their budgets of
+    tokens (`rollout.document_tokens`, `rollout.observation_tokens`) in words."""
+    left = rollout.observation_tokens
+    truncated = []
+    for document in documents:
+        budget = rollout.document_tokens if left is None else min(left, rollout.document_tokens)
+        if budget <= 0:
+            break
+        title = document.title.split()[:budget]
+        text = document.text.split()[: budget - len(title)]
+        truncated.append(Document(document.id, " ".join(title), " ".join(text)))
+        left = None if left is None else left - len(title) - len(text)
+    return truncated

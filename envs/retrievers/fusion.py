@@ -10,10 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..plan import Fusion
-
-RRF_CONSTANT = 60
-"""Reciprocal rank fusion adds 1 / (60 + rank), rank from 1 (Cormack, Clarke and Büttcher, SIGIR 2009)."""
+from ..plan import RRF_CONSTANT, Fusion
 
 
 class Scored(NamedTuple):

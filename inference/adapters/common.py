@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, TypeVar
 
-from ...envs.retrievers.fusion import RRF_CONSTANT
+from ...envs.plan import RRF_CONSTANT
 from ...errors import QuerylectError
 from ..results import RewriteResult, plain_queries
 

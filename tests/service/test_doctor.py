@@ -20,7 +20,7 @@ from querylect.doctor.layouts import estimate_layouts
 from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
-from querylect.sources import install_command
+from querylect.sources import install_command, known_extras
 from querylect.train import sync
 
 from ..raising import refused
@@ -128,7 +128,7 @@ def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
 
 
 def test_every_extra_is_known():
-    assert {"cpu", "gpu", "tensorboard", "trackio", "verifiers"} <= set(around.known_extras())
+    assert {"cpu", "gpu", "tensorboard", "trackio", "verifiers"} <= set(known_extras())
 
 
 def test_what_a_config_needs_and_has(tmp_path, tiny_policy):

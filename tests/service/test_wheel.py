@@ -1,5 +1,7 @@
 """What `pip install` puts where: the wheel is built here, listed, installed into a folder and used from there."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -7,6 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from querylect.configs.load import dump_config
+
+from ..chat_server import ChatServer, serving
+from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = (".yaml", ".json", ".j2", ".html", ".sh", ".env")
@@ -74,8 +80,61 @@ def test_an_installed_wheel_runs_from_anywhere(wheel, tmp_path):
     assert Path(told.strip()).is_relative_to(site)
     assert "drift" in run(sys.executable, script, "--help", cwd=elsewhere, **path).stdout
     assert "name: tiny" in run(sys.executable, script, "train", "tiny", "--dry-run", cwd=elsewhere, **path).stdout
-    code = "from querylect.doctor.surroundings import known_extras; print(*known_extras())"
+    code = "from querylect.sources import known_extras; print(*known_extras())"
     extras = run(sys.executable, "-c", code, cwd=elsewhere, **path).stdout.split()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert sorted(extras) == sorted(project["optional-dependencies"]), "by its metadata, without a checkout"
     assert list(elsewhere.iterdir()) == [], "nothing was written beside the user"
+
+
+LIGHT = """
+import sys, time
+
+started = time.perf_counter()
+import querylect
+
+assert time.perf_counter() - started < 0.5
+from querylect.configs.schema import ClientConfig
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.schemas import Step
+from querylect.rewards.metrics import measure
+
+config, service, endpoint = sys.argv[1:]
+assert measure("recall@1")(["a", "b"], {"a": 1, "b": 1}) == 0.5
+with SyncEnvironmentClient(ClientConfig(urls=[service])) as client:
+    (question, *_) = client.questions("train")
+    (step,) = client.step([Step(question_id=question.id, plan=SearchPlan.of("triptan"))])
+    with querylect.Rewriter.from_pretrained(config, endpoint=endpoint, model="m") as rewriter:
+        found = rewriter.search(question, client, turns=2)
+print(question.id, step.reward, found.rewrite.text, len(found.ranking), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.slow  # it installs from the package index
+def test_the_package_alone_is_a_client_with_metrics_and_rewriting(wheel, settings, run_app, tmp_path):  # noqa: F811
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        pytest.skip("no uv: pip install -c constraints.txt -e '.[verifiers]'")
+    run(uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv", cwd=tmp_path, **os.environ)
+    python = tmp_path / "venv" / "bin" / "python"
+    command = (uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python)
+    pinned = ("-c", ROOT / "constraints.txt", wheel)
+    done = subprocess.run([*map(str, (*command, *pinned))], capture_output=True, text=True, timeout=300)
+    if "Failed to fetch" in done.stderr:
+        pytest.skip("no package index answers")
+    assert done.returncode == 0, done.stderr
+    (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 60 * 10**6
+    (tmp_path / "mine.yaml").write_text(dump_config(settings), encoding="utf-8")
+    with serving(run_app, ChatServer(lambda body: "<think>so</think><rewrite>triptan headache</rewrite>")) as endpoint:
+        (url,) = settings.client.urls
+        shown = run(python, "-c", LIGHT, "mine.yaml", url, endpoint, cwd=tmp_path, **os.environ).stdout
+        arguments = ("rewrite", "mine.yaml", "--endpoint", endpoint, "--model", "m", "-q", "my head")
+        script = tmp_path / "venv" / "bin" / "querylect"
+        assert "triptan headache" in run(script, *arguments, cwd=tmp_path, **os.environ).stdout
+    assert shown == "head 1.0 triptan headache 2 False\n" or shown.startswith("head "), shown
+    for command, extra in (("train demo", "train"), ("index build demo", "serve"), ("rewrite demo -q x", None)):
+        done = subprocess.run([script, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2
+        assert extra is None or f"'.[{extra}]'" in done.stderr, done.stderr

@@ -6,6 +6,7 @@ Imports neither torch nor transformers.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,8 @@ def shape_of(model: str) -> ModelShape | None:
 
 
 def _cached(model: str) -> Path | None:
+    if find_spec("huggingface_hub") is None:
+        return None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -1,0 +1,147 @@
+"""A rewriter whose model answers behind an OpenAI-compatible endpoint: no weights and no PyTorch on this machine.
+
+A trained policy, served as its export (`vllm serve exports/demo`), gets the messages of training and the prefilled
+beginning of its answer, and its answers are parsed as strictly as in training. Any other model is prompted as in
+`querylect eval --endpoint`: its answers are read leniently, and one that cannot be read is sent back once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..configs.llm import LlmConfig
+from ..configs.schema import RolloutConfig
+from ..data.types import Document, Question
+from ..errors import ConfigError
+from ..llms.access import Llm
+from ..llms.base import Message, Prompt, SamplingParams
+from ..rewriters.base import Rewrite, RewritingStrategy
+from ..rewriters.frozen import ask_turn, cut_to_words
+from ..rewriters.plans import with_earlier
+from ..rollouts.llms import open_llm
+
+_PREFILLED = {"continue_final_message": True, "add_generation_prompt": False}
+"""Fields of a request with which vLLM and SGLang continue the last message instead of answering it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSoFar:
+    """The messages of one conversation, from which its next turn continues."""
+
+    messages: tuple[Message, ...]
+    earlier: tuple[str, ...] = ()
+    """The rewrites of the turns so far, first turn first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """One answer of the endpoint. `rewrite.failure` says why it cannot be used; then `rewrite.plan` is None."""
+
+    rewrite: Rewrite
+    text: str
+    after: ChatSoFar | None
+    """None where the endpoint gave no reply: nothing can continue from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointConversation:
+    """Asks turns of one model with the prompts of one rewriter."""
+
+    llm: Llm
+    rewriter: RewritingStrategy
+    rollout: RolloutConfig
+    trained: bool
+    """Whether the model is the trained policy."""
+
+    def begin(self, question: Question) -> ChatSoFar:
+        """The first turn of a question."""
+        return ChatSoFar(tuple(self.rewriter.first(question)))
+
+    def next_turn(self, question: Question, after: ChatSoFar, documents: Sequence[Document], turn: int) -> ChatSoFar:
+        """Turn `turn`, which is shown `documents`, cut to the budgets of training counted in words."""
+        shown = cut_to_words(documents[: self.rollout.documents], self.rollout)
+        message = Message(role="user", content=self.rewriter.follow_up(question, shown, turn))
+        return ChatSoFar((*after.messages, message), after.earlier)
+
+    def answer(self, questions: Sequence[Question], chats: Sequence[ChatSoFar], turn: int) -> list[ChatAnswer]:
+        """The greedy answer to each chat. Raises as `Llm.ask`."""
+        missing: dict[int, str] = {}
+        draw = SamplingParams(max_tokens=self.rollout.new_tokens(turn))
+        ask = self._ask_policy if self.trained else self._ask_prompted
+        answers = ask(questions, [chat.messages for chat in chats], turn, draw, missing)
+        return [
+            ChatAnswer(Rewrite(None, failure=missing.get(index, "no reply")), "", None)
+            if answer is None
+            else self._answer(*answer, chats[index])
+            for index, answer in enumerate(answers)
+        ]
+
+    def _answer(self, rewrite: Rewrite, text: str, chat: ChatSoFar) -> ChatAnswer:
+        rewrite = with_earlier(rewrite, chat.earlier, self.rollout.keep_rewrites_weight)
+        messages = (*chat.messages, Message(role="assistant", content=text))
+        return ChatAnswer(rewrite, text, ChatSoFar(messages, (*chat.earlier, *rewrite.rewrites)))
+
+    def _ask_prompted(
+        self,
+        questions: Sequence[Question],
+        chats: Sequence[Sequence[Message]],
+        turn: int,
+        draw: SamplingParams,
+        missing: dict[int, str],
+    ) -> list[tuple[Rewrite, str] | None]:
+        answers = ask_turn(self.llm, self.rewriter, questions, chats, turn, draw, missing.__setitem__)
+        return [None if answer is None else (answer.rewrite, answer.text) for answer in answers]
+
+    def _ask_policy(
+        self,
+        questions: Sequence[Question],
+        chats: Sequence[Sequence[Message]],
+        turn: int,
+        draw: SamplingParams,
+        missing: dict[int, str],
+    ) -> list[tuple[Rewrite, str] | None]:
+        opening = self.rewriter.opening
+        prefilled = (Message(role="assistant", content=opening),) if opening else ()
+        prompts = [Prompt((*chat, *prefilled)) for chat in chats]
+        replies = self.llm.ask(prompts, draw, missing=missing.__setitem__)
+        texts = [None if reply is None else reply.texts[0].text.removeprefix(opening) for reply in replies]
+        return [
+            None if text is None else (self.rewriter.parse(question, text, turn), opening + text)
+            for question, text in zip(questions, texts, strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class EndpointModel:
+    """The model of a rewriter behind an endpoint, opened once for all of its prompts."""
+
+    config: LlmConfig
+    trained: bool
+    _llms: dict[bool, Llm] = field(default_factory=dict)
+
+    def conversation(self, rewriter: RewritingStrategy, rollout: RolloutConfig) -> EndpointConversation:
+        """The model with the prompts of one rewriter. Raises ConfigError for a URL that is none."""
+        prefilled = self.trained and bool(rewriter.opening)
+        if prefilled not in self._llms:
+            fields = {**_PREFILLED, **self.config.extra} if prefilled else self.config.extra
+            self._llms[prefilled] = open_llm(self.config.model_copy(update={"extra": fields}))
+        return EndpointConversation(self._llms[prefilled], rewriter, rollout, self.trained)
+
+    def close(self) -> None:
+        """Close the models."""
+        for llm in self._llms.values():
+            llm.close()
+
+
+def endpoint_of(url: str | LlmConfig, model: str | None, trained: bool) -> EndpointModel:
+    """The endpoint at a URL, which serves a model under that name. Raises ConfigError without a name or for no URL."""
+    if isinstance(url, LlmConfig):
+        config = url.model_copy(update={"model": model}) if model is not None else url
+        if config.base_url is None:
+            raise ConfigError("the endpoint has no base_url; give http://HOST:PORT/v1.", code="invalid-url")
+        return EndpointModel(config, trained)
+    if model is None:
+        raise ConfigError(
+            f"the endpoint {url} was given without a model; name the one to ask, as `GET {url}/models` lists it.",
+            code="missing-model",
+        )
+    return EndpointModel(LlmConfig(model=model, base_url=url, cache=None), trained)

@@ -1,0 +1,156 @@
+"""A rewriter whose model answers behind an OpenAI-compatible endpoint: real tiny weights behind real HTTP."""
+
+import asyncio
+import json
+import sys
+
+import pytest
+import torch
+from querylect.cli import main
+from querylect.configs.llm import LlmConfig
+from querylect.data.types import Question
+from querylect.errors import ConfigError, EngineUnavailableError, MissingPackageError
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.inference.rewriter import Rewriter
+
+from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixtures)
+from ..lessons import OPEN, change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..raising import refused
+from ..used import save_run
+
+QUESTIONS = ["my head hurts", Question("q", "too much sugar", ("yes", "no")), "bleeding gums"]
+
+
+def continues(folder):
+    """What `vllm serve FOLDER` answers: the template's rendering of the chat, continued greedily."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def answer(body):
+        prefilled = body.get("continue_final_message", False)
+        text = tokenizer.apply_chat_template(
+            body["messages"],
+            tokenize=False,
+            continue_final_message=prefilled,
+            add_generation_prompt=body.get("add_generation_prompt", True),
+        )
+        prompt = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
+        with torch.inference_mode():
+            ids = model.generate(prompt, do_sample=False, max_new_tokens=body["max_tokens"])[0, prompt.shape[1] :]
+        return tokenizer.decode([token for token in ids if token != tokenizer.eos_token_id])
+
+    return answer
+
+
+@pytest.fixture(params=["", OPEN], ids=["whole", "prefilled"])
+def exported(request, settings, tmp_path):  # noqa: F811
+    """An export whose prompts leave the whole answer to the policy, or begin it."""
+    if request.param:
+        prompt = tmp_path / "prompt.yaml"
+        prompt.write_text(f"{prompt.read_text()}\nopening: {request.param!r}\n")
+    config = change(settings, **{"rollout.document_tokens": 64})
+    run = save_run(config, tmp_path / "runs" / "run")
+    options = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
+    export_to_folder(run, tmp_path / "export", options)
+    return tmp_path / "export"
+
+
+def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_app):
+    local = Rewriter.from_pretrained(exported, turn=1)
+    server = ChatServer(continues(exported))
+    with (
+        serving(run_app, server) as url,
+        Rewriter.from_pretrained(exported, turn=1, endpoint=url, model="m") as remote,
+    ):
+        assert f"endpoint={url!r}, model='m'" in repr(remote)
+        expected = local.rewrite(QUESTIONS)
+        results = remote.rewrite(QUESTIONS)
+        assert [result.record() for result in results] == [result.record() for result in expected]
+        assert not any(result.fallback for result in results)
+        shown = [["About triptan"], [], ["vitamin c prevents scurvy", "blood"]]
+        later = remote.rewrite(QUESTIONS, documents=shown, after=results)
+        assert [(result.turn, result.text) for result in later] == [
+            (2, result.text) for result in local.rewrite(QUESTIONS, documents=shown, after=expected)
+        ]
+        assert remote.rewrite("bleeding gums", documents=["blood"]).turn == 2, "the first turn is asked again"
+
+
+def test_the_command_asks_an_endpoint(exported, run_app, capsys):
+    with serving(run_app, ChatServer(continues(exported))) as url:
+        arguments = ["rewrite", str(exported), "-q", "my head hurts", "--turn", "1"]
+        with pytest.raises(SystemExit) as end:
+            main([*arguments, "--endpoint", url, "--model", "m"])
+    assert not end.value.code
+    expected = Rewriter.from_pretrained(exported, turn=1).rewrite("my head hurts").record()
+    written = json.loads(capsys.readouterr().out)
+    assert {key: written[key] for key in expected} == expected
+
+
+def prompted(body):
+    return f"Sure! <think>{len(body['messages'])}</think><rewrite>{last_user(body).split()[-1]}</rewrite>"
+
+
+def test_another_model_is_prompted_as_in_an_evaluation(settings, run_app, tmp_path):  # noqa: F811
+    """Preambles are skipped, and an answer that cannot be read is sent back once."""
+    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+    name = str(tmp_path / "mine.yaml")
+    server = ChatServer(prompted)
+    with serving(run_app, server) as url, Rewriter.from_pretrained(name, endpoint=url, model="m") as rewriter:
+        server.script.append({"content": "<rewrite>"})
+        result = rewriter.rewrite("what helps my head")
+        assert (result.text, result.failure, len(server.bodies)) == ("for.", None, 2)
+        searched = rewriter.rewrite(["lower cholesterol", "too much blood"], turn=2)
+        assert [(result.turn, result.failure) for result in searched] == [(2, None)] * 2
+        assert "Found: About" in last_user(server.bodies[-1])
+
+        async def in_a_notebook():
+            return rewriter.rewrite("in the blood"), await rewriter.arewrite("in the blood")
+
+        assert len({result.text for result in asyncio.run(in_a_notebook())}) == 1
+
+
+def test_an_answer_that_does_not_come_is_a_failure_of_that_question(settings, run_app, tmp_path, impatient):  # noqa: F811
+    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+    server = ChatServer(prompted)
+    with serving(run_app, server) as url:
+        config = LlmConfig(model="m", base_url=url, cache=None, concurrency=1)
+        with Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint=config) as rewriter:
+            server.script += [(400, {}), None]
+            refused_one, answered = rewriter.rewrite(["what helps my head", "bleeding gums"])
+            assert (refused_one.failure, refused_one.text) == ("HTTP 400", "what helps my head")
+            assert answered.failure is None
+            later = rewriter.rewrite("what helps my head", documents=[], after=refused_one)
+            assert later.failure == "no turn to go on from"
+            server.always = lambda body: (401, {})
+            with refused(ConfigError, "endpoint-refused", url):
+                rewriter.rewrite("bleeding gums")
+    with (
+        Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint="http://127.0.0.1:1/v1", model="m") as rewriter,
+        refused(EngineUnavailableError, "endpoint-unreachable"),
+    ):
+        rewriter.rewrite("bleeding gums")
+
+
+def test_an_endpoint_needs_a_url_and_a_model(settings, tmp_path):  # noqa: F811
+    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+    for endpoint, model, code in (
+        ("http://127.0.0.1:1/v1", None, "missing-model"),
+        ("127.0.0.1:1", "m", "invalid-url"),
+        (LlmConfig(model="m"), None, "invalid-url"),
+    ):
+        with (
+            refused(ConfigError, code),
+            Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint=endpoint, model=model) as rewriter,
+        ):
+            rewriter.rewrite("q")
+
+
+def test_without_pytorch_the_error_names_the_extra(settings, tmp_path, monkeypatch):  # noqa: F811
+    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+    for module in [name for name in sys.modules if name.startswith("querylect.rollouts.engines.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with refused(MissingPackageError, "missing-package", "torch", "'.[local]'"):
+        Rewriter.from_pretrained(tmp_path / "mine.yaml")

@@ -1,0 +1,189 @@
+"""What `pip install .` gives without extras: other packages are blocked in a process that tries it."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from querylect import sources
+from querylect.errors import MissingPackageError
+from querylect.sources import known_extras, optional_packages
+
+from ..raising import refused
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+BLOCKED = """
+import sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {blocked!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path = [Without(finder) for finder in sys.meta_path]
+"""
+
+
+def names(requirements) -> set[str]:
+    return {sources._normal(requirement.name) for requirement in requirements}
+
+
+def modules_of(packages: set[str]) -> set[str]:
+    """The top-level modules that packages bring."""
+    return {
+        module
+        for module, distributions in packages_distributions().items()
+        if {sources._normal(name) for name in distributions} & packages
+    }
+
+
+def without(packages: set[str]) -> str:
+    """Code that blocks these packages for what follows."""
+    modules = modules_of(packages)
+    assert modules
+    return BLOCKED.format(blocked=modules)
+
+
+OPTIONAL = names(known_extras()["cpu"])
+"""Packages that `pip install .` does not install."""
+
+
+def in_a_process(code: str, packages: set[str], **options) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", without(packages) + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_extras_cpu_and_gpu_contain_the_others():
+    extras = known_extras()
+    for extra in ("cpu", "gpu"):
+        for part in ("serve", "local", "train", "eval"):
+            assert names(extras[part]) < names(extras[extra])
+    assert {"torch", "transformers", "sentence-transformers"} <= names(extras["local"]) < names(extras["train"])
+    assert not {"torch", "transformers", "trl", "wandb"} & names(extras["serve"])
+    assert names(extras["serve"]) < names(extras["eval"])
+    assert {"trl", "wandb"} <= names(extras["train"])
+    assert not OPTIONAL & names(map(Requirement, PROJECT["dependencies"]))
+
+
+def test_everything_light_works_without_optional_packages():
+    """The names of the package, metrics, the client, rewriting over an endpoint, and the commands that only read."""
+    code = """
+        from pathlib import Path
+
+        import querylect
+        import querylect.doctor.commands, querylect.envs.client.client, querylect.inference.adapters.common
+        from querylect.cli import main
+        from querylect.inference.rewriter import Rewriter
+        from querylect.rewards.metrics import measure
+
+        assert querylect.Rewriter is Rewriter
+        print(measure("ndcg@10")(["b", "a"], {"a": 1}), measure("mrr")(["b", "a"], {"a": 1}))
+        for arguments in (["--help"], ["train", "demo", "--dry-run"], ["launch", "demo", "--dry-run"], ["doctor"]):
+            try:
+                main(arguments)
+            except SystemExit as stop:
+                assert not stop.code, (arguments, stop.code)
+    """
+    shown = in_a_process(code, OPTIONAL)
+    assert shown.startswith(f"{1 / 1.584962500721156} 0.5\n")
+    assert "name: demo" in shown
+
+
+COMMANDS = {
+    "index build demo": "serve",
+    "data check demo": "serve",
+    "train demo": "train",
+    "report runs/none": "eval",
+    "paper hcqr": "eval",
+    "env export-trec --to none": "eval",
+    "rewrite owner/name -q x": "local",
+}
+
+
+def test_a_command_names_the_extra_that_it_lacks(tmp_path):
+    code = f"""
+        import json
+        from querylect.cli import main
+        for command in {list(COMMANDS)!r}:
+            try:
+                main(command.split())
+            except SystemExit as stop:
+                error = stop.__context__
+                print(json.dumps([command, stop.code, getattr(error, "code", None), str(error)]))
+    """
+    outcomes = map(json.loads, in_a_process(code, OPTIONAL, cwd=tmp_path).splitlines())
+    for command, exit_code, code, message in outcomes:
+        assert (command, exit_code, code) == (command, 2, "missing-package"), message
+        assert f"pip install -c constraints.txt -e '.[{COMMANDS[command]}]'" in message
+        assert message.count(". ") == 0, "one sentence"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_evaluation_metric_of_trec_eval_names_its_extra(monkeypatch):
+    from querylect.rewards.metrics import measure
+
+    monkeypatch.setitem(sys.modules, "pytrec_eval", None)
+    with refused(MissingPackageError, "missing-package", "pytrec-eval-terrier", "'.[serve]'"):
+        measure("map@10")(["a"], {"a": 1})
+
+
+def test_a_missing_module_of_no_extra_stays_what_it_is():
+    with pytest.raises(ModuleNotFoundError, match="nowhere"), optional_packages("train"):
+        import querylect_nowhere  # noqa: F401
+
+
+def test_the_smallest_extra_is_named_where_that_of_the_command_does_not_help():
+    for module, preferred, extra in (("torch", "serve", "local"), ("torch", "train", "train"), ("faiss", None, "cpu")):
+        with refused(MissingPackageError, None, f"'.[{extra}]'"), optional_packages(preferred):
+            raise ModuleNotFoundError(f"No module named {module!r}", name=f"{module}.part")
+
+
+def test_bm25_is_served_without_models_and_trainers(small_environment):
+    """The extra `serve` alone: an index is built, opened and served over HTTP, and the client asks it."""
+    code = f"""
+        import threading
+        from querylect.configs.environment import EnvironmentConfig
+        from querylect.configs.schema import ClientConfig
+        from querylect.envs.client.client import SyncEnvironmentClient
+        from querylect.envs.index.build import build_index
+        from querylect.envs.plan import SearchPlan
+        from querylect.envs.server.schemas import Step
+        from querylect.envs.server.serve import serve
+
+        env = EnvironmentConfig.model_validate_json({small_environment.model_dump_json()!r})
+        build_index(env, overwrite=True)
+
+        def ask(url):
+            def run():
+                with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+                    step = Step(question_id="q-head", plan=SearchPlan.of("triptan headache"))
+                    print(client.step([step], metrics=["map@10"])[0].metrics, flush=True)
+                import os, signal
+                os.kill(os.getpid(), signal.SIGINT)
+            threading.Thread(target=run).start()
+
+        try:
+            serve(env.model_copy(update={{"port": 0}}), token=None, ready=ask)
+        except KeyboardInterrupt:
+            pass
+    """
+    assert "'ndcg@10': 1.0" in in_a_process(code, OPTIONAL - names(known_extras()["serve"]))
