@@ -1,23 +1,47 @@
 """querylect: train query rewriters by reinforcement learning against the retriever they will really use.
 
-The public names are imported lazily, since they load large libraries: `Rewriter`, and the two names that the library
-*verifiers* looks up in a top-level package (`vf-eval querylect`).
+The public names are imported lazily, since they load large libraries: `train`, `Rewriter`, `load_config`, the client of
+a running service, and the two names that the library *verifiers* looks up in a top-level package (`vf-eval querylect`).
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .version import __version__ as __version__
 
-__all__ = ["RetrievalEnv", "RetrievalTaskset", "Rewriter"]
+__all__ = [
+    "ClientConfig",
+    "RetrievalEnv",
+    "RetrievalTaskset",
+    "Rewriter",
+    "SyncEnvironmentClient",
+    "load_config",
+    "train",
+]
 
 if TYPE_CHECKING:
+    from . import train
+    from .configs.load import load_config
+    from .configs.schema import ClientConfig
     from .envs.adapters.verifiers import RetrievalEnv, RetrievalTaskset
+    from .envs.client.client import SyncEnvironmentClient
     from .inference.rewriter import Rewriter
 else:
+    _MODULES = {
+        "ClientConfig": ".configs.schema",
+        "RetrievalEnv": ".envs.adapters.verifiers",
+        "RetrievalTaskset": ".envs.adapters.verifiers",
+        "Rewriter": ".inference.rewriter",
+        "SyncEnvironmentClient": ".envs.client.client",
+        "load_config": ".configs.load",
+    }
 
-    def __getattr__(name: str) -> type:
-        if name not in __all__:
+    def __getattr__(name: str) -> Any:
+        if name == "train":
+            return import_module(".train", __name__)
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = ".inference.rewriter" if name == "Rewriter" else ".envs.adapters.verifiers"
-        return getattr(import_module(module, __name__), name)
+        return getattr(import_module(_MODULES[name], __name__), name)
+
+    def __dir__() -> list[str]:
+        return sorted([*__all__, "__version__"])

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
     from ..rollouts.grow import Grower
     from .distributed.stopping import StopOnSignal
@@ -59,6 +59,8 @@ class _Launch:
     config: RunConfig
     processes: Processes
     stopper: "StopOnSignal"
+    callbacks: Sequence["TrainerCallback"] = ()
+    """Of the caller, called after the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,13 @@ class _Monitors:
     watcher: "Watcher | None" = None
 
 
-def train(config: RunConfig, resume: bool = False, trust: bool = False) -> Path:
+def train(
+    config: RunConfig, resume: bool = False, trust: bool = False, callbacks: Sequence["TrainerCallback"] = ()
+) -> Path:
     """Train the policy of `config` and return the run folder; every process of a launcher calls this.
 
-    `trust`: resume also a run from elsewhere that has links out of it or, with DeepSpeed, pickles.
+    `trust`: resume also a run from elsewhere that has links out of it or, with DeepSpeed, pickles. `callbacks` are
+    called by the trainer of every process.
 
     Raises ConfigError, ModelError, IndexFolderError, DataError or CheckpointError for problems found before anything is
     written; EnvironmentUnavailableError, after saving a checkpoint, if the environment goes away; StorageError if
@@ -132,7 +137,7 @@ def train(config: RunConfig, resume: bool = False, trust: bool = False) -> Path:
         stopper = stopper_of(config.train, processes)
         with stopper.listening():
             try:
-                return _train(_Launch(config, processes, stopper), start)
+                return _train(_Launch(config, processes, stopper, callbacks), start)
             except AbortStep:
                 error = stopped(config, stopper.name)
                 error.already_reported = not processes.is_main_process
@@ -340,7 +345,7 @@ def _make_trainer(
         model=policy.model,
         args=grpo_config(config, opened.folder.checkpoints, processes.count),
         processing_class=policy.tokenizer,
-        callbacks=[monitors.changes, *collective_callbacks(processes, stopper, watcher)],
+        callbacks=[monitors.changes, *collective_callbacks(processes, stopper, watcher), *launch.callbacks],
     )
     trainer.remove_callback(PrinterCallback)
     if data.validation:

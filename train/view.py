@@ -1,14 +1,16 @@
-"""Progress display of a run: a live view in a terminal, one log line per step elsewhere.
+"""Progress display of a run: a live view in a terminal or a notebook, one log line per step elsewhere.
 
 Model output is shown as plain text: control characters are removed and markup is not interpreted.
 """
 
+import io
 import logging
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -28,6 +30,10 @@ POINTS = 32
 """Width of a sparkline in characters."""
 TIMED_STEPS = 20
 """Number of recent steps that the remaining time is estimated from."""
+NOTEBOOK_WIDTH = 120
+"""Width of the panel in a notebook in characters."""
+NOTEBOOK_STEPS = 6
+"""Number of recent steps whose rewrites a notebook shows."""
 WARNINGS = 3
 """Number of recent warnings in view; the log has them all."""
 
@@ -81,29 +87,29 @@ class LineView:
         """Does nothing: there is no view to close."""
 
 
-class LiveView:
-    """A panel: per turn reward with its curve, lengths and format; pace; the latest rewrite."""
+class _Panel:
+    """A panel: per turn reward with its curve, lengths and format; pace; the rewrites of the latest steps."""
 
-    def __init__(self, title: str, console: Console) -> None:
+    def __init__(self, title: str, steps: int = 1) -> None:
         self._title = title
         self._pace = _Pace()
         self._started = time.monotonic()
         self._record: Mapping[str, float] = {}
         self._rewards: dict[int, list[float]] = {}
-        self._tree: Tree | None = None
+        self._trees: deque[Tree] = deque(maxlen=steps)
         self._validated: ValidationRecord | None = None
         self._warnings: deque[str] = deque(maxlen=WARNINGS)
-        self._live = Live(get_renderable=self.draw, console=console, refresh_per_second=2)
 
     def begin(self, done: int, total: int) -> None:
-        """Show the panel."""
+        """Note where the run starts."""
         self._pace.done, self._pace.total = done, total
-        self._live.start()
 
     def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
         """Update the panel after a step."""
         self._pace.take(record)
-        self._record, self._tree = record, tree or self._tree
+        self._record = record
+        if tree is not None:
+            self._trees.append(tree)
         for turn, key in turns_of(record, "reward"):
             self._rewards.setdefault(turn, []).append(record[key])
         log.debug("step %d/%d", self._pace.done, self._pace.total)
@@ -118,11 +124,6 @@ class LiveView:
         self._warnings.append(text)
         log.warning("%s", text)
 
-    def close(self) -> None:
-        """Stop updating; the last panel remains on screen, unless the terminal is gone."""
-        with suppress(OSError):
-            self._live.stop()
-
     def draw(self) -> RenderableType:
         """Render the current panel."""
         rows: list[RenderableType] = [self._pace_line()]
@@ -132,8 +133,7 @@ class LiveView:
             rows.append(Text("the first rollout is under way …", style="dim"))
         if self._validated is not None:
             rows.append(Text(validation_line(self._validated), style="cyan", no_wrap=True, overflow="ellipsis"))
-        if self._tree is not None:
-            rows.append(self._latest(self._tree))
+        rows += [self._rewrites(tree) for tree in reversed(self._trees)]
         rows += [Text(f"! {printable(text)}", style="bold yellow") for text in self._warnings]
         return Panel(Group(*rows), title=Text(printable(self._title)), title_align="left", border_style="dim")
 
@@ -173,7 +173,7 @@ class LiveView:
             )
         return table
 
-    def _latest(self, tree: Tree) -> RenderableType:
+    def _rewrites(self, tree: Tree) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, style="dim")
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -184,12 +184,80 @@ class LiveView:
         return table
 
 
-View = LineView | LiveView
+class LiveView(_Panel):
+    """The panel in a terminal."""
+
+    def __init__(self, title: str, console: Console) -> None:
+        super().__init__(title)
+        self._live = Live(get_renderable=self.draw, console=console, refresh_per_second=2)
+
+    def begin(self, done: int, total: int) -> None:
+        """Show the panel."""
+        super().begin(done, total)
+        self._live.start()
+
+    def close(self) -> None:
+        """Stop updating; the last panel remains on screen, unless the terminal is gone."""
+        with suppress(OSError):
+            self._live.stop()
+
+
+class NotebookView(_Panel):
+    """The panel in the output of a notebook's cell, redrawn after each step."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title, NOTEBOOK_STEPS)
+        self._handle: Any = None
+
+    def begin(self, done: int, total: int) -> None:
+        """Show the panel."""
+        from IPython.display import HTML, display
+
+        super().begin(done, total)
+        self._handle = display(HTML(self.html()), display_id=True)
+
+    def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
+        """Update the panel after a step."""
+        super().step(record, tree)
+        self._redraw()
+
+    def validated(self, record: ValidationRecord) -> None:
+        """Update the panel after a validation."""
+        super().validated(record)
+        self._redraw()
+
+    def close(self) -> None:
+        """Leave the last panel in the notebook."""
+        if self._handle is not None:
+            self._redraw()
+
+    def html(self) -> str:
+        """The current panel as HTML."""
+        console = Console(record=True, file=io.StringIO(), width=NOTEBOOK_WIDTH, force_jupyter=False)
+        console.print(self.draw())
+        page = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'
+        return console.export_html(inline_styles=True, code_format=page)
+
+    def _redraw(self) -> None:
+        from IPython.display import HTML
+
+        self._handle.update(HTML(self.html()))
+
+
+View = LineView | LiveView | NotebookView
 
 
 def open_view(title: str) -> View:
-    """The live view where stderr is a terminal, else lines of the log."""
+    """The panel in a notebook and where stderr is a terminal, else lines of the log."""
+    if in_notebook():
+        return NotebookView(title)
     return LiveView(title, Console(stderr=True)) if sys.stderr.isatty() else LineView()
+
+
+def in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this code."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 def validation_line(record: ValidationRecord) -> str:

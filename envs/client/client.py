@@ -96,6 +96,9 @@ class EnvironmentClient:
         self._info: EnvironmentInfo | None = None
         self.stats = self._transport.stats
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(replica.url for replica in self._transport.replicas)})"
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -289,6 +292,9 @@ class SyncEnvironmentClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="querylect-client", daemon=True)
         self._thread.start()
         self.stats = self._client.stats
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(replica.url for replica in self._client._transport.replicas)})"
 
     def __enter__(self) -> Self:
         return self

@@ -448,9 +448,11 @@ def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
 
 
 def test_the_package_names_it_without_importing_what_it_needs():
-    code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, querylect.__all__)"
+    code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, *dir(querylect))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
-    assert out.split(maxsplit=2) == ["False", "False", "['RetrievalEnv', 'RetrievalTaskset', 'Rewriter']\n"]
+    assert out.split() == ["False", "False", *sorted([*querylect.__all__, "__version__"])]
+    assert {"Rewriter", "train"} < set(querylect.__all__)
+    assert all(callable(getattr(querylect, name)) for name in querylect.__all__ if not name.startswith("Retrieval"))
     assert querylect.Rewriter is Rewriter
     with pytest.raises(AttributeError):
         querylect.nothing  # noqa: B018

@@ -3,6 +3,8 @@
 import io
 import logging
 import re
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from querylect.configs.schema import RunConfig
@@ -10,7 +12,7 @@ from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
-from querylect.train.view import LineView, LiveView, clock, open_view, sparkline
+from querylect.train.view import LineView, LiveView, NotebookView, clock, open_view, sparkline
 from rich.console import Console
 
 from ..lessons import change
@@ -125,3 +127,50 @@ def test_tables_of_trees_come_as_often_where_a_rollout_serves_several_steps(iter
     assert found == logged
     watcher.run = change(RunConfig(), **{"tracking.table_steps": 0})
     assert not any(watcher._table_is_due(step) for step in range(1, 40))
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """What a notebook's cell shows, one HTML text for each time that it was drawn; stands in for IPython."""
+    shown: list[str] = []
+    handle = SimpleNamespace(update=shown.append)
+
+    def display(page, display_id):
+        assert display_id
+        shown.append(page)
+        return handle
+
+    ipython, part = ModuleType("IPython"), ModuleType("IPython.display")
+    part.HTML, part.display = str, display
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", part)
+    return shown
+
+
+def test_a_notebook_shows_rewrites_and_rewards_of_the_latest_steps(cell):
+    view = open_view("demo · <b>hpo</b>")
+    assert isinstance(view, NotebookView)
+    view.begin(0, 9)
+    assert "the first rollout is under way" in cell[-1]
+    view.step(record(1), TREE)
+    other = Tree(Question("q2", "<i>too much sugar</i>"), [node(1, "insulin", 1.0)])
+    view.step(record(2, 0.75), other)
+    page = cell[-1]
+    for part in ("step 2/9", "triptan", "0.750", "insulin", "1.000", "&lt;i&gt;too much sugar", "&lt;b&gt;hpo"):
+        assert part in page
+    assert page.index("insulin") < page.index("triptan"), "the latest first"
+    assert "<i>" not in page
+    assert "\x1b" not in page
+    view.validated({"step": 2, "questions": 3, "reward/turn1": 0.5})
+    assert "validation at step 2" in cell[-1]
+    view.close()
+    assert len(cell) == 5
+
+
+def test_a_notebook_forgets_old_steps(cell):
+    view = open_view("demo")
+    view.begin(0, 99)
+    for step in range(1, 20):
+        view.step(record(step), Tree(Question("q", f"question {step:02}"), [node(1, "insulin", 1.0)]))
+    assert [f"question {step:02}" in cell[-1] for step in (13, 14, 19)] == [False, True, True]
