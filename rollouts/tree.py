@@ -5,7 +5,7 @@ Invariant: concatenating `prompt_ids` and `completion_ids` of a node gives exact
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -66,6 +66,23 @@ class Tree:
     def walk(self) -> Iterator[Node]:
         for root in self.roots:
             yield from root.walk()
+
+    @property
+    def searches(self) -> int:
+        """Turns that were searched: those with a plan, and not below a turn without an answer of the environment."""
+
+        def below(nodes: Iterable[Node]) -> int:
+            return sum(
+                (node.rewrite.plan is not None) + (below(node.children) if node.reward is not None else 0)
+                for node in nodes
+            )
+
+        return below(self.roots)
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens of all turns."""
+        return sum(len(node.completion_ids) for node in self.walk())
 
     def paths(self) -> Iterator[list[Node]]:
         """Every leaf as its path from the first turn to the last, in order."""

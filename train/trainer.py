@@ -95,8 +95,8 @@ class TreeTrainer(GRPOTrainer):
         self.packed_tokens = self.flat_tokens = 0
         self.rollout_seconds: dict[str, float] = {}
         """Seconds of generation and retrieval for the step that ran beside the training of earlier ones."""
-        self.sampled_tokens = 0
-        """Tokens sampled for the step, replaced trees included; 0 if the step reuses a rollout."""
+        self.sampled_tokens = self.searches = 0
+        """Tokens sampled and searches made for the step, replaced trees included; 0 if the step reuses a rollout."""
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
@@ -158,7 +158,7 @@ class TreeTrainer(GRPOTrainer):
 
     def _begin_step(self) -> None:
         self.update_seconds, self.packed_tokens, self.flat_tokens, self.sampled_tokens = 0.0, 0, 0, 0
-        self.rollout_seconds = {}
+        self.rollout_seconds, self.searches = {}, 0
         self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Tensor]:
@@ -168,8 +168,9 @@ class TreeTrainer(GRPOTrainer):
             inputs = self.mixture.fill(inputs, self.state.global_step)
         output: dict[str, Tensor] = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
-        grown = (node for tree in (*self.trees, *self.dropped) for node in tree.walk())
-        self.sampled_tokens = sum(len(node.completion_ids) for node in grown)
+        grown = [*self.trees, *self.dropped]
+        self.sampled_tokens = sum(tree.tokens for tree in grown)
+        self.searches = sum(tree.searches for tree in grown)
         local_trees = self.trees
         self.trees = all_trees(self.processes, local_trees, self.tree_positions)
         settings, weights = self.run.train, self.run.reward.turn_weights
@@ -282,10 +283,11 @@ class TreeTrainer(GRPOTrainer):
             self.processing_class.save_pretrained(str(path))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log, with token counts summed over all processes."""
+        """TRL's log, with counts of tokens and searches summed over all processes."""
         if "loss" in logs:
-            counted = self.processes.all_gather((self.packed_tokens, self.flat_tokens, self.sampled_tokens))
-            self.packed_tokens, self.flat_tokens, self.sampled_tokens = map(sum, zip(*counted, strict=True))
+            counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.searches
+            totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
+            self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.searches = totals
         super().log(logs, start_time)
 
     def create_model_card(self, *_: object, **__: object) -> None:

@@ -36,25 +36,30 @@ log = logging.getLogger(__name__)
 
 
 def validation_questions(settings: TrainConfig, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
-    """The validation questions of this run; empty if `train.validate_steps` is 0.
+    """The validation questions of this run; empty if `train.validate_steps` is 0. Raises as `draw_validation`."""
+    if not settings.validate_steps:
+        return []
+    reason, remedy = f"train.validate_steps is {settings.validate_steps} and ", ", or set train.validate_steps to 0"
+    return draw_validation(settings, client, train, reason, remedy)
+
+
+def draw_validation(
+    settings: TrainConfig, client: EnvironmentApi, train: Sequence[Question], reason: str = "", remedy: str = ""
+) -> list[Question]:
+    """A sample of the validation split; `reason` and `remedy` begin and end the messages of errors.
 
     Raises ConfigError if the environment has no validation split, DataError if it shares questions with `train`.
     """
-    if not settings.validate_steps:
-        return []
     splits = client.environment().splits
     if not splits.get("validation"):
         raise ConfigError(
-            f"train.validate_steps is {settings.validate_steps} and the environment has no validation questions "
-            f"(its splits: {splits}). Add the split (BEIR: qrels/dev.tsv), or set train.validate_steps to 0.",
+            f"{reason}the environment has no validation questions (its splits: {splits}). Add the split (BEIR: "
+            f"qrels/dev.tsv){remedy}.",
             code="no-validation-questions",
         )
     questions = client.questions("validation")
     if overlap := overlap_with_train(client.environment().name, "validation", questions, train):
-        raise DataError(
-            f"{overlap[0]} Take these questions out of one of the two, or set train.validate_steps to 0.",
-            code="overlapping-splits",
-        )
+        raise DataError(f"{overlap[0]} Take these questions out of one of the two{remedy}.", code="overlapping-splits")
     return draw(questions, settings.validation_questions, settings.validation_seed)
 
 
@@ -127,6 +132,8 @@ class Validator(TrainerCallback):
         record: dict[str, float | None] = {
             "step": step,
             **validation_metrics(trees),
+            "tokens/sampled": sum(tree.tokens for tree in trees),
+            "searches": sum(tree.searches for tree in trees),
             "seconds": time.perf_counter() - started,
         }
         record["turn"] = winning_turn(record, self.config.reward.metric, turns)

@@ -89,6 +89,7 @@ class Watcher(TrainerCallback):
         record["seconds/step"] = now - self._started
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
         record["tokens/sampled"] = trainer.sampled_tokens
+        record["searches"] = trainer.searches
         previous, self._outcomes = self._outcomes, self._plan_outcomes()
         if (hits := share_without_search(previous, self._outcomes)) is not None:
             record["cache/hits"] = hits

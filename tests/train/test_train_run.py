@@ -32,7 +32,8 @@ PER_TURN = (
 )  # fmt: skip
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
-    "tokens/sampled", "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
+    "tokens/sampled", "searches", "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update",
+    "seconds/step",
     "memory/peak_gib", "cache/hits",
     "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
     "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
@@ -97,6 +98,7 @@ def test_metrics_are_the_means_of_the_logged_rollouts(straight):
             assert line[f"unscorable/turn{number}"] == 0
         written = 4 * line["completion_tokens/turn1"] + 8 * line["completion_tokens/turn2"]
         assert line["tokens/sampled"] == pytest.approx(written, rel=1e-5), "a shared first turn is sampled once"
+        assert line["searches"] == sum(not turn["failure"] for turn in [*roots, *leaves])
 
 
 def test_training_changed_the_policy_and_the_result_loads(straight):

@@ -59,7 +59,7 @@ def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settin
         assert [row["step"] for row in logged] == [0, 2, 4]
         assert all(row["questions"] == 3 and row["unscorable"] == 0 for row in logged)
         assert set(logged[0]) == {
-            "step", "questions", "unscorable", "seconds",
+            "step", "questions", "unscorable", "seconds", "tokens/sampled", "searches",
             *(f"{name}/turn{turn}" for name in ("reward", "ndcg", "format") for turn in (1, 2)), "turn",
         }  # fmt: skip
         kept = json.loads((folder.best / "best.json").read_text())
