@@ -35,6 +35,7 @@ from .eval.papers.commands import app as paper_app
 from .export.commands import app as hub_app
 from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
+from .optimize.commands import app as optimize_app
 from .questions.commands import index_questions, index_similarity, index_test_questions
 from .slurm.commands import launch
 from .sources import optional_packages
@@ -62,6 +63,7 @@ app.add_typer(paper_app)
 app.add_typer(hub_app)
 app.add_typer(use_app)
 app.add_typer(train_app)
+app.add_typer(optimize_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 Overrides = Annotated[

@@ -15,7 +15,7 @@ from .version import __version__
 
 PACKAGES = (
     "torch", "transformers", "trl", "peft", "sentence-transformers", "bm25s", "faiss-cpu", "faiss-gpu", "vllm",
-    "deepspeed", "numpy", "scipy", "matplotlib",
+    "deepspeed", "gepa", "numpy", "scipy", "matplotlib",
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def load_run_config(
     config = validated(RunConfig, values, str(path), overrides)
     if not trust:
         untrusted = untrusted_settings(Path(run), config, overrides)
+        unused = [*unused, "optimize.reflection"]  # read by `querylect optimize` alone, which takes no run folder
         refuse_untrusted(str(run), [setting for setting in untrusted if not among(setting.key, unused)])
     return config
 

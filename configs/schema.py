@@ -28,6 +28,7 @@ from .llm import AnswersConfig, LlmConfig
 from .methods import TRAINING_FREE, TrainingFreeName
 from .mix_values import filled_in
 from .names import Name
+from .optimize import OptimizeConfig
 from .questions import ExtendConfig, QuestionsConfig
 from .reward_metric import RewardMetric, cutoff
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
@@ -52,6 +53,7 @@ __all__ = [
     "MixConfig",
     "MixMemberConfig",
     "MultiQueryConfig",
+    "OptimizeConfig",
     "PaddingSide",
     "PolicyConfig",
     "Pooling",
@@ -348,6 +350,7 @@ class RunConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
     train: TrainConfig = TrainConfig()
+    optimize: OptimizeConfig = OptimizeConfig()
     tracking: TrackingConfig = TrackingConfig()
     eval: EvalConfig = EvalConfig()
     answers: AnswersConfig = AnswersConfig()

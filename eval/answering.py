@@ -16,6 +16,7 @@ from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody, Step, StepResult
 from ..rewriters.base import RewritingStrategy
 from ..rollouts.build import rewriter_for
+from ..rollouts.checkpoints import with_prompt
 from ..rollouts.engines.base import Completion, Engine, Sampling
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.grow import ANSWERED_AT_ONCE, Grower
@@ -115,7 +116,7 @@ def greedy_trees(
     """
     from ..rollouts.engines.open import load_engine
 
-    rewriter = rewriter_for(config, client)
+    rewriter = rewriter_for(with_prompt(config, checkpoint), client)
     first_stage = ask_first_stage(rewriter, questions, config.policy)
     engine = load_engine(config, checkpoint)
     asking = Asking(config.eval.turns, METRICS)

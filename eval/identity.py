@@ -95,6 +95,11 @@ def llm_identity(config: LlmConfig) -> dict[str, object]:
     return {"llm": model_identity(config.model), "dtype": resolved_dtype(config.dtype)}
 
 
+def task_identity(config: LlmConfig, checkpoint: Path | None) -> dict[str, object]:
+    """The identity of a prompted model with the prompt of a checkpoint."""
+    return {**llm_identity(config), "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None}
+
+
 def system_identity(
     system: SystemConfig, config: RunConfig, weights: Mapping[str, object], rewriter: RewritingStrategy, seed: int
 ) -> dict[str, object]:

@@ -27,14 +27,14 @@ from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
 from ..envs.server.schemas import EnvironmentInfo
 from ..errors import CheckpointError, ConfigError
-from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkpoint
+from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkpoint, task_model, with_prompt
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
 from ..storage import command_at_work, only_command, refuse_unwritable
 from .baselines import compare_with_published, refuse_wrong
 from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell
 from .environments import EvalEnvironment, described_by_service
-from .identity import folder_identity, model_identity, weights_identity
+from .identity import folder_identity, model_identity, task_identity, weights_identity
 from .leakage import (
     HeldOut,
     held_out_questions,
@@ -73,20 +73,22 @@ DEPTH = 10
 
 def systems_of_run(config: RunConfig, checkpoint: Path | None, warm_start: Path | None = None) -> list[RewritingSystem]:
     """The rewriting systems to evaluate: the trained policy (with a checkpoint), its warm start (if any), the untrained
-    policy, and HyDE by the untrained policy (with `eval.hyde`).
+    policy, and HyDE by the untrained policy (with `eval.hyde`). Where the checkpoint is an optimised prompt, the first
+    is the model with that prompt and "untrained" the model with the prompt of the config.
 
     The trained policy is the first to be loaded, so that an incompatible checkpoint fails before the others answer.
     """
-    base_model = model_identity(config.policy.model)
+    task = task_model(config, checkpoint)
+    base_model = model_identity(config.policy.model) if task is None else ""
 
     def system(name: str, config: RunConfig, checkpoint: Path | None) -> RewritingSystem:
-        weights = weights_identity(base_model, checkpoint)
-        settings = SystemConfig(turns=config.eval.turns)
+        weights = weights_identity(base_model, checkpoint) if task is None else task_identity(task, checkpoint)
+        settings = SystemConfig(turns=config.eval.turns, llm=task)
         return RewritingSystem(name, settings, config, checkpoint, weights, METRICS, config.search_depth, config.seed)
 
     systems = [system(UNTRAINED, config, None)]
     if checkpoint is not None:
-        trained = [system(TRAINED, config, checkpoint)]
+        trained = [system(TRAINED, with_prompt(config, checkpoint), checkpoint)]
         trained += [system(WARM_START, config, warm_start)] if warm_start is not None else []
         systems = [*trained, *systems]
     if config.eval.hyde and config.rewriter.name != HYDE:

@@ -6,6 +6,7 @@ from ..configs.evaluation import SpecConfig, SystemConfig
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
 from ..errors import ConfigError
+from ..rollouts.checkpoints import task_model
 from .placement import answer_settings
 from .records import HYDE, UNTRAINED
 from .warm_starts import with_warm_starts
@@ -37,6 +38,17 @@ def with_run_baselines(spec: SpecConfig) -> SpecConfig:
                     present.append(settings)
         systems[name] = system
     return spec.model_copy(update={"systems": systems})
+
+
+def untrained_twin(spec: SpecConfig, name: str) -> str | None:
+    """The system of a spec that is the policy of a trained system before training; None if there is none."""
+    system = spec.systems[name]
+    config = _config_of_run(system)
+    if config is None or _untrained(system):
+        return None
+    untrained = _settings(spec, system.model_copy(update={"checkpoint": UNTRAINED}), config)
+    settings = {label: _settings(spec, twin, _config_of_run(twin)) for label, twin in spec.systems.items()}
+    return next((label for label, twin in settings.items() if twin == untrained), None)
 
 
 def hyde_rollout(rollout: RolloutConfig, turns: int) -> RolloutConfig:
@@ -83,9 +95,10 @@ def _settings(spec: SpecConfig, system: SystemConfig, config: RunConfig | None) 
     rewriter = system.rewriter or (config.rewriter if config is not None else spec.rewriter)
     rollout = system.rollout or (config.rollout if config is not None else spec.rollout)
     mix = config.mix if config is not None and system.rewriter is None else None
+    task = task_model(config, Path(system.run).expanduser() / "best") if config is not None and system.run else None
     how = system.model_dump(exclude={"run", "checkpoint", "policy", "rewriter", "rollout"})
     untrained = RunConfig().model_copy(update={"policy": policy, "rewriter": rewriter, "rollout": rollout})
-    return answer_settings(untrained), mix, how
+    return answer_settings(untrained), mix, task, how
 
 
 def _untrained(system: SystemConfig) -> bool:

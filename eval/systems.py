@@ -22,14 +22,14 @@ from ..llms.access import Llm
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import joins
 from ..rewriters.registry import make_rewriter
-from ..rollouts.checkpoints import open_checkpoint
+from ..rollouts.checkpoints import open_checkpoint, task_model, with_prompt
 from ..rollouts.engines.base import Engine
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.llms import open_llm
 from ..storage import parse_json
 from .answering import Answered, Asking, answers, batches, run_raw
 from .environments import EvalEnvironment
-from .identity import digest, llm_identity, model_identity, system_identity, weights_identity
+from .identity import digest, llm_identity, model_identity, system_identity, task_identity, weights_identity
 from .journal import AnswerKey
 from .prompted import prompted_answers
 from .records import UNTRAINED, records_of_trees, write_json
@@ -283,6 +283,8 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
         config = load_run_config(folder, trust=trust, unused=("client",))
         if settings.checkpoint != UNTRAINED:
             checkpoint = open_checkpoint(folder, settings.checkpoint)
+            config = with_prompt(config, checkpoint)
+        settings = settings.model_copy(update={"llm": task_model(config, folder / "best")})
     elif settings.llm is None:
         config = config.model_copy(update={"policy": settings.policy or spec.policy})
     rollout = settings.rollout or config.rollout
@@ -294,7 +296,9 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
         }
     )
     weights = (
-        llm_identity(settings.llm)
+        task_identity(settings.llm, checkpoint)
+        if settings.llm is not None and settings.run is not None
+        else llm_identity(settings.llm)
         if settings.llm is not None
         else weights_identity(model_identity(config.policy.model), checkpoint)
     )

@@ -17,7 +17,7 @@ from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from ..rewriters.small import load_prompt, prompt_path
 from ..rollouts.chat import Chat
-from ..rollouts.checkpoints import base_fingerprint
+from ..rollouts.checkpoints import base_fingerprint, optimized_prompt, with_prompt
 from ..rollouts.engines.base import Sampling
 from ..rollouts.turns import UsedTurn
 from ..sources import portable
@@ -58,7 +58,7 @@ def describe(
     `results` is keyed by environment name; environments without results are missing. Raises ConfigError if the
     retriever or the rewriter of the run is unknown to this version.
     """
-    config = source.config
+    config = with_prompt(source.config, source.checkpoint)
     members = {
         name: _member(source, member_config, name, base, loaded, results.get(name), folder, example)
         for name, member_config in environments(config).items()
@@ -74,7 +74,7 @@ def describe(
             trust_remote_code=config.policy.trust_remote_code,
             base_fingerprint=base_fingerprint(source.run),
         ),
-        training=training(config, base),
+        training=training(config, base) | _optimization(source),
         license=base.licence.id,
         run=ExportedRun(
             name=config.name,
@@ -111,6 +111,15 @@ def training(config: RunConfig, base: BaseModelSource) -> dict[str, JsonValue]:
         weights: dict[str, JsonValue] = {name: member.weight for name, member in config.mix.environments.items()}
         settings["mix"] = {"weights": weights, "curriculum": config.mix.curriculum.model_dump(mode="json")}
     return settings
+
+
+def _optimization(source: CheckpointSource) -> dict[str, JsonValue]:
+    """How the prompt was optimised, for a checkpoint without weights of its own."""
+    if optimized_prompt(source.checkpoint) is None:
+        return {}
+    settings = source.config.optimize
+    reflection = portable(settings.reflection.model) if settings.reflection is not None else None
+    return {"optimize": {**settings.model_dump(mode="json", exclude={"reflection", "task"}), "reflection": reflection}}
 
 
 def _member(

@@ -15,7 +15,7 @@ from ..data.fetched import source_of
 from ..data.known import known
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.identity import folder_identity
-from ..rollouts.checkpoints import find_checkpoint, open_checkpoint
+from ..rollouts.checkpoints import find_checkpoint, open_checkpoint, refuse_task_model
 from ..rollouts.turns import UsedTurn, used_turn
 from ..storage import parse_json
 
@@ -67,6 +67,7 @@ def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     config = load_run_config(run, trust=trust)
     folder = open_checkpoint(run, checkpoint)
+    refuse_task_model(config, folder)
     return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config))
 
 

@@ -22,13 +22,13 @@ from ..digests import refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..export.exported import FILE, Exported, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
-from ..rollouts.checkpoints import open_checkpoint
+from ..rollouts.checkpoints import open_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import optional_packages, resolve_model
 from ..storage import parse_json
 
 _SEARCHED = ("env", "client")
-_UNUSED = (*_SEARCHED, "train", "tracking", "eval", "answers", "questions")
+_UNUSED = (*_SEARCHED, "train", "optimize", "tracking", "eval", "answers", "questions")
 """Sections of a run that rewriting does not read; _SEARCHED are read between turns only if they may be."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -120,8 +120,10 @@ def open_trained(
     if run:
         config = load_run_config(folder, settings, trust=trust, unused=_UNUSED)
         checkpoint_path = open_checkpoint(folder, checkpoint)
+        refuse_task_model(config, checkpoint_path)
         turn = used_turn(config, folder, checkpoint_path)
-        trained = of_config(name, config, checkpoint_path, _environment_record(folder), turn)
+        prompted = with_prompt(config, checkpoint_path)
+        trained = of_config(name, prompted, checkpoint_path, _environment_record(folder), turn)
         untrusted = [] if trust else untrusted_settings(folder, config, settings)
         return replace(trained, searchable=not any(among(setting.key, _SEARCHED) for setting in untrusted))
     if folder.is_dir() and name not in known_configs():

@@ -3,15 +3,20 @@
 import re
 from pathlib import Path
 
+from ..configs.llm import LlmConfig
+from ..configs.schema import RunConfig
 from ..digests import refuse_damaged, refuse_damaged_folder
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from ..storage import parse_json
 
 _RUN_FILES = {
     "run.json", "config.yaml", "environment.json", "base.json", "provenance.json", "tracking_id",
     "metrics.jsonl", "rollouts.jsonl", "validation.jsonl", "warm_start.jsonl",
+    "proposals.jsonl", "evaluations.jsonl", "candidates.jsonl",
 }  # fmt: skip
-"""What training writes beside the checkpoints."""
+"""What training and prompt optimisation write beside the checkpoints."""
+PROMPT_FILE = "prompt.yaml"
+"""The prompt in a checkpoint of `querylect optimize`, which has no weights."""
 WARM_START_FOLDER = "warm_start"
 """The folder in a run that holds the policy after the warm start and before GRPO."""
 
@@ -67,6 +72,38 @@ def refuse_damaged_checkpoint(checkpoint: Path) -> None:
     refuse_damaged_folder(checkpoint, "Restore it from a copy, or use another checkpoint of the run: remove this one.")
 
 
+def optimized_prompt(checkpoint: Path | None) -> Path | None:
+    """The prompt file of a checkpoint of `querylect optimize`; None for a checkpoint with weights."""
+    if checkpoint is None or _has_weights(checkpoint) or not (checkpoint / PROMPT_FILE).is_file():
+        return None
+    return checkpoint / PROMPT_FILE
+
+
+def with_prompt(config: RunConfig, checkpoint: Path | None) -> RunConfig:
+    """The settings of a run with the prompt of its checkpoint, where that holds one instead of weights."""
+    prompt = optimized_prompt(checkpoint)
+    if prompt is None:
+        return config
+    return config.model_copy(update={"rewriter": config.rewriter.model_copy(update={"prompt": str(prompt)})})
+
+
+def task_model(config: RunConfig, checkpoint: Path | None) -> LlmConfig | None:
+    """The frozen model whose prompt a checkpoint of `querylect optimize` holds; None where that is the policy."""
+    return config.optimize.task if optimized_prompt(checkpoint) is not None else None
+
+
+def refuse_task_model(config: RunConfig, checkpoint: Path) -> None:
+    """Raise ConfigError for a checkpoint with the prompt of `optimize.task`: there is no policy to load."""
+    task = task_model(config, checkpoint)
+    if task is not None:
+        raise ConfigError(
+            f"{checkpoint} holds a prompt for optimize.task ({task.model}), which is no policy that can be loaded. "
+            f"Evaluate it with `querylect eval`, or use its prompt elsewhere: rewriter.prompt={checkpoint}/"
+            f"{PROMPT_FILE}.",
+            code="no-policy",
+        )
+
+
 def has_warm_start(run: Path) -> bool:
     """Whether the run folder holds the policy after a warm start and before GRPO."""
     return _is_policy(run / WARM_START_FOLDER)
@@ -100,6 +137,11 @@ def base_under(checkpoint: Path) -> str | None:
 
 
 def _is_policy(folder: Path) -> bool:
+    """Whether a folder holds a policy, or the prompt of one that was not trained."""
+    return _has_weights(folder) or optimized_prompt(folder) is not None
+
+
+def _has_weights(folder: Path) -> bool:
     """Whether a folder holds a configuration and weights; an interrupted save has only one of them."""
     configured = any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
     return configured and any(folder.glob("*.safetensors"))

@@ -14,7 +14,7 @@ from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError, first_line
 from ..sources import adapter_error, resolve_model
 from ..storage import parse_json
-from .checkpoints import base_under
+from .checkpoints import base_under, optimized_prompt
 from .fingerprint import fingerprint
 from .gguf import dequantised
 from .memory import keep_freed_memory
@@ -33,7 +33,8 @@ def load_policy(
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Return (causal language model in evaluation mode, tokenizer).
 
-    `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it.
+    `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it, an optimised
+    prompt leaves it as it is.
     `base_fingerprint` is that of the weights which LoRA weights were trained on; None is what their run wrote down.
     Raises ModelError where the name holds no causal language model with a chat template, CheckpointError where the
     adapter does not fit, or was trained on other weights.
@@ -41,6 +42,8 @@ def load_policy(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     keep_freed_memory()
+    if optimized_prompt(adapter) is not None:
+        adapter = None
     label = f"policy.model {config.model!r}"
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
     source: dict[str, str | bool] = {

@@ -1,6 +1,6 @@
 """A run folder: all files of one run, readable while it is written and after a crash.
 
-run.json          version of this format, and a random id of the run
+run.json          version of this format, command, and a random id of the run
 config.yaml       the resolved settings             metrics.jsonl     one record per step
 environment.json  the environment, with hashes      rollouts.jsonl    sampled trees
 provenance.json   git state and versions per start
@@ -80,8 +80,8 @@ class RunFolder:
         self._digests = FolderDigests(path, write_atomically)
 
     @classmethod
-    def create(cls, config: RunConfig) -> "RunFolder":
-        """Start a new run. Raises ConfigError if the folder already holds one."""
+    def create(cls, config: RunConfig, command: str = "train") -> "RunFolder":
+        """Start a new run of a command. Raises ConfigError if the folder already holds one."""
         folder = cls(config.run_folder)
         folder.refuse_existing()
         try:
@@ -91,24 +91,25 @@ class RunFolder:
             raise ConfigError(
                 f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
             ) from error
-        version = {"format": FORMAT, "querylect": __version__, "id": secrets.token_hex(16)}
+        version = {"format": FORMAT, "querylect": __version__, "id": secrets.token_hex(16), "command": command}
         folder.write(folder.format, json.dumps(version, indent=2) + "\n")
         folder.write(folder.path / "config.yaml", dump_config(config))
         note_own_run(folder.path)
         return folder
 
     @classmethod
-    def reopen(cls, config: RunConfig, trust: bool = False) -> tuple["RunFolder", Path | None]:
+    def reopen(cls, config: RunConfig, trust: bool = False, command: str = "train") -> tuple["RunFolder", Path | None]:
         """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
 
-        Raises CheckpointError if there is no run, if it has another format, if relevant settings differ (the message
-        names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read; StorageError
-        if a file that the resumed run builds on is damaged.
+        Raises CheckpointError if there is no run, if it is of another format or command, if relevant settings differ
+        (the message names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read;
+        StorageError if a file that the resumed run builds on is damaged.
         """
         folder = cls(config.run_folder)
         if not (folder.path / "config.yaml").exists():
             raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.", code="no-run")
         folder.refuse_other_format()
+        folder._refuse_other_command(command)
         if not trust and not is_own_run(folder.path):
             folder._refuse_untrusted()
         refuse_damaged_run(folder.path)
@@ -184,6 +185,16 @@ class RunFolder:
             "finish this one with the version that started it; it can still be evaluated, exported and used.",
             code="other-format",
         )
+
+    def _refuse_other_command(self, command: str) -> None:
+        """Raise CheckpointError if another command than this one started the run; those of earlier versions train."""
+        starter = _read_object(self.format).get("command", "train")
+        if starter != command:
+            raise CheckpointError(
+                f"{self.path} was started by `querylect {starter}`: go on with `querylect {starter} … --resume`, or "
+                "start a new run under another name (name=…).",
+                code="other-command",
+            )
 
     def newest_checkpoint(self, train: TrainConfig, policy: PolicyConfig) -> Path | None:
         """The newest checkpoint with all files that a run of these settings needs to resume, or None.

@@ -1,0 +1,51 @@
+"""The command `querylect optimize`. Heavy imports are inside the function."""
+
+from typing import Annotated
+
+import typer
+
+from ..configs.load import dump_config, is_override, load_config
+from ..configs.mix import only
+from ..logs import progress_bar, set_up_logging
+
+app = typer.Typer()
+
+
+@app.command()
+def optimize(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as name=prompt.")
+    ] = None,
+    searches: Annotated[
+        int | None, typer.Option("--searches", min=1, help="Budget of searches: optimize.searches.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run was stopped.")] = False,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --resume: also follow links of a run from elsewhere.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Optimise the prompt of CONFIG's policy with GEPA against its environment and print the run folder."""
+    set_up_logging(verbose)
+    changes = list(overrides or ())
+    if is_override(config):
+        config, changes = "demo", [config, *changes]
+    budget = [f"optimize.searches={searches}"] if searches is not None else []
+    settings = only(load_config(config, [*changes, *budget]), env)
+    if dry_run:
+        typer.echo(dump_config(settings), nl=False)
+        raise typer.Exit
+    from .run import optimize as optimize_prompt
+
+    try:
+        with progress_bar("searches") as progress:
+            folder = optimize_prompt(settings, resume, trust, progress)
+    except KeyboardInterrupt as stop:
+        resumable = (settings.run_folder / "config.yaml").exists()
+        raise KeyboardInterrupt(*(["--resume"] if resumable else [])) from stop
+    typer.echo(folder)

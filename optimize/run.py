@@ -1,0 +1,222 @@
+"""A run of `querylect optimize`: GEPA (arXiv 2507.19457) on the environment, reward and questions of training.
+
+The folder is that of a training run (train/run_folder.py), with the optimised prompt in best/ in place of weights, and
+
+evaluations.jsonl  one line per question that was answered with a prompt, or searched as it stands
+proposals.jsonl    one line per proposal of the reflection model
+candidates.jsonl   every prompt with its scores
+
+GEPA keeps its state in memory and depends on the seed alone, so a resumed run goes through it again with the answers of
+the two journals: finished work costs nothing, and no pickle is read.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..configs.llm import LlmConfig
+from ..configs.mix import only
+from ..configs.schema import RolloutConfig, RunConfig, TrainConfig
+from ..data.types import Question
+from ..envs.client.base import EnvironmentApi
+from ..envs.client.connect import open_environments
+from ..errors import ConfigError
+from ..llms.access import Llm
+from ..logs import Progress
+from ..provenance import this_start
+from ..rollouts.first_stage import policy_llm
+from ..rollouts.llms import open_llm
+from ..rollouts.preflight import check_run
+from ..sources import install_command, resolve_model
+from ..storage import KeyedJournal, only_command
+from ..train.questions import worth_training
+from ..train.run_folder import RunFolder
+from ..train.validation import draw_validation
+from .candidates import PromptPool
+from .prompts import components_of
+from .reflection import Proposal, Reflector
+from .scoring import ScoredAnswer, Scorer
+
+if TYPE_CHECKING:
+    from gepa.core.state import GEPAState
+
+log = logging.getLogger(__name__)
+
+COMMAND = "optimize"
+_REMEDY = "Restore it from a copy, or start a new run (name=…)."
+
+
+def optimize(
+    config: RunConfig, resume: bool = False, trust: bool = False, progress: Progress = lambda done, total: None
+) -> Path:
+    """Optimise the prompt of `config` and return the run folder. `progress` is told of the searches and their budget.
+
+    Raises ConfigError, ModelError, DataError, IndexFolderError or CheckpointError for problems found before anything is
+    written, ConfigError also for a mix, of which `only` gives one environment; EnvironmentUnavailableError and
+    EngineUnavailableError if the environment, the task model or the reflection model does not answer, after which
+    --resume continues; StorageError.
+    """
+    if find_spec("gepa") is None:
+        raise ConfigError(
+            f"the package gepa is not installed. Install the extra optimize: {install_command('optimize')}.",
+            code="missing-extra",
+        )
+    config = only(config, None)
+    path = config.run_folder
+    if not resume:
+        RunFolder(path).refuse_existing()
+    check_run(config)
+    _check_models(config)
+    with only_command(path), open_environments(config) as client, ExitStack() as models:
+        folder = RunFolder.reopen(config, trust, COMMAND)[0] if resume else None
+        environment = client.environment().model_dump(mode="json")
+        if folder is not None:
+            folder.same_environment(environment)
+        scorer = Scorer(config, client, models)
+        train, validation = _questions(config, client)
+        budget = config.optimize.searches or searches_of_training(config.train, config.rollout)
+        if budget < len(validation) * scorer.turns:
+            raise ConfigError(
+                f"the budget is {budget} searches, and the first prompt alone takes {len(validation) * scorer.turns} "
+                f"on {len(validation)} validation questions. Raise optimize.searches, or lower "
+                "train.validation_questions.",
+                code="budget-too-small",
+            )
+        base = scorer.base
+        folder = folder or RunFolder.create(config, COMMAND)
+        if base:
+            folder.same_base(config.policy.model, base, resume)
+        folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        data = _Data(train, validation, relevant_titles(config, train), budget, progress)
+        search = _Search(config, folder, scorer, data, lambda: models.enter_context(open_llm(reflection_of(config))))
+        folder.note_start(this_start(len(search.proposals.by_key), environment))
+        search.run()
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """What a run works on."""
+
+    train: Sequence[Question]
+    validation: Sequence[Question]
+    relevant: Mapping[str, Sequence[str]]
+    budget: int
+    """Searches."""
+    progress: Progress
+
+
+class _Search:
+    """GEPA's search for a prompt, from the beginning or through what the journals have."""
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, scorer: Scorer, data: _Data, open_reflection: Callable[[], Llm]
+    ) -> None:
+        settings, turns = config.optimize, scorer.turns
+        self._config, self._scorer, self._data = config, scorer, data
+        evaluations = KeyedJournal(folder.path / "evaluations.jsonl", ScoredAnswer, _REMEDY)
+        self.proposals = KeyedJournal(folder.path / "proposals.jsonl", Proposal, _REMEDY)
+        self._pool = PromptPool(folder, config.reward.metric, turns, data.validation, evaluations, self.proposals)
+        from .gepa_adapter import EnvironmentAdapter
+
+        self._adapter = EnvironmentAdapter(
+            scorer, evaluations, data.budget, data.relevant, self._pool.update, data.progress
+        )
+        refusal = partial(scorer.refusal, questions=[*data.train, *data.validation])
+        self._reflector = Reflector(settings, config.seed, scorer.start, self.proposals, open_reflection, refusal)
+
+    def run(self) -> None:
+        """Search until the budget is spent. Raises as `optimize`."""
+        from gepa import optimize as gepa_optimize
+
+        from .gepa_adapter import BudgetSpentError
+
+        settings = self._config.optimize
+        with suppress(BudgetSpentError):
+            gepa_optimize(
+                seed_candidate=components_of(self._scorer.start, settings.components),
+                trainset=[("train", question) for question in self._data.train],
+                valset=[("validation", question) for question in self._data.validation],
+                adapter=self._adapter,
+                custom_candidate_proposer=self._reflector,
+                reflection_minibatch_size=min(settings.minibatch, len(self._data.train)),
+                stop_callbacks=self._stops,
+                logger=_Logger(),
+                seed=self._config.seed,
+            )
+        if self._reflector.failure is not None:
+            raise self._reflector.failure
+        score, digest = self._pool.best
+        log.info(
+            "%d of %d searches, %d proposals: %s is the best prompt, %.4f on validation",
+            self._adapter.searches, self._data.budget, len(self.proposals.by_key), digest, score,
+        )  # fmt: skip
+
+    def _stops(self, state: "GEPAState") -> bool:
+        """Whether GEPA ends before its next iteration, of which each makes one proposal at most."""
+        iterations: int = state.i + 1
+        return self._reflector.failure is not None or iterations >= self._config.optimize.proposals
+
+
+class _Logger:
+    """Takes GEPA's messages."""
+
+    def log(self, message: str) -> None:
+        """A message for `--verbose`."""
+        log.debug("gepa: %s", message)
+
+
+def reflection_of(config: RunConfig) -> LlmConfig:
+    """The reflection model; the policy's base model where none is named."""
+    return config.optimize.reflection or policy_llm(config.policy)
+
+
+def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:
+    """The searches of all rollouts of a training run: one for each turn of each tree."""
+    turns = sum(prod(rollout.branching[: depth + 1]) for depth in range(len(rollout.branching)))
+    return train.steps * train.questions_per_step * turns
+
+
+def relevant_titles(config: RunConfig, train: Sequence[Question]) -> dict[str, list[str]]:
+    """Titles of the best relevant documents of training questions; {} where the dataset is on another machine."""
+    if config.client.urls != "local":
+        return {}
+    from ..data.load import load_dataset
+
+    dataset = load_dataset(config.env.dataset)
+    qrels, count = dataset.splits["train"].qrels, config.optimize.titles
+    best = {
+        question.id: sorted(grades, key=lambda document: (-grades[document], document))[:count]
+        for question in train
+        if (grades := {document: grade for document, grade in qrels.get(question.id, {}).items() if grade > 0})
+    }
+    needed = {document for documents in best.values() for document in documents}
+    titles = {document.id: document.title or document.text[:80] for document in dataset.corpus if document.id in needed}
+    return {question: [titles[name] for name in documents if name in titles] for question, documents in best.items()}
+
+
+def _questions(config: RunConfig, client: EnvironmentApi) -> tuple[list[Question], list[Question]]:
+    """The training questions of a training run, and its validation questions."""
+    split = client.questions("train")
+    train = worth_training(config, client, split)
+    if not train:
+        raise ConfigError(
+            f"no training question is left after train.raw_reward {config.train.raw_reward}. Widen it, or add "
+            "questions to the train split.",
+            code="too-few-questions",
+        )
+    return train, draw_validation(config.train, client, split)
+
+
+def _check_models(config: RunConfig) -> None:
+    """Raise ModelError for a model that leads nowhere, before anything is loaded."""
+    for model in filter(None, (reflection_of(config), config.optimize.task)):
+        if model.base_url is None:
+            resolve_model(model.model)

@@ -1,0 +1,230 @@
+"""What a prompt is worth on questions: the model answers greedily, as in evaluation, and the environment scores it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..configs.evaluation import SystemConfig
+from ..configs.schema import RunConfig
+from ..data.types import Document, Question
+from ..envs.client.base import EnvironmentApi, StepClient
+from ..envs.plan import SearchPlan
+from ..envs.server.schemas import Step, StepResult
+from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
+from ..eval.answering import Asking, answers, batches
+from ..eval.prompted import prompted_answers
+from ..eval.records import EvalRecord, records_of_trees
+from ..llms.access import Llm
+from ..rewards.reward import node_reward, trajectory_value
+from ..rewriters.small import FewShotPrompt, SmallRewriter
+from ..rollouts.build import rewriter_for
+from ..rollouts.chat import Chat
+from ..rollouts.engines.base import Engine
+from ..rollouts.grow import ANSWERED_AT_ONCE
+from ..rollouts.llms import open_llm
+from ..rollouts.turns import metric_key
+from ..train.grading import grade
+from .prompts import digest_of
+
+RAW = "raw"
+"""Stands for the question as it is, where otherwise the digest of a prompt stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredAnswer:
+    """One question answered with one prompt, a line of evaluations.jsonl."""
+
+    key: str
+    """`evaluation_key` of the next three."""
+    candidate: str
+    """Digest of the prompt, or RAW."""
+    split: str
+    question_id: str
+    rewrites: tuple[str, ...]
+    """By turn; several rewrites of a turn are joined."""
+    format_ok: bool
+    """Of every turn."""
+    reward: float
+    """Mean of the turns' rewards, weighted by `reward.turn_weights`."""
+    means: Mapping[str, float]
+    """Reward, metric and format by turn, named as in validation.jsonl."""
+    titles: tuple[str, ...]
+    """First documents of the last ranking."""
+    searches: int
+    tokens: int | None
+    """Sampled tokens; None where an endpoint does not report them."""
+    seconds: float
+
+
+def evaluation_key(candidate: str, split: str, question_id: str) -> str:
+    """The key of an evaluation."""
+    return f"{candidate} {split} {question_id}"
+
+
+class Scorer:
+    """Answers questions with a prompt. The model is loaded when it is first needed."""
+
+    def __init__(self, config: RunConfig, client: EnvironmentApi, models: ExitStack) -> None:
+        """`models` closes the model of `optimize.task`. Raises ConfigError for a rewriter without a prompt file."""
+        rewriter = rewriter_for(config, client)
+        if not isinstance(rewriter, SmallRewriter):
+            raise ConfigError(
+                f"rewriter.name is {config.rewriter.name!r}, whose prompt is part of the code. `querylect optimize` "
+                "changes the prompt file of rewriter.name=small: name one with rewriter.prompt=FILE.yaml.",
+                code="no-prompt-file",
+            )
+        self._config, self._client, self._models, self._rewriter = config, client, models, rewriter
+        self.turns = len(config.rollout.branching)
+
+    @property
+    def start(self) -> FewShotPrompt:
+        """The prompt of the config."""
+        return self._rewriter.prompt
+
+    @property
+    def base(self) -> str:
+        """Fingerprint of the policy's weights; "" for a model that another process holds."""
+        model = getattr(self._model, "model", None)
+        if model is None:
+            return ""
+        from ..rollouts.fingerprint import fingerprint
+
+        return fingerprint(model)
+
+    @cached_property
+    def _model(self) -> Engine | Llm:
+        if self._config.optimize.task is not None:
+            return self._models.enter_context(open_llm(self._config.optimize.task))
+        from ..rollouts.engines.open import load_engine
+
+        return load_engine(self._config, None)
+
+    def refusal(self, prompt: FewShotPrompt, questions: Sequence[Question]) -> str:
+        """Why the policy cannot be asked with this prompt, in one sentence; "" if it can."""
+        if isinstance(self._model, Llm):
+            return ""
+        chat = Chat(self._model.tokenizer, set(self._model.stop_ids))
+        messages = prompt.messages()
+        if any(chat.plain(message["content"]) != message["content"] for message in messages):
+            return "it holds control tokens of the chat template"
+        rewriter = replace(self._rewriter, prompt=prompt)
+        longest = max(questions, key=lambda question: len(question.text))
+        rollout = self._config.rollout
+        tokens = len(chat.first(rewriter.first(longest), rewriter.opening)) + rollout.earlier_tokens(self.turns)
+        if tokens > rollout.max_prompt_tokens:
+            return (
+                f"with the longest question it takes {tokens} tokens, at most {rollout.max_prompt_tokens} are allowed"
+            )
+        return ""
+
+    def score(self, prompt: FewShotPrompt, split: str, questions: Sequence[Question]) -> Iterator[list[ScoredAnswer]]:
+        """Yield the evaluations of one batch of questions after another.
+
+        Raises EnvironmentUnavailableError for a search without an answer, EngineUnavailableError for a missing answer
+        of the model: neither is a reward.
+        """
+        rewriter, candidate = replace(self._rewriter, prompt=prompt), digest_of(prompt)
+        metric = self._config.reward.metric
+        asking = Asking(self.turns, [metric])
+        for part in batches(questions, ANSWERED_AT_ONCE):
+            titles = _Titles(self._client, self._config.optimize.titles)
+            records = self._answers(part, asking, rewriter, titles)
+            by_question: dict[str, list[EvalRecord]] = {}
+            for record in records:
+                by_question.setdefault(record.question_id, []).append(record)
+            yield [
+                self._evaluation(candidate, split, by_question[question.id], titles.by_question.get(question.id, ()))
+                for question in part
+            ]
+
+    def score_raw(self, split: str, questions: Sequence[Question]) -> list[ScoredAnswer]:
+        """The questions as they stand. Raises EnvironmentUnavailableError."""
+        metric = self._config.reward.metric
+        steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
+        results = grade(self._config, self._client, steps, "training questions as they stand")
+        evaluations = []
+        for question, result in zip(questions, results, strict=True):
+            reward = node_reward(result.metrics[metric], True, self._config.reward.format_weight) or 0.0
+            key = evaluation_key(RAW, split, question.id)
+            evaluations.append(
+                ScoredAnswer(key, RAW, split, question.id, (question.text,), True, reward, {}, (), 1, 0, 0.0)
+            )
+        return evaluations
+
+    def _answers(
+        self, part: Sequence[Question], asking: Asking, rewriter: SmallRewriter, client: StepClient
+    ) -> list[EvalRecord]:
+        rollout, model = self._config.rollout, self._model
+        if not isinstance(model, Llm):
+            (answered,) = answers([part], asking, model, client, rewriter, rollout)
+            return records_of_trees("task", answered.trees, asking.metrics, 1, answered.seconds)
+        settings = SystemConfig(llm=self._config.optimize.task, turns=self.turns)
+        (prompted,) = prompted_answers([part], "task", asking, settings, model, client, rewriter, rollout)
+        if prompted.missing:
+            raise EngineUnavailableError(
+                f"optimize.task gave no answer to {len(prompted.missing)} of {len(part)} questions "
+                f"({next(iter(prompted.missing.values()))}). Check the endpoint and continue with --resume."
+            )
+        return prompted.records
+
+    def _evaluation(
+        self, candidate: str, split: str, records: Sequence[EvalRecord], titles: Sequence[str]
+    ) -> ScoredAnswer:
+        metric, settings = self._config.reward.metric, self._config.reward
+        records = sorted(records, key=lambda record: record.turn)
+        means: dict[str, float] = {}
+        rewards: list[float] = []
+        for record in records:
+            value = record.metrics[metric]
+            reward = node_reward(value, record.format_ok, settings.format_weight)
+            if reward is None or value is None:
+                failure = getattr(self._client, "last_failure", None)
+                raise EnvironmentUnavailableError(
+                    f"a search for question {record.question_id!r} got no answer before client.deadline "
+                    f"({self._config.client.deadline:g} s){f'; last failure: {failure}' if failure else ''}. Check the "
+                    "service and continue with --resume."
+                )
+            rewards.append(reward - settings.truncation_penalty * bool(record.cut))
+            means[f"reward/turn{record.turn}"] = rewards[-1]
+            means[metric_key(metric, record.turn)] = value
+            means[f"format/turn{record.turn}"] = float(record.format_ok)
+        total = sum(settings.turn_weights[: len(rewards)]) or 1.0
+        last = records[-1]
+        return ScoredAnswer(
+            key=evaluation_key(candidate, split, last.question_id),
+            candidate=candidate,
+            split=split,
+            question_id=last.question_id,
+            rewrites=tuple(" · ".join(record.rewrites) for record in records),
+            format_ok=all(record.format_ok for record in records),
+            reward=trajectory_value(rewards, settings.turn_weights) / total,
+            means=means,
+            titles=tuple(titles),
+            searches=last.searches,
+            tokens=last.tokens,
+            seconds=last.seconds,
+        )
+
+
+class _Titles:
+    """A client that keeps the first titles of each question's last ranking."""
+
+    def __init__(self, client: StepClient, count: int) -> None:
+        self._client, self._count = client, count
+        self.by_question: dict[str, tuple[str, ...]] = {}
+
+    def step(
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """As the client's `step`, always with texts."""
+        results = self._client.step(steps, with_text=True, metrics=metrics)
+        for step, result in zip(steps, results, strict=True):
+            hits = result.ranking[: self._count] if result is not None else []
+            self.by_question[step.question_id] = tuple(_title(hit.document) for hit in hits)
+        return results
+
+
+def _title(document: Document) -> str:
+    """The title, or the beginning of the text, on one line."""
+    return " ".join((document.title or document.text).split())[:100]

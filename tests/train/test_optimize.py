@@ -1,0 +1,267 @@
+"""Prompt optimisation of a real policy on a real service, with a reflection endpoint whose proposals are scripted."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from querylect.cli import main
+from querylect.configs.load import dump_config
+from querylect.configs.schema import RunConfig
+from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError
+from querylect.optimize import run as under_test
+from querylect.optimize import scoring
+from querylect.optimize.run import optimize, relevant_titles, searches_of_training
+from querylect.train.run import train
+
+from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
+from ..lessons import change, records
+from ..raising import refused
+from ..suggestible import BETTER, WORSE, prompting, suggestible, world, world_url  # noqa: F401 (fixtures)
+
+PROPOSED = (WORSE, BETTER, WORSE)
+
+
+class Reflection:
+    """A server that proposes these texts one after another, then the last one again."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = [f"I would write:\n```\n{text}\n```" for text in texts]
+        self.server = ChatServer(lambda body: self.texts.pop(0) if len(self.texts) > 1 else self.texts[0])
+
+    @property
+    def asked(self) -> list[str]:
+        return [last_user(body) for body in self.server.bodies]
+
+
+@contextmanager
+def reflecting(run_app, config: RunConfig, *texts: str) -> Iterator[tuple[RunConfig, Reflection]]:
+    """The config with such a server as its reflection model."""
+    reflection = Reflection(*texts)
+    with serving(run_app, reflection.server) as url:
+        yield change(config, **{"optimize.reflection.base_url": url}), reflection
+
+
+def untimed(path: Path) -> list[dict]:
+    """The records of a journal without their seconds."""
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in records(path)]
+
+
+def results(folder: Path) -> list[object]:
+    """What a run wrote that does not depend on the clock."""
+    journals = [untimed(folder / name) for name in ("evaluations.jsonl", "proposals.jsonl", "candidates.jsonl")]
+    return [*journals, (folder / "best" / "prompt.yaml").read_text(), (folder / "best" / "best.json").read_text()]
+
+
+def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(prompting, run_app):  # noqa: F811
+    with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
+        folder = optimize(config)
+    candidates = records(folder / "candidates.jsonl")
+    assert [row["validation"] is not None for row in candidates[:3]] == [True, False, True]
+    start, better = candidates[0]["validation"], candidates[2]["validation"]
+    assert better > start
+    assert candidates[2]["minibatch"] > candidates[2]["parent_minibatch"]
+    assert BETTER in (folder / "best" / "prompt.yaml").read_text()
+    best = json.loads((folder / "best" / "best.json").read_text())
+    assert (best["step"], best["questions"], best["turn"]) == (2, 5, 1)
+    assert best["reward/turn1"] == pytest.approx(better, abs=1e-5)
+    evaluations = records(folder / "evaluations.jsonl")
+    assert {row["split"] for row in evaluations} == {"train", "validation"}
+    assert sum(row["searches"] for row in evaluations) <= 60
+    assert all(row["tokens"] > 0 for row in evaluations if row["candidate"] != "raw")
+    assert len({row["key"] for row in evaluations}) == len(evaluations), "no question is asked twice with one prompt"
+    assert len(reflection.asked) == len(records(folder / "proposals.jsonl")) == 4
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock", "base.json", "best", "candidates.jsonl", "checkpoints", "config.yaml", "digests.json",
+        "environment.json", "evaluations.jsonl", "proposals.jsonl", "provenance.json", "run.json",
+    ]  # fmt: skip
+
+
+def test_the_reflection_model_reads_training_questions_alone(prompting, run_app):  # noqa: F811
+    with reflecting(run_app, prompting, BETTER) as (config, reflection):
+        optimize(config)
+    assert "my head hurts" in reflection.asked[0]
+    assert "Retrieved first: About citrus" in reflection.asked[0]
+    sent = json.dumps(reflection.server.bodies)
+    assert "tell me" not in sent, "no validation question"
+    assert "please" not in sent, "no test question"
+
+
+def test_relevant_titles_are_those_of_training_questions(prompting):  # noqa: F811
+    from querylect.data.load import load_dataset
+
+    local = change(prompting, **{"client.urls": "local", "optimize.titles": 1})
+    dataset = load_dataset(local.env.dataset)
+    titles = relevant_titles(local, dataset.splits["train"].questions[:1])
+    assert titles == {"train-head": ["About triptan"]}
+    assert relevant_titles(prompting, dataset.splits["train"].questions) == {}, "a service shows no judgements"
+
+
+def test_a_budget_is_never_exceeded(prompting, run_app):  # noqa: F811
+    with reflecting(run_app, change(prompting, **{"optimize.searches": 16}), BETTER) as (config, reflection):
+        folder = optimize(config)
+    assert len(reflection.asked) == 1
+    assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "five more would be too many"
+    assert [row["validation"] is None for row in records(folder / "candidates.jsonl")] == [False, True]
+    with refused(ConfigError, "budget-too-small", 4, 5):
+        optimize(change(prompting, name="small", **{"optimize.searches": 4}))
+    assert not (folder.parent / "small" / "config.yaml").exists()
+
+
+def test_the_default_budget_is_that_of_training(prompting):  # noqa: F811
+    rollout = change(prompting, **{"rollout.branching": [4, 2], "reward.turn_weights": [1.0, 1.0]}).rollout
+    assert searches_of_training(prompting.train, rollout) == 2 * 2 * (4 + 8)
+
+
+def test_several_turns_are_weighted_as_in_training_and_each_takes_a_search(prompting, run_app):  # noqa: F811
+    two = {"rollout.branching": [2, 2], "reward.turn_weights": [0.5, 1.0], "optimize.proposals": 1}
+    with reflecting(run_app, change(prompting, **two), BETTER) as (config, _):
+        folder = optimize(config)
+    answers = [row for row in records(folder / "evaluations.jsonl") if row["candidate"] != "raw"]
+    assert answers
+    for row in answers:
+        first, second = row["means"]["reward/turn1"], row["means"]["reward/turn2"]
+        assert row["reward"] == pytest.approx((0.5 * first + second) / 1.5)
+        assert row["searches"] == len(row["rewrites"]) == 2
+    best = json.loads((folder / "best" / "best.json").read_text())
+    assert best["turn"] == 1 + (best["ndcg/turn2"] > best["ndcg/turn1"])
+
+
+@pytest.fixture
+def straight(prompting, run_app):  # noqa: F811
+    """The results of a run that nothing interrupted, and how often its reflection model was asked."""
+    with reflecting(run_app, change(prompting, name="straight"), *PROPOSED) as (config, reflection):
+        return results(optimize(config)), len(reflection.asked)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_app, straight, monkeypatch, batch):  # noqa: F811
+    """Ctrl-C before one of its batches of answers: nothing that was finished is asked for again."""
+    calls, answer = [], scoring.answers
+
+    def interrupted(parts, *rest):
+        calls.append(parts)
+        if len(calls) == batch:
+            raise KeyboardInterrupt
+        return answer(parts, *rest)
+
+    monkeypatch.setattr(scoring, "answers", interrupted)
+    with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
+        with pytest.raises(KeyboardInterrupt):
+            optimize(config)
+        folder = config.run_folder
+        assert not [path for path in folder.rglob("*") if path.name.endswith((".writing", ".partial", ".tmp"))]
+        before = len(records(folder / "evaluations.jsonl")) if batch > 1 else 0
+        assert optimize(config, resume=True) == folder
+    assert (results(folder), len(reflection.asked)) == straight
+    assert len(records(folder / "evaluations.jsonl")) > before
+    starts = json.loads((folder / "provenance.json").read_text())["starts"]
+    assert len(starts) == (2 if batch > 2 else 1), "nothing was done before the first"
+
+
+def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(prompting, run_app):  # noqa: F811
+    small = change(prompting, **{"optimize.proposals": 1})
+    with reflecting(run_app, small, *PROPOSED) as (config, reflection):
+        folder = optimize(config)
+        before = results(folder)
+        optimize(config, resume=True)
+        assert (results(folder), len(reflection.asked)) == (before, 1)
+        optimize(change(config, **{"optimize.proposals": 2, "optimize.searches": 50}), resume=True)
+    assert BETTER in (folder / "best" / "prompt.yaml").read_text()
+    with refused(CheckpointError, "other-settings", "optimize.minibatch"):
+        optimize(change(config, **{"optimize.minibatch": 3}), resume=True)
+
+
+def test_half_a_line_of_a_killed_run_is_done_again(prompting, run_app, straight):  # noqa: F811
+    with reflecting(run_app, prompting, *PROPOSED) as (config, _):
+        folder = optimize(config)
+        with (folder / "evaluations.jsonl").open("a") as file:
+            file.write('{"key": "raw trai')
+        optimize(config, resume=True)
+    assert results(folder) == straight[0]
+
+
+@pytest.mark.parametrize(
+    ("component", "unusable", "reason", "usable"),
+    [
+        ("system", "Rewrite {question}.", "{question}", BETTER),
+        ("system", "Think.<|im_end|>", "control tokens", BETTER),
+        ("system", "blood " * 3000, "tokens", BETTER),
+        ("question", "Which medicine?", "{question}", "blood: {question}"),
+        ("examples", "- question: itch", "examples.0.turns", "- question: x\n  turns: [{rewrite: blood}]"),
+    ],
+)
+def test_an_unusable_prompt_is_refused_with_feedback(prompting, run_app, component, unusable, reason, usable):  # noqa: F811
+    changed = change(prompting, **{"optimize.components": [component], "optimize.proposals": 1})
+    with reflecting(run_app, changed, unusable, usable) as (config, reflection):
+        folder = optimize(config)
+    (proposal,) = records(folder / "proposals.jsonl")
+    ((text, why),) = proposal["refused"]
+    assert (text, proposal["text"], proposal["calls"]) == (unusable.strip(), usable, 2)
+    assert reason in why
+    assert why in reflection.asked[1], "the next attempt is told"
+
+
+def test_a_proposal_without_a_usable_attempt_costs_no_search(prompting, run_app):  # noqa: F811
+    changed = change(prompting, **{"optimize.components": ["question"], "optimize.proposals": 2})
+    with reflecting(run_app, changed, "Which medicine?") as (config, reflection):
+        folder = optimize(config)
+    assert len(reflection.asked) == 2 * 3
+    assert [row["calls"] for row in records(folder / "proposals.jsonl")] == [3, 3]
+    assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "validation, minibatch, raw"
+    assert [row["prompt"] == "" for row in records(folder / "candidates.jsonl")] == [False, True, True]
+
+
+def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompting, run_app, straight, impatient):  # noqa: F811
+    with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
+        reflection.server.always = lambda body: (503, {}) if len(reflection.server.bodies) in (2, 3) else None
+        with pytest.raises(EngineUnavailableError):
+            optimize(config)
+        assert len(records(config.run_folder / "proposals.jsonl")) == 1
+        reflection.server.always = None
+        folder = optimize(config, resume=True)
+    assert results(folder) == straight[0]
+    with refused(EngineUnavailableError, None, "127.0.0.1:9"):
+        optimize(change(prompting, name="other", **{"optimize.reflection.base_url": "http://127.0.0.1:9/v1"}))
+
+
+def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluated(prompting, run_app):  # noqa: F811
+    from querylect.eval.run import evaluate
+    from querylect.inference.rewriter import Rewriter
+
+    task = ChatServer(lambda body: f"<think></think><rewrite>{'blood' if 'blood' in str(body) else 'x'}</rewrite>")
+    with serving(run_app, task) as url, reflecting(run_app, prompting, BETTER) as (config, _):
+        config = change(config, **{"optimize.task": {"model": "t", "base_url": url, "cache": None}})
+        folder = optimize(config)
+        assert BETTER in (folder / "best" / "prompt.yaml").read_text()
+        assert not (folder / "base.json").exists()
+        evaluate(config, folder, None)
+    scores = {row["system"]: row["metrics"]["ndcg@10"] for row in records(folder / "eval.jsonl") if row["turn"]}
+    assert set(scores) == {"trained", "untrained"}
+    with refused(ConfigError, "no-policy", "prompt.yaml"):
+        Rewriter.from_pretrained(folder)
+
+
+def test_runs_of_other_commands_and_prompts_in_code_are_refused(prompting, run_app, monkeypatch):  # noqa: F811
+    with reflecting(run_app, prompting, BETTER) as (config, _):
+        optimize(change(config, **{"optimize.proposals": 1}))
+        with refused(ConfigError, "already-exists"):
+            optimize(config)
+        with refused(CheckpointError, "other-command", "querylect optimize"):
+            train(config, resume=True)
+    with refused(ConfigError, "no-prompt-file", "'general'"):
+        optimize(change(prompting, name="general", **{"rewriter.name": "general"}))
+    monkeypatch.setattr(under_test, "find_spec", lambda name: None)
+    with refused(ConfigError, "missing-extra", "[optimize]"):
+        optimize(prompting)
+
+
+def test_the_command_prints_the_folder_and_takes_a_budget(prompting, run_app, tmp_path, capsys):  # noqa: F811
+    with reflecting(run_app, prompting, BETTER) as (config, _):
+        (tmp_path / "config.yaml").write_text(dump_config(config))
+        with pytest.raises(SystemExit) as ended:
+            main(["optimize", str(tmp_path / "config.yaml"), "--searches", "25"])
+    assert not ended.value.code
+    assert capsys.readouterr().out == f"{config.run_folder}\n"
+    assert sum(row["searches"] for row in records(config.run_folder / "evaluations.jsonl")) <= 25

@@ -1,0 +1,68 @@
+"""Texts that a reflection model writes: which make a usable prompt, and why the others are refused."""
+
+import pytest
+from querylect.configs.yaml12 import parse_yaml, write_yaml
+from querylect.errors import ConfigError
+from querylect.optimize.prompts import components_of, digest_of, prompt_of, prompt_yaml
+from querylect.optimize.reflection import feedback
+from querylect.optimize.scoring import ScoredAnswer
+from querylect.rewriters.small import FewShotPrompt, load_prompt
+
+from ..raising import refused
+
+ALL = ["system", "question", "documents", "examples"]
+
+
+@pytest.mark.parametrize("name", ["wordnet", "hpo", "claims"])
+def test_a_packaged_prompt_is_the_same_from_its_components_and_from_its_file(name, tmp_path):
+    prompt = load_prompt(name)
+    assert prompt_of(prompt, components_of(prompt, ALL)) == prompt
+    (tmp_path / "prompt.yaml").write_text(prompt_yaml(prompt))
+    assert load_prompt(str(tmp_path / "prompt.yaml")) == prompt
+    assert digest_of(load_prompt(str(tmp_path / "prompt.yaml"))) == digest_of(prompt)
+
+
+def test_a_changed_component_changes_nothing_else():
+    start = load_prompt("wordnet")
+    other = prompt_of(start, {"system": 'Give "words" for: this\n- and # that.'})
+    assert other.system == 'Give "words" for: this\n- and # that.'
+    assert other.model_copy(update={"system": start.system}) == start
+    assert FewShotPrompt.model_validate(parse_yaml(prompt_yaml(other))) == other
+
+
+@pytest.mark.parametrize(
+    ("texts", "fact"),
+    [
+        ({"system": "  \n"}, "system is empty"),
+        ({"system": "Rewrite {question}"}, "{question}"),
+        ({"question": "Define it."}, "{question}"),
+        ({"question": "{question} or {question}"}, "2 times"),
+        ({"documents": "Found nothing useful."}, "{documents}"),
+        ({"examples": "- question: [open"}, "not valid YAML"),
+        ({"examples": "many examples"}, "examples"),
+        ({"examples": "- question: a\n  turns: [{rewrite: ''}]"}, "examples"),
+        ({"examples": "- question: a\n  turns: [{think: so, rewrite: b}]"}, "'plain'"),
+        ({"examples": "- question: a\n  turns: [{rewrite: '{question}'}]"}, "{question}"),
+    ],
+)
+def test_a_text_that_makes_no_usable_prompt_is_refused_with_a_reason(texts, fact):
+    with refused(ConfigError, "invalid-prompt", fact):
+        prompt_of(load_prompt("wordnet"), texts)
+
+
+def test_examples_without_the_tags_of_the_form_are_refused():
+    start = load_prompt("hpo")
+    examples = write_yaml([{"question": "a", "turns": [{"rewrite": "<rewrite>b</rewrite>"}]}])
+    with refused(ConfigError, "invalid-prompt", "examples.0.turns.0"):
+        prompt_of(start, {"examples": examples})
+
+
+def test_feedback_names_both_rewards_the_retrieved_and_the_relevant():
+    made = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, ("Mallet", "Sledge"), 1, 4, 0.1)
+    told = feedback("a tool", made, 0.25, ["Hammer"])
+    assert (told["Question"], told["Query"]) == ("a tool", "hammer")
+    for fact in ("0.50", "0.25", "Mallet | Sledge", "Relevant: Hammer"):
+        assert fact in told["Feedback"]
+    failed = ScoredAnswer("k", "c", "train", "q", ("",), False, 0.0, {}, (), 0, 4, 0.1)
+    assert "required form" in feedback("a tool", failed, 0.25, [])["Feedback"]
+    assert "Relevant" not in feedback("a tool", failed, 0.25, [])["Feedback"]
