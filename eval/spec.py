@@ -32,6 +32,7 @@ from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
 from .journal import RERUN
 from .leakage import LEAKS, TrainedQuestions, leak_record, refuse_trained, write_leaks_file
+from .learning_cost import learning_table
 from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
@@ -276,7 +277,8 @@ def write_results(evaluation: SpecEvaluation) -> None:
     notes += write_trec_files(trec, spec, cells, records, evaluation.licences) if spec.trec else []
     samples = {one.dataset: one.sample for one in evaluation.environments if one.sample is not None}
     wide = wide_table_of(spec, tables, samples)
-    page = Page(spec.name, family(spec), spec.metrics, tables, wide, matrix, notes, _provenance_lines(evaluation))
+    provenance, learning = _provenance_lines(evaluation), learning_table(spec, tables)
+    page = Page(spec.name, family(spec), spec.metrics, tables, wide, matrix, notes, provenance, learning)
     write_text(folder / "tables.html", html(page, drawing))
     write_tables(folder, page)
     if drawing is not None and matrix is not None:

@@ -29,6 +29,12 @@ COSTS_EXPLAINED = (
     "Costs are means per question, earlier turns included; tokens read are those of the last prompt, which holds the "
     "turns before it; seconds are a batch's, shared out equally."
 )
+LEARNING_EXPLAINED = (
+    "Gain: the first metric minus that of the same model before training, with the prompt of its config. Searches and "
+    "sampled tokens are all of the run, with those of validation and of a reflection model; minutes are those of "
+    "steps, answers and proposals, without loading models and saving. Not counted: searches that choose training "
+    "questions (train.raw_reward), and warm starts."
+)
 NARROW = 6
 """With more columns than this, a LaTeX table spans both columns of a page."""
 _UPRIGHT = 7
@@ -61,6 +67,8 @@ class Page:
     """Notes on the whole evaluation, including failed cells."""
     about: Sequence[str]
     """Split, seed, licences, and how to reproduce the results."""
+    learning: Cells | None = None
+    """What learning gained and cost; None without a trained system."""
 
 
 def markdown(page: Page) -> str:
@@ -71,6 +79,8 @@ def markdown(page: Page) -> str:
         lines += [*table, "", page.wide.caption, ""]
     if behaviour := _written(page):
         lines += ["## What is written", "", *markdown_table(*behaviour), "", WRITTEN_EXPLAINED, ""]
+    if page.learning is not None:
+        lines += ["## What learning gained and cost", "", *markdown_table(*page.learning), "", LEARNING_EXPLAINED, ""]
     if page.transfer is not None:
         lines += [f"## Transfer: {page.transfer.title}", ""]
         lines += [*markdown_table(*_matrix(page.transfer, _bold_markdown)), "", TRANSFER_EXPLAINED, ""]
@@ -155,6 +165,7 @@ def html(page: Page, drawing: Drawing | None) -> str:
         page=page,
         written=_written(page),
         written_explained=WRITTEN_EXPLAINED,
+        learning_explained=LEARNING_EXPLAINED,
         notes=_table_notes(page),
         drawing=drawing,
         downloads=downloads(page),
