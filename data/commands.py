@@ -82,6 +82,24 @@ def merge(
 To = Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")]
 
 
+@app.command("documents")
+def documents(
+    source: Annotated[Path, typer.Argument(metavar="DOCS", help="A file or a folder of documents.")],
+    to: To,
+    words: Annotated[int, typer.Option("--words", min=20, help="A passage has at most so many words.")] = 200,
+    overlap: Annotated[int, typer.Option("--overlap", min=0, help="Words that repeat the passage before.")] = 30,
+    verbose: Verbose = False,
+) -> None:
+    """Write a folder of Markdown, text, HTML, PDF or JSONL files as a corpus of passages, for `data questions`."""
+    set_up_logging(verbose)
+    from .documents.corpus import write_corpus
+
+    with progress_bar("reading documents") as progress:
+        summary = write_corpus(source, to, words, overlap, progress)
+    for line in summary.lines(str(to)):
+        typer.echo(line)
+
+
 @app.command("chunks")
 def chunks(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A BEIR folder with long documents.")],

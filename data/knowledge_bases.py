@@ -33,7 +33,8 @@ from .types import AllDocuments, Document, Question, Split
 CHUNK_WORDS = 300
 """The paper's chunks of Wikipedia have fewer words; its chunks of the Chinese encyclopedia have 400 tokens."""
 _SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORDS = re.compile(rf"[{_SPACELESS}]|[^\s{_SPACELESS}]+")
+WORD = re.compile(rf"[{_SPACELESS}]|[^\s{_SPACELESS}]+")
+"""A word; in scripts without spaces each character is one."""
 
 
 @dataclass
@@ -53,7 +54,7 @@ class _Kept:
 
 def chunks_of(text: str, words: int) -> list[str]:
     """The text in parts of fewer than `words` words; a text without a word is one part."""
-    spans = [match.span() for match in _WORDS.finditer(text)]
+    spans = [match.span() for match in WORD.finditer(text)]
     size = max(1, words - 1)
     parts = [spans[start : start + size] for start in range(0, len(spans), size)]
     return [text[part[0][0] : part[-1][1]] for part in parts] or [text]
