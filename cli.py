@@ -36,7 +36,7 @@ from .export.commands import app as hub_app
 from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
 from .optimize.commands import app as optimize_app
-from .questions.commands import index_questions, index_similarity, index_test_questions
+from .questions.commands import data_questions, index_questions, index_similarity, index_test_questions
 from .slurm.commands import launch
 from .sources import optional_packages
 from .train.commands import app as train_app
@@ -56,6 +56,7 @@ env_app = typer.Typer(no_args_is_help=True, help="Take an environment's data els
 app.add_typer(env_app, name="env")
 data_app.add_typer(prepare_app)
 data_app.add_typer(baselines_app)
+data_app.command("questions")(data_questions)
 app.add_typer(data_app, name="data")
 app.add_typer(doctor_app)
 app.add_typer(eval_app)
@@ -126,6 +127,8 @@ _CONTINUES = {
     "index questions",
     "data get",
     "data prepare",
+    "data documents",
+    "data questions",
     "eval",
     "answers",
     "paper",

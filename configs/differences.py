@@ -14,7 +14,7 @@ FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
                   "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",
                   "rollout.vllm", "rollout.server", "rollout.streaming",
-                  "optimize.searches", "optimize.proposals",
+                  "optimize.searches", "optimize.proposals", "synthetic",
                   *(f"{model}.{name}" for model in ("rewriter.llm", "optimize.reflection", "optimize.task")
                     for name in ("api_key_env", "concurrency", "timeout", "deadline", "batch_tokens",
                                  "cache")))  # fmt: skip

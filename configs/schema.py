@@ -33,6 +33,7 @@ from .questions import ExtendConfig, QuestionsConfig
 from .reward_metric import RewardMetric, cutoff
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
 from .section import PositiveWeight, Section
+from .synthetic import SyntheticConfig
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "RunConfig",
     "Section",
     "Similarity",
+    "SyntheticConfig",
     "TrackingConfig",
     "TrainConfig",
     "VectorsConfig",
@@ -356,6 +358,8 @@ class RunConfig(Section):
     answers: AnswersConfig = AnswersConfig()
     questions: QuestionsConfig = QuestionsConfig()
     """Settings of `querylect index questions`."""
+    synthetic: SyntheticConfig = SyntheticConfig()
+    """Settings of `querylect data questions`."""
     mix: MixConfig | None = None
     """Several environments instead of one; its members inherit `env`, `client` and `rewriter`."""
 

@@ -28,7 +28,7 @@ from ..sources import optional_packages, resolve_model
 from ..storage import parse_json
 
 _SEARCHED = ("env", "client")
-_UNUSED = (*_SEARCHED, "train", "optimize", "tracking", "eval", "answers", "questions")
+_UNUSED = (*_SEARCHED, "train", "optimize", "tracking", "eval", "answers", "questions", "synthetic")
 """Sections of a run that rewriting does not read; _SEARCHED are read between turns only if they may be."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

@@ -133,7 +133,7 @@ class QuestionWriter:
         """Ask about every content, batch by batch; None for one with a missing reply. Raises as `Llm.ask`."""
         config = self._config
         draw = SamplingParams(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
-        for batch in _batches(contents, BATCH):
+        for batch in in_batches(contents, BATCH):
             prompts = [writer_prompt(content, config.per_content, config.about, config.words) for content in batch]
             answers = ask_structured(self._writer, prompts, Written, draw, config.form)
             proposed = [distinct(answer.value.questions) if answer.value else [] for answer in answers]
@@ -159,16 +159,16 @@ class QuestionWriter:
                         written=len(answer.value.questions) if answer.value else 0,
                         failure=answer.failure,
                         text=_storable(answer.text[:_MAX_FAILURE_CHARS]) if answer.failure else "",
-                        spent=_cost([*answer.replies, *(reply for _, replies in judged for reply in replies)]),
+                        spent=cost_of([*answer.replies, *(reply for _, replies in judged for reply in replies)]),
                     )
                 )
             yield records
 
-    def pairs(self, pairs: Sequence[Pair]) -> Iterator[list[AskedPair | None]]:
-        """Judge pairs, batch by batch; None for a missing reply. Raises as `Llm.ask`."""
-        for batch in _batches(pairs, PAIRS_AT_ONCE):
+    def pairs(self, pairs: Sequence[Pair], size: int = PAIRS_AT_ONCE) -> Iterator[list[AskedPair | None]]:
+        """Judge pairs, `size` at a time; None for a missing reply. Raises as `Llm.ask`."""
+        for batch in in_batches(pairs, size):
             yield [
-                AskedPair(self.pair_key(question, content), content.id, verdict[0], _cost(verdict[1]))
+                AskedPair(self.pair_key(question, content), content.id, verdict[0], cost_of(verdict[1]))
                 if verdict is not None
                 else None
                 for (question, content), verdict in zip(batch, self._verdicts(batch), strict=True)
@@ -230,7 +230,8 @@ def distinct(questions: Sequence[str]) -> list[str]:
     return list(texts.values())
 
 
-def _cost(replies: Sequence[LlmResponse]) -> LineCost:
+def cost_of(replies: Sequence[LlmResponse]) -> LineCost:
+    """The calls and tokens of these replies."""
     prompt, completions = [reply.prompt_tokens for reply in replies], [reply.tokens for reply in replies]
     return LineCost(len(replies), complete_sum(prompt), complete_sum(completions))
 
@@ -240,5 +241,6 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+def in_batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items, at most `size` at a time."""
     return (items[start : start + size] for start in range(0, len(items), size))

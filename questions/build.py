@@ -149,7 +149,7 @@ class _Session:
             pending = [document for document in self.documents if writer.key(document) not in answered]
             if pending:
                 log.info("asking about %d of %d contents", len(pending), len(self.documents))
-            missing = _write_down(writer.contents(pending), self.journal.answers, len(pending), progress)
+            missing = write_down(writer.contents(pending), self.journal.answers, len(pending), progress)
             answered = self.answers
             self.records = [answered[key] for key in map(writer.key, self.documents) if key in answered]
         return missing
@@ -260,7 +260,7 @@ class _Session:
             pending = [pair for key, pair in pairs_by_key.items() if key not in answered]
             if pending:
                 log.info("judging %d pairs", len(pending))
-            return _write_down(writer.pairs(pending), self.journal.pairs, len(pending))
+            return write_down(writer.pairs(pending), self.journal.pairs, len(pending))
 
     def _contents(self) -> tuple[list[Content], int]:
         """The contents, and the number of calls so far that added new ones."""
@@ -286,7 +286,7 @@ def open_writer(config: QuestionsConfig) -> Iterator[QuestionWriter]:
         yield QuestionWriter(config, writer, judge)
 
 
-def _write_down(
+def write_down(
     batches: Iterable[Sequence[Record | None]],
     journal: KeyedJournal[Record],
     count: int,

@@ -1,4 +1,4 @@
-"""`querylect index questions`, `test-questions` and `similarity`. Heavy imports stand inside them."""
+"""`querylect index questions`, `test-questions`, `similarity` and `data questions`; heavy imports are inside them."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -102,6 +102,35 @@ def index_test_questions(
         f"{test_set.folder}: {test_set.questions} questions; left out: {test_set.failed} replies not of their form, "
         f"{test_set.repeated} that stand in the index or twice, {test_set.dropped} that their content does not answer"
     )
+
+
+def data_questions(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A config: its retriever, index, writer and judge.")],
+    corpus: Annotated[Path, typer.Option("--corpus", metavar="FOLDER", help="What `data documents` wrote.")],
+    overrides: Overrides = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder; env.dataset.path.")
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option("--test", metavar="FOLDER", help="A BEIR folder with judged questions of users.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Let a model write questions for the passages of a corpus, to train on; say how good they are."""
+    set_up_logging(verbose)
+    settings = load_config(config, overrides or ())
+    folder = to or (Path(settings.env.dataset.path) if settings.env.dataset.path else None)
+    if folder is None:
+        message = "where the questions go is not said: give --to FOLDER, or set env.dataset.path."
+        raise ConfigError(message, code="missing-folder")
+    from .training_set import write_training_set
+
+    with progress_bar("asking") as progress:
+        written = write_training_set(
+            settings.questions, settings.synthetic, settings.env, corpus, folder, test, progress
+        )
+    for line in written.lines():
+        typer.echo(line)
 
 
 def index_similarity(config: Config, overrides: Overrides = None, verbose: Verbose = False) -> None:

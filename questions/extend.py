@@ -5,9 +5,8 @@ judged, or taken as answered. (2) Matrix completion infers the other pairs from 
 scores of a retriever over the contents, with each question as a query.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -50,13 +49,23 @@ class Similar:
 def similar_contents(
     questions: Sequence[Document], contents: set[str], extend: ExtendConfig, env: EnvironmentConfig, corpus: Corpus
 ) -> Similar:
-    """Rank the contents for every question. Raises IndexFolderError if the index is missing or of another corpus."""
+    """`nearest_contents` by the retriever of `extend`."""
     member = {name: getattr(extend, name) for name in MemberConfig.model_fields}
     settings = env.model_copy(update={**member, "hybrid": None, "rerank": None})
-    index = open_index(Path(settings.index))
+    return nearest_contents(questions, contents, extend.depth, settings, corpus)
+
+
+def nearest_contents(
+    questions: Sequence[Document], contents: Container[str], depth: int, env: EnvironmentConfig, corpus: Corpus
+) -> Similar:
+    """The first `depth` contents by the retriever of `env` for every question, without those not in `contents`.
+
+    Raises IndexFolderError if the index is missing or of another corpus.
+    """
+    index = open_index(env.index_folder)
     check_corpus(index, corpus)
-    retriever = open_retriever(index, settings)
-    limit = min(extend.depth, len(index.documents))
+    retriever = open_retriever(index, env)
+    limit = min(depth, len(index.documents))
     positions: list[int] = []
     names: list[str] = []
     scores: list[float] = []

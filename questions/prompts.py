@@ -37,6 +37,17 @@ class Written(BaseModel):
     questions: list[str]
 
 
+class OneQuestion(BaseModel):
+    """The answer of a writer that is asked for a single question."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: str
+
+
+ONE_QUESTION_REQUEST = 'Answer with one JSON object and nothing else: {"question": "your question"}.'
+
+
 class Verdict(BaseModel):
     """The judge's answer: first the reasons, then what follows from them."""
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.beir import document_line, new_beir_folder, question_line, write_meta, write_qrels
 from ..data.corpus import open_corpus
@@ -30,7 +28,7 @@ from ..llms.structured import FormPrompt, Structured, WorkedExample, ask_structu
 from ..storage import write_lines
 from .asking import QuestionWriter
 from .build import documents_of, open_writer
-from .prompts import cut
+from .prompts import ONE_QUESTION_REQUEST, OneQuestion, cut
 
 Kind = Literal["rephrased", "new"]
 VERSIONS: Mapping[Kind, str] = {"rephrased": "qb-rag-rephrase-1", "new": "qb-rag-new-question-1"}
@@ -41,14 +39,6 @@ _MAX_SHOWN = 50
 Item = TypeVar("Item")
 
 
-class OneQuestion(BaseModel):
-    """The writer's answer."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    question: str
-
-
 _TEXT = "Keep insulin that you are not using yet in the refrigerator, and never freeze it."
 _OWN = "Where should I keep the insulin that I have not opened yet?"
 _REPHRASED_EXAMPLE = WorkedExample(
@@ -57,7 +47,6 @@ _REPHRASED_EXAMPLE = WorkedExample(
 _NEW_EXAMPLE = WorkedExample(
     f"Text: {_TEXT}\n\nQuestions that exist:\n- {_OWN}", OneQuestion(question="Does insulin survive being frozen?")
 )
-_REQUEST = 'Answer with one JSON object and nothing else: {"question": "your question"}.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +199,7 @@ def _rephrase_prompt(question: str) -> FormPrompt:
         "Write the question below in other words, as another person would ask it who wants to know exactly the same: "
         "other words where there are some, another order, the same details."
     )
-    return FormPrompt(task, f"Question: {question}", VERSIONS["rephrased"], (_REPHRASED_EXAMPLE,), _REQUEST)
+    return FormPrompt(task, f"Question: {question}", VERSIONS["rephrased"], (_REPHRASED_EXAMPLE,), ONE_QUESTION_REQUEST)
 
 
 def _new_prompt(content: Document, existing: Sequence[str], words: int) -> FormPrompt:
@@ -221,4 +210,4 @@ def _new_prompt(content: Document, existing: Sequence[str], words: int) -> FormP
     )
     listed = "\n".join(f"- {question}" for question in existing[:_MAX_SHOWN]) or "(none)"
     case = f"Text: {cut(content, words)}\n\nQuestions that exist:\n{listed}"
-    return FormPrompt(task, case, VERSIONS["new"], (_NEW_EXAMPLE,), _REQUEST)
+    return FormPrompt(task, case, VERSIONS["new"], (_NEW_EXAMPLE,), ONE_QUESTION_REQUEST)

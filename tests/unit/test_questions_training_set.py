@@ -1,0 +1,292 @@
+"""Questions written for passages: what is asked for, kept, judged and widened, and how a killed call goes on."""
+
+import json
+import re
+from collections import Counter
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig, SyntheticConfig
+from querylect.configs.synthetic import STYLES
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.documents.corpus import documents_of_passages, write_corpus
+from querylect.data.leakage import overlap
+from querylect.data.near_texts import similarity
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.index.build import build_index
+from querylect.errors import DataError, IncompleteError
+from querylect.llms.access import Llm
+from querylect.questions.plan import divide, neighbours, plan_questions
+from querylect.questions.quality import WrittenQuestion, copied, quality_by_style, quality_lines
+from querylect.questions.styles import style_prompt, with_typos
+from querylect.questions.training_set import write_training_set
+
+from ..handbook import THINGS, Author, save_handbook
+from ..raising import refused
+
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """The passages of the handbook, and an environment with a BM25 index of them."""
+    folder = tmp_path_factory.mktemp("handbook")
+    write_corpus(save_handbook(folder / "docs"), folder / "corpus", words=60, overlap=0)
+    dataset = DatasetConfig(kind="beir", path=str(folder / "corpus"))
+    env = EnvironmentConfig(dataset=dataset, retriever="bm25", index=str(folder / "index"))
+    build_index(env)
+    return folder / "corpus", env
+
+
+@contextmanager
+def writing(author):
+    with patch("querylect.questions.build.open_llm", lambda config: Llm(author)):
+        yield QuestionsConfig(judge_form="yes_no", words=100)
+
+
+def write(author, corpus, target, test=None, **settings):
+    with writing(author) as config:
+        synthetic = SyntheticConfig(**{"count": COUNT, **settings})
+        return write_training_set(config, synthetic, corpus[1], corpus[0], target, test)
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, corpus):
+    written = write(Author(), corpus, tmp_path / "set")
+    dataset = load_beir(tmp_path / "set")
+    assert set(dataset.splits) == {"train", "validation", "test"}
+    assert Counter(row["style"] for row in rows(tmp_path / "set")).keys() == set(STYLES)
+    texts = {document.id: document.text for document in dataset.corpus}
+    styles = {row["_id"]: row for row in rows(tmp_path / "set")}
+    for split in dataset.splits.values():
+        for question in split.questions:
+            row = styles[question.id]
+            assert set(row["written_for"]) <= set(split.qrels[question.id])
+            assert len(row["written_for"]) == (2 if row["style"] == "multi_hop" else 1)
+            named = [name for name, common in THINGS.items() if common in re.findall(r"\w+", question.text)]
+            if row["style"] != "typo":
+                assert all(any(f"The {name} costs" in texts[d] for d in split.qrels[question.id]) for name in named)
+    everything = written.quality[-1]
+    assert (everything.style, everything.requested, everything.written) == ("all", COUNT, COUNT)
+    assert everything.answerable == 1
+    assert sum(written.questions.values()) == everything.kept
+    assert json.loads((tmp_path / "set" / "quality.json").read_text())[-1]["kept"] == everything.kept
+    assert not (tmp_path / ".set.parts").exists()
+    meta = json.loads((tmp_path / "set" / "meta.json").read_text())
+    assert meta["writer"] == {"model": "author"}
+    assert meta["costs"]["calls"] > 0
+
+
+def test_no_document_has_judgements_in_two_splits(tmp_path, corpus):
+    write(Author(), corpus, tmp_path / "set")
+    dataset, document_of = load_beir(tmp_path / "set"), documents_of_passages(corpus[0])
+    of_split = {
+        name: {document_of[passage] for judged in split.qrels.values() for passage in judged}
+        for name, split in dataset.splits.items()
+    }
+    assert of_split["train"].isdisjoint(of_split["validation"] | of_split["test"])
+    assert of_split["validation"].isdisjoint(of_split["test"])
+    assert len(of_split["train"]) > len(of_split["test"]) > 0
+    assert overlap(dataset) == []
+
+
+def test_unanswerable_questions_are_dropped_and_counted(tmp_path, corpus):
+    bad = [name for number, name in enumerate(THINGS) if number % 2]  # one of the two sections of each file
+    written = write(Author(bad=bad), corpus, tmp_path / "set", styles=["question", "keyword"], count=40)
+    everything = written.quality[-1]
+    assert everything.written == 40
+    assert everything.answerable == 0.5
+    assert everything.kept == 20
+    assert everything.repeated == pytest.approx(19 / 40), "the same wrong question twenty times"
+    assert not any("moon" in row["text"] for row in rows(tmp_path / "set"))
+
+
+def test_without_a_judge_every_question_is_kept_with_its_own_passages(tmp_path, corpus):
+    author = Author(bad=list(THINGS)[:1])
+    written = write(author, corpus, tmp_path / "set", styles=["question"], count=20, judge=False)
+    assert author.judged == []
+    everything = written.quality[-1]
+    assert (everything.kept, everything.answerable, everything.judgements) == (20, None, 1)
+    assert json.loads((tmp_path / "set" / "meta.json").read_text())["judge"] is None
+
+
+class Generous(Author):
+    """Judges that every text answers every question."""
+
+    def reply(self, prompt):
+        said = super().reply(prompt)
+        return "Yes" if said == "No" else said
+
+
+def test_similar_passages_that_answer_a_question_are_relevant_too(tmp_path, corpus):
+    narrow = write(Generous(), corpus, tmp_path / "narrow", widen=0, styles=["question"])
+    wide = write(Generous(), corpus, tmp_path / "wide", widen=2, styles=["question"])
+    assert narrow.quality[-1].judgements == 1
+    assert 1 < wide.quality[-1].judgements <= 3
+    document_of = documents_of_passages(corpus[0])
+    splits = load_beir(tmp_path / "wide").splits
+    of_split = [{document_of[d] for judged in split.qrels.values() for d in judged} for split in splits.values()]
+    assert sum(map(len, of_split)) == len(set.union(*of_split)), "only passages of the same split"
+
+
+def test_a_killed_call_goes_on_where_it_stopped(tmp_path, corpus):
+    whole = Author()
+    write(whole, corpus, tmp_path / "whole")
+    stopped = Author(stop_after=100)
+    with pytest.raises(ConnectionAbortedError):
+        write(stopped, corpus, tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+    resumed = Author()
+    write(resumed, corpus, tmp_path / "set")
+    calls = len(whole.written) + len(whole.judged)
+    assert 64 <= calls - len(resumed.written) - len(resumed.judged) <= 100, "all but the last batch"
+    for name in ("queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv", "quality.json"):
+        assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+class Copies(Author):
+    """Answers with the example of the prompt where two texts are shown."""
+
+    def question(self, prompt, things):
+        return "how LONG is the bike away if squealing brakes were ignored for too long?" if things[1:] else "what?"
+
+
+def test_a_copy_of_the_prompts_example_is_no_question(tmp_path, corpus):
+    with refused(DataError, "no-questions", "60"):
+        write(Copies(), corpus, tmp_path / "set")
+    drafts = [json.loads(line) for line in (tmp_path / ".set.parts" / "written.jsonl").read_text().splitlines()]
+    assert {draft["text"] for draft in drafts} == {"", "what?"}
+    assert sum("copies an example" in draft["failure"] for draft in drafts) > 5
+
+
+def test_missing_replies_write_nothing(tmp_path, corpus):
+    with refused(IncompleteError, None, "of 60"):
+        write(Author(silent=["omnibus"]), corpus, tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+    with refused(DataError, "no-questions", "synthetic.count"):
+        write(Author(bad=THINGS), corpus, tmp_path / "bad")
+
+
+def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_path, corpus):
+    folder, _ = corpus
+    passages = {document.id: document for document in load_beir(folder).corpus}
+    bike = next(name for name, document in passages.items() if "velocipede" in document.text)
+    asked = [Question("u1", "bike rent?"), Question("u2", "Is a canteen or another canteen cheap")]
+    canteen = next(name for name, document in passages.items() if "refectory" in document.text)
+    judged = {"u1": {bike: 1}, "u2": {canteen: 1}}
+    save_beir(Dataset("users", tuple(passages.values()), {"test": Split(asked, judged)}), tmp_path / "users")
+    author = Author()
+    written = write(author, corpus, tmp_path / "set", tmp_path / "users")
+    dataset = load_beir(tmp_path / "set")
+    assert [question.id for question in dataset.splits["test"].questions] == ["u1", "u2"]
+    assert written.questions["test"] == 2
+    document_of = documents_of_passages(folder)
+    trained = {document_of[d] for judged in dataset.splits["train"].qrels.values() for d in judged}
+    assert trained.isdisjoint({document_of[bike], document_of[canteen]})
+    assert not any("velocipede" in things or "refectory" in things for things in author.written)
+    save_beir(Dataset("other", (Document("x", "", "y"),), {"test": Split(asked[:1], {"u1": {"x": 1}})}), tmp_path / "o")
+    with refused(DataError, "other-documents", tmp_path / "o", "chapter-0.md#1"):
+        write(Author(), corpus, tmp_path / "other", tmp_path / "o")
+
+
+def test_a_synthetic_question_that_users_ask_in_the_test_is_left_out(tmp_path, corpus):
+    passages = {document.id: document for document in load_beir(corpus[0]).corpus}
+    write(Author(), corpus, tmp_path / "plain")
+    written_for = {row["text"]: row["written_for"][0] for row in rows(tmp_path / "plain")}
+    bike = next(name for name, document in passages.items() if "velocipede" in document.text)
+    asked = next(text for text, passage in written_for.items() if passage.partition("#")[0] != bike.partition("#")[0])
+    users = Split([Question("u1", f"{asked}!!"), Question("u2", "bike")], {"u1": {bike: 1}, "u2": {bike: 1}})
+    save_beir(Dataset("users", tuple(passages.values()), {"test": users}), tmp_path / "users")
+    written = write(Author(), corpus, tmp_path / "set", tmp_path / "users")
+    assert asked not in {row["text"] for row in rows(tmp_path / "set")}
+    assert [(leak.question.text, leak.other.id) for leak in written.leaks if leak.question.text == asked] == [
+        (asked, "u1")
+    ]
+    assert "leaks.jsonl" in "\n".join(written.lines())
+    assert json.loads((tmp_path / "set" / "leaks.jsonl").read_text().splitlines()[0])["of"]["split"] == "test"
+
+
+def words_of(number):
+    return Document(f"p{number}", f"T{number}", "word " * 30)
+
+
+@given(st.integers(3, 12), st.integers(1, 40), st.integers(3, 80), st.lists(st.sampled_from(STYLES), min_size=1))
+def test_a_plan_keeps_documents_apart_and_asks_nothing_twice(documents, passages, count, styles):
+    styles = list(dict.fromkeys(styles))
+    corpus = [words_of(number) for number in range(max(documents, passages))]
+    document_of = {passage.id: f"d{number % documents}" for number, passage in enumerate(corpus)}
+    config = SyntheticConfig(count=count, styles=styles)
+    partition = divide(corpus, document_of, config)
+    assert set(partition.split_of.values()) == {"train", "validation", "test"}
+    assert sum(map(len, partition.passages.values())) == len(corpus)
+    following = neighbours(sorted(corpus, key=lambda one: document_of[one.id]), document_of)
+    planned = plan_questions(partition, config, lambda passage, split: following.get(passage.id))
+    assert len({(question.style, question.passages[0].id) for question in planned}) == len(planned) <= max(count, 3)
+    for question in planned:
+        assert {partition.split_of[document_of[passage.id]] for passage in question.passages} == {question.split}
+        assert len({passage.id for passage in question.passages}) == (2 if question.style == "multi_hop" else 1)
+
+
+def test_shares_of_documents_of_different_size():
+    corpus = [words_of(number) for number in range(100)]
+    sizes = [40, 20, 10, *[2] * 15]
+    owners = [f"d{number}" for number, size in enumerate(sizes) for _ in range(size)]
+    document_of = {passage.id: owner for passage, owner in zip(corpus, owners, strict=True)}
+    partition = divide(corpus, document_of, SyntheticConfig(validation=0.1, test=0.2))
+    assert {split: len(passages) for split, passages in partition.passages.items()} == {
+        "train": 70,
+        "validation": 10,
+        "test": 20,
+    }
+    with refused(DataError, "too-few-documents", 2):
+        divide(corpus[:2], document_of | {"p0": "a", "p1": "b"}, SyntheticConfig())
+
+
+@given(st.text("abcdefgh éß日", min_size=1, max_size=80), st.text(max_size=3))
+def test_typos_change_longer_words_alone(text, seed):
+    typed = with_typos(text, seed)
+    assert typed == with_typos(text, seed)
+    words, changed = text.split(), typed.split()
+    assert len(words) == len(changed)
+    longer = [word for word in words if sum(map(str.isalpha, word)) >= 4]
+    assert (typed.split() != words) == bool(longer)
+    for before, after in zip(words, changed, strict=True):
+        assert before[0] == after[0]
+        assert before == after or (abs(len(before) - len(after)) <= 1 and before in longer)
+
+
+def test_a_typo_stays_nearly_the_same_question():
+    question = "How much does a member pay for the canteen each month?"
+    assert similarity(question, with_typos(question, "0")) is not None
+
+
+def test_what_a_question_copies():
+    assert copied("When do members pay the fee?", "Members pay the fee at noon.") == (4 / 6, 4)
+    assert copied("fee", "no such word") == (0, 0)
+    assert copied("?!", "text") == (0, 0)
+    quality = quality_by_style(
+        [
+            WrittenQuestion("vague", "what is it", "it is", True, 2),
+            WrittenQuestion("vague", "What is it?", "it is", True),
+            WrittenQuestion("keyword", "", "it is"),
+        ]
+    )
+    vague, keyword, everything = quality
+    assert (vague.requested, vague.written, vague.repeated, vague.kept, vague.judgements) == (2, 2, 0.5, 1, 2)
+    assert (keyword.requested, keyword.written, keyword.answerable, keyword.copied_run) == (1, 0, None, None)
+    assert everything.requested == 3
+    assert quality_lines(quality)[3].startswith("| keyword | 1 | 0 | – |")
+
+
+def test_the_prompt_of_a_typo_is_that_of_a_question():
+    passages = [Document("a", "Title", "one two three"), Document("b", "", "four five six")]
+    assert style_prompt("typo", passages[:1], "x", 10) == style_prompt("question", passages[:1], "x", 10)
+    both = style_prompt("multi_hop", passages, "x", 6).case
+    assert "Title one two" in both
+    assert "four five six" in both
