@@ -20,6 +20,7 @@ from typing import Annotated
 
 import typer
 
+from .adapt.commands import app as adapt_app
 from .configs.evaluation import SpecConfig
 from .configs.load import dump_config, is_override, known_configs, load_config
 from .configs.mix import chosen, only
@@ -65,6 +66,7 @@ app.add_typer(hub_app)
 app.add_typer(use_app)
 app.add_typer(train_app)
 app.add_typer(optimize_app)
+app.add_typer(adapt_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 Overrides = Annotated[
@@ -123,6 +125,7 @@ def _print_stderr(text: str) -> None:
 
 
 _CONTINUES = {
+    "adapt",
     "index build",
     "index questions",
     "data get",

@@ -359,7 +359,7 @@ class RunConfig(Section):
     questions: QuestionsConfig = QuestionsConfig()
     """Settings of `querylect index questions`."""
     synthetic: SyntheticConfig = SyntheticConfig()
-    """Settings of `querylect data questions`."""
+    """Settings of `querylect data questions` and `querylect adapt`."""
     mix: MixConfig | None = None
     """Several environments instead of one; its members inherit `env`, `client` and `rewriter`."""
 

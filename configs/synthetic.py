@@ -13,7 +13,7 @@ mistakes, a question that takes two passages."""
 
 
 class SyntheticConfig(Section):
-    """Questions that a language model writes for passages that nobody has judged; writer, judge and
+    """Questions that a language model writes for passages that nobody has judged (docs/adapt.md); writer, judge and
     form of the answers are those of `questions`."""
 
     count: Annotated[int, Field(ge=3)] = 1000

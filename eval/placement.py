@@ -28,8 +28,8 @@ EVALUATIONS = "evaluations"
 """Folder of the other evaluations of a run."""
 
 _IGNORED_SETTINGS = (
-    "name", "output", "seed", "env", "train", "optimize", "answers", "questions", "synthetic", "mix", "reward", "policy.lora",
-    "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed", "eval.split",
+    "name", "output", "seed", "env", "train", "optimize", "answers", "questions", "synthetic", "mix", "reward",
+    "policy.lora", "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed", "eval.split",
     "eval.leaks",
     "rollout.branching", "rollout.temperature", "rollout.top_p", "rollout.engine",
     *(name for name in FREE_TO_CHANGE if name not in ("eval", "rollout.max_prompt_tokens")),

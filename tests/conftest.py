@@ -103,6 +103,7 @@ LONGEST = (
     "test_docs_own_corpus",
     "test_train_stops",
     "test_index_build",
+    "test_adapt",
     "test_tracking",
     "test_reproduction",
     "test_rollouts_policy",

@@ -1,0 +1,83 @@
+"""`querylect adapt`. Heavy imports are inside the command."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..configs.load import dump_config, load_config
+from ..errors import ConfigError
+from ..logs import progress_bar, set_up_logging
+
+app = typer.Typer()
+
+
+@app.command()
+def adapt(
+    source: Annotated[Path, typer.Argument(metavar="DOCS", help="A file or folder: Markdown, text, HTML, PDF, JSONL.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=60.")
+    ] = None,
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Where everything goes.")] = Path("adapted"),
+    retriever: Annotated[
+        str | None, typer.Option("--retriever", metavar="NAME", help="The retriever to learn for; bm25.")
+    ] = None,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=3, help="Questions to write; synthetic.count.")
+    ] = None,
+    llm: Annotated[
+        str | None, typer.Option("--llm", metavar="MODEL", help="The model that writes and judges questions.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="Where that model is served (OpenAI's protocol).")
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option("--test", metavar="FOLDER", help="A BEIR folder with judged questions of users.")
+    ] = None,
+    words: Annotated[int, typer.Option("--words", min=20, help="A passage has at most so many words.")] = 200,
+    overlap: Annotated[int, typer.Option("--overlap", min=0, help="Words that repeat the passage before.")] = 30,
+    config: Annotated[str, typer.Option("--config", help="A packaged config or a YAML file.")] = "adapt",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the stages and the config, and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Train a rewriter for DOCS without judgements: read, index, write questions, train, evaluate, export.
+
+    Prints the paths of the report and the export. Given again, it goes on where it was interrupted.
+    """
+    set_up_logging(verbose)
+    shortcuts = {
+        "env.retriever": retriever,
+        "synthetic.count": questions,
+        "questions.writer.model": llm,
+        "questions.writer.base_url": endpoint,
+    }
+    changes = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
+    folder = to.expanduser()
+    if folder.resolve().is_relative_to(source.expanduser().resolve()):
+        raise ConfigError(
+            f"--to {to} lies in {source} and would be read as documents; name a folder outside of it.",
+            code="folder-in-documents",
+        )
+    from .stages import AdaptOptions, config_in, stages_of
+
+    options = AdaptOptions(source, folder, test, words, overlap)
+    settings = config_in(load_config(config, [*changes, *(overrides or ())]), options)
+    if dry_run:
+        for number, stage in enumerate(stages_of(settings, options), start=1):
+            typer.echo(f"# {number}. {stage.name}: {stage.command}")
+        typer.echo(dump_config(settings), nl=False)
+        return
+    from ..envs.preflight import check_retriever
+    from ..rewriters.small import load_prompt
+    from ..sources import resolve_model
+    from .adapt import adapt as run_stages
+
+    check_retriever(settings.env)
+    resolve_model(settings.policy.model)
+    if settings.rewriter.name == "small":
+        load_prompt(settings.rewriter.prompt)
+    out = sys.stdout  # a tracker may have redirected sys.stdout by the end of the run
+    stages = run_stages(settings, options, progress_bar, lambda line: typer.echo(line, err=True))
+    for stage in stages[-2:]:
+        typer.echo(stage.output, file=out)

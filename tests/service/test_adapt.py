@@ -1,0 +1,199 @@
+"""`querylect adapt`: from a folder of documents to an export, with a served writer and a tiny policy, and resumed."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from querylect.adapt.adapt import adapt
+from querylect.adapt.stages import AdaptOptions, config_in, stages_of
+from querylect.cli import main
+from querylect.configs.load import dump_config, load_config
+from querylect.data.beir import load_beir
+from querylect.errors import ConfigError, StoppedError
+from querylect.inference.rewriter import Rewriter
+from querylect.logs import progress_bar
+
+from ..chat_server import ChatServer, last_user, serving
+from ..forked import Forked
+from ..handbook import Author, save_handbook
+from ..lessons import PROMPT, speaking  # noqa: F401 (a fixture)
+from ..raising import refused
+
+STAGES = ["documents", "index", "questions", "training", "evaluation", "export"]
+
+
+@pytest.fixture(scope="module")
+def author(run_app):
+    """A served model that writes good questions: its URL, and what it was asked."""
+    model = Author()
+    server = ChatServer(answer=lambda body: model.reply(last_user(body)))
+    with serving(run_app, server) as url:
+        yield url, server
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory, author, speaking):  # noqa: F811
+    """What the command is given, but for --to."""
+    folder = tmp_path_factory.mktemp("adapt")
+    (folder / "prompt.yaml").write_text(PROMPT)
+    settings = [
+        f"policy.model={speaking}",
+        "policy.dtype=float32",
+        "policy.lora={r: 4, alpha: 8.0}",
+        f"rewriter.prompt={folder / 'prompt.yaml'}",
+        "rollout.branching=[2]",
+        "rollout.max_new_tokens=6",
+        "train.steps=3",
+        "train.questions_per_step=2",
+        "train.questions_per_micro_batch=1",
+        "train.samples_per_update=null",
+        "train.raw_reward=[0.0,1.0]",
+        "train.save_steps=1",
+        "train.validate_steps=3",
+        "eval.bootstrap=100",
+        "eval.permutations=100",
+        "tracking.wandb=disabled",
+        "questions.form=json",
+        "questions.judge_form=structured",
+        "questions.writer.cache=null",
+    ]
+    options = ["--words", "60", "--overlap", "0", "--questions", "60", "--llm", "author", "--endpoint", author[0]]
+    return [str(save_handbook(folder / "docs")), *settings, *options]
+
+
+def command(arguments, folder):
+    return ["adapt", *arguments, "--to", str(folder)]
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory, arguments):
+    """The folder of a whole call."""
+    folder = tmp_path_factory.mktemp("adapted") / "handbook"
+    with pytest.raises(SystemExit) as ended:
+        main(command(arguments, folder))
+    assert ended.value.code in (0, None)
+    return folder
+
+
+def test_documents_become_a_policy_a_report_and_an_export(adapted):
+    assert (adapted / "runs" / "handbook" / "report.html").read_text().startswith("<!")
+    results = json.loads((adapted / "runs" / "handbook" / "results.json").read_text())
+    text = json.dumps(results)
+    assert all(system in text for system in ("raw", "first_titles", "rm3", "weighted_words", "hyde"))
+    dataset = load_beir(adapted / "dataset")
+    assert set(dataset.splits) == {"train", "validation", "test"}
+    assert len(dataset.corpus) == 20
+    assert (adapted / "exported" / "README.md").is_file()
+    searched = [f"env.index={adapted / 'index'}", "env.dataset.kind=beir", f"env.dataset.path={adapted / 'dataset'}"]
+    rewriter = Rewriter.from_pretrained(str(adapted / "exported"), settings=searched)
+    assert rewriter.rewrite("what about my bike there?").text.startswith("what about my bike there?")
+
+
+def test_a_second_call_does_nothing_and_prints_the_same_paths(adapted, arguments, author, capsys):
+    asked, before = len(author[1].bodies), (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes()
+    with pytest.raises(SystemExit) as ended:
+        main(command(arguments, adapted))
+    assert ended.value.code in (0, None)
+    said = capsys.readouterr()
+    assert said.out.split() == [str(adapted / "runs" / "handbook" / "report.html"), str(adapted / "exported")]
+    assert [line.split()[1].rstrip(":") for line in said.err.splitlines() if line.startswith("[")] == STAGES
+    assert said.err.count("is there") == len(STAGES)
+    assert len(author[1].bodies) == asked
+    assert (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, arguments, tmp_path):
+    def call(*changes, **options):
+        source, settings = arguments[0], [argument for argument in arguments if "=" in argument]
+        values = {"words": 60, "overlap": 0, "source": Path(source), "folder": adapted, **options}
+        chosen = AdaptOptions(**values)
+        given = ["synthetic.count=60", "questions.writer.model=author", *settings, *changes]
+        adapt(config_in(load_config("adapt", given), chosen), chosen, progress_bar, lambda line: None)
+
+    with refused(ConfigError, "other-settings", "documents", "words"):
+        call(words=100)
+    with refused(ConfigError, "other-settings", "questions", "synthetic.count"):
+        call("synthetic.count=90")
+    other = save_handbook(tmp_path / "docs")
+    with refused(ConfigError, "changed-documents", other):
+        call(source=other)
+    (tmp_path / "made" / "corpus").mkdir(parents=True)
+    with refused(ConfigError, "already-exists", tmp_path / "made" / "corpus"):
+        call(folder=tmp_path / "made")
+
+
+def test_a_dry_run_prints_stages_whose_commands_exist(arguments, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([*command(arguments, tmp_path / "new"), "--dry-run"])
+    said = capsys.readouterr().out
+    assert [line.split()[2].rstrip(":") for line in said.splitlines() if line.startswith("# ")] == STAGES
+    assert f"path: {tmp_path / 'new' / 'dataset'}" in said
+    assert "count: 60" in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_stages_are_the_same_one_by_one(adapted, arguments, tmp_path):
+    """Their own commands write the same corpus and questions."""
+    folder = tmp_path / "handbook"
+    source, settings = arguments[0], [argument for argument in arguments if "=" in argument]
+    options = AdaptOptions(Path(source), folder, words=60, overlap=0)
+    given = [*settings, "synthetic.count=60", "questions.writer.model=author"]
+    url = arguments[arguments.index("--endpoint") + 1]
+    config = config_in(load_config("adapt", [*given, f"questions.writer.base_url={url}"]), options)
+    folder.mkdir()
+    options.config_file.write_text(dump_config(config))
+    for stage in stages_of(config, options)[:3]:
+        with pytest.raises(SystemExit) as ended:
+            main(stage.command.split()[1:])
+        assert ended.value.code in (0, None)
+    for name in ("corpus/corpus.jsonl", "dataset/queries.jsonl", "dataset/qrels/train.tsv", "dataset/quality.json"):
+        assert (folder / name).read_bytes() == (adapted / name).read_bytes()
+
+
+def test_a_signal_during_training_asks_for_the_same_command_again(arguments, tmp_path, monkeypatch):
+    def stopped(config, resume):
+        assert not resume, "nothing has begun"
+        raise StoppedError("SIGTERM came. Go on with --resume.", code="no-step-finished")
+
+    monkeypatch.setattr("querylect.train.run.train", stopped)
+    options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook")
+    training = stages_of(config_in(load_config("adapt"), options), options)[3]
+    with refused(StoppedError, "no-step-finished", "same command") as caught:
+        training.run(progress_bar)
+    assert "--resume" not in str(caught.value)
+
+
+def test_a_target_inside_the_documents_is_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(command(arguments, f"{arguments[0]}/adapted"))
+    assert ended.value.code == 2
+    assert "would be read as documents" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, arguments, author, tmp_path):
+    """Killed twice without warning; the third call ends with the questions and the steps of an undisturbed one."""
+    server, folder = author[1], tmp_path / "handbook"
+    run = folder / "runs" / "handbook"
+    asked = len(server.bodies)
+    moments = [
+        lambda: len(server.bodies) - asked > 80,
+        lambda: (run / "metrics.jsonl").is_file() and (run / "checkpoints" / "checkpoint-1").is_dir(),
+    ]
+    for number, reached in enumerate(moments):
+        process = Forked(command(arguments, folder), tmp_path / f"out{number}", tmp_path / f"err{number}")
+        while not reached():
+            assert process.poll() is None, (tmp_path / f"err{number}").read_text()
+            time.sleep(0.01)
+        process.kill()
+        process.wait(60)
+    assert not (run / "final").exists()
+    with pytest.raises(SystemExit) as ended:
+        main(command(arguments, folder))
+    assert ended.value.code in (0, None)
+    for name in ("dataset/queries.jsonl", "dataset/qrels/train.tsv"):
+        assert (folder / name).read_bytes() == (adapted / name).read_bytes()
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3]
+    assert (folder / "exported" / "README.md").is_file()
