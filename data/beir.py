@@ -13,6 +13,7 @@ from pathlib import Path
 from ..errors import DataError
 from ..storage import new_folder, parse_json, write_lines
 from .benchmark import splits_of, within_corpus
+from .history import parse_history, records_of
 from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_records, text_of
 from .rows import grade_of
 from .trec import JUDGEMENT_COLUMNS, read_judgements, read_topics
@@ -175,8 +176,13 @@ def document_line(document: Document) -> str:
 
 
 def question_line(question: Question) -> str:
-    options = {"options": question.options} if question.options else {}
-    return to_json({"_id": question.id, "text": question.text, **options})
+    optional: dict[str, object] = {
+        "options": question.options,
+        "history": records_of(question.history),
+        "reference_rewrite": question.reference_rewrite,
+    }
+    present = {name: value for name, value in optional.items() if value}
+    return to_json({"_id": question.id, "text": question.text, **present})
 
 
 def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
@@ -283,7 +289,12 @@ def _read_questions(folder: Path) -> dict[str, Question]:
             raise DataError(
                 f"{path}, line {number}: 'options' is {options!r}; expected a list of strings.", code="invalid-field"
             )
-        questions[identifier] = Question(identifier, text, tuple(options))
+        try:
+            history = parse_history(record.get("history"))
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}. Correct the line.", code="invalid-history") from error
+        reference = text_of(record, "reference_rewrite", path, number, "")
+        questions[identifier] = Question(identifier, text, tuple(options), history, reference.strip())
     return questions
 
 

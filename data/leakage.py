@@ -90,7 +90,7 @@ def vector_leaks(splits: Mapping[str, Split], embed: Embed, threshold: float, sk
     splits.
     """
     left_out = {(leak.split, leak.question.id) for leak in skip}
-    vectors = {name: _unit(embed([question.text for question in splits[name].questions])) for name in splits}
+    vectors = {name: _unit(embed([question.in_context for question in splits[name].questions])) for name in splits}
     leaks: list[Leak] = []
     for first, second in _pairs(splits):
         for start in range(0, len(splits[first].questions), _BLOCK):
@@ -105,9 +105,9 @@ def vector_leaks(splits: Mapping[str, Split], embed: Embed, threshold: float, sk
 
 def near_questions(left: Sequence[Question], right: Sequence[Question]) -> list[tuple[Question, Question, float]]:
     """(left, right, similarity) of the pairs that are nearly, but not exactly, the same."""
-    ids, texts = {question.id for question in right}, {words(question.text) for question in right}
-    remaining = [question for question in left if question.id not in ids and words(question.text) not in texts]
-    near = near_duplicates([words(q.text) for q in remaining], [words(q.text) for q in right])
+    ids, texts = {question.id for question in right}, {words(question.in_context) for question in right}
+    remaining = [question for question in left if question.id not in ids and words(question.in_context) not in texts]
+    near = near_duplicates([words(q.in_context) for q in remaining], [words(q.in_context) for q in right])
     return [(remaining[pair.left], right[pair.right], pair.similarity) for pair in near]
 
 
@@ -262,12 +262,12 @@ def unique(documents: Iterable[Document]) -> tuple[Document, ...]:
 
 
 def _same(split: str, questions: Sequence[Question], other_split: str, earlier: Sequence[Question]) -> list[Leak]:
-    ids, texts = {match.id: match for match in earlier}, {words(match.text): match for match in earlier}
+    ids, texts = {match.id: match for match in earlier}, {words(match.in_context): match for match in earlier}
     same: list[Leak] = []
     for question in questions:
         if question.id in ids:
             same.append(Leak("id", 1.0, split, question, other_split, ids[question.id]))
-        elif (match := texts.get(words(question.text))) is not None:
+        elif (match := texts.get(words(question.in_context))) is not None:
             same.append(Leak("words", 1.0, split, question, other_split, match))
     return same
 

@@ -13,6 +13,7 @@ from .hpo import load_hpo
 from .leakage import read_left_out, without, without_leaks
 from .types import Dataset, Document, Split
 from .wordnet import load_wordnet
+from .wordnet_conversations import load_wordnet_conversations
 
 
 def load_dataset(config: DatasetConfig) -> Dataset:
@@ -29,6 +30,8 @@ def read_dataset(config: DatasetConfig) -> Dataset:
         dataset = load_hpo(config.path)
     elif config.kind == "wordnet":
         dataset = load_wordnet(config.path)
+    elif config.kind == "wordnet_conversations":
+        dataset = load_wordnet_conversations(config.path)
     elif config.kind == "beir":
         assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         dataset = load_beir(config.path)
@@ -51,6 +54,18 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
         from .finagentbench import open_finagentbench
 
         benchmark = open_finagentbench(config.path, config.task)
+    elif config.kind == "topiocqa":
+        from .topiocqa import open_topiocqa
+
+        benchmark = open_topiocqa(config.path)
+    elif config.kind == "qrecc":
+        from .qrecc import open_qrecc
+
+        benchmark = open_qrecc(config.path)
+    elif config.kind in ("cast", "ikat"):
+        from .trec_conversations import open_trec_conversations
+
+        benchmark = open_trec_conversations(config.path, config.kind)
     elif config.kind == "mteb":
         from .hub_tables import open_tables
 

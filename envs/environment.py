@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
+from ..data.history import lines_of
 from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
 from ..rewards.metrics import RELEVANT, measure
@@ -260,16 +261,25 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:
     """Hash of what a score depends on besides the index.
 
-    That is the questions of each split with their options and qrels, the documents that are ignored, and settings.
+    That is the questions of each split with their options, histories and qrels, the documents that are ignored, and
+    settings.
     """
     questions = sorted(
         (question.id, split, question.text, question.options, sorted(content.qrels[question.id].items()))
         for split, content in dataset.splits.items()
         for question in content.questions
     )
+    contexts = sorted(
+        (question.id, lines_of(question.history), question.reference_rewrite)
+        for content in dataset.splits.values()
+        for question in content.questions
+        if question.history or question.reference_rewrite
+    )
     *search, gain = attrgetter(*SCORE_SETTINGS)(config)
     newer = {name: attrgetter(name)(config) for name in NEWER_SCORE_SETTINGS}
     changed = {name: value for name, value in newer.items() if value != NEWER_SCORE_SETTINGS[name]}
+    if contexts:
+        changed["dataset.contexts"] = contexts
     if dataset.relevance_level != RELEVANT:
         changed["dataset.relevance_level"] = dataset.relevance_level
     identical = sorted(_identical(dataset, documents, _all_qrels(dataset)))

@@ -5,10 +5,11 @@ Batches group questions of similar length, because an engine pads to the longest
 
 import gc
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..configs.evaluation import HISTORY, RAW, REFERENCE
 from ..configs.schema import RewardConfig, RolloutConfig, RunConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
@@ -91,17 +92,36 @@ def answers(
         give_back_freed_memory()
 
 
+TEXTS: Mapping[str, Callable[[Question], str]] = {
+    RAW: lambda question: question.text,
+    HISTORY: lambda question: question.in_context,
+    REFERENCE: lambda question: question.reference_rewrite or question.text,
+}
+"""What each of UNWRITTEN searches; a question without a reference rewrite is one that needs none."""
+
+
+def unwritten_systems(questions: Iterable[Question]) -> list[str]:
+    """Those of UNWRITTEN that say something else about some of these questions."""
+    conversational = [question for question in questions if question.history]
+    rewritten = any(question.reference_rewrite for question in conversational)
+    return [RAW, *([HISTORY] if conversational else []), *([REFERENCE] if rewritten else [])]
+
+
 def run_raw(
-    client: StepClient, questions: Sequence[Question], metrics: Sequence[str] = METRICS, depth: int = 10
+    client: StepClient,
+    questions: Sequence[Question],
+    metrics: Sequence[str] = METRICS,
+    depth: int = 10,
+    system: str = RAW,
 ) -> list[EvalRecord]:
-    """Search the raw questions, `depth` documents each."""
-    plans = [SearchPlan.of(question.text, k=depth) for question in questions]
+    """Search the raw questions, or the TEXTS of another system, `depth` documents each."""
+    plans = [SearchPlan.of(TEXTS[system](question), k=depth) for question in questions]
     steps = [Step(question_id=question.id, plan=plan) for question, plan in zip(questions, plans, strict=True)]
     started = time.perf_counter()
     results = client.step(steps, metrics=metrics)
     seconds = (time.perf_counter() - started) / max(1, len(questions))
     return [
-        raw_record(question, plan, result, metrics, seconds)
+        raw_record(question, plan, result, metrics, seconds, system)
         for question, plan, result in zip(questions, plans, results, strict=True)
     ]
 

@@ -72,11 +72,11 @@ class Cell:
         Raises DataError as Journal.read.
         """
         order = {question.id: number for number, question in enumerate(self.environment.questions)}
-        texts = {question.id: question.text for question in self.environment.questions}
+        questions = {question.id: question for question in self.environment.questions}
         valid = [
             replace(record, system=self.system.name)
             for record in self.journal.read()
-            if record.question == texts.get(record.question_id) and record.turn in self.turns
+            if record.answers(questions.get(record.question_id)) and record.turn in self.turns
         ]
         return sorted(valid, key=lambda record: (order[record.question_id], record.turn, record.sample))
 

@@ -28,7 +28,7 @@ from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT
 from ..rewriters.card import RetrieverCard
-from .identity import judgements_identity, model_identity, options_identity
+from .identity import histories_identity, judgements_identity, model_identity, options_identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +221,7 @@ class SpecEnvironments:
                 "identical_ids_ignored": self._datasets[dataset].ignore_identical_ids,
                 **({"relevance_level": level} if level != RELEVANT else {}),
                 "options": options_identity(split.questions),
+                **({"histories": histories} if (histories := histories_identity(split.questions)) is not None else {}),
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
             relevance_level=level,

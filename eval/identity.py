@@ -12,8 +12,9 @@ from pathlib import Path
 
 from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
-from ..configs.schema import RunConfig
-from ..data.types import Document, Qrels, Question
+from ..configs.schema import RolloutConfig, RunConfig
+from ..data.history import lines_of
+from ..data.types import Document, Qrels, Question, Utterance
 from ..digests import DIGESTS
 from ..errors import ModelError
 from ..rewriters import prompted
@@ -140,6 +141,24 @@ def options_identity(questions: Sequence[Question]) -> str | None:
     """A hash of all answer options, which are part of the prompts; None where no question has options."""
     options = {question.id: list(question.options) for question in questions if question.options}
     return digest(options) if options else None
+
+
+def histories_identity(questions: Sequence[Question]) -> str | None:
+    """A hash of what was said before all questions, and of their reference rewrites; None where there is neither."""
+    contexts = {
+        question.id: [lines_of(question.history), question.reference_rewrite]
+        for question in questions
+        if question.history or question.reference_rewrite
+    }
+    return digest(contexts) if contexts else None
+
+
+def history_prompts(rewriter: RewritingStrategy, rollout: RolloutConfig) -> dict[str, object]:
+    """How a system shows what was said before a question; a part of its identity where questions have a history."""
+    question = Question("?", "{question}", history=(Utterance("user", "{said}"), Utterance("assistant", "{answered}")))
+    if isinstance(rewriter, Staged):
+        rewriter.learn_example(question)
+    return {"history_tokens": rollout.history_tokens, "prompt": digest([*rewriter.first(question)])}
 
 
 def _prompts(rewriter: RewritingStrategy, turns: int) -> list[object]:

@@ -109,10 +109,10 @@ def finished(
     records: Iterable[EvalRecord], questions: Sequence[Question], turns: Sequence[int], samples: int
 ) -> set[str]:
     """Ids of the questions, with the text they have in `questions`, that are scored at every turn and sample."""
-    texts = {question.id: question.text for question in questions}
+    by_id = {question.id: question for question in questions}
     scored: dict[str, set[tuple[int, int]]] = {}
     for record in records:
-        if record.question == texts.get(record.question_id) and None not in record.metrics.values():
+        if record.answers(by_id.get(record.question_id)) and None not in record.metrics.values():
             scored.setdefault(record.question_id, set()).add((record.turn, record.sample))
     expected = {(turn, sample) for turn in turns for sample in range(samples)}
     return {question for question, actual in scored.items() if expected <= actual}

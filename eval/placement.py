@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..configs.differences import FREE_TO_CHANGE, among, flat
 from ..configs.schema import RunConfig
+from ..data.history import lines_of
 from ..data.types import Question
 from ..digests import refuse_damaged
 from ..envs.server.schemas import EnvironmentInfo
@@ -29,8 +30,8 @@ EVALUATIONS = "evaluations"
 
 _IGNORED_SETTINGS = (
     "name", "output", "seed", "env", "train", "optimize", "answers", "questions", "synthetic", "mix", "reward",
-    "policy.lora", "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed", "eval.split",
-    "eval.leaks",
+    "policy.lora", "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed",
+    "eval.split", "eval.leaks",
     "rollout.branching", "rollout.temperature", "rollout.top_p", "rollout.engine",
     *(name for name in FREE_TO_CHANGE if name not in ("eval", "rollout.max_prompt_tokens")),
 )  # fmt: skip
@@ -70,7 +71,12 @@ class Placement:
 
 def question_set(questions: Sequence[Question]) -> str:
     """A hash of a set of questions, independent of order."""
-    return digest(sorted([question.id, question.text, *question.options] for question in questions))
+    return digest(
+        sorted(
+            [question.id, question.text, *question.options, *([lines_of(question.history)] if question.history else [])]
+            for question in questions
+        )
+    )
 
 
 def evaluation_identity(

@@ -4,8 +4,8 @@ Each answer is a separate chat with one request per turn, so the token counts of
 requests of a batch run concurrently. A missing answer gives no record: its reason is reported, it is requested again
 next time, and the earlier turns stay.
 
-An endpoint's tokenizer is not available, so document budgets (`rollout.document_tokens`, `rollout.observation_tokens`)
-count whitespace-separated words.
+An endpoint's tokenizer is not available, so the budgets of documents (`rollout.document_tokens`,
+`rollout.observation_tokens`) and histories (`rollout.history_tokens`) count whitespace-separated words.
 """
 
 import time
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ..configs.evaluation import SystemConfig
 from ..configs.schema import RolloutConfig
+from ..data.history import newest_words
 from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.server.schemas import Step, StepResult
@@ -81,7 +82,7 @@ class _Batch:
 
     def __post_init__(self) -> None:
         self.paths = [
-            _Path(question, sample, list(self.rewriter.first(question)))
+            _Path(question, sample, list(self.rewriter.first(self._shown(question))))
             for sample in range(self.asking.paths)
             for question in self.part
         ]
@@ -144,7 +145,9 @@ class _Batch:
                 documents = (
                     [hit.document for hit in result.ranking[: self.rollout.documents]] if result is not None else []
                 )
-                message = self.rewriter.follow_up(path.question, cut_to_words(documents, self.rollout), self.turn + 1)
+                message = self.rewriter.follow_up(
+                    self._shown(path.question), cut_to_words(documents, self.rollout), self.turn + 1
+                )
                 path.earlier += answer.rewrite.rewrites
                 path.chat.append(Message(role="assistant", content=answer.text))
                 path.chat.append(Message(role="user", content=message))
@@ -184,3 +187,6 @@ class _Batch:
             sample=path.sample,
             cut=not answer.finished,
         )
+
+    def _shown(self, question: Question) -> Question:
+        return replace(question, history=newest_words(question.history, self.rollout.history_tokens))

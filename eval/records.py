@@ -13,8 +13,11 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from .. import storage
+from ..configs.evaluation import HISTORY as HISTORY
 from ..configs.evaluation import RAW as RAW
-from ..data.types import Question
+from ..configs.evaluation import REFERENCE as REFERENCE
+from ..data.history import records_of
+from ..data.types import Question, Utterance
 from ..digests import FolderDigests, refuse_damaged
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import StepResult
@@ -69,6 +72,12 @@ class EvalRecord:
     """Index of the sampled answer, from 0."""
     cut: bool | None = None
     """Whether the answer was cut at its token limit; None where no model wrote, and in records of earlier versions."""
+    history: tuple[Utterance, ...] = ()
+    """The conversation before the question; left out of a line without one."""
+
+    def answers(self, question: Question | None) -> bool:
+        """Whether it is the record of this question, in the words that it has now."""
+        return question is not None and (self.question, self.history) == (question.text, question.history)
 
 
 _RECORD = TypeAdapter(EvalRecord)
@@ -124,6 +133,7 @@ def records_of_trees(
                         seconds=spent,
                         sample=sample,
                         cut=not node.finished,
+                        history=tree.question.history,
                     )
                 )
     return records
@@ -135,9 +145,13 @@ def raw_record(
     result: StepResult | None,
     metrics: Sequence[str] = METRICS,
     seconds: float = 0.0,
+    system: str = RAW,
 ) -> EvalRecord:
-    """The record of a raw question. `result` is None where the environment did not answer."""
-    return record_of_search(RAW, question, (question.text,), plan, result, metrics, seconds=seconds)
+    """The record of a text of a question, searched as it stands: the raw question, or that of `system`.
+
+    `result` is None where the environment did not answer.
+    """
+    return record_of_search(system, question, plan.texts, plan, result, metrics, seconds=seconds)
 
 
 def record_of_search(
@@ -180,6 +194,7 @@ def record_of_search(
         seconds=seconds,
         sample=sample,
         cut=cut,
+        history=question.history,
     )
 
 
@@ -196,6 +211,9 @@ def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
 def record_line(record: EvalRecord) -> str:
     """One record as a line of JSON, including the newline."""
     values = {name: getattr(record, name) for name in _FIELDS}  # asdict copies every list
+    del values["history"]
+    if record.history:
+        values["history"] = records_of(record.history)
     return json.dumps(values, ensure_ascii=False) + "\n"
 
 

@@ -31,6 +31,7 @@ from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkp
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
 from ..storage import command_at_work, only_command, refuse_unwritable
+from .answering import unwritten_systems
 from .baselines import compare_with_published, refuse_wrong
 from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell
 from .environments import EvalEnvironment, described_by_service
@@ -361,7 +362,7 @@ def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
 def _answer(
     settings: EvalConfig, seed: int, environment: EvalEnvironment, systems: Sequence[System], folder: Path
 ) -> list[Cell]:
-    """The answered cells of the raw question, the systems and the training-free baselines.
+    """The answered cells of the raw question (also in its history), the systems and the training-free baselines.
 
     Raises the error of the first cell that fails.
     """
@@ -370,10 +371,11 @@ def _answer(
         with environment.connect() as client:
             validation, _ = validation_questions(client, environment.everything, tuning)
         tuning = replace(tuning, drawn=question_set(validation))
+    raw = [RawSystem(METRICS, DEPTH, name) for name in unwritten_systems(environment.questions)]
     free = [TrainingFreeSystem(name, name, None, tuning, METRICS, DEPTH) for name in settings.training_free]
     cells = [
         make_cell(folder, environment, system, settings.split, answering_versions())
-        for system in (RawSystem(METRICS, DEPTH), *systems, *free)
+        for system in (*raw, *systems, *free)
     ]
     answer_cells(cells, ANSWERED_AT_ONCE, fail_at_once)
     return cells

@@ -1,7 +1,8 @@
 """The table of an evaluated run, and its verdict in words.
 
 Every system is compared with the raw question. The trained policy is also compared with the untrained policy and its
-warm start at the same turn, with HyDE, and with the best training-free baseline.
+warm start at the same turn, with HyDE, with the best training-free baseline, and with the history and the question as
+one query where questions have a history.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..configs.methods import TRAINING_FREE
 from ..data.sampling import QuestionSample
-from .records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START, EvalRecord
+from .records import HISTORY, HYDE, METRICS, RAW, REFERENCE, TRAINED, UNTRAINED, WARM_START, EvalRecord
 from .table import (
     Answers,
     Arm,
@@ -144,7 +145,7 @@ def tabulate_run(
 
 def _order(systems: Iterable[str]) -> list[str]:
     """Raw, baselines, untrained, other systems by name, warm start, trained."""
-    first, last = [RAW, *TRAINING_FREE, HYDE, UNTRAINED], [WARM_START, TRAINED]
+    first, last = [RAW, HISTORY, REFERENCE, *TRAINING_FREE, HYDE, UNTRAINED], [WARM_START, TRAINED]
     return [*first, *sorted({*systems} - {*first, *last}), *last]
 
 
@@ -154,6 +155,7 @@ def _pairs(arms: Sequence[Arm], best_free: str | None) -> list[tuple[Arm, Arm]]:
     for arm in arms:
         if arm.system == TRAINED:
             against = [Arm(UNTRAINED, arm.turn), Arm(WARM_START, arm.turn), Arm(best_free or "", 0), Arm(HYDE, 1)]
+            against += [Arm(HISTORY, 0), Arm(REFERENCE, 0)]
             pairs += [(arm, baseline) for baseline in against if baseline in arms]
     return pairs
 
@@ -167,7 +169,7 @@ def final_comparisons(results: RunTable) -> list[Comparison]:
     baselines = [Arm(RAW, 0)]
     if name == TRAINED:
         baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0), Arm(results.best_free or "", 0), Arm(HYDE, 1)]
-        baselines.append(Arm(WARM_START, arm.turn))
+        baselines += [Arm(WARM_START, arm.turn), Arm(HISTORY, 0)]
     return [row for baseline in baselines if (row := results.comparison(arm, baseline))]
 
 

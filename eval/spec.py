@@ -26,6 +26,7 @@ from ..data.references import BaselineCheck
 from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
 from ..provenance import versions
 from ..storage import only_command, refuse_unwritable
+from .answering import unwritten_systems
 from .baselines import compare_with_published, refuse_wrong
 from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
@@ -193,7 +194,8 @@ def _add_cells(
         )
     environment = replace(environment, questions=questions)
     evaluation.environments.append(environment)
-    for system in (RawSystem(spec.metrics, spec.depth), *systems):
+    raw = [RawSystem(spec.metrics, spec.depth, system) for system in unwritten_systems(questions)]
+    for system in (*raw, *systems):
         try:
             evaluation.cells.append(make_cell(evaluation.folder, environment, system, spec.split))
         except QuerylectError as error:

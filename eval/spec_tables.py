@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..configs.evaluation import BEST_FREE, RAW, SpecConfig
+from ..configs.evaluation import BEST_FREE, HISTORY, RAW, REFERENCE, UNWRITTEN, SpecConfig
 from ..data.sampling import QuestionSample
 from .cells import Cell
 from .records import UNTRAINED, EvalRecord
@@ -17,6 +17,19 @@ MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
 FREE_MARKS = ("★", "☆")
 """Significantly better and worse than the best training-free baseline."""
+_LABELS = {
+    RAW: "raw question",
+    HISTORY: "history and question",
+    REFERENCE: "reference rewrite",
+    BEST_FREE: "best training-free",
+}
+"""Labels of the rows that are no system of the spec."""
+_PHRASES = {
+    RAW: "the raw question",
+    HISTORY: "the history and the question",
+    REFERENCE: "the reference rewrite",
+    BEST_FREE: "the best training-free baseline",
+}
 
 
 def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell, Sequence[EvalRecord]]) -> list[Table]:
@@ -63,7 +76,7 @@ def spec_of_tables(spec: SpecConfig) -> TableSpec:
     return TableSpec(
         metrics=spec.metrics,
         environments=list(spec.environments),
-        systems=list(dict.fromkeys([RAW, *spec.free_systems, BEST_FREE, *spec.systems])),
+        systems=list(dict.fromkeys([*UNWRITTEN, *spec.free_systems, BEST_FREE, *spec.systems])),
         label=lambda arm: label(spec, arm),
         pairs=lambda arms: _pairs(spec, arms),
         bootstrap=spec.bootstrap,
@@ -90,15 +103,13 @@ def legend(spec: SpecConfig) -> Legend:
 
 def phrase(system: str) -> str:
     """A baseline inside a sentence."""
-    return {RAW: "the raw question", BEST_FREE: "the best training-free baseline"}.get(system, system)
+    return _PHRASES.get(system, system)
 
 
 def label(spec: SpecConfig, arm: Arm) -> str:
     """The display name of a row; includes the turn if the system has several."""
-    if arm.system == RAW:
-        return "raw question"
-    if arm.system == BEST_FREE:
-        return "best training-free"
+    if arm.system in _LABELS:
+        return _LABELS[arm.system]
     system = spec.systems[arm.system]
     name = baseline_label(system_label(arm.system, system), system)
     return f"{name}, turn {arm.turn}" if system.turns > 1 else name
@@ -120,7 +131,7 @@ def _pairs(spec: SpecConfig, arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
     pairs = []
     for index, system in enumerate([*spec.baselines, BEST_FREE]):
         baseline = max((arm for arm in arms if arm.system == system), default=None)
-        excluded = [RAW, *spec.free_systems] if system == BEST_FREE else spec.baselines[: index + 1]
+        excluded = [*UNWRITTEN, *spec.free_systems] if system == BEST_FREE else spec.baselines[: index + 1]
         if baseline is not None:
             pairs += [(arm, baseline) for arm in arms if arm.system not in (BEST_FREE, *excluded)]
     return pairs

@@ -29,7 +29,15 @@ from ..rollouts.llms import open_llm
 from ..storage import parse_json
 from .answering import Answered, Asking, answers, batches, run_raw
 from .environments import EvalEnvironment
-from .identity import digest, llm_identity, model_identity, system_identity, task_identity, weights_identity
+from .identity import (
+    digest,
+    history_prompts,
+    llm_identity,
+    model_identity,
+    system_identity,
+    task_identity,
+    weights_identity,
+)
 from .journal import AnswerKey
 from .prompted import prompted_answers
 from .records import UNTRAINED, records_of_trees, write_json
@@ -93,7 +101,7 @@ class System(ABC):
 
 @dataclass(frozen=True)
 class RawSystem(System):
-    """Searches every question as it stands."""
+    """Searches every question as it stands, or another of the `answering.TEXTS`."""
 
     metrics: Sequence[str]
     depth: int
@@ -101,12 +109,12 @@ class RawSystem(System):
 
     def identity(self, environment: EvalEnvironment) -> str:
         """Its name: nothing else matters."""
-        return RAW
+        return self.name
 
     def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
         """As System.answer."""
         for part in pending.parts():
-            yield Answered(len(part), run_raw(pending.client, part, self.metrics, self.depth))
+            yield Answered(len(part), run_raw(pending.client, part, self.metrics, self.depth, self.name))
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,11 @@ class RewritingSystem(System):
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
         config = self.config.model_copy(update={"rewriter": self.rewriter_settings(environment.name)})
-        return system_identity(self.settings, config, self.weights, self.rewriter(environment), self.seed)
+        rewriter = self.rewriter(environment)
+        identity = system_identity(self.settings, config, self.weights, rewriter, self.seed)
+        if any(question.history for question in environment.everything):
+            identity["history"] = history_prompts(rewriter, config.rollout)
+        return identity
 
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..configs.methods import TRAINING_FREE
-from .records import HYDE, NO_RAG, RAW, WARM_START, EvalRecord
+from .records import HISTORY, HYDE, NO_RAG, RAW, REFERENCE, WARM_START, EvalRecord
 from .statistics import PairedComparison
 
 ALPHA = 0.05
@@ -13,6 +13,8 @@ ALPHA = 0.05
 
 _LABELS = {
     RAW: "Raw question",
+    HISTORY: "History and question",
+    REFERENCE: "Reference rewrite",
     NO_RAG: "No retrieval",
     "first_titles": "First titles",
     "rm3": "RM3",
@@ -20,6 +22,12 @@ _LABELS = {
     HYDE: "HyDE at equal cost",
 }
 """Labels of systems with a single turn."""
+_NAMES = {
+    RAW: "the raw question",
+    HISTORY: "the history and the question",
+    REFERENCE: "the reference rewrite",
+    WARM_START: "its warm start",
+}
 
 
 class Arm(NamedTuple):
@@ -38,8 +46,8 @@ class Arm(NamedTuple):
     @property
     def name(self) -> str:
         """The system inside a sentence."""
-        if self.system in (RAW, WARM_START):
-            return {RAW: "the raw question", WARM_START: "its warm start"}[self.system]
+        if self.system in _NAMES:
+            return _NAMES[self.system]
         if self.system in TRAINING_FREE:
             return f"the training-free baseline {_LABELS[self.system]}"
         return _LABELS.get(self.system, f"the {self.system} policy")

@@ -270,8 +270,10 @@ def _step(
 
 def _draw_questions(validation: Sequence[Question], evaluated: Sequence[Question], tuning: Tuning) -> list[Question]:
     """The validation questions for choosing weights: a seeded, nested sample that excludes evaluated questions."""
-    ids, texts = {question.id for question in evaluated}, {words(question.text) for question in evaluated}
-    candidates = [question for question in validation if question.id not in ids and words(question.text) not in texts]
+    ids, texts = {question.id for question in evaluated}, {words(question.in_context) for question in evaluated}
+    candidates = [
+        question for question in validation if question.id not in ids and words(question.in_context) not in texts
+    ]
     return draw(candidates, tuning.questions, tuning.seed)
 
 

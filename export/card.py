@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..eval.records import HYDE, RAW, TRAINED, UNTRAINED, WARM_START
+from ..eval.records import HISTORY, HYDE, RAW, TRAINED, UNTRAINED, WARM_START
 from ..eval.table import Arm
 from ..markdown_tables import markdown_table
 from .base import BaseModelSource
@@ -160,6 +160,7 @@ def results_table(results: ExportedResults, rollout: ExportedRollout) -> str:
         ("untrained, same turn", UNTRAINED, None),
     ]
     baselines += [("the best training-free baseline", best, 0)] if best is not None else []
+    baselines += [("the history and the question", HISTORY, 0)] if HISTORY in measured else []
     baselines += [("HyDE at equal cost", HYDE, 1)] if HYDE in measured else []
     baselines += [("the warm start, same turn", WARM_START, None)] if WARM_START in measured else []
     rows = []

@@ -219,6 +219,7 @@ class ExportedRollout(_Entry):
     documents: int
     document_tokens: int
     observation_tokens: int | None = None
+    history_tokens: Annotated[int, Field(ge=1)] = 512
     keep_rewrites_weight: float = 0.0
     k: Annotated[int, Field(ge=1)]
     """Number of documents that a search plan requests."""

@@ -17,7 +17,9 @@ from ..configs.mix import environments
 from ..configs.run_settings import known_settings
 from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
+from ..data.history import parse_history
 from ..data.leakage import words
+from ..data.types import Question
 from ..digests import refuse_damaged
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
@@ -37,6 +39,7 @@ _ANSWER_SETTINGS = (
     "rollout.documents",
     "rollout.document_tokens",
     "rollout.observation_tokens",
+    "rollout.history_tokens",
     "rollout.keep_rewrites_weight",
     "reward.metric",
 )
@@ -213,14 +216,15 @@ def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
 
 
 def _questions(path: Path) -> Iterator[str]:
-    """The question texts in a log file; empty if the file does not exist."""
+    """The questions in a log file, each with its history; empty if the file does not exist."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as file:
         for line in file:
             try:
-                question = parse_json(line).get("question")
+                record = parse_json(line)
+                text, history = record.get("question"), parse_history(record.get("history"))
             except (ValueError, AttributeError):
                 continue
-            if isinstance(question, str):
-                yield question
+            if isinstance(text, str):
+                yield Question("", text, history=history).in_context

@@ -39,6 +39,10 @@ def rewrite(
         Path | None,
         typer.Option("--input", "-i", metavar="FILE", help="Lines, JSON lines, TREC topics; standard input."),
     ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option("--history", metavar="FILE", help="What was said before the question, as JSON; with --question."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output.")
     ] = None,
@@ -97,13 +101,19 @@ def rewrite(
         raise ConfigError("--resume goes on with a file, and there is no --output.")
     if question and source is not None:
         raise ConfigError("--question and --input are both given; give one of them.")
+    if history is not None and not question:
+        raise ConfigError(
+            "--history is for --question; a JSON line of --input has its own field history.",
+            code="history-without-question",
+        )
     for number, text in enumerate(question or (), start=1):
         if not text.strip():
             raise UserError(f"question {number} of {len(question or ())} (--question) is blank: {text!r}.")
-    from .jsonl_io import Output, QuestionLines, log_failures, rewritten
+    from .jsonl_io import Output, QuestionLines, log_failures, read_history, rewritten
 
+    utterances = read_history(history) if history is not None else ()
     with _open_lines(source) as stream, nullcontext() if output is None else Output(output, resume) as records_file:
-        lines = QuestionLines(question or stream)
+        lines = QuestionLines(question or stream, utterances)
         pending = iter(lines) if records_file is None else records_file.unanswered(lines)
         first = list(islice(pending, 1))
         if not first and not lines.bad and not (records_file and records_file.done):

@@ -1,8 +1,8 @@
 """Reads questions from a file or pipe and writes rewrites as JSON lines, in batches and without partial lines.
 
-An input line that begins with { is a JSON object with `question` and, optionally, `id` and `options`, or a line of
-BEIR's queries.jsonl, whose fields are `text` and `_id`; any other line is the text of a question. Invalid lines are
-logged with their number and skipped.
+An input line that begins with { is a JSON object with `question` and, optionally, `id`, `options` and `history`, or a
+line of BEIR's queries.jsonl, whose fields are `text` and `_id`; any other line is the text of a question. Invalid lines
+are logged with their number and skipped.
 """
 
 import json
@@ -10,14 +10,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from ..data.types import Question
+from ..data.history import parse_history
+from ..data.types import Question, Utterance
 from ..envs.plan import is_unicode
-from ..errors import ConfigError, StorageError
+from ..errors import ConfigError, DataError, StorageError
 from ..storage import append, cut_off_half_a_line, locked, parse_json, read_whole
 from .rewriter import Rewriter
 
@@ -29,6 +30,8 @@ class QuestionLines:
     """The questions parsed from lines; can be iterated once."""
 
     source: Iterable[str | bytes]
+    history: tuple[Utterance, ...] = ()
+    """The history of questions whose line has none."""
     bad: int = 0
     """Number of lines skipped so far."""
 
@@ -46,7 +49,7 @@ class QuestionLines:
                 continue
             if question is not None:
                 line_numbers[question.id] = number
-                yield question
+                yield question if question.history else replace(question, history=self.history)
 
 
 def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> Iterator[list[dict[str, object]]]:
@@ -130,6 +133,21 @@ class Output:
             ) from error
 
 
+def read_history(path: Path) -> tuple[Utterance, ...]:
+    """The conversation in a JSON file: a list of objects with `role` and `text` (or `content`), oldest first.
+
+    Raises DataError where it is none.
+    """
+    try:
+        return parse_history(parse_json(path.expanduser().read_text(encoding="utf-8")))
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}). Give a JSON file.", code="unreadable-file"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{path} holds no conversation: {error}.", code="invalid-history") from error
+
+
 def _question(number: int, line: str | bytes) -> Question | None:
     """Parse a line; None if it is blank. Raises ValueError with the reason if it is invalid."""
     try:
@@ -153,7 +171,7 @@ def _question(number: int, line: str | bytes) -> Question | None:
         raise ValueError('its "id" (or "_id") is neither a text nor a whole number')
     if not all(map(is_unicode, (question, str(name), *options))):
         raise ValueError("it holds half of a surrogate pair, which is no text")
-    return Question(str(name), question.strip(), tuple(options))
+    return Question(str(name), question.strip(), tuple(options), parse_history(values.get("history")))
 
 
 def _row(line: bytes) -> tuple[str, str] | None:

@@ -1,13 +1,17 @@
 """Validation of a caller's questions and documents."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from ..data.types import Document, Question
+from ..data.history import parse_history
+from ..data.types import Document, Question, Utterance
 from ..envs.plan import is_unicode
 from ..envs.server.schemas import HitBody
 from ..errors import RequestError
 
 QuestionLike = str | Question
+History = Sequence[Utterance | Mapping[str, str]]
+"""What was said before a question, oldest first: utterances, or {"role": "user" or "assistant", "content": …}."""
 DocumentLike = Document | HitBody | str
 """A document for a later turn: a hit of a ranking, or a plain text."""
 
@@ -18,8 +22,19 @@ def is_single(questions: object) -> bool:
     return isinstance(questions, (str, Question))
 
 
-def parse_questions(questions: object) -> list[Question]:
-    """One or several questions as a list. Raises RequestError that names the invalid one."""
+def parse_questions(questions: object, history: History | None = None) -> list[Question]:
+    """One or several questions as a list; `history` is that of a single one.
+
+    Raises RequestError that names the invalid one, and for a history of several.
+    """
+    if history is not None:
+        if isinstance(questions, list | tuple):
+            raise RequestError(
+                "history belongs to one question, and several were given; give each a Question with its own history.",
+                code="history-of-several",
+            )
+        question = _question(questions, "the question")
+        return [replace(question, history=_history(history, "the question"))]
     if is_single(questions):
         return [_question(questions, "the question")]
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
@@ -46,7 +61,16 @@ def _question(value: object, label: str) -> Question:
         raise RequestError(
             f"{label}, {text!r}, holds half of a surrogate pair, which is no text.", code="invalid-unicode"
         )
+    if question.history:
+        _history(question.history, label)
     return question
+
+
+def _history(history: object, label: str) -> tuple[Utterance, ...]:
+    try:
+        return parse_history(history)
+    except ValueError as error:
+        raise RequestError(f"{label}: {error}.", code="invalid-history") from error
 
 
 def _describe(value: object) -> str:

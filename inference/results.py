@@ -6,6 +6,7 @@ A format failure does not raise: text and plan of the result are then the questi
 import re
 from dataclasses import dataclass, field
 
+from ..data.history import records_of
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan
 from ..envs.server.schemas import HitBody
@@ -64,6 +65,7 @@ class RewriteResult:
         """The result as plain data, for JSON."""
         return {
             "question": self.question.text,
+            **({"history": records_of(self.question.history)} if self.question.history else {}),
             "text": self.text,
             "rewrites": list(self.rewrites),
             "think": self.think,

@@ -26,7 +26,7 @@ from ..sources import optional_packages
 from .batching import DynamicBatcher
 from .endpoint import EndpointModel, endpoint_of
 from .load import Trained, open_trained
-from .requests import DocumentLike, QuestionLike, document_of, is_single, parse_questions
+from .requests import DocumentLike, History, QuestionLike, document_of, is_single, parse_questions
 from .results import RewriteResult, SearchResult
 from .retriever_prompts import Retriever, RewriterPool
 from .searching import AsyncSearcher, DefaultSearch, Rankings, Searcher
@@ -50,6 +50,7 @@ class _TurnOptions(TypedDict, total=False):
     documents: Documents | None
     after: Previous | None
     turn: int | None
+    history: History | None
 
 
 class _RewriteOptions(_TurnOptions, total=False):
@@ -66,6 +67,7 @@ class _SearchOptions(TypedDict, total=False):
     turns: int | None
     retriever: Retriever | None
     k: int | None
+    history: History | None
 
 
 class Rewriter:
@@ -212,6 +214,7 @@ class Rewriter:
         documents: Documents | None = None,
         after: Previous | None = None,
         turn: int | None = None,
+        history: History | None = None,
         client: Searcher | None = None,
     ) -> RewriteResult | list[RewriteResult]:
         """Rewrite one question, or several in one batch, and return the answer of `turn` (default: `self.turn`).
@@ -221,14 +224,15 @@ class Rewriter:
         `retriever` selects the retriever of a policy trained for several. For a policy trained for one it is compared
         with the card of training, and a difference is logged. `documents` replaces the search: the answer is that of
         the turn after the one that retrieved them. Pass a list for one question, a list of lists for several. `after`
-        is the result of the previous turn; without it the first turn is generated again.
+        is the result of the previous turn; without it the first turn is generated again. `history` is what was said
+        before the question, oldest first; of several questions, each Question has its own.
 
         A failed answer returns the question, with the reason in `failure`. Raises ConfigError for an unknown or
         ambiguous retriever, for a later turn without anything to search, and if `rollout.max_prompt_tokens` is too
         small for any question; RequestError for an invalid question, such as a blank text or None; and the errors of
         the search.
         """
-        batch = parse_questions(questions)
+        batch = parse_questions(questions, history)
         target = self._target_turn(turn, documents, after)
         if target == 1:
             per_question = _per_question(questions, documents, after)
@@ -254,10 +258,11 @@ class Rewriter:
         documents: Documents | None = None,
         after: Previous | None = None,
         turn: int | None = None,
+        history: History | None = None,
         client: Searcher | AsyncSearcher | None = None,
     ) -> RewriteResult | list[RewriteResult]:
         """`rewrite` for an event loop: concurrent calls share a batch, and cancelled ones still queued are not run."""
-        batch = parse_questions(questions)
+        batch = parse_questions(questions, history)
         target = self._target_turn(turn, documents, after)
         await self._load_cards(retriever)
         if target == 1:
@@ -286,13 +291,15 @@ class Rewriter:
         turns: int | None = None,
         retriever: Retriever | None = None,
         k: int | None = None,
+        history: History | None = None,
     ) -> SearchResult | list[SearchResult]:
         """Rewrite and search for `turns` turns (default: `self.turn`), each shown the documents of the previous one.
 
         If the last answer failed, the question itself is searched. If `retriever` is None, the client's environment
-        names it. `k` overrides the number of documents in the last turn. Raises as `rewrite` and as the client.
+        names it. `k` overrides the number of documents in the last turn. `history` as in `rewrite`. Raises as `rewrite`
+        and as the client.
         """
-        batch = parse_questions(questions)
+        batch = parse_questions(questions, history)
         if retriever is None and hasattr(client, "environment"):
             retriever = client.environment().retriever
         results = self._run(self._turn_loop(batch, retriever, turns or self._turn, k), client)
@@ -314,9 +321,10 @@ class Rewriter:
         turns: int | None = None,
         retriever: Retriever | None = None,
         k: int | None = None,
+        history: History | None = None,
     ) -> SearchResult | list[SearchResult]:
         """`search` for an event loop."""
-        batch = parse_questions(questions)
+        batch = parse_questions(questions, history)
         if retriever is None and hasattr(client, "environment"):
             retriever = (await client.environment()).retriever
         await self._load_cards(retriever)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request
 from pydantic import Field, StrictBool
 
 from ..data.types import Question
-from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite, Search
+from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, AskedHistory, PageRewrite, Search, utterances
 from ..envs.plan import SearchPlan
 from ..envs.server.app import ServiceState
 from ..envs.server.batching import OverloadedError
@@ -41,10 +41,15 @@ Text = Annotated[str, Field(min_length=1, max_length=MAX_QUESTION)]
 
 
 class AskedBody(RequestBody):
-    """A question with answer options."""
+    """A question with answer options, and what was said before it."""
 
     text: Text
     options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
+    history: AskedHistory = Field([])
+
+    @property
+    def question(self) -> Question:
+        return Question("", self.text, tuple(self.options), utterances(self.history))
 
 
 Questions = Annotated[
@@ -243,10 +248,7 @@ def _admitted_questions(body: RewriteRequest | AskRequest, request: Request, rew
             "or start another replica",
             retry_after=min(max(wait, 1), 30),
         )
-    return [
-        Question("", item) if isinstance(item, str) else Question("", item.text, tuple(item.options))
-        for item in body.questions
-    ]
+    return [Question("", item) if isinstance(item, str) else item.question for item in body.questions]
 
 
 async def _while_serving(request: Request, work: Awaitable[Value], shutdown: asyncio.Event) -> Value:

@@ -170,7 +170,7 @@ def _answer_turn(
     failed: dict[str, str] = {}
     branches: dict[str, Branch] = {}
     if turn == 1:
-        questions = {order.id: Question(order.id, order.question.text, order.question.options) for order in orders}
+        questions = {order.id: replace(order.question, id=order.id) for order in orders}
         failed = _first_stage(conversation, list(questions.values()), base)
         branches = {name: conversation.begin(question) for name, question in questions.items() if name not in failed}
     else:

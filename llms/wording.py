@@ -17,9 +17,11 @@ from ..configs.yaml12 import InvalidYAMLError, parse_yaml
 from ..errors import ConfigError
 from .base import Message, Prompt
 
-COMMON = ("question", "options", "question_with_options")
-"""Placeholders of every stage but `QUESTIONS`: the question, its options as lettered lines ("" without any), and
-both."""
+HISTORY = "history"
+COMMON = ("question", "options", "question_with_options", HISTORY)
+"""Placeholders of every stage but `QUESTIONS`: the question, its options as lettered lines ("" without any), both, and
+the conversation before the question, one utterance a line ("" without one). A text without a place for the conversation
+has it in front."""
 QUESTIONS = "questions"
 """The stage in which a model writes questions: nothing is asked before it."""
 
@@ -80,7 +82,9 @@ class Wording:
 
     def prompt(self, values: Mapping[str, str]) -> Prompt:
         """The prompt with these values for the placeholders; a value is never read as a template."""
-        texts = (("system", self.system), ("user", self.user))
+        history = values.get(HISTORY, "")
+        user = f"{{{HISTORY}}}\n\n{self.user}" if history and HISTORY not in self.placeholders() else self.user
+        texts = (("system", self.system), ("user", user))
         messages = tuple(Message(role=role, content=_filled(text, values)) for role, text in texts if text)
         return Prompt(messages, self.version)
 

@@ -19,7 +19,7 @@ from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms import prose
 from ..llms.base import LlmResponse, Prompt, SamplingParams
-from ..rewriters.levels import one_line
+from ..rewriters.levels import history_text, one_line
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 from .reading import user_prompt
 from .rewritten import searched
@@ -110,14 +110,15 @@ def pick_prompt(question: Question, documents: Sequence[Document], words: int) -
         "Look through the documents and decide which of them bear on the question, even if only in part. Then copy out "
         "of each of these, word for word, the key sentences that make it bear on the question. Name each document and "
         'write every sentence on a line of its own, in double quotes:\nDocument 1:\n"a key sentence"\n\n'
-        f"Question: {question.text}\nDocuments found:\n{context}"
+        f"{history_text(question)}Question: {question.text}\nDocuments found:\n{context}"
     )
     return user_prompt(content, PICK, "pick", documents=context)
 
 
 def passage_prompt(question: Question) -> Prompt:
     """The prompt that asks for a passage without any document."""
-    content = f"Write a passage that answers the question, and nothing else.\n\nQuestion: {question.text}"
+    task = "Write a passage that answers the question, and nothing else."
+    content = f"{task}\n\n{history_text(question)}Question: {question.text}"
     return user_prompt(content, PASSAGE, "passage")
 
 

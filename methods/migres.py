@@ -21,7 +21,7 @@ from ..data.leakage import unique
 from ..data.types import Document, Question
 from ..llms.base import SamplingParams
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample
-from ..rewriters.levels import question_text
+from ..rewriters.levels import history_text, question_text
 from .method import NO_RANKING, Outcome, Steps
 from .reading import READER_VERSION, Further, Notes, answered, numbered, pull, reader_prompt, usable
 
@@ -183,7 +183,7 @@ class Migres:
     ) -> Generator[AskForm, Structured[Form], Form]:
         """The reply to one step. Raises _FormError where there is none, or none of that form."""
         sections = [f"## {_HEADINGS[name]}\n{text}" for name, text in fields.items()]
-        case = "\n\n".join([*sections, f"## Question\n{question_text(question)}"])
+        case = "\n\n".join([*sections, f"{history_text(question)}## Question\n{question_text(question)}"])
         stage = _STAGES[form]
         prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False, stage=stage, fields=fields)
         answer = yield AskForm(prompt, form, SamplingParams(max_tokens=self.settings.form_tokens))

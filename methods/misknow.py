@@ -23,7 +23,7 @@ from ..data.types import Document, Question
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.prose import split_thinking
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample, instructions
-from ..rewriters.levels import question_text
+from ..rewriters.levels import history_text, question_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import (
     READER_VERSION,
@@ -174,7 +174,7 @@ class Misknow:
 def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:
     """The prompt that asks for missing knowledge (figure 4)."""
     case = [
-        f"## Question\n{question_text(question)}",
+        f"{history_text(question)}## Question\n{question_text(question)}",
         f"## Passages\n{passages}",
         f"## First answer\n{draft or '(empty)'}",
     ]

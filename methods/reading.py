@@ -17,7 +17,7 @@ from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
 from ..llms.prose import without_end_of_turn, without_thinking
 from ..llms.structured import Structured
-from ..rewriters.levels import one_line, question_text
+from ..rewriters.levels import history_text, one_line, question_text
 from .method import ANSWER, GARBLED, MISSING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
 READER_VERSION = "context-reader-1"
@@ -128,7 +128,7 @@ def reader_prompt(
     section = _further(further, words, len(passages) + 1)
     if section:
         parts.append("## Missing knowledge\n" + section)
-    parts += [f"## Question\n{question_text(question)}", "## Answer"]
+    parts += [f"{history_text(question)}## Question\n{question_text(question)}", "## Answer"]
     listing = numbered(passages, words)
     return user_prompt("\n\n".join(parts), READER_VERSION, "reader", passages=listing, further=section)
 

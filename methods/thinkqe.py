@@ -17,6 +17,7 @@ from ..configs.methods import ThinkQeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import LlmResponse, Prompt, SamplingParams
+from ..rewriters.levels import history_text
 from .csqe import NO_EXPANSION, numbered, passage_of
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 from .reading import user_prompt
@@ -79,9 +80,9 @@ def expand_prompt(question: Question, documents: Sequence[Document], words: int)
         else "No further passages were found for it."
     )
     content = (
-        f"Question: {question.text}\n\n{context}\n\nThink first, between <think> and </think>: what the question may "
-        "mean, which sides of it the passages cover and which they leave out. Then write one passage that answers the "
-        "question with correct, detailed facts, those of the passages where they bear on it. After </think> write the "
-        "passage and nothing else."
+        f"{history_text(question)}Question: {question.text}\n\n{context}\n\n"
+        "Think first, between <think> and </think>: what the question may mean, which sides of it the passages cover "
+        "and which they leave out. Then write one passage that answers the question with correct, detailed facts, "
+        "those of the passages where they bear on it. After </think> write the passage and nothing else."
     )
     return user_prompt(content, EXPAND, "expand", documents=numbered(documents, words))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..data.history import lines_of
 from ..data.types import Question
 from ..llms.structured import AskForm
 from ..llms.wording import COMMON, Wording, read_wordings
@@ -85,4 +86,4 @@ def reworded(name: str, method: Method, path: str | None) -> Method:
 def question_fields(question: Question) -> dict[str, str]:
     """The values of the common placeholders."""
     lines = question_text(question).removeprefix(question.text).strip()
-    return dict(zip(COMMON, (question.text, lines, question_text(question)), strict=True))
+    return dict(zip(COMMON, (question.text, lines, question_text(question), lines_of(question.history)), strict=True))

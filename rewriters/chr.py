@@ -31,7 +31,7 @@ from ..configs.rewriter import ChrConfig, RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
 from .card import RetrieverCard
-from .levels import question_text
+from .levels import history_text, question_text
 from .parts import PartsRewriter
 
 VERSION = "chr-1"
@@ -99,7 +99,7 @@ def _task(question: Question, config: ChrConfig) -> str:
 
 
 def case_of(question: Question) -> str:
-    return f"Question: {question_text(question)}"
+    return f"{history_text(question)}Question: {question_text(question)}"
 
 
 def role_of(config: ChrConfig) -> str:

@@ -8,6 +8,7 @@ question, for chat templates without a system role.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..data.history import lines_of
 from ..data.types import Document, Question
 from ..llms.base import THINK_CLOSE, THINK_OPEN, Message
 from .base import Rewrite
@@ -50,14 +51,16 @@ class LevelRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """One user message: instructions, output format, question."""
-        parts = [self.instructions, output_format(self.reason, self.count), f"Question: {question_text(question)}"]
+        parts = [self.instructions, output_format(self.reason, self.count), self._question(question)]
         return [Message(role="user", content="\n\n".join(parts))]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, numbered from 1, and the request for a better rewrite."""
-        question_line = f"Question: {question_text(question)}"
         feedback = [describe_results(documents), self.again] if documents else [NOTHING_FOUND]
-        return "\n\n".join([*feedback, output_format(self.reason, self.count), question_line])
+        return "\n\n".join([*feedback, output_format(self.reason, self.count), self._question(question)])
+
+    def _question(self, question: Question) -> str:
+        return f"{history_text(question)}Question: {question_text(question)}"
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         return self.reader.read(question, text)
@@ -96,6 +99,11 @@ def question_text(question: Question) -> str:
     """The question, with its answer options, if any, as lettered lines."""
     options = [f"{chr(ord('A') + i)}. {option}" for i, option in enumerate(question.options)]
     return "\n".join([question.text, *options])
+
+
+def history_text(question: Question) -> str:
+    """The conversation before a question, under a heading and with a blank line after it; "" without one."""
+    return f"The conversation before the question:\n{lines_of(question.history)}\n\n" if question.history else ""
 
 
 def introduce(card: RetrieverCard) -> str:

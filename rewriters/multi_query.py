@@ -12,7 +12,7 @@ from ..configs.rewriter import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from .card import RetrieverCard
-from .levels import question_text
+from .levels import history_text, question_text
 from .parts import PartsRewriter
 from .plans import union
 
@@ -46,7 +46,7 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
             f"You are an assistant that prepares searches. Write exactly {settings.queries} different versions of the "
             "question below, with which relevant documents are found in a vector database. Each version looks at the "
             "question from another side, so that together they find what a search by distance would miss with one "
-            f"wording alone.\n\nQuestion: {text(question)}"
+            f"wording alone.\n\n{history_text(question)}Question: {text(question)}"
         )
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:

@@ -17,7 +17,7 @@ from ..llms.base import Message
 from ..llms.lines import is_placeholder, label_pattern, split_at_labels
 from ..llms.prose import without_end_of_turn
 from .base import Rewrite
-from .levels import describe_results, question_text
+from .levels import describe_results, history_text, question_text
 from .parse import Parsed, without_think
 from .prompted import read_labelled
 
@@ -99,7 +99,7 @@ class PartsRewriter:
         """The ranked documents, and the same task again."""
         feedback = describe_results(documents) if documents else NOTHING_FOUND
         instruction = f"{self.again}\n{form_of(self.labels, self.field_hints)}"
-        return f"{feedback}\n\n{instruction}\n\nQuestion: {self.shown(question)}"
+        return f"{feedback}\n\n{instruction}\n\n{history_text(question)}Question: {self.shown(question)}"
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn after its opening; the model may repeat the first label."""

@@ -6,6 +6,7 @@ all questions share one prefix that an engine computes once. Such a model spends
 the examples short.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..configs.schema import RewriterConfig
 from ..configs.yaml12 import InvalidYAMLError, parse_yaml
-from ..data.types import Document, Question
+from ..data.history import lines_of
+from ..data.types import Document, Question, Utterance
 from ..errors import ConfigError
 from ..llms.base import Message
 from .base import Rewrite
@@ -26,6 +28,7 @@ from .plans import AnswerReader
 from .prompted import read_passage, read_tagged
 
 PROMPTS = Path(__file__).parent / "prompts"
+_PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")
 
 
 class _Strict(BaseModel):
@@ -55,6 +58,8 @@ class ExampleConversation(_Strict):
     """One example conversation, of one turn or more."""
 
     question: str
+    history: tuple[Utterance, ...] = ()
+    """What was said before the question, oldest first."""
     retriever: str = ""
     """Whose query it shows, as the retriever's card names it; for a prompt with a place for {retriever}."""
     turns: tuple[ExampleTurn, ...] = Field(min_length=1)
@@ -65,7 +70,9 @@ class FewShotPrompt(_Strict):
 
     system: str
     question: str = "{question}"
-    """Template of the first user message; `{retriever}` in it becomes the name of the retriever that will search."""
+    """Template of the first user message; `{retriever}` in it becomes the name of the retriever that will search,
+    `{history}` the conversation before the question, one utterance a line with its end ("" without one). A template
+    without `{history}` has the conversation in front."""
     documents: str
     """Template of a later user message; `{documents}` becomes one title per line, best first."""
     no_documents: str
@@ -104,8 +111,11 @@ class FewShotPrompt(_Strict):
     def answer(self, turn: ExampleTurn) -> str:
         return turn.rewrite if self.form == "plain" else turn.tagged
 
-    def ask(self, question: str, retriever: str) -> str:
-        return self.question.replace("{retriever}", retriever).replace("{question}", question)
+    def ask(self, question: str, retriever: str, history: Sequence[Utterance] = ()) -> str:
+        conversation = f"{lines_of(history)}\n" if history else ""
+        template = self.question if "{history}" in self.question else f"{{history}}{self.question}"
+        values = {"retriever": retriever, "question": question, "history": conversation}
+        return _PLACEHOLDER.sub(lambda mark: values[mark[1]], template)
 
     def show(self, titles: Sequence[str]) -> str:
         return self.documents.replace("{documents}", "\n".join(titles)) if titles else self.no_documents
@@ -115,7 +125,8 @@ class FewShotPrompt(_Strict):
         chat = [Message(role="system", content=self.system)]
         for example in self.examples:
             for number, turn in enumerate(example.turns, start=1):
-                content = self.ask(example.question, example.retriever) if number == 1 else self.show(turn.documents)
+                first = self.ask(example.question, example.retriever, example.history)
+                content = first if number == 1 else self.show(turn.documents)
                 chat.append(Message(role="user", content=content))
                 chat.append(Message(role="assistant", content=self.answer(turn)))
         return chat
@@ -159,7 +170,7 @@ class SmallRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """The shared examples, then the question."""
-        content = self.prompt.ask(question_text(question), self.retriever)
+        content = self.prompt.ask(question_text(question), self.retriever, question.history)
         return [*self.prompt.messages(), Message(role="user", content=content)]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:

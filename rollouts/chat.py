@@ -7,9 +7,11 @@ sampled. Questions and documents cannot speak for the template either: its contr
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jinja2 import TemplateError
 
+from ..data.history import newest
 from ..data.types import Question
 from ..errors import ModelError, in_one_line
 from ..llms.base import THINK_OPEN, Message
@@ -101,9 +103,15 @@ class Chat:
                 text = text.replace(token, " ")
         return text
 
-    def plain_question(self, question: Question) -> Question:
-        """The question as a prompt shows it."""
-        return Question(question.id, self.plain(question.text), tuple(map(self.plain, question.options)))
+    def plain_question(self, question: Question, history_tokens: int = 0) -> Question:
+        """The question as a prompt shows it, with the newest utterances of its history that fit `history_tokens`."""
+        history = tuple(replace(utterance, text=self.plain(utterance.text)) for utterance in question.history)
+        return replace(
+            question,
+            text=self.plain(question.text),
+            options=tuple(map(self.plain, question.options)),
+            history=newest(history, history_tokens, self.count, self.cut),
+        )
 
     def count(self, text: str) -> int:
         return len(self._ids(text))

@@ -60,7 +60,7 @@ class Conversation:
 
     def begin(self, question: Question, stream: int = 0) -> Branch:
         """The first turn of a question, in a new tree."""
-        messages = self.rewriter.first(self.chat.plain_question(question))
+        messages = self.rewriter.first(self.shown(question))
         return Branch(Tree(question, []), messages, self.chat.first(messages, self.rewriter.opening), None, stream)
 
     def generate(
@@ -93,7 +93,7 @@ class Conversation:
         `branch`, and gives the new branch its random stream.
         """
         message = self.rewriter.follow_up(
-            self.chat.plain_question(branch.tree.question),
+            self.shown(branch.tree.question),
             self.cut_documents(documents[: self.rollout.documents]),
             turn,
         )
@@ -122,6 +122,10 @@ class Conversation:
         rewrite = with_earlier(rewrite, branch.earlier, self.rollout.keep_rewrites_weight)
         return Node(turn, branch.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
 
+    def shown(self, question: Question) -> Question:
+        """The question as prompts show it, its history cut to `rollout.history_tokens`."""
+        return self.chat.plain_question(question, self.rollout.history_tokens)
+
     def cut_documents(self, documents: Sequence[Document]) -> list[Document]:
         """The documents as a turn shows them, within the token budgets of each and of all; the last may be cut."""
         left = self.rollout.observation_tokens
@@ -149,7 +153,7 @@ class Conversation:
         if longest > self.rollout.max_prompt_tokens:
             raise ConfigError(
                 f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "
-                "Raise it, show fewer documents (rollout.documents), or fewer tokens of each (rollout.document_tokens) "
-                "or of all (rollout.observation_tokens).",
+                "Raise it, show fewer documents (rollout.documents), fewer tokens of each (rollout.document_tokens) or "
+                "of all (rollout.observation_tokens), or less of a question's history (rollout.history_tokens).",
                 code="prompt-limit-too-low",
             )

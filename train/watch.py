@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..configs.schema import RunConfig
+from ..data.history import records_of
 from ..rollouts.memory import give_back_freed_memory, peak_memory_gib
 from ..rollouts.tree import Node, Tree
 from ..rollouts.turns import ValidationRecord
@@ -159,5 +160,6 @@ def describe(tree: Tree) -> dict[str, JsonValue]:
     return {
         "question_id": tree.question.id,
         "question": tree.question.text,
+        **({"history": [{**entry} for entry in records_of(tree.question.history)]} if tree.question.history else {}),
         "turns": [plain_node(root) for root in tree.roots],
     }

@@ -87,7 +87,8 @@ def question_dataset(client: SyncEnvironmentClient, split: str, instruction: str
     from datasets import Dataset
 
     def row(question: Question) -> dict[str, object]:
-        prompt = [{"role": "system", "content": instruction}, {"role": "user", "content": question.text}]
+        history = [{"role": entry.role, "content": entry.text} for entry in question.history]
+        prompt = [{"role": "system", "content": instruction}, *history, {"role": "user", "content": question.text}]
         return {"prompt": prompt, "question_id": question.id}
 
     return Dataset.from_list([row(question) for question in client.questions(split)])

@@ -14,6 +14,8 @@ from pydantic import Field
 from verifiers.v1.harnesses.null import NullHarnessConfig
 
 from ...configs.schema import ClientConfig
+from ...data.history import lines_of
+from ...data.types import Utterance
 from ...errors import EnvironmentUnavailableError
 from ..client.client import EnvironmentClient, SyncEnvironmentClient
 from ..plan import SearchPlan
@@ -64,7 +66,12 @@ class RetrievalTaskset(vf.Taskset[QuestionTask, RetrievalTasksetConfig]):
         """Ask the service for its questions."""
         with SyncEnvironmentClient(self.config.client) as client:
             for question in client.questions(self.config.split):
-                data = QuestionData(id=question.id, prompt=question.text, system_prompt=self.config.instruction)
+                prompt = lines_of([*question.history, Utterance("user", question.text)])
+                data = QuestionData(
+                    id=question.id,
+                    prompt=prompt if question.history else question.text,
+                    system_prompt=self.config.instruction,
+                )
                 yield QuestionTask(data, self.config.task)
 
 

@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 from fastapi import APIRouter, HTTPException, Response
 from pydantic import Field
 
 from ...configs.schema import EnvironmentConfig
-from ...data.types import Question, relevant
+from ...data.types import Question, Utterance, relevant
 from ...errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from ..environment import Environment
 from ..plan import SearchPlan, is_unicode
@@ -34,6 +34,10 @@ MAX_QUESTION = 4000
 """Most characters of a question, and of each of its options, that a rewrite is generated for."""
 MAX_OPTIONS = 26
 """Most options of a question that a rewrite is generated for."""
+MAX_HISTORY = 64
+"""Most utterances before a question that a rewrite is generated for."""
+MAX_UTTERANCE = 16_000
+"""Most characters of each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,28 @@ class Judgements(Wire):
     relevant: list[Relevant]
 
 
+class AskedUtterance(RequestBody):
+    """What one side said before a question."""
+
+    role: Literal["user", "assistant"]
+    text: str = Field(min_length=1, max_length=MAX_UTTERANCE)
+
+
+AskedHistory = Annotated[list[AskedUtterance], Field(max_length=MAX_HISTORY)]
+"""The conversation before a question, oldest utterance first."""
+
+
+def utterances(history: Sequence[AskedUtterance]) -> tuple[Utterance, ...]:
+    """The plain form of a history."""
+    return tuple(Utterance(entry.role, entry.text) for entry in history)
+
+
 class PageRewriteRequest(RequestBody):
     """Body of `POST /page/rewrite`."""
 
     question: str = Field(min_length=1, max_length=MAX_QUESTION)
     options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
+    history: AskedHistory = Field([])
 
 
 def page_router(
@@ -147,8 +168,8 @@ def page_router(
             raise HTTPException(
                 404, "no rewriter is configured here; start the service with `querylect serve CONFIG --rewriter RUN`."
             )
-        question = Question("page", request.question, tuple(request.options))
-        if not all(map(is_unicode, (question.text, *question.options))):
+        question = Question("page", request.question, tuple(request.options), utterances(request.history))
+        if not all(map(is_unicode, (question.in_context, *question.options))):
             raise HTTPException(422, "the question holds half of a surrogate pair, which is no text.")
         if writing.locked():
             raise OverloadedError("another rewrite is being generated; ask again when it is done")

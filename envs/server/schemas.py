@@ -4,7 +4,7 @@ A response never holds a qrel. Both sides validate: an answer that does not fit 
 service, not a reward.
 """
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ...data.types import Document, Question
+from ...data.types import Document, Question, Utterance
 from ..plan import SearchPlan
 
 PRIMARY_METRIC = "ndcg@10"
@@ -186,22 +186,40 @@ class EnvironmentInfo(Identified):
     limits: Limits
 
 
+class UtteranceBody(Wire):
+    """What one side said before a question."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
 class QuestionBody(Wire):
     """A question; `options` is empty unless the set is multiple choice."""
 
     id: str
     text: str
     options: list[str] = []
+    history: list[UtteranceBody] = []
+    """The conversation before the question, oldest utterance first."""
+    reference_rewrite: str = ""
+    """The question as the dataset words it without its history, for evaluation; "" without one."""
 
     @classmethod
     def of(cls, question: Question) -> "QuestionBody":
         """The wire form of a question."""
-        return cls(id=question.id, text=question.text, options=list(question.options))
+        return cls(
+            id=question.id,
+            text=question.text,
+            options=list(question.options),
+            history=[UtteranceBody(role=entry.role, text=entry.text) for entry in question.history],
+            reference_rewrite=question.reference_rewrite,
+        )
 
     @property
     def question(self) -> Question:
         """The plain form of a question."""
-        return Question(id=self.id, text=self.text, options=tuple(self.options))
+        history = tuple(Utterance(entry.role, entry.text) for entry in self.history)
+        return Question(self.id, self.text, tuple(self.options), history, self.reference_rewrite)
 
 
 class QuestionPage(Wire):

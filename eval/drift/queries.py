@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...configs.evaluation import UNWRITTEN
 from ...configs.methods import TRAINING_FREE
 from ...data.jsonl import read_lines, text_of
 from ...errors import ConfigError, DataError
@@ -184,7 +185,7 @@ def _from_records(
 def _system(name: str, file: Path, records: Sequence[EvalRecord], requested: str | None) -> str:
     """The requested system, else the trained one, else the only candidate."""
     systems = list(dict.fromkeys(record.system for record in records))
-    baselines = {RAW, *TRAINING_FREE, *([HYDE] if UNTRAINED in systems else [])}
+    baselines = {*UNWRITTEN, *TRAINING_FREE, *([HYDE] if UNTRAINED in systems else [])}
     candidates = [system for system in systems if system not in baselines]
     if requested in systems:
         return str(requested)

@@ -11,7 +11,7 @@ from ...configs.methods import TRAINING_FREE
 from ..pages.figures import Drawing
 from ..pages.templates import render_page
 from ..provenance import Provenance
-from ..records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START
+from ..records import HISTORY, HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START
 from ..run_table import RunTable, explanation, final_comparisons, headline
 from ..table import ALPHA, Arm
 from ..text import Download
@@ -69,6 +69,8 @@ def _columns(results: RunTable, systems: Sequence[str]) -> list[tuple[str, Calla
     if results.best_free is not None:
         best_free = Arm(results.best_free, 0)
         columns.append(("against best training-free", lambda arm: best_free))
+    if HISTORY in systems:
+        columns.append(("against history and question", lambda arm: Arm(HISTORY, 0)))
     return columns
 
 

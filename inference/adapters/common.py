@@ -1,9 +1,10 @@
 """Shared by the adapters to other libraries: turns a result into query texts, and fuses rankings."""
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
+from ...data.types import Utterance
 from ...envs.plan import RRF_CONSTANT
 from ...errors import QuerylectError
 from ..results import RewriteResult, plain_queries
@@ -27,6 +28,15 @@ def queries_of(result: RewriteResult, on_failure: OnFailure) -> list[str]:
         raise RewriteFailedError(f"the rewrite of {result.question.text!r} failed: {result.failure}")
     log.warning("the rewrite failed (%s): the question is searched as it stands", result.failure)
     return [result.question.text]
+
+
+def utterances(messages: Iterable[tuple[str, str | None]]) -> list[Utterance]:
+    """The history that chat messages make, given as pairs of role and text. Messages of others than user and assistant,
+    such as those of tools, are left out, and so are those without text."""
+    roles: Mapping[str, Literal["user", "assistant"]] = {
+        "user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"
+    }  # fmt: skip
+    return [Utterance(roles[role], text) for role, text in messages if role in roles and text and text.strip()]
 
 
 def merged(rankings: Sequence[Sequence[Item]], key: Callable[[Item], Hashable]) -> list[Item]:

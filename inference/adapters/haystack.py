@@ -5,15 +5,17 @@
 
 Needs the extra `haystack`. `warm_up`, which a pipeline calls before it runs, loads the policy. Outputs: `query` is the
 first query, `queries` are all queries, `failure` is the reason of a format failure or None. On a failure both hold the
-raw question and a warning is logged; `on_failure="raise"` raises instead.
+raw question and a warning is logged; `on_failure="raise"` raises instead. The optional input `history` takes the chat
+messages before the query.
 """
 
 from typing import Any
 
 from haystack import component, default_from_dict, default_to_dict
+from haystack.dataclasses import ChatMessage
 
 from ..rewriter import Rewriter
-from .common import OnFailure, queries_of
+from .common import OnFailure, queries_of, utterances
 
 
 @component
@@ -64,9 +66,11 @@ class QuerylectRewriter:
         return restored
 
     @component.output_types(query=str, queries=list[str], failure=str | None)  # type: ignore[untyped-decorator]
-    def run(self, query: str) -> dict[str, object]:
+    def run(self, query: str, history: list[ChatMessage] | None = None) -> dict[str, object]:
+        """Rewrite the query; `history` is what was said before it."""
         self.warm_up()
         assert self._rewriter is not None, "it was loaded"
-        result = self._rewriter.rewrite(query, retriever=self.env)
+        conversation = utterances((message.role.value, message.text) for message in history or ())
+        result = self._rewriter.rewrite(query, retriever=self.env, history=conversation)
         queries = queries_of(result, self.on_failure)
         return {"query": queries[0], "queries": queries, "failure": result.failure}

@@ -4,29 +4,38 @@
     retriever.invoke("pinky finger bent inwards")
 
 Needs the extra `langchain`. Between the turns of a rewriter, `RewritingRetriever` searches its own `retriever`; the
-other classes search as `Rewriter.rewrite` does. On a format failure the raw question is searched and a warning is
-logged; `on_failure="raise"` raises instead. `env` selects the environment or retriever of a policy trained for several.
+other classes search as `Rewriter.rewrite` does. A question of a conversation is {"input": …, "chat_history": messages}
+for the runnable; the retrievers take the messages beside it: `retriever.invoke(question, chat_history=messages)`. On a
+format failure the raw question is searched and a warning is logged; `on_failure="raise"` raises instead. `env` selects
+the environment or retriever of a policy trained for several.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from pydantic import ConfigDict
 
+from ...data.types import Question, Utterance
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.plan import SearchPlan
 from ...envs.server.schemas import HitBody
 from ...errors import QuerylectError, RequestError
 from ..results import RewriteResult, plain_queries
 from ..rewriter import Rewriter
-from .common import OnFailure, merged, queries_of
+from .common import OnFailure, merged, queries_of, utterances
+
+Messages = Sequence[BaseMessage]
+RewriterInput = str | dict[str, Any]
+"""A question, or a dict with `input` and `chat_history` as LangChain's history-aware retrievers take it."""
 
 
-class QueryRewriter(RunnableSerializable[str, list[str]]):
+class QueryRewriter(RunnableSerializable[RewriterInput, list[str]]):
     """From a question to the queries to search with; `batch` rewrites all questions in one batch."""
 
     rewriter: Rewriter
@@ -35,19 +44,19 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: object) -> list[str]:
+    def invoke(self, input: RewriterInput, config: RunnableConfig | None = None, **kwargs: object) -> list[str]:
         """The queries for one question."""
         queries: list[str] = self._call_with_config(self._one, input, config)
         return queries
 
-    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: object) -> list[str]:
+    async def ainvoke(self, input: RewriterInput, config: RunnableConfig | None = None, **kwargs: object) -> list[str]:
         """`invoke` for an event loop; concurrent calls share a batch."""
         queries: list[str] = await self._acall_with_config(self._aone, input, config)
         return queries
 
     def batch(
         self,
-        inputs: list[str],
+        inputs: list[RewriterInput],
         config: RunnableConfig | list[RunnableConfig] | None = None,
         *,
         return_exceptions: bool = False,
@@ -59,21 +68,17 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
         )
         return queries
 
-    def _one(self, question: str) -> list[str]:
-        return queries_of(self.rewriter.rewrite(question, retriever=self.env), self.on_failure)
+    def _one(self, rewriter_input: RewriterInput) -> list[str]:
+        return queries_of(self.rewriter.rewrite(_question(rewriter_input), retriever=self.env), self.on_failure)
 
-    async def _aone(self, question: str) -> list[str]:
-        return queries_of(await self.rewriter.arewrite(question, retriever=self.env), self.on_failure)
+    async def _aone(self, rewriter_input: RewriterInput) -> list[str]:
+        return queries_of(await self.rewriter.arewrite(_question(rewriter_input), retriever=self.env), self.on_failure)
 
-    def _several(self, questions: Sequence[str]) -> list[list[str] | Exception]:
+    def _several(self, inputs: Sequence[RewriterInput]) -> list[list[str] | Exception]:
         try:
-            results = self.rewriter.rewrite(questions, retriever=self.env)
+            results = self.rewriter.rewrite([_question(item) for item in inputs], retriever=self.env)
         except RequestError as error:  # at least one input is not a valid question: find out which
-            return (
-                [error]
-                if len(questions) == 1
-                else [outcome for question in questions for outcome in self._several([question])]
-            )
+            return [error] if len(inputs) == 1 else [outcome for item in inputs for outcome in self._several([item])]
         return [self._queries_or_error(result) for result in results]
 
     def _queries_or_error(self, result: RewriteResult) -> list[str] | Exception:
@@ -91,18 +96,21 @@ class RewritingRetriever(BaseRetriever):
     on_failure: OnFailure = "question"
     env: str | None = None
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, chat_history: Messages = ()
+    ) -> list[Document]:
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
         client = _TurnSearcher(self.retriever, config)
-        queries = queries_of(self.rewriter.rewrite(query, retriever=self.env, client=client), self.on_failure)
-        return merged(self.retriever.batch(queries, config), _key)
+        result = self.rewriter.rewrite(query, retriever=self.env, client=client, history=_history(chat_history))
+        return merged(self.retriever.batch(queries_of(result, self.on_failure), config), _key)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, chat_history: Messages = ()
     ) -> list[Document]:
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
         client = _AsyncTurnSearcher(self.retriever, config)
-        result = await self.rewriter.arewrite(query, retriever=self.env, client=client)
+        history = _history(chat_history)
+        result = await self.rewriter.arewrite(query, retriever=self.env, client=client, history=history)
         return merged(await self.retriever.abatch(queries_of(result, self.on_failure), config), _key)
 
 
@@ -156,10 +164,15 @@ class EnvironmentRetriever(BaseRetriever):
     env: str | None = None
     """None selects the retriever of the service."""
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, chat_history: Messages = ()
+    ) -> list[Document]:
         ranking: Sequence[HitBody] | None = None
         if self.rewriter is not None:
-            result = self.rewriter.search(query, self.client, turns=self.turns, retriever=self.env, k=self.k)
+            history = _history(chat_history)
+            result = self.rewriter.search(
+                query, self.client, turns=self.turns, retriever=self.env, k=self.k, history=history
+            )
             if result.failure is not None:
                 queries_of(result.rewrite, self.on_failure)
             ranking = result.ranking
@@ -171,6 +184,19 @@ class EnvironmentRetriever(BaseRetriever):
             )
             for hit in ranking[: self.k]
         ]
+
+
+def _question(rewriter_input: RewriterInput) -> Question:
+    """A question, with the messages before it. Text that is no question is refused by the rewriter."""
+    if isinstance(rewriter_input, dict):
+        return Question(
+            "", rewriter_input.get("input", ""), history=tuple(_history(rewriter_input.get("chat_history", ())))
+        )
+    return Question("", rewriter_input)
+
+
+def _history(messages: Messages) -> list[Utterance]:
+    return utterances((message.type, message.text) for message in messages)
 
 
 def _key(document: Document) -> str:

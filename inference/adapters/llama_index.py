@@ -5,23 +5,33 @@
 
 The retriever searches with the rewrite, while the query engine answers the original question. Needs the extra
 `llama-index`. Text retrievers get the first query, embedding retrievers the mean of all queries. On a format failure
-the raw question is searched and a warning is logged; `on_failure="raise"` raises instead.
+the raw question is searched and a warning is logged; `on_failure="raise"` raises instead. `history` gives the messages
+before the question, such as the `get` of a chat memory; `chat_history` in the metadata of a call replaces them.
 """
 
+from collections.abc import Callable, Sequence
+
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.schema import QueryBundle
 
 from ..rewriter import Rewriter
-from .common import OnFailure, queries_of
+from .common import OnFailure, queries_of, utterances
 
 
 class QuerylectTransform(BaseQueryTransform):
     """Replaces the query by its rewrites."""
 
-    def __init__(self, rewriter: Rewriter, on_failure: OnFailure = "question", env: str | None = None) -> None:
+    def __init__(
+        self,
+        rewriter: Rewriter,
+        on_failure: OnFailure = "question",
+        env: str | None = None,
+        history: Callable[[], Sequence[ChatMessage]] = list,
+    ) -> None:
         """`env` selects the environment or retriever of a policy trained for several."""
         super().__init__()
-        self._rewriter, self._on_failure, self._env = rewriter, on_failure, env
+        self._rewriter, self._on_failure, self._env, self._history = rewriter, on_failure, env, history
 
     def _get_prompts(self) -> dict[str, object]:
         """Empty: the prompts of the policy are fixed by its training."""
@@ -31,6 +41,9 @@ class QuerylectTransform(BaseQueryTransform):
         """No prompts to update."""
 
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, object]) -> QueryBundle:
-        result = self._rewriter.rewrite(query_bundle.query_str, retriever=self._env)
+        messages = metadata["chat_history"] if "chat_history" in metadata else self._history()
+        assert isinstance(messages, Sequence), "a chat history is a sequence of messages"
+        history = utterances((message.role.value, message.content) for message in messages)
+        result = self._rewriter.rewrite(query_bundle.query_str, retriever=self._env, history=history)
         queries = queries_of(result, self._on_failure)
         return QueryBundle(query_str=queries[0], custom_embedding_strs=queries)

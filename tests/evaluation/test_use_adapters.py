@@ -313,3 +313,73 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, lesso
         ):
             assert [one.id for one in documents][: len(ranking)] == ranking
             assert plans == both
+
+
+@pytest.fixture
+def histories(monkeypatch):
+    """What was said before the questions that rewriters get, as they come."""
+    from querylect.inference import rewriter
+
+    said, parse = [], rewriter.parse_questions
+
+    def noting(*arguments):
+        questions = parse(*arguments)
+        said.extend([(entry.role, entry.text) for entry in question.history] for question in questions)
+        return questions
+
+    monkeypatch.setattr(rewriter, "parse_questions", noting)
+    return said
+
+
+SAID = [("user", "my head hurts"), ("assistant", "since when?")]
+
+
+def test_langchain_takes_the_messages_before_a_question(rewriter, histories, trained):  # noqa: F811
+    pytest.importorskip("langchain_core")
+    from langchain_core.documents import Document
+    from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+    from langchain_core.retrievers import BaseRetriever
+    from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter, RewritingRetriever
+
+    class Words(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):
+            return [Document(page_content=query)]
+
+    messages = [SystemMessage("be kind"), HumanMessage(SAID[0][1]), AIMessage(SAID[1][1]), AIMessage("")]
+    asked = {"input": "since monday", "chat_history": messages}
+    runnable = QueryRewriter(rewriter=rewriter)
+    assert runnable.invoke(asked) == asyncio.run(runnable.ainvoke(asked)) == runnable.batch([asked])[0]
+    retriever = RewritingRetriever(rewriter=rewriter, retriever=Words())
+    retriever.invoke("since monday", chat_history=messages)
+    asyncio.run(retriever.ainvoke("since monday", chat_history=messages))
+    with SyncEnvironmentClient(trained[0].client) as client:
+        served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2)
+        assert served.invoke("since monday", chat_history=messages)
+    assert histories == [SAID] * 6
+    retriever.invoke("since monday")
+    assert histories[-1] == []
+
+
+def test_llama_index_takes_the_messages_before_a_question(rewriter, histories):
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.base.llms.types import ChatMessage
+    from querylect.inference.adapters.llama_index import QuerylectTransform
+
+    messages = [ChatMessage(role=role, content=text) for role, text in [("system", "be kind"), *SAID]]
+    transform = QuerylectTransform(rewriter, history=lambda: messages)
+    transform.run("since monday")
+    transform.run("since monday", metadata={"chat_history": messages[:2]})
+    QuerylectTransform(rewriter).run("since monday")
+    assert histories == [SAID, SAID[:1], []]
+
+
+def test_haystack_takes_the_messages_before_a_query(rewriter, histories, trained):  # noqa: F811
+    pytest.importorskip("haystack")
+    from haystack.dataclasses import ChatMessage
+    from querylect.inference.adapters.haystack import QuerylectRewriter
+
+    messages = [ChatMessage.from_system("be kind"), ChatMessage.from_user(SAID[0][1])]
+    component = QuerylectRewriter(str(trained[1]))
+    component.run(query="since monday", history=[*messages, ChatMessage.from_assistant(SAID[1][1])])
+    component.run(query="since monday")
+    assert histories == [SAID, []]

@@ -303,3 +303,21 @@ def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):
     ):
         code, _, err = run(capsys, settings, *arguments)
         assert (code, fact in err) == (2, True), err
+
+
+def test_a_history_from_a_file_or_a_line_stands_before_the_question(settings, capsys, tmp_path):
+    said = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "content": "since when?"}]
+    kept = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
+    file, lines = tmp_path / "said.json", tmp_path / "lines.jsonl"
+    file.write_text(json.dumps(said), encoding="utf-8")
+    lines.write_text(json.dumps({"question": "since monday", "history": said}), encoding="utf-8")
+    code, (record,), _ = run(capsys, settings, "-q", "since monday", "--history", file)
+    assert (code, record["history"], record["question"]) == (0, kept, "since monday")
+    assert run(capsys, settings, "-i", lines)[1][0]["history"] == kept
+    lines.write_text(json.dumps({"question": "since monday", "history": "x"}), encoding="utf-8")
+    code, records, err = run(capsys, settings, "-i", lines)
+    assert (code, records, "line 1 is skipped" in err) == (1, [], True)
+    file.write_text('[{"role": "system", "content": "x"}]', encoding="utf-8")
+    for arguments, fact in {("-q", "x", "--history", file): str(file), ("--history", file): "--question"}.items():
+        code, _, err = run(capsys, settings, *arguments)
+        assert (code, fact in err) == (2, True)

@@ -470,3 +470,24 @@ def test_a_search_asks_any_client_for_plans(trained):  # noqa: F811
     found = Rewriter.from_pretrained(folder).search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
     assert found.question.options == ("yes", "no")
     assert (found.ranking, found.failure) == ((), None)
+
+
+def test_a_question_is_rewritten_after_its_history(trained):  # noqa: F811
+    rewriter = Rewriter.from_pretrained(trained[1])
+    said = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
+    alone, after = rewriter.rewrite("since monday"), rewriter.rewrite("since monday", history=said)
+    asked = Question("", "since monday", history=after.question.history)
+    assert [entry.text for entry in after.question.history] == ["my head hurts", "since when?"]
+    prompts = [rewriter._engine.tokenizer.decode(ids(result)[0]) for result in (alone, after)]
+    assert "User: my head hurts\nAssistant: since when?\nsince monday" in prompts[1]
+    assert "Assistant:" not in prompts[0]
+    assert ids(rewriter.rewrite([asked])[0]) == ids(after) == ids(asyncio.run(rewriter.arewrite(asked)))
+    assert after.record()["history"] == [
+        {"role": "user", "text": "my head hurts"},
+        {"role": "assistant", "text": "since when?"},
+    ]
+    assert "history" not in alone.record()
+    with refused(RequestError, "invalid-history", "'system'"):
+        rewriter.rewrite("since monday", history=[{"role": "system", "content": "x"}])
+    with refused(RequestError, "history-of-several"):
+        rewriter.rewrite(["since monday"], history=said)

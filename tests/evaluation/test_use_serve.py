@@ -282,3 +282,20 @@ def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained,
     rewriter = Rewriter.from_pretrained(trained[1], settings=["rewriter.name=genral"])
     with refused(ConfigError, "unknown-rewriter", "'genral'", "'general'"):
         create_app(Environment.open(lessons), lessons, extend=partial(mount, rewriter=rewriter))
+
+
+def test_a_service_rewrites_a_question_after_its_history(service):
+    said = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
+    with service() as (http, rewriter):
+        asked = Question("", "since monday", history=rewriter.rewrite("x", history=said).question.history)
+        expected = rewriter.rewrite(asked)
+        body = {"questions": [{"text": "since monday", "history": said}]}
+        assert http.post("/v1/rewrite", json=body).json()["rewrites"][0]["plan"] == expected.plan.model_dump(
+            mode="json"
+        )
+        assert http.post("/v1/ask", json=body).status_code == 200
+        page = http.post("/page/rewrite", json={"question": "since monday", "history": said})
+        assert page.json()["text"] == expected.answer
+        wrong = {"questions": [{"text": "since monday", "history": [{"role": "system", "text": "x"}]}]}
+        refusal = http.post("/v1/rewrite", json=wrong)
+        assert (refusal.status_code, "history" in refusal.text) == (422, True)

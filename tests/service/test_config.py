@@ -23,7 +23,8 @@ from querylect.train.run_folder import RunFolder
 from ..raising import refused
 
 PACKAGED = [
-    "adapt", "demo", "demo_two_turn", "hpo", "misknow_bm25", "mix_bm25_minilm", "paper_bm25", "paper_branching",
+    "adapt", "conversations", "demo", "demo_two_turn", "hpo", "misknow_bm25", "mix_bm25_minilm", "paper_bm25",
+    "paper_branching",
     "paper_contriever", "paper_independent", "paper_minilm", "paper_mix", "paper_qwen3", "paper_single", "tiny",
 ]  # fmt: skip
 

@@ -114,7 +114,7 @@ def test_every_stage_of_a_reader_judge_or_writer_takes_the_users_words(worded):
         "context_recall_statements": "<right_answer>Ada (or: Lovelace)",
         "context_recall_attributions": "<statements>1. s",
         QUESTIONS: "<content>Care of {dogs}\n<count>3\n<origin>written",
-        "answerable": "<question>Why?\n<options>\n<question_with_options>Why?\n<content>Care of {dogs}",
+        "answerable": "<question>Why?\n<options>\n<question_with_options>Why?\n<history>\n<content>Care of {dogs}",
         "answerable_yes_no": "<content>Care of {dogs}",
     }.items():
         assert any(part in user for user in seen[stage]), stage

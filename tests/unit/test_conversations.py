@@ -1,0 +1,251 @@
+"""What was said before a question: read from data, shown by every prompt, cut to a budget, counted where texts are."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.configs.environment import EnvironmentConfig
+from querylect.configs.evaluation import HISTORY, RAW, REFERENCE
+from querylect.configs.schema import RewriterConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.history import alternating, lines_of, newest, newest_words, parse_history
+from querylect.data.leakage import without_leaks
+from querylect.data.types import Dataset, Document, Question, Split, Utterance
+from querylect.envs.environment import settings_hash
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.schemas import QuestionBody
+from querylect.errors import DataError
+from querylect.eval.answering import TEXTS, unwritten_systems
+from querylect.eval.journal import finished
+from querylect.eval.placement import question_set
+from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
+from querylect.eval.run_table import final_comparisons, tabulate_run
+from querylect.llms.wording import read_wordings
+from querylect.methods.csqe import passage_prompt
+from querylect.methods.thinkqe import expand_prompt
+from querylect.methods.wording import question_fields
+from querylect.rewriters.base import Staged
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.registry import REWRITERS, make_rewriter
+from querylect.rollouts.chat import Chat
+
+from ..raising import refused
+from ..tiny import tiny_tokenizer
+
+CARD = RetrieverCard("bm25", "bm25")
+SAID = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "a tool\nfor nails"))
+LINES = "User: What does hammer mean?\nAssistant: a tool for nails"
+QUESTION = Question("q", "And a bigger one?", (), SAID, "What is a bigger hammer?")
+ALONE = replace(QUESTION, history=(), reference_rewrite="")
+
+
+def prompts_of(name, question):
+    rewriter = make_rewriter(RewriterConfig(name=name, prompt="hpo"), CARD)
+    texts = []
+    if isinstance(rewriter, Staged):
+        texts.append(rewriter.stage(question).ask.prompt.case)
+        rewriter.learn_example(question)
+    texts.append(rewriter.first(question)[-1]["content"])
+    return texts
+
+
+@pytest.mark.parametrize("name", sorted(REWRITERS))
+def test_every_rewriter_shows_the_history_before_the_question(name):
+    for text, alone in zip(prompts_of(name, QUESTION), prompts_of(name, ALONE), strict=True):
+        assert text.index(LINES) < text.index("And a bigger one?")
+        assert "Assistant" not in alone
+        heading = "" if name == "small" else "The conversation before the question:\n"
+        assert text.replace(f"{heading}{LINES}\n" + ("" if name == "small" else "\n"), "") == alone
+
+
+def test_methods_show_the_history_too():
+    for prompt in (passage_prompt, lambda question: expand_prompt(question, (), 9)):
+        content = prompt(QUESTION).messages[-1]["content"]
+        assert content.index(LINES) < content.index("And a bigger one?")
+
+
+def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
+    prompt = {
+        "system": "s",
+        "question": "{question}\n(after:\n{history})",
+        "documents": "{documents}",
+        "no_documents": "",
+        "form": "plain",
+        "examples": [
+            {
+                "question": "And it?",
+                "history": [{"role": "user", "text": "a {question}"}],
+                "turns": [{"rewrite": "x"}],
+            }
+        ],
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(prompt), encoding="utf-8")
+    messages = make_rewriter(RewriterConfig(name="small", prompt=str(path)), CARD).first(QUESTION)
+    assert messages[1]["content"] == "And it?\n(after:\nUser: a {question}\n)"
+    assert messages[-1]["content"] == f"And a bigger one?\n(after:\n{LINES}\n)"
+
+
+def test_words_of_a_user_take_the_history_where_they_say_or_in_front(tmp_path):
+    for text, expected in {
+        "Q: {question}\nSaid: {history}": f"Q: And a bigger one?\nSaid: {LINES}",
+        "Q: {question}": f"{LINES}\n\nQ: And a bigger one?",
+    }.items():
+        (tmp_path / "cot.yaml").write_text(json.dumps({"reader": text}), encoding="utf-8")
+        wording = read_wordings({"reader": ()}, str(tmp_path / "cot.yaml"), "prompts")["reader"]
+        assert wording.prompt(question_fields(QUESTION)).messages[-1]["content"] == expected
+        alone = wording.prompt(question_fields(ALONE)).messages[-1]["content"]
+        assert alone == text.replace("{question}", "And a bigger one?").replace("{history}", "")
+
+
+def test_a_search_plan_holds_the_last_turn_alone():
+    rewriter = make_rewriter(RewriterConfig(keep_question_weight=1.0), CARD)
+    plan = rewriter.parse(QUESTION, "sledgehammer</rewrite>", 1).plan
+    assert plan is not None
+    assert plan.texts == ["And a bigger one?", "sledgehammer"]
+
+
+@given(st.lists(st.text("ab ", min_size=1, max_size=20).filter(str.strip), max_size=6), st.integers(1, 30))
+def test_the_newest_utterances_fit_the_budget(texts, budget):
+    history = alternating(texts)
+    kept = newest_words(history, budget)
+    sizes = [len(entry.text.split()) for entry in kept]
+    assert sum(sizes) <= budget
+    assert [entry.role for entry in kept] == [entry.role for entry in history[len(history) - len(kept) :]]
+    assert kept[1:] == history[len(history) - len(kept) :][1:], "only the oldest is shortened"
+    if sum(len(entry.text.split()) for entry in history) <= budget:
+        assert kept == history
+    else:
+        assert sum(sizes) == budget
+
+
+def test_a_policys_prompt_counts_the_history_in_tokens():
+    tokenizer = tiny_tokenizer()
+    chat = Chat(tokenizer, {tokenizer.eos_token_id})
+    assert chat.plain_question(QUESTION, 1000).history == SAID
+    shown = chat.plain_question(QUESTION, chat.count(SAID[1].text) + 8).history
+    assert shown[-1] == SAID[1]
+    assert len(shown) == 2
+    assert shown[0].text.endswith("…")
+    assert chat.plain_question(QUESTION, 1).history in ((), (Utterance("assistant", "…"),))
+    injected = replace(QUESTION, history=(Utterance("user", "x <|im_end|> y"),))
+    assert "<|im_end|>" not in chat.plain_question(injected, 99).history[0].text
+
+
+def test_nothing_is_cut_where_all_fits():
+    assert newest(SAID, 99, len, lambda text, _: text[:0]) == SAID
+    assert newest((), 1, len, lambda text, _: text) == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "fact"),
+    [
+        ("User: hi", "'User: hi'"),
+        ([{"role": "system", "text": "x"}], "'system'"),
+        ([{"role": "user", "text": "x"}, {"role": "assistant", "content": " "}], "entry 2"),
+        ([{"role": "user"}], "None"),
+        (["hi"], "entry 1"),
+        ([{"role": "user", "text": "\ud800"}], "Unicode"),
+    ],
+)
+def test_a_bad_history_names_file_line_and_entry(tmp_path, value, fact):
+    folder = beir(tmp_path, value)
+    with refused(DataError, "invalid-history", folder / "queries.jsonl", "line 2", fact):
+        load_beir(folder)
+
+
+def beir(tmp_path, history):
+    folder = tmp_path / "set"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "sledgehammer"}\n', encoding="utf-8")
+    rows = [{"_id": "first", "text": "What does hammer mean?"}, {"_id": "q", "text": "And?", "history": history}]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "qrels" / "test.tsv").write_text("first\td\t1\nq\td\t1\n", encoding="utf-8")
+    return folder
+
+
+def test_a_beir_folder_keeps_histories_and_rewrites(tmp_path):
+    loaded = load_beir(beir(tmp_path, [{"role": "user", "content": "hi"}, {"role": "assistant", "text": "ho"}]))
+    first, second = loaded.splits["test"].questions
+    assert first.history == ()
+    assert second.history == (Utterance("user", "hi"), Utterance("assistant", "ho"))
+    dataset = Dataset("set", loaded.corpus, {"test": Split((QUESTION,), {"q": {"d": 1}})})
+    save_beir(dataset, tmp_path / "again")
+    assert load_beir(tmp_path / "again").splits["test"].questions == (QUESTION,)
+
+
+def test_histories_travel_with_the_questions_of_a_service():
+    wire = QuestionBody.of(QUESTION).model_dump_json()
+    assert QuestionBody.model_validate_json(wire).question == QUESTION
+    assert QuestionBody.model_validate({"id": "q", "text": "older service"}).question == Question("q", "older service")
+
+
+def test_the_same_words_after_another_history_are_no_leak():
+    other = replace(QUESTION, id="other", history=(Utterance("user", "What does shovel mean?"),))
+    again = replace(QUESTION, id="again")
+    splits = {
+        "train": Split((other, again), {"other": {"d": 1}, "again": {"d": 1}}),
+        "test": Split((QUESTION,), {"q": {"d": 1}}),
+    }
+    left, _ = without_leaks("set", splits)
+    assert left["train"].questions == (other,)
+
+
+def test_hashes_change_with_the_history_and_stay_without_one():
+    def hash_of(question):
+        dataset = Dataset("set", (Document("d", "", "x"),), {"test": Split((question,), {question.id: {"d": 1}})})
+        return settings_hash(dataset, {"d"}, EnvironmentConfig())
+
+    hashes = [hash_of(ALONE), hash_of(QUESTION), hash_of(replace(QUESTION, history=SAID[:1]))]
+    assert len(set(hashes)) == 3
+    assert hash_of(Question("q", "x")) == "ecd2" or len(hash_of(Question("q", "x"))) == 64
+    assert question_set([ALONE]) != question_set([QUESTION])
+
+
+def record(question, system=RAW, score=0.5):
+    metrics = dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), score)
+    made = record_of_search(system, question, (), SearchPlan.of("x"), None, list(metrics))
+    return replace(made, metrics=metrics)
+
+
+def test_a_record_answers_its_question_only_after_the_same_history(tmp_path):
+    write_records(tmp_path / "eval.jsonl", [record(QUESTION), record(replace(ALONE, id="alone"))])
+    first, second = read_records(tmp_path / "eval.jsonl")
+    assert (first.history, second.history) == (SAID, ())
+    assert "history" not in (tmp_path / "eval.jsonl").read_text(encoding="utf-8").splitlines()[1]
+    assert finished([first], [QUESTION], [0], 1) == {"q"}
+    assert finished([first], [replace(QUESTION, history=SAID[:1])], [0], 1) == set()
+
+
+def test_baselines_of_conversations_appear_only_where_there_are_some():
+    assert unwritten_systems([ALONE, replace(ALONE, reference_rewrite="x")]) == [RAW]
+    assert unwritten_systems([ALONE, replace(QUESTION, reference_rewrite="")]) == [RAW, HISTORY]
+    assert unwritten_systems([ALONE, QUESTION]) == [RAW, HISTORY, REFERENCE]
+    assert [TEXTS[name](QUESTION) for name in (RAW, HISTORY, REFERENCE)] == [
+        "And a bigger one?",
+        "What does hammer mean? a tool\nfor nails And a bigger one?",
+        "What is a bigger hammer?",
+    ]
+    assert TEXTS[REFERENCE](ALONE) == "And a bigger one?"
+
+
+def test_the_trained_policy_is_compared_with_the_history_as_a_query():
+    def answers(system, turn, score) -> list[EvalRecord]:
+        return [replace(record(replace(QUESTION, id=f"q{number}"), system, score), turn=turn) for number in range(20)]
+
+    records = [
+        *answers(RAW, 0, 0.0), *answers(HISTORY, 0, 0.1), *answers(REFERENCE, 0, 0.2), *answers("untrained", 1, 0.1),
+        *answers("trained", 1, 0.3),
+    ]  # fmt: skip
+    results = tabulate_run(records, resamples=100, permutations=100, seed=0)
+    assert [row.label for row in results.rows][:3] == ["Raw question", "History and question", "Reference rewrite"]
+    compared = {comparison.baseline.system for comparison in final_comparisons(results)}
+    assert compared == {RAW, "untrained", HISTORY}
+
+
+def test_alternating_texts_begin_with_the_user_and_skip_blanks():
+    assert alternating(["a", "", "b"]) == (Utterance("user", "a"), Utterance("user", "b"))
+    assert parse_history(None) == ()
+    assert lines_of(()) == ""

@@ -1,0 +1,316 @@
+"""Conversational benchmarks: rows of our own in the published schemas of TopiOCQA, QReCC, CAsT and iKAT."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from querylect.cli import main
+from querylect.configs.schema import DatasetConfig
+from querylect.data.beir import load_beir
+from querylect.data.known import known
+from querylect.data.load import load_dataset
+from querylect.data.types import Document, Question, Utterance
+from querylect.errors import DataError
+
+from ..raising import refused
+
+
+def user(text):
+    return Utterance("user", text)
+
+
+def system(text):
+    return Utterance("assistant", text)
+
+
+def write(folder: Path, files) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else json.dumps(content)
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return folder
+
+
+def read(kind, folder):
+    return load_dataset(DatasetConfig(kind=kind, path=str(folder)))
+
+
+def prepared(name, folder, to):
+    with pytest.raises(SystemExit) as caught:
+        main(["data", "prepare", name, "--from", str(folder), "--to", str(to)])
+    assert caught.value.code in (0, None)
+    return load_beir(to)
+
+
+TOPIOCQA = [
+    {
+        "Conversation_no": 1,
+        "Turn_no": 1,
+        "Question": "who built the old bridge",
+        "Answer": "Ada Stone",
+        "Topic": "Old Bridge",
+        "Topic_section": "Introduction",
+        "Rationale": "was built by Ada Stone",
+        "is_nq": True,
+        "Context": [],
+        "Additional_answers": [],
+        "Gold_passage": {"id": "wiki:7", "title": "Old Bridge", "text": "The bridge was built by Ada Stone."},
+    },
+    {
+        "Conversation_no": 1,
+        "Turn_no": 2,
+        "Question": "where was she born?",
+        "Answer": "in Ulm",
+        "Context": ["who built the old bridge", "Ada Stone"],
+        "Gold_passage": {"id": "wiki:9", "title": "Ada Stone", "text": "Ada Stone was born in Ulm."},
+    },
+]
+TOPIOCQA_DEV = [{**TOPIOCQA[0], "Question": "how long is the dam", "Gold_passage": {"id": "wiki:8", "text": "90 m"}}]
+
+
+def test_topiocqa_has_the_conversation_and_its_gold_passages(tmp_path):
+    folder = write(tmp_path / "raw", {"topiocqa_train.json": TOPIOCQA, "topiocqa_dev.json": TOPIOCQA_DEV})
+    dataset = prepared("topiocqa", folder, tmp_path / "out")
+    assert [document.id for document in dataset.corpus] == ["wiki:8", "wiki:7", "wiki:9"]
+    history = (user("who built the old bridge"), system("Ada Stone"))
+    assert dataset.splits["train"].questions == (
+        Question("train-1_1", "who built the old bridge"),
+        Question("train-1_2", "where was she born?", history=history),
+    )
+    assert dataset.splits["train"].qrels["train-1_2"] == {"wiki:9": 1}
+    assert [question.id for question in dataset.splits["validation"].questions] == ["validation-1_1"]
+    assert "CC BY-NC-SA 4.0" in dataset.licence
+    assert "the corpus is the 3 gold passages" in (tmp_path / "out" / "meta.json").read_text(encoding="utf-8")
+
+
+def test_topiocqa_reads_the_published_passages(tmp_path):
+    lines = "id\ttext\ttitle\nwiki:7\tThe bridge.\tOld Bridge\nwiki:9\tBorn in Ulm.\tAda Stone\nwiki:3\tx\ty\n"
+    rows = "".join(json.dumps(row) + "\n" for row in TOPIOCQA)
+    for number, files in enumerate(({"topiocqa_train.json": TOPIOCQA}, {"topiocqa_train.jsonl.gz": rows})):
+        folder = write(tmp_path / str(number), {**files, "collection/full_wiki_segments.tsv.gz": lines})
+        dataset = read("topiocqa", folder)
+        assert dataset.corpus[0] == Document("wiki:7", "Old Bridge", "The bridge.")
+        assert len(dataset.corpus) == 3
+        assert len(dataset.splits["train"].questions) == 2
+
+
+QRECC = [
+    {
+        "Conversation_no": 2,
+        "Turn_no": 1,
+        "Question": "What does a crane eat?",
+        "Truth_rewrite": "What does a crane eat?",
+        "Truth_answer": "seeds",
+        "Truth_passages": ["http://a.example/crane_p0"],
+    },
+    {
+        "Conversation_no": 2,
+        "Turn_no": 2,
+        "Question": "And in winter?",
+        "Truth_rewrite": "What does a crane eat in winter?",
+        "Truth_answer": "",
+        "Truth_passages": ["http://a.example/crane_p1"],
+    },
+    {"Conversation_no": 2, "Turn_no": 3, "Question": "Why?", "Truth_rewrite": "", "Truth_passages": []},
+]
+PUBLISHED = {
+    "Conversation_no": 2,
+    "Turn_no": 2,
+    "Context": ["Where do storks live?", "in Africa"],
+    "Question": "All year?",
+    "Rewrite": "Do storks live in Africa all year?",
+    "Answer": "no",
+    "Answer_URL": "http://a.example/stork",
+    "Conversation_source": "quac",
+    "Truth_passages": ["http://a.example/crane_p1"],
+}
+PASSAGES = "".join(
+    json.dumps({"id": f"http://a.example/crane_p{number}", "contents": f"cranes {number}"}) + "\n"
+    for number in range(3)
+)
+
+
+def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
+    files = {
+        "scai-qrecc21-test-ground-truth.json": QRECC,
+        "qrecc_train.json": [PUBLISHED],
+        "collection/part/p0.jsonl": PASSAGES,
+    }
+    dataset = prepared("qrecc", write(tmp_path / "raw", files), tmp_path / "out")
+    first, second = dataset.splits["test"].questions
+    assert (first.id, first.history, first.reference_rewrite) == ("test-2_1", (), "What does a crane eat?")
+    assert second.history == (user("What does a crane eat?"), system("seeds"))
+    assert second.reference_rewrite == "What does a crane eat in winter?"
+    assert dataset.splits["test"].qrels["test-2_2"] == {"http://a.example/crane_p1": 1}
+    (trained,) = dataset.splits["train"].questions
+    assert (trained.id, trained.history) == ("train-2_2", (user("Where do storks live?"), system("in Africa")))
+    assert trained.reference_rewrite == "Do storks live in Africa all year?"
+    assert len(dataset.corpus) == 3
+
+
+CAST_2021 = [
+    {
+        "number": 31,
+        "title": "Bridges",
+        "turn": [
+            {
+                "number": 1,
+                "raw_utterance": "What is the longest bridge?",
+                "manual_rewritten_utterance": "What is the longest bridge?",
+                "passage": "The viaduct of Danyang.",
+                "canonical_result_id": "MARCO_1",
+            },
+            {
+                "number": 2,
+                "raw_utterance": "How long is it?",
+                "manual_rewritten_utterance": "How long is the viaduct of Danyang?",
+            },
+        ],
+    }
+]
+CAST_2022 = [
+    {
+        "number": 132,
+        "turn": [
+            {
+                "number": "1-1",
+                "participant": "User",
+                "utterance": "Tell me of owls.",
+                "manual_rewritten_utterance": "?",
+            },
+            {"number": "1-2", "parent": "1-1", "participant": "System", "response": "Owls hunt at night."},
+            {
+                "number": "1-3",
+                "parent": "1-2",
+                "participant": "User",
+                "utterance": "What?",
+                "manual_rewritten_utterance": "What do owls hunt?",
+            },
+            {"number": "1-4", "parent": "1-3", "participant": "System", "response": "Mice."},
+            {"number": "2-1", "parent": "1-2", "participant": "User", "utterance": "Where do they nest?"},
+        ],
+    }
+]
+CORPUS = "".join(json.dumps({"_id": f"MARCO_{number}", "text": f"passage {number}"}) + "\n" for number in range(4))
+
+
+def test_cast_follows_its_turns_and_judges_by_topic_and_turn(tmp_path):
+    qrels = "31_1 0 MARCO_1 3\n31_2 0 MARCO_2 2\n31_2 0 MARCO_3 0\n"
+    files = {"2021_manual_evaluation_topics_v1.0.json": CAST_2021, "2021.qrels.txt": qrels, "corpus.jsonl": CORPUS}
+    dataset = prepared("cast", write(tmp_path / "raw", files), tmp_path / "out")
+    first, second = dataset.splits["test"].questions
+    assert (first.id, first.history) == ("31_1", ())
+    assert second == Question(
+        "31_2",
+        "How long is it?",
+        (),
+        (user("What is the longest bridge?"), system("The viaduct of Danyang.")),
+        "How long is the viaduct of Danyang?",
+    )
+    assert dataset.splits["test"].qrels["31_2"] == {"MARCO_2": 2, "MARCO_3": 0}
+
+
+def test_cast_2022_follows_the_parents_of_its_trees(tmp_path):
+    qrels = "132_1-3 0 MARCO_1 1\n132_2-1 0 MARCO_2 1\n"
+    files = {"2022_evaluation_topics_tree_v1.0.json": CAST_2022, "cast2022.qrel": qrels, "corpus.jsonl": CORPUS}
+    questions = read("cast", write(tmp_path, files)).splits["test"].questions
+    begun = (user("Tell me of owls."), system("Owls hunt at night."))
+    assert [(question.id, question.history) for question in questions] == [("132_1-3", begun), ("132_2-1", begun)]
+    assert questions[0].reference_rewrite == "What do owls hunt?"
+
+
+def test_cast_2022_in_flat_paths_repeats_turns(tmp_path):
+    flat = [
+        {**turn, "response": answer} for turn, answer in zip(CAST_2022[0]["turn"][::2], ("a", "b", "c"), strict=True)
+    ]
+    paths = [{"number": 132, "turn": [{**turn, "parent": None} for turn in flat[:size]]} for size in (1, 2)]
+    files = {
+        "2022_evaluation_topics_flattened_duplicated_v1.0.json": paths,
+        "cast2022.qrel": "132_1-3 0 MARCO_1 1\n",
+        "corpus.jsonl": CORPUS,
+    }
+    (question,) = read("cast", write(tmp_path, files)).splits["test"].questions
+    assert question.history == (user("Tell me of owls."), system("a"))
+
+
+def test_cast_2019_has_no_answers_and_rewrites_in_a_file(tmp_path):
+    topics = [{"number": 31, "turn": [{"number": n, "raw_utterance": t} for n, t in ((1, "What is it?"), (2, "Why?"))]}]
+    files = {
+        "evaluation_topics_v1.0.json": topics,
+        "evaluation_topics_annotated_resolved_v1.0.tsv": "31_1\tWhat is rust?\n31_2\tWhy does iron rust?\n",
+        "2019qrels.txt": "31_2 0 MARCO_2 1\n",
+        "corpus.jsonl": CORPUS,
+    }
+    (question,) = read("cast", write(tmp_path, files)).splits["test"].questions
+    assert question == Question("31_2", "Why?", (), (user("What is it?"),), "Why does iron rust?")
+
+
+def test_ikat_reads_turns_and_resolved_utterances(tmp_path):
+    turns = [
+        {
+            "turn_id": 1,
+            "utterance": "Which bike?",
+            "resolved_utterance": "Which bike suits me?",
+            "response": "A light one.",
+        },
+        {"turn_id": 2, "utterance": "How much?", "resolved_utterance": "How much is a light bike?", "response": "..."},
+    ]
+    topics = [{"number": "9-1", "title": "Bikes", "ptkb": {"1": "I am small."}, "turns": turns}]
+    files = {
+        "2023_test_topics.json": topics,
+        "2023-qrels.all-turns.txt": "9-1_2 0 MARCO_1 4\n",
+        "collection/part.tsv": "MARCO_1\tlight bikes\n",
+    }
+    (question,) = read("ikat", write(tmp_path, files)).splits["test"].questions
+    assert question.id == "9-1_2"
+    assert question.history == (user("Which bike?"), system("A light one."))
+    assert question.reference_rewrite == "How much is a light bike?"
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "code", "facts"),
+    [
+        ("topiocqa", {"other.json": []}, "missing-file", ["*topiocqa*.json"]),
+        ("topiocqa", {"topiocqa_dev.json": {"a": 1}}, "no-rows", ["topiocqa_dev.json"]),
+        ("topiocqa", {"topiocqa_dev.json": "{"}, "invalid-json", ["topiocqa_dev.json"]),
+        ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Context": "who"}]}, "invalid-history", ["row 1", "'who'"]),
+        ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Question": " "}]}, "empty-question", ["row 1"]),
+        ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Turn_no": None}]}, "invalid-field", ["Turn_no"]),
+        ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Gold_passage": "x"}]}, "invalid-field", ["Gold_passage"]),
+        ("qrecc", {"qrecc_test.json": [{**PUBLISHED, "Truth_passages": None}]}, "no-judgements", ["Truth_passages"]),
+        ("qrecc", {"qrecc_test.json": [{**PUBLISHED, "Truth_passages": "x"}]}, "invalid-field", ["'x'"]),
+        ("qrecc", {"qrecc_test.json": [PUBLISHED]}, "missing-passages", ["collection/"]),
+        ("cast", {"topics.json": CAST_2021}, "missing-file", ["*qrel*"]),
+        ("cast", {"topics.json": [{"number": 1, "turns": []}], "q.qrel": ""}, "invalid-topic", ["topic 1", "'turn'"]),
+        (
+            "cast",
+            {"topics.json": [{"number": 1, "turn": [{"number": 2, "parent": 7, "utterance": "x"}]}], "q.qrel": ""},
+            "invalid-topic",
+            ["turn 2", "'7'"],
+        ),
+        (
+            "cast",
+            {"a_topics.json": CAST_2021, "b_topics.json": [{"number": 31, "turn": [{"number": 1, "utterance": "x"}]}]},
+            "conflicting-questions",
+            ["31_1", "'x'"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_row(tmp_path, kind, files, code, facts):
+    with refused(DataError, code, *facts):
+        read(kind, write(tmp_path, files))
+
+
+@pytest.mark.parametrize("kind", ["topiocqa", "qrecc", "cast", "ikat"])
+def test_each_is_known_by_name_and_says_how_to_get_it(kind, tmp_path):
+    assert known()[kind].by_hand
+    with refused(DataError, "missing-folder", "absent"):
+        read(kind, tmp_path / "absent")
+
+
+def test_a_passage_line_of_another_form_is_named(tmp_path):
+    files = {"topiocqa_dev.json": TOPIOCQA, "collection/wiki.tsv": "id\ttext\nwiki:7\n"}
+    with refused(DataError, "invalid-line", "wiki.tsv", "line 2"):
+        read("topiocqa", write(tmp_path, files))

@@ -1,0 +1,107 @@
+"""The conversational set of WordNet: what is asked, what answers it, and that no word is in two splits."""
+
+import pytest
+from querylect.configs.schema import DatasetConfig
+from querylect.data.load import load_dataset
+from querylect.data.types import Utterance
+from querylect.data.wordnet_conversations import RELATIONS, load_wordnet_conversations
+from querylect.errors import DataError
+from querylect.rewriters.small import load_prompt
+
+from ..raising import refused
+from .test_data_wordnet import filler, write
+
+SIZES = {"test_questions": 1, "validation_questions": 1, "training_questions": 9}
+TOOL = ("tool", "n", ["tool"], "it is made to work with", 2, {})
+HAMMER = (
+    "hammer",
+    "n",
+    ["hammer", "striker"],
+    'a heavy head on a handle; "his hammer fell"',
+    3,
+    {"@": ["n:tool"], "%p": ["n:head"], "~": ["n:maul"]},
+)
+HEAD = ("head", "n", ["head"], "what strikes", 1, {})
+MAUL = ("maul", "n", ["maul"], "the largest one of all", 0, {"@": ["n:hammer"]})
+HOT = ("hot", "a", ["hot"], "of high temperature", 4, {"!": ["a:cold"]})
+COLD = ("cold", "a", ["cold"], "of low temperature", 4, {"!": ["a:hot"]})
+PAIRS = [
+    entry
+    for number in range(10, 14)
+    for entry in (
+        (*filler(number)[:5], {"@": [f"n:over{number}"]}),
+        (f"over{number}", "n", [f"yy{number}yy"], f"above number {number}", 1, {}),
+    )
+]
+
+
+def load(tmp_path, *entries):
+    dataset = load_wordnet_conversations(write(tmp_path / "dict", *entries, *PAIRS), **SIZES)
+    titles = {document.id: document.title for document in dataset.corpus}
+    return {
+        (question.history[0].text, question.text): (question, sorted(titles[d] for d in split.qrels[question.id]))
+        for split in dataset.splits.values()
+        for question in split.questions
+    }
+
+
+def test_follow_ups_ask_along_the_pointers_of_a_word(tmp_path):
+    asked = load(tmp_path, TOOL, HAMMER, HEAD, MAUL)
+    question, answers = asked["What does hammer mean?", "What is it a kind of?"]
+    assert question.history == (
+        Utterance("user", "What does hammer mean?"),
+        Utterance("assistant", "a heavy head on a handle"),
+    )
+    assert question.reference_rewrite == "What is hammer a kind of?"
+    assert answers == ["tool"]
+    assert ("What does hammer mean?", "And what are its parts?") not in asked, "its definition names the head"
+    assert ("What does hammer mean?", "Can you name a kind of it?") not in asked, "a maul is no document"
+
+
+def test_too_few_questions_are_an_error(tmp_path):
+    with refused(DataError, "too-few-questions", "validation"):
+        load_wordnet_conversations(write(tmp_path / "dict", HOT, COLD), **SIZES)
+
+
+@pytest.fixture(scope="module")
+def real():
+    return load_dataset(DatasetConfig(kind="wordnet_conversations"))
+
+
+def words_of(real, name):
+    titles = {document.id: document.title for document in real.corpus}
+    split = real.splits[name]
+    answers = (titles[document] for grades in split.qrels.values() for document in grades)
+    return {word.lower() for title in answers for word in title.split(", ")} | {
+        word_of(question).lower() for question in split.questions
+    }
+
+
+def word_of(question):
+    """The word that the conversation is about."""
+    return question.history[0].text.removeprefix("What does ").removesuffix(" mean?")
+
+
+def test_the_real_set_is_small_and_its_splits_share_no_word(real):
+    assert {name: len(split.questions) for name, split in real.splits.items()} == {
+        "train": 1500,
+        "validation": 200,
+        "test": 400,
+    }
+    assert not words_of(real, "test") & (words_of(real, "train") | words_of(real, "validation"))
+    assert not words_of(real, "validation") & words_of(real, "train")
+
+
+def test_no_question_can_be_searched_without_its_history(real):
+    questions = [question for split in real.splits.values() for question in split.questions]
+    assert {question.text for question in questions} == {relation.question for relation in RELATIONS}
+    for question in questions:
+        assert word_of(question) in question.reference_rewrite
+        assert word_of(question) not in question.text
+
+
+def test_the_packaged_prompt_gives_no_held_out_word_away(real):
+    prompt = load_prompt("wordnet_conversations")
+    shown = {word for example in prompt.examples for turn in example.turns for word in turn.rewrite.split(", ")}
+    assert len(shown) > 6
+    assert not shown & (words_of(real, "test") | words_of(real, "validation"))
