@@ -266,10 +266,11 @@ class Says:
     name = "runs/<demo>"
 
     def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
+        self.answers, self.asked, self.histories = list(answers), [], []
 
     def __call__(self, question, card, search):
         self.asked.append((question.text, *question.options))
+        self.histories.append([(entry.role, entry.text) for entry in question.history])
         return self.answers.pop(0)
 
 
@@ -323,6 +324,23 @@ def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
         generate.click()
         page.get_by_role("status").filter(has_text="did not keep the format").wait_for()
         assert "no <tags>" in page.locator("#written").inner_text()
+
+
+def test_a_conversation_that_is_typed_goes_to_the_rewriter(visit):
+    writer = Says(*[PageRewrite("…", SearchPlan.of("triptan"))] * 2)
+    with visit(writer=writer) as page:
+        ready(page)
+        page.get_by_text("Conversation before it").click()
+        history = page.get_by_label("Conversation before the question")
+        history.fill("User: my head\nhurts\nassistant: since  when?")
+        page.get_by_role("button", name="Generate").click()
+        page.get_by_role("status").filter(has_text="rewrite").wait_for()
+        page.get_by_role("button", name="Next question").click()
+        page.locator("#which", has_text="q-sugar").wait_for()
+        assert history.input_value() == ""
+        page.get_by_role("button", name="Generate").click()
+        page.get_by_role("status").filter(has_text="rewrite").wait_for()
+    assert writer.histories == [[("user", "my head hurts"), ("assistant", "since  when?")], []]
 
 
 def test_a_service_that_has_gone_is_told(visit):

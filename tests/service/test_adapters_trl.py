@@ -8,10 +8,13 @@ import json
 import math
 
 import pytest
-from querylect.configs.schema import ClientConfig
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.adapters.trl import RetrievalEnvironment, environment_factory, question_dataset
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
+from querylect.envs.index.build import build_index
 from querylect.envs.server.app import create_app
 from querylect.errors import RequestError
 
@@ -161,3 +164,22 @@ def test_an_outage_teaches_trl_nothing(client, gone, tmp_path):
     entries, moved = train(trainer)
     assert entries[0]["rewards/RetrievalEnvironment/mean"] is None
     assert not moved
+
+
+def test_the_history_of_a_question_is_in_its_chat(tmp_path, run_app):
+    pytest.importorskip("datasets")
+    document, history = Document("d", "", "text"), (Utterance("user", "a"), Utterance("assistant", "b"))
+    split = Split([Question("q", "c", history=history)], {"q": {"d": 1}})
+    save_beir(Dataset("set", [document], {"train": split}), tmp_path / "data")
+    dataset = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
+    build_index(config)
+    service = create_app(Environment.open(config), config)
+    with run_app(service) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
+        (row,) = question_dataset(client, "train", "Search.")
+    assert [(message["role"], message["content"]) for message in row["prompt"]] == [
+        ("system", "Search."),
+        ("user", "a"),
+        ("assistant", "b"),
+        ("user", "c"),
+    ]

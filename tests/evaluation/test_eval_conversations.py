@@ -1,0 +1,95 @@
+"""Evaluations of questions with a history: their rows, on a real served index, with an endpoint that is asked."""
+
+import json
+
+import pytest
+from querylect.configs.evaluation import HISTORY, RAW, REFERENCE, SpecConfig
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split, Utterance
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import build_index
+from querylect.envs.server.app import create_app
+from querylect.errors import DataError
+from querylect.eval.records import read_records
+from querylect.eval.spec import evaluate_spec
+from querylect.export.results import _refuse_trained_questions
+
+from ..chat_server import ChatServer, last_user, serving
+from ..raising import refused
+
+TEXTS = {"hammer": "a hammer drives nails", "spade": "a spade turns the soil", "saw": "a saw cuts wood"}
+
+
+def question(word):
+    history = (Utterance("user", f"I need a {word}."), Utterance("assistant", f"Which {word}?"))
+    return Question(f"q-{word}", "And what does it do?", (), history, f"What does a {word} do?")
+
+
+@pytest.fixture
+def tools(tmp_path):
+    """An index of three tools; every question has the same words, and another history."""
+    documents = [Document(word, "", text) for word, text in TEXTS.items()]
+    questions = [question(word) for word in TEXTS]
+    split = Split(questions, {asked.id: {asked.id.removeprefix("q-"): 1} for asked in questions})
+    save_beir(Dataset("tools", documents, {"test": split}), tmp_path / "data")
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(tmp_path / "data")), index=str(tmp_path / "i")
+    )
+    build_index(config)
+    return config
+
+
+def test_rows_of_conversations_stand_beside_the_raw_question(tools, run_app, tmp_path):
+    def answer(body):
+        words = last_user(body).split("Question:")[0].split()
+        return f"<think>so</think><rewrite>{words[-1].rstrip('?.')}</rewrite>"
+
+    server = ChatServer(answer)
+    with run_app(create_app(Environment.open(tools), tools)) as url, serving(run_app, server) as endpoint:
+        with SyncEnvironmentClient(ClientConfig(), [url]) as client:
+            assert client.questions("test") == [question(word) for word in TEXTS]
+        llm = {"model": "m", "base_url": endpoint, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
+        values = {
+            "name": "plan",
+            "output": str(tmp_path / "out"),
+            "training_free": ["rm3"],
+            "permutations": 50,
+            "bootstrap": 50,
+            "datasets": {"tools": tools.dataset.model_dump()},
+            "environments": {"bm25": {"urls": {"tools": [url]}}},
+            "rewriter": {"name": "explore"},
+            "rollout": {"max_new_tokens": 20, "history_tokens": 3},
+            "systems": {"asked": {"llm": llm}},
+        }
+        path, failed = evaluate_spec(SpecConfig.model_validate(values))
+        shown = last_user(server.bodies[-1])
+    assert failed is None
+    results = json.loads((path.parent / "results.json").read_text(encoding="utf-8"))
+    means = {row["system"]: row["scores"]["bm25"]["metrics"]["ndcg@10"] for row in results["tables"][0]["rows"]}
+    assert means[RAW] < 1.0
+    assert means[HISTORY] == means[REFERENCE] == means["asked"] == 1.0
+    assert "history and question" in (path.parent / "tables.md").read_text(encoding="utf-8")
+    assert {"tools.bm25.history+question.jsonl", "tools.bm25.reference+rewrite.jsonl"} <= {
+        file.name for file in (path.parent / "questions").iterdir()
+    }
+    records = read_records(path.parent / "questions" / "tools.bm25.asked.jsonl")
+    assert {record.history for record in records} == {question(word).history for word in TEXTS}
+    assert "User: I\nAssistant: Which" in shown, "three words of the history, the newest"
+
+
+def test_a_test_question_is_trained_on_only_after_the_same_history(tmp_path):
+    line = {"question": "Why?", "history": [{"role": "user", "text": "a"}]}
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+
+    class Source:
+        run = tmp_path
+
+    for history, trained in (([{"role": "user", "text": "b"}], False), (line["history"], True)):
+        (tmp_path / "eval.jsonl").write_text(json.dumps({**line, "history": history}) + "\n", encoding="utf-8")
+        if not trained:
+            _refuse_trained_questions(tmp_path / "results.json", Source)
+            continue
+        with refused(DataError, "trained-questions", 1):
+            _refuse_trained_questions(tmp_path / "results.json", Source)
