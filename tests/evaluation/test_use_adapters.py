@@ -96,9 +96,10 @@ def failure_of(text, why):
 class Several:
     """In place of a policy for several: says which of them was meant."""
 
-    def rewrite(self, questions, *, retriever=None):
-        found = [failure_of(one, retriever) for one in [*questions]]
-        return found if isinstance(questions, list) else failure_of(questions, retriever)
+    def rewrite(self, questions, *, retriever=None, history=()):
+        asked = questions if isinstance(questions, list) else [questions]
+        found = [failure_of(getattr(one, "text", one), retriever) for one in asked]
+        return found if isinstance(questions, list) else found[0]
 
     async def arewrite(self, question, *, retriever=None):
         return self.rewrite(question, retriever=retriever)
