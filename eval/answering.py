@@ -137,7 +137,7 @@ def greedy_trees(
     from ..rollouts.engines.open import load_engine
 
     rewriter = rewriter_for(with_prompt(config, checkpoint), client)
-    first_stage = ask_first_stage(rewriter, questions, config.policy)
+    first_stage = ask_first_stage(rewriter, questions, config.policy, history_words=config.rollout.history_tokens)
     engine = load_engine(config, checkpoint)
     asking = Asking(config.eval.turns, METRICS)
     parts = batches(first_stage, ANSWERED_AT_ONCE)

@@ -259,7 +259,9 @@ class RewritingSystem(System):
             missing.update({(question.id, 1, sample): reason for sample in range(asking.paths)})
 
         base = self.settings.llm or self.config.policy
-        remaining = ask_first_stage(rewriter, pending.questions, base, lost=mark_missing)
+        remaining = ask_first_stage(
+            rewriter, pending.questions, base, lost=mark_missing, history_words=rollout.history_tokens
+        )
         yield Answered(len(pending.questions) - len(remaining), [], missing)
         parts = batches(remaining, pending.batch)
         if isinstance(engine, Llm):

@@ -212,7 +212,11 @@ def _first_stage(
     lost: dict[str, str] = {}
     try:
         ask_first_stage(
-            conversation.rewriter, questions, base, lost=lambda question, reason: lost.update({question.id: reason})
+            conversation.rewriter,
+            questions,
+            base,
+            lost=lambda question, reason: lost.update({question.id: reason}),
+            history_words=conversation.rollout.history_tokens,
         )
     except ConfigError:
         if len(lost) < len(questions):

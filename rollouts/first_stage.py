@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from ..configs.llm import AnswerForm, LlmConfig
 from ..configs.schema import PolicyConfig
+from ..data.history import newest_words
 from ..data.types import Question
 from ..errors import ConfigError
 from ..llms.access import Llm
@@ -37,15 +39,17 @@ def ask_first_stage(
     base: PolicyConfig | LlmConfig,
     once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),
     lost: Callable[[Question, str], None] = lambda question, reason: None,
+    history_words: int | None = None,
 ) -> list[Question]:
     """The questions that can be asked, in their order, after `rewriter` has learned what their first stage says.
 
     `base` is asked where `rewriter.llm` is None; of a policy it is the model as it was before any training. Several
     processes pass a `once` that asks in one of them and gives the answers to all. `lost` is called with every question
-    that falls out, and why. Raises ConfigError where no question is left, and as `Llm.ask`.
+    that falls out, and why. A prompt shows at most the newest `history_words` of a history. Raises ConfigError where no
+    question is left, and as `Llm.ask`.
     """
     with StageModels(base) as models:
-        failures = learn_first_stage(rewriter, questions, models, once)
+        failures = learn_first_stage(rewriter, questions, models, once, history_words)
     remaining = [question for question, reason in zip(questions, failures, strict=True) if not reason]
     for question, reason in zip(questions, failures, strict=True):
         if reason:
@@ -62,11 +66,16 @@ def learn_first_stage(
     questions: Sequence[Question],
     models: "StageModels",
     once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),
+    history_words: int | None = None,
 ) -> list[str]:
     """For each question "", after `rewriter` has learned what its first stage says, or why it has no answer."""
     if not isinstance(rewriter, Staged):
         return [""] * len(questions)
-    stages = {i: stage for i, question in enumerate(questions) if (stage := rewriter.stage(question)) is not None}
+    shortened = [
+        question if history_words is None else replace(question, history=newest_words(question.history, history_words))
+        for question in questions
+    ]
+    stages = {i: stage for i, question in enumerate(shortened) if (stage := rewriter.stage(question)) is not None}
     failures = [""] * len(questions)
     for index, answer in zip(stages, once(lambda: models.ask(list(stages.values()))) if stages else (), strict=True):
         if isinstance(answer, str):

@@ -43,7 +43,14 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
 
     def answered(batch: Sequence[Question]) -> list[Question]:
         return processes.on_every_process(
-            lambda: ask_first_stage(rewriter, batch, config.policy, processes.on_main_process), interruptible=False
+            lambda: ask_first_stage(
+                rewriter,
+                batch,
+                config.policy,
+                processes.on_main_process,
+                history_words=config.rollout.history_tokens,
+            ),
+            interruptible=False,
         )
 
     train_split = processes.on_every_process(lambda: client.questions("train"))

@@ -271,7 +271,8 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
     with ExitStack() as cleanup:
         monitors = processes.on_every_process(lambda: _open_monitors(launch, policy, opened, cleanup))
         models = cleanup.enter_context(StageModels(launch.config.policy))
-        questions = StagedQuestions(data.rewriter, models, processes, launch.config.mix is not None)
+        history_words = launch.config.rollout.history_tokens
+        questions = StagedQuestions(data.rewriter, models, processes, launch.config.mix is not None, history_words)
         trainer = _make_trainer(launch, data, policy, opened, monitors, questions)
         try:
             _run_trainer(trainer, stopper, checkpoint)

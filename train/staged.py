@@ -26,10 +26,16 @@ class StagedQuestions:
     """The questions of a run, and which of them have an answer of the first stage."""
 
     def __init__(
-        self, rewriter: RewritingStrategy, models: StageModels, processes: Processes, mixed: bool = False
+        self,
+        rewriter: RewritingStrategy,
+        models: StageModels,
+        processes: Processes,
+        mixed: bool = False,
+        history_words: int | None = None,
     ) -> None:
-        """`models` are opened in the main process alone."""
+        """`models` are opened in the main process alone; their prompts show at most `history_words` of a history."""
         self._rewriter, self._models, self._processes, self._mixed = rewriter, models, processes, mixed
+        self._history_words = history_words
         self._failures: dict[str, str] = {}
         """Of each question that was asked about: "", or why it has no answer."""
 
@@ -66,7 +72,9 @@ class StagedQuestions:
 
     def _ask(self, new: Sequence[Question]) -> None:
         failures = self._processes.on_every_process(
-            lambda: learn_first_stage(self._rewriter, new, self._models, self._processes.on_main_process),
+            lambda: learn_first_stage(
+                self._rewriter, new, self._models, self._processes.on_main_process, self._history_words
+            ),
             interruptible=False,
         )
         self._failures |= {question.id: failure for question, failure in zip(new, failures, strict=True)}

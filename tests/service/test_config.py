@@ -24,8 +24,8 @@ from ..raising import refused
 
 PACKAGED = [
     "adapt", "conversations", "demo", "demo_two_turn", "hpo", "misknow_bm25", "mix_bm25_minilm", "paper_bm25",
-    "paper_branching",
-    "paper_contriever", "paper_independent", "paper_minilm", "paper_mix", "paper_qwen3", "paper_single", "tiny",
+    "paper_branching", "paper_contriever", "paper_independent", "paper_minilm", "paper_mix", "paper_qwen3",
+    "paper_single", "tiny",
 ]  # fmt: skip
 
 

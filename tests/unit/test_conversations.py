@@ -30,6 +30,7 @@ from querylect.rewriters.base import Staged
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import REWRITERS, make_rewriter
 from querylect.rollouts.chat import Chat
+from querylect.rollouts.first_stage import learn_first_stage
 
 from ..raising import refused
 from ..tiny import tiny_tokenizer
@@ -58,6 +59,21 @@ def test_every_rewriter_shows_the_history_before_the_question(name):
         assert "Assistant" not in alone
         heading = "" if name == "small" else "The conversation before the question:\n"
         assert text.replace(f"{heading}{LINES}\n" + ("" if name == "small" else "\n"), "") == alone
+
+
+def test_a_first_stage_shows_the_newest_words():
+    cases = []
+
+    class Models:
+        def ask(self, stages):
+            cases.extend(stage.ask.prompt.case for stage in stages)
+            return ["no answer"] * len(stages)
+
+    rewriter = make_rewriter(RewriterConfig(name="hcqr"), CARD)
+    for words in (None, 5):
+        assert learn_first_stage(rewriter, [QUESTION], Models(), history_words=words) == ["no answer"]
+    assert LINES in cases[0]
+    assert "User: What\nAssistant: a tool for nails\n" in cases[1]
 
 
 def test_methods_show_the_history_too():
