@@ -1,8 +1,9 @@
 """The conversation before a question: read from data, shown as text, and cut to a budget."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from .types import Utterance
+from .types import Question, Utterance
 
 _ROLES = {"user": "User", "assistant": "Assistant"}
 _EXPECTED = 'expected a list of {"role": "user" or "assistant", "text": …}, oldest first'
@@ -56,9 +57,13 @@ def newest(
     return tuple(reversed(selected))
 
 
-def newest_words(history: Sequence[Utterance], budget: int) -> tuple[Utterance, ...]:
-    """`newest` where a model's tokenizer is not at hand: the budget counts words."""
-    return newest(history, budget, lambda text: len(text.split()), lambda text, words: " ".join(text.split()[:words]))
+def cut_history(question: Question, budget: int) -> Question:
+    """The question with only the newest `budget` words of its history: for a model whose tokenizer is not at hand."""
+
+    def cut(text: str, words: int) -> str:
+        return " ".join(text.split()[:words])
+
+    return replace(question, history=newest(question.history, budget, lambda text: len(text.split()), cut))
 
 
 def _utterance(entry: object, number: int) -> Utterance:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ..configs.evaluation import SystemConfig
 from ..configs.schema import RolloutConfig
-from ..data.history import newest_words
+from ..data.history import cut_history
 from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.server.schemas import Step, StepResult
@@ -82,7 +82,7 @@ class _Batch:
 
     def __post_init__(self) -> None:
         self.paths = [
-            _Path(question, sample, list(self.rewriter.first(self._shown(question))))
+            _Path(question, sample, list(self.rewriter.first(cut_history(question, self.rollout.history_tokens))))
             for sample in range(self.asking.paths)
             for question in self.part
         ]
@@ -145,9 +145,8 @@ class _Batch:
                 documents = (
                     [hit.document for hit in result.ranking[: self.rollout.documents]] if result is not None else []
                 )
-                message = self.rewriter.follow_up(
-                    self._shown(path.question), cut_to_words(documents, self.rollout), self.turn + 1
-                )
+                question = cut_history(path.question, self.rollout.history_tokens)
+                message = self.rewriter.follow_up(question, cut_to_words(documents, self.rollout), self.turn + 1)
                 path.earlier += answer.rewrite.rewrites
                 path.chat.append(Message(role="assistant", content=answer.text))
                 path.chat.append(Message(role="user", content=message))
@@ -187,6 +186,3 @@ class _Batch:
             sample=path.sample,
             cut=not answer.finished,
         )
-
-    def _shown(self, question: Question) -> Question:
-        return replace(question, history=newest_words(question.history, self.rollout.history_tokens))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..configs.llm import LlmConfig
 from ..configs.schema import RolloutConfig
+from ..data.history import cut_history
 from ..data.types import Document, Question
 from ..errors import ConfigError
 from ..llms.access import Llm
@@ -54,12 +55,12 @@ class EndpointConversation:
 
     def begin(self, question: Question) -> ChatSoFar:
         """The first turn of a question."""
-        return ChatSoFar(tuple(self.rewriter.first(question)))
+        return ChatSoFar(tuple(self.rewriter.first(self._shown(question))))
 
     def next_turn(self, question: Question, after: ChatSoFar, documents: Sequence[Document], turn: int) -> ChatSoFar:
-        """Turn `turn`, which is shown `documents`, cut to the budgets of training counted in words."""
+        """Turn `turn`, which is shown `documents`; both these and the history are cut to their budgets in words."""
         shown = cut_to_words(documents[: self.rollout.documents], self.rollout)
-        message = Message(role="user", content=self.rewriter.follow_up(question, shown, turn))
+        message = Message(role="user", content=self.rewriter.follow_up(self._shown(question), shown, turn))
         return ChatSoFar((*after.messages, message), after.earlier)
 
     def answer(self, questions: Sequence[Question], chats: Sequence[ChatSoFar], turn: int) -> list[ChatAnswer]:
@@ -74,6 +75,9 @@ class EndpointConversation:
             else self._answer(*answer, chats[index])
             for index, answer in enumerate(answers)
         ]
+
+    def _shown(self, question: Question) -> Question:
+        return cut_history(question, self.rollout.history_tokens)
 
     def _answer(self, rewrite: Rewrite, text: str, chat: ChatSoFar) -> ChatAnswer:
         rewrite = with_earlier(rewrite, chat.earlier, self.rollout.keep_rewrites_weight)

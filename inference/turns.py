@@ -122,7 +122,7 @@ def _ask_endpoint(
     conversation: EndpointConversation, orders: Sequence[Order], turn: int, base: PolicyConfig | LlmConfig, depth: int
 ) -> list[RewriteResult]:
     """`_answer_turn` of a model behind an endpoint."""
-    questions = {order.id: Question(order.id, order.question.text, order.question.options) for order in orders}
+    questions = {order.id: replace(order.question, id=order.id) for order in orders}
     failed: dict[str, str] = {}
     chats: dict[str, ChatSoFar] = {}
     if turn == 1:

@@ -109,8 +109,9 @@ class Scorer:
         if any(chat.plain(message["content"]) != message["content"] for message in messages):
             return "it holds control tokens of the chat template"
         rewriter = replace(self._rewriter, prompt=prompt)
-        longest = max(questions, key=lambda question: len(question.text))
         rollout = self._config.rollout
+        shown = [chat.plain_question(question, rollout.history_tokens) for question in questions]
+        longest = max(shown, key=lambda question: len(question.in_context))
         tokens = len(chat.first(rewriter.first(longest), rewriter.opening)) + rollout.earlier_tokens(self.turns)
         if tokens > rollout.max_prompt_tokens:
             return (

@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +15,7 @@ from pydantic import BaseModel
 
 from ..configs.llm import AnswerForm, LlmConfig
 from ..configs.schema import PolicyConfig
-from ..data.history import newest_words
+from ..data.history import cut_history
 from ..data.types import Question
 from ..errors import ConfigError
 from ..llms.access import Llm
@@ -71,10 +70,7 @@ def learn_first_stage(
     """For each question "", after `rewriter` has learned what its first stage says, or why it has no answer."""
     if not isinstance(rewriter, Staged):
         return [""] * len(questions)
-    shortened = [
-        question if history_words is None else replace(question, history=newest_words(question.history, history_words))
-        for question in questions
-    ]
+    shortened = [question if history_words is None else cut_history(question, history_words) for question in questions]
     stages = {i: stage for i, question in enumerate(shortened) if (stage := rewriter.stage(question)) is not None}
     failures = [""] * len(questions)
     for index, answer in zip(stages, once(lambda: models.ask(list(stages.values()))) if stages else (), strict=True):

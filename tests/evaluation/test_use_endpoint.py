@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+import yaml
 from querylect.cli import main
 from querylect.configs.llm import LlmConfig
 from querylect.data.types import Question
@@ -109,6 +110,29 @@ def test_another_model_is_prompted_as_in_an_evaluation(settings, run_app, tmp_pa
             return rewriter.rewrite("in the blood"), await rewriter.arewrite("in the blood")
 
         assert len({result.text for result in asyncio.run(in_a_notebook())}) == 1
+
+
+def test_the_newest_words_of_a_conversation_are_shown(settings, run_app, tmp_path):  # noqa: F811
+    prompt = yaml.safe_load((tmp_path / "prompt.yaml").read_text()) | {"question": "{history}{question}"}
+    (tmp_path / "prompt.yaml").write_text(json.dumps(prompt))
+    config = change(settings, **{"rollout.history_tokens": 2})
+    (tmp_path / "mine.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    server = ChatServer(prompted)
+    said = [
+        {"role": "user", "content": "what helps my head"},
+        {"role": "assistant", "content": "triptan tablets daily"},
+    ]
+    with (
+        serving(run_app, server) as url,
+        Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint=url, model="m") as rewriter,
+    ):
+        first = rewriter.rewrite("and the blood", history=said)
+        rewriter.rewrite("and the blood", history=said, documents=["blood"], after=first)
+    asked = [
+        next(entry["content"] for entry in body["messages"] if "and the blood" in entry["content"])
+        for body in server.bodies
+    ]
+    assert asked == ["Assistant: triptan tablets\nand the blood"] * 2
 
 
 def test_an_answer_that_does_not_come_is_a_failure_of_that_question(settings, run_app, tmp_path, impatient):  # noqa: F811

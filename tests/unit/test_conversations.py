@@ -10,7 +10,7 @@ from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.evaluation import HISTORY, RAW, REFERENCE
 from querylect.configs.schema import RewriterConfig
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.history import alternating, lines_of, newest, newest_words, parse_history
+from querylect.data.history import alternating, cut_history, lines_of, newest, parse_history
 from querylect.data.leakage import without_leaks
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.environment import settings_hash
@@ -126,7 +126,7 @@ def test_a_search_plan_holds_the_last_turn_alone():
 @given(st.lists(st.text("ab ", min_size=1, max_size=20).filter(str.strip), max_size=6), st.integers(1, 30))
 def test_the_newest_utterances_fit_the_budget(texts, budget):
     history = alternating(texts)
-    kept = newest_words(history, budget)
+    kept = cut_history(Question("1", "?", history=history), budget).history
     sizes = [len(entry.text.split()) for entry in kept]
     assert sum(sizes) <= budget
     assert [entry.role for entry in kept] == [entry.role for entry in history[len(history) - len(kept) :]]
