@@ -86,6 +86,8 @@ def _run(asked: dict[str, Any]) -> None:
         os.close(file)
     os.environ.clear()
     os.environ.update(asked["environment"])
+    for module in [name for name in sys.modules if name.split(".")[0] == "trackio"]:
+        del sys.modules[module]  # it reads its folder's variable when it is imported
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import torch
     from querylect.cli import main
