@@ -15,7 +15,7 @@ from ..lessons import lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 QUESTIONS = 4
 SYSTEMS = (
     ("raw", 0), ("first_titles", 0), ("rm3", 0), ("weighted_words", 0), ("hyde", 1),
-    ("untrained", 1), ("untrained", 2), ("trained", 1), ("trained", 2),
+    ("untrained", 1), ("untrained", 2), ("warm start", 1), ("warm start", 2), ("trained", 1), ("trained", 2),
 )  # fmt: skip
 
 
