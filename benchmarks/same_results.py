@@ -217,7 +217,7 @@ JOBS: dict[str, Callable[[Checkout], Iterator[tuple[str, object]]]] = {
     "spec": _spec,
     "paper": _paper,
     "slurm": _slurm,
-    "demo": _train("demo", "train.steps=2", "train.validate_steps=100", "train.questions_per_step=4"),
+    "demo": _train("demo", "train.steps=2", "train.validate_steps=100", "train.questions_per_step=8"),
 }
 
 if __name__ == "__main__":
