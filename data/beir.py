@@ -137,11 +137,7 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
             raise DataError(
                 f"two questions have the id {question.id!r}; ids must be unique. Rename one.", code="duplicate-id"
             )
-    meta: dict[str, object] = {"name": dataset.name, "licence": dataset.licence}
-    if dataset.ignore_identical_ids:
-        meta["ignore_identical_ids"] = True
-    if dataset.relevance_level != 1:
-        meta["relevance_level"] = dataset.relevance_level
+    meta = {"name": dataset.name, "licence": dataset.licence, **judging(dataset)}
     with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
         write_lines(folder / "corpus.jsonl", map(document_line, dataset.corpus))
         write_lines(folder / "queries.jsonl", map(question_line, questions.values()))
@@ -175,14 +171,15 @@ def document_line(document: Document) -> str:
     return to_json({"_id": document.id, "title": document.title, "text": document.text})
 
 
-def question_line(question: Question) -> str:
+def question_line(question: Question, more: Mapping[str, object] | None = None) -> str:
+    """A line of queries.jsonl; `more` are further fields of it."""
     optional: dict[str, object] = {
         "options": question.options,
         "history": records_of(question.history),
         "reference_rewrite": question.reference_rewrite,
     }
     present = {name: value for name, value in optional.items() if value}
-    return to_json({"_id": question.id, "text": question.text, **present})
+    return to_json({"_id": question.id, "text": question.text, **present, **(more or {})})
 
 
 def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
@@ -201,6 +198,16 @@ def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
                     )
                 lines.append(f"{question.id}\t{document}\t{grade}")
         write_lines(folder / "qrels" / f"{'dev' if name == 'validation' else name}.tsv", lines)
+
+
+def judging(dataset: Dataset) -> dict[str, object]:
+    """The fields of `meta.json` that say how judgements count, as far as they differ from the defaults."""
+    fields: dict[str, object] = {}
+    if dataset.ignore_identical_ids:
+        fields["ignore_identical_ids"] = True
+    if dataset.relevance_level != 1:
+        fields["relevance_level"] = dataset.relevance_level
+    return fields
 
 
 def write_meta(folder: Path, meta: Mapping[str, object]) -> None:

@@ -8,18 +8,20 @@ is left is a BEIR folder with splits by document. Answers are journaled in `.NAM
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig, SyntheticConfig
 from ..data.beir import (
     corpus_file,
+    judging,
     load_beir,
     name_and_licence,
     new_beir_folder,
+    question_line,
     refuse_existing,
-    to_json,
     write_meta,
     write_qrels,
 )
@@ -101,7 +103,9 @@ def write_training_set(
     ):
         session = DraftingSession(config, synthetic, passages, partition, writer, parts, progress)
         rows = session.questions()
-        splits, ids = _splits([row if _is_kept(row, synthetic) else None for row in rows])
+        level = users.relevance_level if users is not None else 1
+        taken_ids = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
+        splits, ids = _splits([row if _is_kept(row, synthetic) else None for row in rows], level, taken_ids)
         if users is not None:
             splits["test"] = users.splits["test"]
         splits, leaks = _without_leaks(splits)
@@ -128,7 +132,8 @@ def write_training_set(
                 write_leaks(folder / LEAKS, (leak.record() for leak in leaks))
             name, licence = name_and_licence(corpus)
             sources = {"made_from": str(corpus), "test": None if test is None else str(test)}
-            write_meta(folder, {"name": name, "licence": licence, **sources, **provenance})
+            about_judgements = judging(users) if users is not None else {}
+            write_meta(folder, {"name": name, "licence": licence, **about_judgements, **sources, **provenance})
     shutil.rmtree(parts, ignore_errors=True)
     counts = {split: len(content.questions) for split, content in splits.items()}
     notes = users.notes if users is not None else ()
@@ -168,16 +173,19 @@ def _is_kept(row: AnsweredQuestion, synthetic: SyntheticConfig) -> bool:
     return bool(row.text) and (row.answerable is True or not synthetic.judge)
 
 
-def _splits(rows: Sequence[AnsweredQuestion | None]) -> tuple[dict[str, Split], dict[int, str]]:
+def _splits(
+    rows: Sequence[AnsweredQuestion | None], grade: int, taken_ids: Container[str]
+) -> tuple[dict[str, Split], dict[int, str]]:
     """The splits, and the id of each row that became a question of one; None are dropped rows.
 
-    Rows of one split with the same words are one question, relevant to the passages of all; of two splits the first
+    `grade` is that of every judgement, and `taken_ids` are those of other questions. Rows of one split with the same words are one question, relevant to the passages of all; of two splits the first
     one keeps it.
     """
     first: dict[str, tuple[int, str]] = {}
     ids: dict[int, str] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {}
     questions: dict[str, list[Question]] = {}
+    numbers = count(1)
     for number, row in enumerate(rows):
         if row is None:
             continue
@@ -186,10 +194,11 @@ def _splits(rows: Sequence[AnsweredQuestion | None]) -> tuple[dict[str, Split], 
         if earlier_split != split:
             continue
         if earlier == number:
-            ids[number] = f"{row.planned.style}-{len(ids) + 1}"
+            names = (f"{row.planned.style}-{count_so_far}" for count_so_far in numbers)
+            ids[number] = next(name for name in names if name not in taken_ids)
             questions.setdefault(split, []).append(Question(ids[number], row.text))
-        names = [*(passage.id for passage in row.planned.passages), *row.also]
-        qrels.setdefault(split, {}).setdefault(ids[earlier], {}).update(dict.fromkeys(names, 1))
+        relevant_ids = [*(passage.id for passage in row.planned.passages), *row.also]
+        qrels.setdefault(split, {}).setdefault(ids[earlier], {}).update(dict.fromkeys(relevant_ids, grade))
     return {split: Split(content, qrels[split]) for split, content in questions.items()}, ids
 
 
@@ -217,7 +226,7 @@ def _write(folder: Path, corpus: Path, splits: Mapping[str, Split], rows: Mappin
         style = (
             {"style": row.planned.style, "written_for": [passage.id for passage in row.planned.passages]} if row else {}
         )
-        lines.append(to_json({"_id": question.id, "text": question.text, **style}))
+        lines.append(question_line(question, style))
     write_lines(folder / "queries.jsonl", lines)
     write_qrels(folder, splits)
 

@@ -15,7 +15,7 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.leakage import overlap
 from querylect.data.near_texts import similarity
-from querylect.data.types import Dataset, Document, Question, Split
+from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.index.build import build_index
 from querylect.errors import DataError, IncompleteError
 from querylect.llms.access import Llm
@@ -193,6 +193,23 @@ def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_pa
     save_beir(Dataset("other", (Document("x", "", "y"),), {"test": Split(asked[:1], {"u1": {"x": 1}})}), tmp_path / "o")
     with refused(DataError, "other-documents", tmp_path / "o", "chapter-0.md#1"):
         write(Author(), corpus, tmp_path / "other", tmp_path / "o")
+
+
+def test_users_questions_keep_their_history_and_what_counts_as_relevant(tmp_path, corpus):
+    passages = load_beir(corpus[0]).corpus
+    bike = next(document.id for document in passages if "velocipede" in document.text)
+    said = (Utterance("user", "Do you have bikes?"), Utterance("assistant", "Yes."))
+    asked = Question("question-1", "what do they cost", ("3 coins", "4 coins"), said, "what do bikes cost")
+    users = Dataset("users", passages, {"test": Split([asked], {"question-1": {bike: 2}})}, relevance_level=2)
+    save_beir(users, tmp_path / "users")
+    write(Author(), corpus, tmp_path / "set", tmp_path / "users", styles=["question"])
+    dataset = load_beir(tmp_path / "set")
+    assert dataset.splits["test"].questions == (asked,), "written questions have other ids"
+    assert dataset.relevance_level == 2
+    judgements = [
+        grade for split in dataset.splits.values() for judged in split.qrels.values() for grade in judged.values()
+    ]
+    assert set(judgements) == {2}, "the passages of written questions count as relevant, too"
 
 
 def test_a_synthetic_question_that_users_ask_in_the_test_is_left_out(tmp_path, corpus):
