@@ -77,7 +77,8 @@ class EnvironmentAdapter:
         examples = []
         for question, evaluation in traces:
             raw = self._journal.by_key[evaluation_key(RAW, evaluation.split, question.id)]
-            examples.append(feedback(question.text, evaluation, raw.reward, self._relevant.get(question.id, ())))
+            relevant = self._relevant.get(question.id, ())
+            examples.append(feedback(self._scorer.shown(question), evaluation, raw.reward, relevant))
         return dict.fromkeys(components, examples)
 
     def _pending(self, candidate: str, batch: Sequence[Task], searches: int) -> list[Task]:

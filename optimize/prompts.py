@@ -12,19 +12,23 @@ from ..rewriters.small import FewShotPrompt
 
 RULES: Mapping[PromptComponent, str] = {
     "system": "It is the system message, shown as it stands before every question: it has no placeholders.",
-    "question": "It is the template of the user's message: {question} must stand in it once, where the question goes.",
+    "question": (
+        "It is the template of the user's message: {question} must stand in it once, where the question goes, and "
+        "{history} may stand in it once, where the conversation before the question goes, else it is shown in front."
+    ),
     "documents": (
         "It is the template of the message that shows the titles of retrieved documents and asks for a better query: "
         "{documents} must stand in it once, where the titles go."
     ),
     "examples": (
-        "It is a YAML list of example conversations, each with a `question` and a list of `turns`; a turn has a "
-        "`rewrite` and, from the second turn on, the titles of `documents` that it sees."
+        "It is a YAML list of example conversations, each with a `question`, where it has one a `history` before it (a "
+        "list of `role` and `text`), and a list of `turns`; a turn has a `rewrite` and, from the second turn on, the "
+        "titles of `documents` that it sees."
     ),
 }
 """What each component is and has to keep, for the reflection model."""
 
-_PLACEHOLDERS = ("{question}", "{documents}", "{retriever}")
+_PLACEHOLDERS = ("{question}", "{documents}", "{retriever}", "{history}")
 
 
 def components_of(prompt: FewShotPrompt, names: Sequence[PromptComponent]) -> dict[str, str]:
@@ -71,7 +75,8 @@ def _refuse_stray_placeholders(prompt: FewShotPrompt) -> None:
         stray = [placeholder for placeholder in _PLACEHOLDERS if placeholder in text]
         if stray:
             raise ConfigError(f"{name} holds {stray[0]}, which nothing replaces there", code="invalid-prompt")
-    for placeholder, text in (("{question}", prompt.question), ("{documents}", prompt.documents)):
+    once = (("{question}", prompt.question), ("{history}", prompt.question), ("{documents}", prompt.documents))
+    for placeholder, text in once:
         if text.count(placeholder) > 1:
             raise ConfigError(f"{placeholder} stands in its template {text.count(placeholder)} times, expected once",
                               code="invalid-prompt")  # fmt: skip

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..configs.optimize import OptimizeConfig, PromptComponent
+from ..data.history import lines_of
+from ..data.types import Question
 from ..errors import CheckpointError, ConfigError, EngineUnavailableError, QuerylectError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
@@ -22,7 +24,7 @@ from .scoring import ScoredAnswer
 
 log = logging.getLogger(__name__)
 
-VERSION = "1"
+VERSION = "2"
 """Of the wording below: another version is another prompt."""
 
 _REQUEST = """\
@@ -72,7 +74,7 @@ class Proposal:
         return self.candidate != self.parent
 
 
-def feedback(question: str, evaluation: ScoredAnswer, raw: float, relevant: Sequence[str]) -> dict[str, str]:
+def feedback(question: Question, evaluation: ScoredAnswer, raw: float, relevant: Sequence[str]) -> dict[str, str]:
     """What the reflection model reads of one training question; `relevant` are titles of relevant documents."""
     lines = [f"The reward is {evaluation.reward:.2f}; the question itself as the query has {raw:.2f}."]
     if not evaluation.format_ok:
@@ -81,7 +83,12 @@ def feedback(question: str, evaluation: ScoredAnswer, raw: float, relevant: Sequ
         lines.append(f"Retrieved first: {' | '.join(evaluation.titles)}.")
     if relevant:
         lines.append(f"Relevant: {' | '.join(relevant)}.")
-    return {"Question": question, "Query": " → ".join(evaluation.rewrites) or "(none)", "Feedback": " ".join(lines)}
+    return {
+        **({"Conversation before the question": lines_of(question.history)} if question.history else {}),
+        "Question": question.text,
+        "Query": " → ".join(evaluation.rewrites) or "(none)",
+        "Feedback": " ".join(lines),
+    }
 
 
 class Reflector:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ..configs.evaluation import SystemConfig
 from ..configs.schema import RunConfig
+from ..data.history import cut_history
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
@@ -118,6 +119,10 @@ class Scorer:
                 f"with the longest question it takes {tokens} tokens, at most {rollout.max_prompt_tokens} are allowed"
             )
         return ""
+
+    def shown(self, question: Question) -> Question:
+        """The question with as much of its history as prompts show."""
+        return cut_history(question, self._config.rollout.history_tokens)
 
     def score(self, prompt: FewShotPrompt, split: str, questions: Sequence[Question]) -> Iterator[list[ScoredAnswer]]:
         """Yield the evaluations of one batch of questions after another.

@@ -178,8 +178,8 @@ def _splits(
 ) -> tuple[dict[str, Split], dict[int, str]]:
     """The splits, and the id of each row that became a question of one; None are dropped rows.
 
-    `grade` is that of every judgement, and `taken_ids` are those of other questions. Rows of one split with the same words are one question, relevant to the passages of all; of two splits the first
-    one keeps it.
+    `grade` is that of every judgement, and `taken_ids` are those of other questions. Rows of one split with the same
+    words are one question, relevant to the passages of all; of two splits the first one keeps it.
     """
     first: dict[str, tuple[int, str]] = {}
     ids: dict[int, str] = {}

@@ -3,12 +3,17 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Utterance
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError
 from querylect.optimize import run as under_test
 from querylect.optimize import scoring
@@ -86,6 +91,29 @@ def test_the_reflection_model_reads_training_questions_alone(prompting, run_app)
     sent = json.dumps(reflection.server.bodies)
     assert "tell me" not in sent, "no validation question"
     assert "please" not in sent, "no test question"
+
+
+def test_the_reflection_model_reads_the_conversation_before_a_question(prompting, run_app, tmp_path):  # noqa: F811
+    dataset, said = (
+        load_beir(prompting.env.dataset.path),
+        (Utterance("user", "old words"), Utterance("user", "new ones")),
+    )
+    splits = {
+        name: replace(split, questions=tuple(replace(question, history=said) for question in split.questions))
+        for name, split in dataset.splits.items()
+    }
+    save_beir(replace(dataset, splits=splits), tmp_path / "data")
+    env = change(prompting, **{"env.dataset.path": str(tmp_path / "data")}).env
+    with (
+        run_app(create_app(Environment.open(env), env)) as url,
+        reflecting(run_app, change(prompting, **{"client.urls": [url], "rollout.history_tokens": 3}), BETTER) as (
+            config,
+            reflection,
+        ),
+    ):
+        optimize(config)
+    assert "User: old\nUser: new ones" in reflection.asked[0]
+    assert "my head hurts" in reflection.asked[0]
 
 
 def test_relevant_titles_are_those_of_training_questions(prompting):  # noqa: F811

@@ -2,6 +2,7 @@
 
 import pytest
 from querylect.configs.yaml12 import parse_yaml, write_yaml
+from querylect.data.types import Question, Utterance
 from querylect.errors import ConfigError
 from querylect.optimize.prompts import components_of, digest_of, prompt_of, prompt_yaml
 from querylect.optimize.reflection import feedback
@@ -13,7 +14,7 @@ from ..raising import refused
 ALL = ["system", "question", "documents", "examples"]
 
 
-@pytest.mark.parametrize("name", ["wordnet", "hpo", "claims"])
+@pytest.mark.parametrize("name", ["wordnet", "hpo", "claims", "wordnet_conversations"])
 def test_a_packaged_prompt_is_the_same_from_its_components_and_from_its_file(name, tmp_path):
     prompt = load_prompt(name)
     assert prompt_of(prompt, components_of(prompt, ALL)) == prompt
@@ -35,6 +36,8 @@ def test_a_changed_component_changes_nothing_else():
     [
         ({"system": "  \n"}, "system is empty"),
         ({"system": "Rewrite {question}"}, "{question}"),
+        ({"system": "After {history}"}, "{history}"),
+        ({"question": "{history}{history}{question}"}, "2 times"),
         ({"question": "Define it."}, "{question}"),
         ({"question": "{question} or {question}"}, "2 times"),
         ({"documents": "Found nothing useful."}, "{documents}"),
@@ -59,10 +62,19 @@ def test_examples_without_the_tags_of_the_form_are_refused():
 
 def test_feedback_names_both_rewards_the_retrieved_and_the_relevant():
     made = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, ("Mallet", "Sledge"), 1, 4, 0.1)
-    told = feedback("a tool", made, 0.25, ["Hammer"])
+    told = feedback(Question("q", "a tool"), made, 0.25, ["Hammer"])
     assert (told["Question"], told["Query"]) == ("a tool", "hammer")
     for fact in ("0.50", "0.25", "Mallet | Sledge", "Relevant: Hammer"):
         assert fact in told["Feedback"]
     failed = ScoredAnswer("k", "c", "train", "q", ("",), False, 0.0, {}, (), 0, 4, 0.1)
-    assert "required form" in feedback("a tool", failed, 0.25, [])["Feedback"]
-    assert "Relevant" not in feedback("a tool", failed, 0.25, [])["Feedback"]
+    assert "required form" in feedback(Question("q", "a tool"), failed, 0.25, [])["Feedback"]
+    assert "Relevant" not in feedback(Question("q", "a tool"), failed, 0.25, [])["Feedback"]
+
+
+def test_feedback_shows_the_conversation_before_a_question():
+    said = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "A tool."))
+    made = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, (), 1, 4, 0.1)
+    shown = feedback(Question("q", "And the opposite?", history=said), made, 0.0, [])
+    assert list(shown) == ["Conversation before the question", "Question", "Query", "Feedback"]
+    assert shown["Conversation before the question"] == "User: What does hammer mean?\nAssistant: A tool."
+    assert shown["Question"] == "And the opposite?"
