@@ -27,7 +27,7 @@ from ...storage import KeyedJournal, only_writer, refuse_unwritable
 from ..identity import digest
 from ..leakage import held_out_questions, refuse_training_split, with_near, without_trained
 from ..placement import refuse_other
-from ..records import NO_RAG, now, write_json, write_text
+from ..records import NO_RAG, EvalRecord, now, write_json, write_text
 from ..results import comparison_json
 from ..table import Arm
 from ..tasks.choice import chosen
@@ -142,12 +142,12 @@ class Answering:
     ) -> None:
         self._config, self._reader, self._gold = config, reader, gold
         self._searches, self._contexts, self._journal = searches, contexts, journal
-        self._texts: dict[str, str] = {}
-        """The text of every question with a search, by id, in the order of the evaluation."""
+        self._first: dict[str, EvalRecord] = {}
+        """The first search of every question, by its id, in the order of the evaluation."""
         for by_id in searches.values():
             for question, search in by_id.items():
-                self._texts.setdefault(question, search.question)
-        self._answerable = [question for question in self._texts if question in gold.by_id]
+                self._first.setdefault(question, search)
+        self._answerable = [question for question in self._first if question in gold.by_id]
         self._selected = draw(self._answerable, config.answers.limit, config.eval.sample_seed, id_of=str)
         self._draw = SamplingParams(temperature=0.0, max_tokens=config.answers.max_tokens, seed=config.seed)
 
@@ -165,7 +165,7 @@ class Answering:
         """
         if not self._selected:
             raise DataError(
-                f"none of {len(self._texts)} questions (the first is {next(iter(self._texts))!r}) has a right answer "
+                f"none of {len(self._first)} questions (the first is {next(iter(self._first))!r}) has a right answer "
                 f"in {self._gold.source} (the first is {next(iter(self._gold.by_id))!r}). Give the file of this "
                 "dataset.",
                 code="no-matching-answers",
@@ -186,7 +186,7 @@ class Answering:
         """What was asked, and what a reader of the tables has to know about the documents."""
         count, gold = len(self._selected), self._gold
         notes = [
-            f"{count} of {len(self._texts)} questions were asked; {gold.skipped} lines of right answers are unusable."
+            f"{count} of {len(self._first)} questions were asked; {gold.skipped} lines of right answers are unusable."
         ]
         limit, seed = self._config.answers.limit, self._config.eval.sample_seed
         if sample := sampled(count, len(self._answerable), limit, seed):
@@ -215,25 +215,25 @@ class Answering:
         ]
 
     def _cases(self, questions: Sequence[str]) -> list[AnswerCase]:
-        cases = [self._case((Arm(NO_RAG, 0), 0), question, self._texts[question], [], None) for question in questions]
+        cases = [self._case((Arm(NO_RAG, 0), 0), self._first[question], [], None) for question in questions]
         searched = [
-            (arm, question, by_id[question])
+            (arm, by_id[question])
             for arm, by_id in self._searches.items()
             for question in questions
             if question in by_id
         ]
-        contexts = self._contexts.of([search for _, _, search in searched])
+        contexts = self._contexts.of([search for _, search in searched])
         for top in self._config.answers.top:
-            for (arm, question, search), documents in zip(searched, contexts, strict=True):
+            for (arm, search), documents in zip(searched, contexts, strict=True):
                 selected = documents[:top] if documents is not None else None
-                cases.append(self._case((arm, top), question, search.question, selected, recorded_ndcg(search)))
+                cases.append(self._case((arm, top), search, selected, recorded_ndcg(search)))
         return cases
 
     def _case(
-        self, row: RowKey, question_id: str, text: str, documents: Sequence[Document] | None, ndcg: float | None
+        self, row: RowKey, search: EvalRecord, documents: Sequence[Document] | None, ndcg: float | None
     ) -> AnswerCase:
-        gold = self._gold.by_id[question_id]
-        question = Question(question_id, text, gold.question.options)
+        gold = self._gold.by_id[search.question_id]
+        question = Question(search.question_id, search.question, gold.question.options, search.history)
         prompt = reader_prompt(question, documents or [], self._config.answers.document_words)
         return AnswerCase(row, gold, question, documents, ndcg, prompt)
 

@@ -8,12 +8,13 @@ text; `answer` is then the letter or the text of the right option.
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...configs.schema import AnswersConfig, EnvironmentConfig
 from ...data.beir import beir_folder
+from ...data.history import parse_history
 from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
 from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
@@ -119,8 +120,12 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     text = row.get("text", row.get("question", ""))
     if not isinstance(text, str):
         raise DataError(f"{line}: the question is {text!r}; expected a string. Correct it.", code="invalid-question")
+    try:
+        question = Question(identifier, text, history=parse_history(row.get("history")))
+    except ValueError as error:
+        raise DataError(f"{line}: {error}. Correct the line.", code="invalid-history") from error
     if row.get("options"):
-        return _choice(identifier, text, row, line)
+        return _choice(question, row, line)
     answers = row.get("answers", row.get("answer"))
     if isinstance(answers, list) and "answers" not in row and len(answers) > 1:
         return None  # parts of one answer, such as the spans of TAT-QA, are not alternatives
@@ -132,10 +137,10 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
             code="list-in-text",
         )
     texts = tuple(str(answer) for answer in answers if isinstance(answer, str | int | float) and str(answer).strip())
-    return Gold(Question(identifier, text), answers=texts) if texts else None
+    return Gold(question, answers=texts) if texts else None
 
 
-def _choice(identifier: str, text: str, row: Mapping[str, Any], line: str) -> Gold:
+def _choice(question: Question, row: Mapping[str, Any], line: str) -> Gold:
     options = row["options"]
     letters = list(options) if isinstance(options, dict) else list(string.ascii_uppercase[: len(options)])
     texts = list(options.values()) if isinstance(options, dict) else list(options)
@@ -153,4 +158,4 @@ def _choice(identifier: str, text: str, row: Mapping[str, Any], line: str) -> Go
             "option. Correct the line.",
             code="unknown-option",
         )
-    return Gold(Question(identifier, text, tuple(texts)), right=matches[0])
+    return Gold(replace(question, options=tuple(texts)), right=matches[0])

@@ -15,6 +15,7 @@ from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.prose import marked_answer, without_end_of_turn, without_thinking
 from ...methods.wording import question_fields
+from ...rewriters.levels import history_text
 from .choice import choice_fields, chosen
 from .metrics import letter
 
@@ -109,8 +110,13 @@ def numbered(documents: Sequence[Document], words: int) -> list[str]:
 
 
 def with_options(question: Question) -> str:
-    """The question, and its options on a line each."""
-    return "\n".join([f"Question: {question.text}", *lettered(question.options)])
+    """What was said before the question, the question, and its options on a line each."""
+    return "\n".join([question_line(question), *lettered(question.options)])
+
+
+def question_line(question: Question) -> str:
+    """The question without its options, with the conversation before it."""
+    return f"{history_text(question)}Question: {question.text}"
 
 
 def lettered(options: Sequence[str]) -> list[str]:

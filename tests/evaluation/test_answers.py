@@ -12,7 +12,7 @@ import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.schema import RunConfig
-from querylect.data.types import Document
+from querylect.data.types import Document, Utterance
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
@@ -20,7 +20,8 @@ from querylect.errors import ConfigError, DataError, EngineUnavailableError, Sto
 from querylect.eval.answers.run import answer_questions
 from querylect.eval.answers.sources import Contexts, recorded_searches
 from querylect.eval.records import NO_RAG
-from querylect.eval.tasks.reader import reader_prompt, shortened
+from querylect.eval.tasks.gold import read_gold
+from querylect.eval.tasks.reader import question_line, reader_prompt, shortened
 from querylect.eval.tasks.records import keyed_records, reader_name
 from querylect.storage import KeyedJournal, only_writer
 
@@ -362,6 +363,29 @@ def test_documents_are_cut_by_words_and_numbered():
 
     (message,) = reader_prompt(Question("q", "why?", ("x", "y")), [document, document], 2).messages
     assert "[1] A title:…\n\n[2] A title:…\n\nQuestion: why?\nA. x\nB. y\n\n" in message["content"]
+
+
+def test_the_reader_sees_the_conversation_before_a_question(config, server, tmp_path):
+    said = [{"role": "user", "text": "What is triptan?"}, {"role": "assistant", "text": "A medicine."}]
+    (tmp_path / "run").mkdir()
+    rows = [row("trained", 1, "q-head", "migraine", history=said)]
+    answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
+    assert len(server.bodies) == 2, "without documents, and with one"
+    shown = f"User: What is triptan?\nAssistant: A medicine.\n\nQuestion: {QUESTIONS['q-head']}"
+    assert all(shown in last_user(body) for body in server.bodies)
+
+
+def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
+    said = [{"role": "user", "content": "What is triptan?"}]
+    rows = [{"_id": "a", "text": "And its price?", "answers": ["3"], "history": said}]
+    (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
+    assert gold.question.history == (Utterance("user", "What is triptan?"),)
+    assert "User: What is triptan?" in question_line(gold.question)
+    rows = [{"_id": "a", "text": "And?", "options": ["3", "4"], "answer": "B", "history": said}]
+    (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
+    assert (gold.question.options, gold.question.history) == (("3", "4"), (Utterance("user", "What is triptan?"),))
+    with refused(DataError, "invalid-history", "line 1", "entry 1"):
+        read_gold(lines(tmp_path / "gold.jsonl", [{"_id": "a", "text": "And?", "answers": ["3"], "history": [{}]}]))
 
 
 def test_the_command_resolves_its_settings(records, tmp_path, capsys):
