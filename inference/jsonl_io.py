@@ -114,10 +114,10 @@ class Output:
             existing = self.done.get(question.id)
             if existing is None:
                 yield question
-            elif existing != question.text:
+            elif existing != question.in_context:
                 raise ConfigError(
                     f"{self.path} was written for other questions: {question.id!r} was {existing!r} and is now "
-                    f"{question.text!r}. Give another file."
+                    f"{question.in_context!r}. Give another file."
                 )
 
     def write(self, records: Iterable[Mapping[str, object]]) -> None:
@@ -177,6 +177,7 @@ def _question(number: int, line: str | bytes) -> Question | None:
 def _row(line: bytes) -> tuple[str, str] | None:
     try:
         record = parse_json(line)
-        return str(record["id"]), str(record["question"])
-    except (ValueError, KeyError, TypeError):
+        history = parse_history(record.get("history"))
+        return str(record["id"]), Question("", str(record["question"]), history=history).in_context
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -61,9 +61,7 @@ def _question(value: object, label: str) -> Question:
         raise RequestError(
             f"{label}, {text!r}, holds half of a surrogate pair, which is no text.", code="invalid-unicode"
         )
-    if question.history:
-        _history(question.history, label)
-    return question
+    return replace(question, history=_history(question.history, label)) if question.history else question
 
 
 def _history(history: object, label: str) -> tuple[Utterance, ...]:

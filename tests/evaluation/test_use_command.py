@@ -9,6 +9,7 @@ import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.schema import LoraConfig, PolicyConfig
+from querylect.data.types import Question, Utterance
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
@@ -290,6 +291,17 @@ def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(set
     assert out.read_text() == '{"id": "1", "question": "x"}\nno record\n'
     with refused(ConfigError, "already-exists", out, "--resume"):
         Output(out, resume=False)
+
+
+def test_an_output_knows_a_question_by_its_history_too(tmp_path):
+    from querylect.inference.jsonl_io import Output
+
+    out, said = tmp_path / "out.jsonl", (Utterance("user", "my head hurts"),)
+    out.write_text('{"id": "1", "question": "Why?", "history": [{"role": "user", "text": "my head hurts"}]}\n')
+    with Output(out, resume=True) as begun:
+        assert list(begun.unanswered([Question("1", "Why?", history=said)])) == []
+        with refused(ConfigError, None, "'1'", "Why?"):
+            list(begun.unanswered([Question("1", "Why?")]))
 
 
 def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):

@@ -487,6 +487,7 @@ def test_a_question_is_rewritten_after_its_history(trained):  # noqa: F811
         {"role": "assistant", "text": "since when?"},
     ]
     assert "history" not in alone.record()
+    assert rewriter.rewrite(Question("", "since monday", history=said)).text == after.text, "as chat APIs have it"
     with refused(RequestError, "invalid-history", "'system'"):
         rewriter.rewrite("since monday", history=[{"role": "system", "content": "x"}])
     with refused(RequestError, "history-of-several"):
