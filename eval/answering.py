@@ -68,7 +68,7 @@ class AnsweredBatch:
 
 def batches(questions: Sequence[Question], size: int) -> list[list[Question]]:
     """Batches of at most `size` questions of similar length, longest first to run out of memory early if at all."""
-    ordered = sorted(questions, key=lambda question: len(question.text), reverse=True)
+    ordered = sorted(questions, key=lambda question: len(question.in_context), reverse=True)
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 

@@ -1,8 +1,10 @@
 """Batches of a policy: their order, their time, and which of their searches ask for document texts."""
 
+from dataclasses import replace
+
 import pytest
 from querylect.configs.schema import RewriterConfig, RolloutConfig, RunConfig
-from querylect.data.types import Question
+from querylect.data.types import Question, Utterance
 from querylect.envs.server.schemas import HitBody, StepResult
 from querylect.errors import ConfigError
 from querylect.eval.answering import Asking, answers, batches
@@ -52,6 +54,8 @@ def ask(engine, client, rewriter, asking, size=2):
 
 def test_questions_of_like_length_stand_together_and_the_longest_come_first():
     assert [[question.id for question in part] for part in batches(QUESTIONS, 3)] == [["q3", "q2", "q1"], ["q0"]]
+    talked = replace(QUESTIONS[0], history=(Utterance("user", "a long story " * 20),))
+    assert batches([*QUESTIONS[1:], talked], 1)[0] == [talked], "a prompt shows the history, too"
 
 
 def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(engine, rewriter):
