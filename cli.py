@@ -113,8 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 _EXTRAS = {
     **dict.fromkeys(("data", "index", "serve"), "serve"),
     **dict.fromkeys(("export", "rewrite"), "local"),
-    **dict.fromkeys(("sync", "train"), "train"),
+    **dict.fromkeys(("optimize", "sync", "train"), "train"),
     **dict.fromkeys(("answers", "drift", "env", "eval", "paper", "report"), "eval"),
+    "adapt": "cpu",
 }
 """The extra that installs everything that a command needs for most configs."""
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ from ..provenance import this_start
 from ..rollouts.first_stage import policy_llm
 from ..rollouts.llms import open_llm
 from ..rollouts.preflight import check_run
-from ..sources import install_command, resolve_model
+from ..sources import optional_packages, resolve_model
 from ..storage import KeyedJournal, only_command
 from ..train.questions import worth_training
 from ..train.run_folder import RunFolder
@@ -59,15 +58,12 @@ def optimize(
     """Optimise the prompt of `config` and return the run folder. `progress` is told of the searches and their budget.
 
     Raises ConfigError, ModelError, DataError, IndexFolderError or CheckpointError for problems found before anything is
-    written, ConfigError also for a mix, of which `only` gives one environment; EnvironmentUnavailableError and
-    EngineUnavailableError if the environment, the task model or the reflection model does not answer, after which
-    --resume continues; StorageError.
+    written, ConfigError also for a mix, of which `only` gives one environment, MissingPackageError without the extra
+    `optimize`; EnvironmentUnavailableError and EngineUnavailableError if the environment, the task model or the
+    reflection model does not answer, after which --resume continues; StorageError.
     """
-    if find_spec("gepa") is None:
-        raise ConfigError(
-            f"the package gepa is not installed. Install the extra optimize: {install_command('optimize')}.",
-            code="missing-extra",
-        )
+    with optional_packages("optimize"):
+        import gepa  # noqa: F401 (missing packages are reported before anything is loaded)
     config = only(config, None)
     path = config.run_folder
     if not resume:

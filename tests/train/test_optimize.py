@@ -1,6 +1,7 @@
 """Prompt optimisation of a real policy on a real service, with a reflection endpoint whose proposals are scripted."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,8 +15,7 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Utterance
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError
-from querylect.optimize import run as under_test
+from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, MissingPackageError
 from querylect.optimize import scoring
 from querylect.optimize.run import optimize, relevant_titles, searches_of_training
 from querylect.train.run import train
@@ -280,8 +280,8 @@ def test_runs_of_other_commands_and_prompts_in_code_are_refused(prompting, run_a
             train(config, resume=True)
     with refused(ConfigError, "no-prompt-file", "'general'"):
         optimize(change(prompting, name="general", **{"rewriter.name": "general"}))
-    monkeypatch.setattr(under_test, "find_spec", lambda name: None)
-    with refused(ConfigError, "missing-extra", "[optimize]"):
+    monkeypatch.setitem(sys.modules, "gepa", None)
+    with refused(MissingPackageError, "missing-package", "[optimize]"):
         optimize(prompting)
 
 

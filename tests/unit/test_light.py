@@ -111,7 +111,10 @@ def test_everything_light_works_without_optional_packages():
 COMMANDS = {
     "index build demo": "serve",
     "data check demo": "serve",
+    "data documents {docs} --to none": "serve",
     "train demo": "train",
+    "optimize demo": "train",
+    "adapt {docs} --to none": "cpu",
     "report runs/none": "eval",
     "paper hcqr": "eval",
     "env export-trec --to none": "eval",
@@ -119,11 +122,14 @@ COMMANDS = {
 }
 
 
-def test_a_command_names_the_extra_that_it_lacks(tmp_path):
+def test_a_command_names_the_extra_that_it_lacks(tmp_path, tmp_path_factory):
+    docs = tmp_path_factory.mktemp("docs")
+    (docs / "a.txt").write_text("Some words.")
+    commands = {command.format(docs=docs): extra for command, extra in COMMANDS.items()}
     code = f"""
         import json
         from querylect.cli import main
-        for command in {list(COMMANDS)!r}:
+        for command in {list(commands)!r}:
             try:
                 main(command.split())
             except SystemExit as stop:
@@ -133,7 +139,7 @@ def test_a_command_names_the_extra_that_it_lacks(tmp_path):
     outcomes = map(json.loads, in_a_process(code, OPTIONAL, cwd=tmp_path).splitlines())
     for command, exit_code, code, message in outcomes:
         assert (command, exit_code, code) == (command, 2, "missing-package"), message
-        assert f"pip install -c constraints.txt -e '.[{COMMANDS[command]}]'" in message
+        assert f"pip install -c constraints.txt -e '.[{commands[command]}]'" in message
         assert message.count(". ") == 0, "one sentence"
     assert list(tmp_path.iterdir()) == []
 
