@@ -19,12 +19,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ..configs.differences import FREE_TO_CHANGE, among, flat
 from ..configs.load import validated
 from ..configs.names import as_name
 from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig, RunConfig, SyntheticConfig
+from ..data.beir import judging, load_beir, question_line
 from ..data.documents.corpus import source_digest, write_corpus
+from ..data.types import AllDocuments
 from ..errors import ConfigError, StoppedError
 from ..logs import Progress
+from ..storage import data_sha256
+
+_NOT_LEARNED = (*FREE_TO_CHANGE, "questions", "optimize")
+"""Settings that may differ from those that the finished training was started with."""
 
 StageProgress = Callable[[str], AbstractContextManager[Progress]]
 """Returns the progress of a stage of that title."""
@@ -88,7 +95,10 @@ def config_in(config: RunConfig, options: AdaptOptions) -> RunConfig:
 
 
 def stages_of(config: RunConfig, options: AdaptOptions) -> list[Stage]:
-    """The stages in order, for a config from `config_in`. Raises DataError if there are no documents."""
+    """The stages in order, for a config from `config_in`.
+
+    Raises DataError if there are no documents, or for an unusable folder of test questions.
+    """
     dataset = config.env.dataset.model_copy(update={"path": str(options.corpus)})
     env, run, config_file = config.env.model_copy(update={"dataset": dataset}), config.run_folder, options.config_file
     retriever = env.model_dump(mode="json", include={"retriever", "model", "recipe", "engine", "hybrid"})
@@ -97,8 +107,10 @@ def stages_of(config: RunConfig, options: AdaptOptions) -> list[Stage]:
         "questions": config.questions.model_dump(mode="json"),
         "synthetic": config.synthetic.model_dump(mode="json"),
         "test": None if options.test is None else str(options.test),
+        "test_questions": None if options.test is None else _digest_of_test(options.test),
     }
-    learning = config.model_dump(mode="json", exclude={"eval", "answers", "questions", "synthetic", "tracking"})
+    settings = config.model_dump(mode="json")
+    learning = {name: value for name, value in flat(settings) if not among(name, _NOT_LEARNED)}
     users = [] if options.test is None else ["--test", str(options.test)]
     return [
         Stage(
@@ -192,6 +204,14 @@ def _export(run: Path, target: Path, progress: StageProgress) -> Sequence[str]:
     from ..export.export import ExportOptions, export_to_folder
 
     return export_to_folder(run, target, ExportOptions(merge_lora=True))
+
+
+def _digest_of_test(folder: Path) -> str:
+    """Hash of users' test questions, their judgements and how these count."""
+    dataset = load_beir(folder, ["test"], AllDocuments())
+    split = dataset.splits["test"]
+    rows = [[question_line(question), sorted(split.qrels[question.id].items())] for question in split.questions]
+    return data_sha256([judging(dataset), rows])
 
 
 def _flags(values: Mapping[str, int]) -> list[str]:

@@ -117,8 +117,9 @@ def write_corpus(
         cut = ((document.id, passages_of(document, words, overlap)) for document in documents)
         with new_beir_folder(target, str(source)) as folder:
             counts = _write_passages(folder, source, cut, distinct=True)
+            name = source.resolve().stem if source.is_file() else source.resolve().name
             summary = replace(counts, skipped=skipped, other_files=other_files)
-            _describe(folder, source, summary, {"name": target.name, "words": words, "overlap": overlap})
+            _describe(folder, source, summary, {"name": name, "words": words, "overlap": overlap})
     shutil.rmtree(parts, ignore_errors=True)
     return summary
 

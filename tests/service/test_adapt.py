@@ -9,8 +9,9 @@ from querylect.adapt.adapt import adapt
 from querylect.adapt.stages import AdaptOptions, config_in, stages_of
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
-from querylect.data.beir import load_beir
-from querylect.errors import ConfigError, StoppedError
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.errors import ConfigError, DataError, StoppedError
 from querylect.inference.rewriter import Rewriter
 from querylect.logs import progress_bar
 
@@ -83,6 +84,7 @@ def test_documents_become_a_policy_a_report_and_an_export(adapted):
     assert all(system in text for system in ("raw", "first_titles", "rm3", "weighted_words", "hyde"))
     dataset = load_beir(adapted / "dataset")
     assert set(dataset.splits) == {"train", "validation", "test"}
+    assert dataset.name == "docs", "the name of the documents"
     assert len(dataset.corpus) == 20
     assert (adapted / "exported" / "README.md").is_file()
     searched = [f"env.index={adapted / 'index'}", "env.dataset.kind=beir", f"env.dataset.path={adapted / 'dataset'}"]
@@ -121,6 +123,32 @@ def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, argu
     (tmp_path / "made" / "corpus").mkdir(parents=True)
     with refused(ConfigError, "already-exists", tmp_path / "made" / "corpus"):
         call(folder=tmp_path / "made")
+
+
+def settings_of(stage, arguments, tmp_path, *changes, test=None):
+    options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook", test)
+    stages = {stage.name: stage for stage in stages_of(config_in(load_config("adapt", changes), options), options)}
+    return stages[stage].settings
+
+
+def test_a_finished_training_depends_on_what_it_learned_from_alone(arguments, tmp_path):
+    learned = settings_of("training", arguments, tmp_path)
+    same = ["rollout.micro_batch=1", "client.deadline=7", "optimize.searches=5", "env.port=9000", "train.save_steps=2"]
+    assert settings_of("training", arguments, tmp_path, *same) == learned
+    assert settings_of("training", arguments, tmp_path, "train.steps=60") != learned
+    assert settings_of("training", arguments, tmp_path, "rollout.temperature=0.9") != learned
+
+
+def test_users_questions_are_read_before_the_first_stage_and_noticed_if_they_change(arguments, tmp_path):
+    with refused(DataError, None, tmp_path / "users"):
+        settings_of("documents", arguments, tmp_path, test=tmp_path / "users")
+    for folder, text in (("users", "bike rent?"), ("others", "rent of bikes?")):
+        split = Split([Question("u1", text)], {"u1": {"d": 1}})
+        save_beir(Dataset("users", (Document("d", "", "x"),), {"test": split}), tmp_path / folder)
+    before = settings_of("questions", arguments, tmp_path, test=tmp_path / "users")
+    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") == before
+    (tmp_path / "others" / "queries.jsonl").replace(tmp_path / "users" / "queries.jsonl")
+    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") != before
 
 
 def test_a_dry_run_prints_stages_whose_commands_exist(arguments, tmp_path, capsys):
