@@ -75,6 +75,11 @@ class EvalRecord:
     history: tuple[Utterance, ...] = ()
     """The conversation before the question; left out of a line without one."""
 
+    @property
+    def shown(self) -> str:
+        """The question as pages show it: after what was said before it, on one line."""
+        return " · ".join([*(utterance.text for utterance in self.history), self.question])
+
     def answers(self, question: Question | None) -> bool:
         """Whether it is the record of this question, in the words that it has now."""
         return question is not None and (self.question, self.history) == (question.text, question.history)

@@ -21,6 +21,7 @@ from querylect.eval.answering import TEXTS, unwritten_systems
 from querylect.eval.journal import finished
 from querylect.eval.placement import question_set
 from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
+from querylect.eval.report.examples import choose_examples
 from querylect.eval.run_table import final_comparisons, tabulate_run
 from querylect.llms.wording import read_wordings
 from querylect.methods.csqe import passage_prompt
@@ -233,6 +234,12 @@ def test_a_record_answers_its_question_only_after_the_same_history(tmp_path):
     assert "history" not in (tmp_path / "eval.jsonl").read_text(encoding="utf-8").splitlines()[1]
     assert finished([first], [QUESTION], [0], 1) == {"q"}
     assert finished([first], [replace(QUESTION, history=SAID[:1])], [0], 1) == set()
+
+
+def test_examples_of_a_report_show_what_was_said_before_a_question():
+    records = [record(QUESTION), record(QUESTION, "untrained"), record(QUESTION, "trained")]
+    (row,) = choose_examples(records, 3).rows
+    assert row.question == "What does hammer mean? · a tool\nfor nails · And a bigger one?"
 
 
 def test_baselines_of_conversations_appear_only_where_there_are_some():
