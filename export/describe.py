@@ -135,7 +135,7 @@ def _member(
     searched = source.searched[name]
     card = RetrieverCard.from_service(searched["retriever"])
     rewriter = make_rewriter(config.rewriter, card, config.search_depth)
-    question = example or example_question(source.run, name)
+    question = Question("example", example) if example else example_question(source.run, name)
     return ExportedMember(
         rewriter=_settings(config.rewriter, name, base, folder),
         chat=_chat(config.rollout, rewriter, loaded, question),
@@ -199,9 +199,9 @@ def _rollout(rollout: RolloutConfig, search_depth: int, used: UsedTurn) -> Expor
     )
 
 
-def _chat(rollout: RolloutConfig, rewriter: RewritingStrategy, loaded: Loaded, example: str) -> ExportedChat:
+def _chat(rollout: RolloutConfig, rewriter: RewritingStrategy, loaded: Loaded, example: Question) -> ExportedChat:
     chat = Chat(loaded.tokenizer, set(loaded.stop_ids))
-    question = chat.plain_question(Question("example", example))
+    question = chat.plain_question(example, rollout.history_tokens)
     staged = isinstance(rewriter, Staged) and rewriter.stage(question) is not None
     if isinstance(rewriter, Staged) and staged:
         rewriter.learn_example(question)
@@ -209,8 +209,9 @@ def _chat(rollout: RolloutConfig, rewriter: RewritingStrategy, loaded: Loaded, e
     stop = [str(token) for token in loaded.tokenizer.convert_ids_to_tokens(loaded.stop_ids)]
     return ExportedChat(
         question=question.text,
+        history=[ExportedMessage(role=said.role, content=said.text) for said in question.history],
         messages=messages,
-        template=None if staged else _template(rewriter),
+        template=None if staged or question.history else _template(rewriter),
         opening=rewriter.opening,
         stop=stop,
         stop_ids=loaded.stop_ids,

@@ -59,6 +59,8 @@ class ExportedChat(_Entry):
 
     question: str
     """An example question."""
+    history: list[ExportedMessage] = []
+    """What was said before it."""
     messages: list[ExportedMessage]
     """The chat for `question`."""
     template: list[ExportedMessage] | None = None

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from ..configs.mix import environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RunConfig
 from ..data.fetched import source_of
+from ..data.history import parse_history
 from ..data.known import known
+from ..data.types import Question
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.identity import folder_identity
 from ..rollouts.checkpoints import find_checkpoint, open_checkpoint, refuse_task_model
@@ -145,15 +148,16 @@ def git_commits(run: Path) -> dict[str, object] | None:
     return {name: {"commit": part.get("commit")} for name, part in state.items() if isinstance(part, dict)} or None
 
 
-def example_question(run: Path, environment: str) -> str:
+def example_question(run: Path, environment: str) -> Question:
     """The first evaluation question of the run, else its first training question, else EXAMPLE."""
     folder = run / f"eval-{environment}" if environment else run
     for path in (folder / "eval.jsonl", run / "rollouts.jsonl"):
         for record in _first_records(path):
             question = record.get("question")
             if isinstance(question, str) and question.strip():
-                return question
-    return EXAMPLE
+                with suppress(ValueError):
+                    return Question("example", question, history=parse_history(record.get("history")))
+    return Question("example", EXAMPLE)
 
 
 def _first_records(path: Path) -> list[dict[str, object]]:

@@ -447,6 +447,24 @@ def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copie
     assert not (tmp_path / "out" / "prompt.yaml").exists()
 
 
+def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):  # noqa: F811
+    said = [{"role": "user", "text": 'What is a "mallet"?'}, {"role": "assistant", "text": "A hammer."}]
+    first, *others = (copied / "eval.jsonl").read_text().splitlines()
+    edit(copied / "eval.jsonl", "\n".join([json.dumps({**json.loads(first), "history": said}), *others]) + "\n")
+    unevaluated(copied)
+    export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
+    chat = read_exported(tmp_path / "out").member().chat
+    assert [(entry.role, entry.content) for entry in chat.history] == [(one["role"], one["text"]) for one in said]
+    assert 'User: What is a "mallet"?\nAssistant: A hammer.' in chat.messages[-1].content
+    assert chat.template is None, "a chat with the question alone would lack the conversation"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "history=history" in card
+    assert "the conversation before it" in card
+    shown = {}
+    exec(card[card.index("history = [") : card.index("]\n", card.index("history = [")) + 1], shown)
+    assert shown["history"] == [{"role": one["role"], "content": one["text"]} for one in said]
+
+
 @pytest.mark.parametrize(
     ("text", "code", "facts"),
     [
