@@ -189,9 +189,8 @@ class EnvironmentRetriever(BaseRetriever):
 def _question(rewriter_input: RewriterInput) -> Question:
     """A question, with the messages before it. Text that is no question is refused by the rewriter."""
     if isinstance(rewriter_input, dict):
-        return Question(
-            "", rewriter_input.get("input", ""), history=tuple(_history(rewriter_input.get("chat_history", ())))
-        )
+        history = _history(rewriter_input.get("chat_history") or ())
+        return Question("", rewriter_input.get("input", ""), history=tuple(history))
     return Question("", rewriter_input)
 
 

@@ -359,6 +359,8 @@ def test_langchain_takes_the_messages_before_a_question(rewriter, histories, tra
     assert histories == [SAID] * 6
     retriever.invoke("since monday")
     assert histories[-1] == []
+    runnable.invoke({"input": "since monday", "chat_history": None})
+    assert histories[-1] == [], "as LangChain's own retrievers take it"
 
 
 def test_llama_index_takes_the_messages_before_a_question(rewriter, histories):
