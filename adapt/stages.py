@@ -195,8 +195,10 @@ def _train(config: RunConfig, progress: StageProgress) -> Sequence[str]:
 def _evaluate(config: RunConfig, progress: StageProgress) -> Sequence[str]:
     from ..eval.results import summary
     from ..eval.run import evaluate_each
+    from ..train.final_evaluation import track_evaluation
 
     (report,) = evaluate_each(config, config.run_folder, None)
+    track_evaluation(config, config.run_folder, report)
     return [summary(report.with_name("results.json")), str(report)]
 
 

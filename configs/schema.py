@@ -270,6 +270,10 @@ class TrackingConfig(Section):
     """Further trackers for the same metrics; each needs the extra of its name."""
     project: str = "querylect"
     """Project name in Weights & Biases and trackio."""
+    group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Weights & Biases: the group of the run. None: no group."""
+    tags: list[Annotated[str, Field(min_length=1, max_length=64)]] = []
+    """Weights & Biases: tags of the run."""
     table_steps: Annotated[int, Field(ge=0)] = 10
     """Weights & Biases: steps between two tables of sampled trees; 0: none."""
 

@@ -209,5 +209,5 @@ def stopped_copy(config, folder, output, upto):
 
 def without_seconds(path: Path) -> list[dict]:
     """A log without what depends on the clock and on the process."""
-    leave_out = ("seconds", "memory", "cache")
+    leave_out = ("seconds", "throughput", "memory", "cache")
     return [{key: value for key, value in line.items() if not key.startswith(leave_out)} for line in records(path)]

@@ -23,6 +23,8 @@ class WandbServer:
         self.operations: list[str] = []
         self.history: dict[str, list[dict]] = {}
         """Lines of the history by run id, in the order in which they came."""
+        self.summary: dict[str, dict] = {}
+        """The last summary of each run."""
         self.buckets: list[dict] = []
         """Variables of every UpsertBucket."""
         self.uploads: dict[str, bytes] = {}
@@ -35,6 +37,8 @@ class WandbServer:
         for name, part in body.get("files", {}).items():
             if name == "wandb-history.jsonl":
                 self.history.setdefault(run, []).extend(map(json.loads, part["content"]))
+            if name == "wandb-summary.json":
+                self.summary[run] = json.loads(part["content"][-1])
 
     def answer(self, operation: str, asked: dict) -> dict:
         self.operations.append(operation)

@@ -33,7 +33,11 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
             if values:
                 record[f"{name}/turn{turn}"] = fmean(values)
 
-        put("reward", [node.reward for node in scored if node.reward is not None])
+        rewards = [node.reward for node in scored if node.reward is not None]
+        put("reward", rewards)
+        if rewards:
+            put("reward_min", [min(rewards)])
+            put("reward_max", [max(rewards)])
         for metric in sorted({name for node in scored for name in node.metrics}):
             put(metric.split("@")[0], [node.metrics.get(metric, 0.0) for node in scored])
         put("format", [float(node.rewrite.format_ok) for node in nodes])

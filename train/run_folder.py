@@ -306,7 +306,7 @@ class RunFolder:
             raise
 
     def read(self, path: Path) -> list[dict[str, float]]:
-        """The records of `metrics` or `validation`, without truncated lines; empty if there is no such log."""
+        """The records of `metrics`, `validation` or `warm_start`, without truncated lines; empty without such a log."""
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         return [parse_json(line) for line in lines if _logged_step(line) >= 0]
 

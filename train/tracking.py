@@ -51,6 +51,9 @@ SENDING_SECONDS = 8.0
 """How long W&B's client waits for the remaining upload at the end of a run, and once more when the process ends; below
 STOPPING_SECONDS."""
 
+WARM_START = "warm_start/"
+"""Prefix of the figures of warm_start.jsonl."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
@@ -85,6 +88,8 @@ class WandbTracker(TrainerCallback):
     ) -> None:
         """Open the run, online if that is asked for and possible."""
         self._settings = {**args.to_dict(), **self._tracked.description}
+        folder = RunFolder(self._tracked.folder)
+        self._before = len(folder.read(folder.warm_start))  # W&B's own step is never negative
         self._online = wandb_mode(self._tracked.config.tracking) == "online"
         if self._online and credentials() is None:
             self._warn_offline("nobody is logged in: `wandb login`")
@@ -142,7 +147,7 @@ class WandbTracker(TrainerCallback):
         figures = {**rewrite_logs(logs), "train/global_step": step}
         if table:
             figures["rollouts"] = self._wandb.Table(columns=list(COLUMNS), data=[list(row) for row in table])
-        self._run.log(figures, step=step)
+        self._run.log(figures, step=self._before + step)
 
     def _warn_offline(self, reason: str) -> None:
         log.warning(
@@ -156,26 +161,40 @@ class WandbTracker(TrainerCallback):
 
     def _open(self, joined: bool) -> "Run":
         tracked = self._tracked
-        run = self._wandb.init(
-            project=tracked.config.tracking.project,
-            name=tracked.config.name,
-            id=tracked.id,
-            resume="allow" if joined else None,
-            reinit="create_new",  # beside a run that the process has open
-            dir=str(tracked.folder),
-            mode="online" if self._online else "offline",
-            config=self._settings,
-            settings=self._wandb.Settings(
-                silent=True,
-                console="off",
-                init_timeout=OPENING_SECONDS,
-                finish_timeout=SENDING_SECONDS,
-                finish_timeout_raises=True,
-            ),
-        )
+        run = open_wandb(tracked.config, tracked.folder, tracked.id, joined, self._online, self._settings)
         run.define_metric("train/global_step")
         run.define_metric("*", step_metric="train/global_step", step_sync=True)
         return run
+
+
+def open_wandb(
+    config: RunConfig, folder: Path, id: str, joined: bool, online: bool, settings: Mapping[str, object] | None = None
+) -> "Run":
+    """Open the W&B run of a run folder; `joined` if the id was used before, `settings` is what it shows as its config.
+
+    Raises wandb.Error.
+    """
+    import wandb
+
+    return wandb.init(
+        project=config.tracking.project,
+        name=config.name,
+        group=config.tracking.group,
+        tags=config.tracking.tags or None,
+        id=id,
+        resume="allow" if joined else None,
+        reinit="create_new",  # beside a run that the process has open
+        dir=str(folder),
+        mode="online" if online else "offline",
+        config=dict(settings) if settings is not None else None,
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=OPENING_SECONDS,
+            finish_timeout=SENDING_SECONDS,
+            finish_timeout_raises=True,
+        ),
+    )
 
 
 class TrackioTracker(TrackioCallback):  # type: ignore[misc]
@@ -286,9 +305,17 @@ class Trackers:
         self._send("on_train_begin")
 
     def log(self, figures: Mapping[str, float | None], table: Sequence[TableRow] = (), prefix: str = "") -> None:
-        """Log a record of metrics.jsonl (or, with the prefix eval_, validation.jsonl), and rows of sampled trees."""
+        """Log a record of metrics.jsonl (or, with the prefix eval_, validation.jsonl), and rows of sampled trees.
+
+        Trackers show the names of metrics.jsonl under train/ and those of validation.jsonl under eval/.
+        """
         self._state.global_step = figures["step"]
         self._send("on_log", logs={prefix + name: figures[name] for name in figures if name != "step"}, table=table)
+
+    def log_warm_start(self, records: Sequence[Mapping[str, float | None]]) -> None:
+        """Log warm_start.jsonl of a run that has just begun, at steps that end at 0, before the first of training."""
+        for step, record in enumerate(records, start=1 - len(records)):
+            self.log({**record, "step": step}, prefix=WARM_START)
 
     def close(self, seconds: float = CLOSING_SECONDS) -> None:
         """Close all trackers in parallel; those not done after `seconds` are abandoned with a warning."""

@@ -95,8 +95,9 @@ class TreeTrainer(GRPOTrainer):
         self.packed_tokens = self.flat_tokens = 0
         self.rollout_seconds: dict[str, float] = {}
         """Seconds of generation and retrieval for the step that ran beside the training of earlier ones."""
-        self.sampled_tokens = self.searches = 0
-        """Tokens sampled and searches made for the step, replaced trees included; 0 if the step reuses a rollout."""
+        self.sampled_tokens = self.sampled_paths = self.searches = 0
+        """Tokens and paths sampled and searches made for the step, replaced trees included; 0 if the step reuses a
+        rollout."""
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
@@ -157,8 +158,9 @@ class TreeTrainer(GRPOTrainer):
         return micro_batch
 
     def _begin_step(self) -> None:
-        self.update_seconds, self.packed_tokens, self.flat_tokens, self.sampled_tokens = 0.0, 0, 0, 0
-        self.rollout_seconds, self.searches = {}, 0
+        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
+        self.sampled_tokens = self.sampled_paths = self.searches = 0
+        self.rollout_seconds = {}
         self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Tensor]:
@@ -170,6 +172,7 @@ class TreeTrainer(GRPOTrainer):
         started = time.perf_counter()
         grown = [*self.trees, *self.dropped]
         self.sampled_tokens = sum(tree.tokens for tree in grown)
+        self.sampled_paths = sum(1 for tree in grown for _ in tree.paths())
         self.searches = sum(tree.searches for tree in grown)
         local_trees = self.trees
         self.trees = all_trees(self.processes, local_trees, self.tree_positions)
@@ -285,9 +288,9 @@ class TreeTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """TRL's log, with counts of tokens and searches summed over all processes."""
         if "loss" in logs:
-            counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.searches
+            counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches
             totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
-            self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.searches = totals
+            self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches = totals
         super().log(logs, start_time)
 
     def create_model_card(self, *_: object, **__: object) -> None:

@@ -52,6 +52,8 @@ class Watcher(TrainerCallback):
         self._table_step = int(state.global_step)
         self._started = time.perf_counter()
         self.trackers.begin(args, state)
+        if not state.global_step:
+            self.trackers.log_warm_start(self.folder.read(self.folder.warm_start))
         self.view.begin(state.global_step, state.max_steps)
 
     def on_log(
@@ -91,6 +93,8 @@ class Watcher(TrainerCallback):
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
         record["tokens/sampled"] = trainer.sampled_tokens
         record["searches"] = trainer.searches
+        record["throughput/tokens"] = trainer.sampled_tokens / record["seconds/step"]
+        record["throughput/rollouts"] = trainer.sampled_paths / record["seconds/step"]
         previous, self._outcomes = self._outcomes, self._plan_outcomes()
         if (hits := share_without_search(previous, self._outcomes)) is not None:
             record["cache/hits"] = hits

@@ -17,6 +17,7 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, TrackingError
 from querylect.train import sync as syncing
 from querylect.train.arguments import check_report_to, grpo_config
+from querylect.train.final_evaluation import track_evaluation
 from querylect.train.tracking import (
     CLOSING_SECONDS,
     SENDING_SECONDS,
@@ -40,6 +41,7 @@ from pathlib import Path
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 from querylect.configs.schema import RunConfig
 from querylect.train.arguments import grpo_config
+from querylect.train.run_folder import RunFolder
 from querylect.train.tracking import open_trackers
 from transformers import TrainerState
 folder, settings, first, last = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -47,6 +49,8 @@ config = RunConfig.model_validate({"name": "walk", "tracking": settings})
 provenance = {"step": first - 1, "git": {"directory": {"commit": "c0ffee", "dirty": True}}}
 trackers = open_trackers(config, folder, provenance)
 trackers.begin(grpo_config(config, folder), TrainerState(global_step=first - 1))
+if first == 1:
+    trackers.log_warm_start(RunFolder(folder).read(folder / "warm_start.jsonl"))
 for step in range(first, last + 1):
     table = [[step, *["triptan"] * 9]] if step == 2 and config.tracking.table_steps else ()
     trackers.log({"step": step, "reward/turn1": step / 10}, table)
@@ -125,6 +129,77 @@ def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server
     assert sync(run, environment=here).stdout == f"{run}: everything has been uploaded before\n"
     assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 0, "no login is needed"
     assert len(server.operations) == asked
+
+
+def test_the_warm_start_has_a_curve_before_the_first_step(server, sync, tmp_path):
+    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
+    run.mkdir()
+    (run / "warm_start.jsonl").write_text("".join(f'{{"step": {step}, "loss": {3 - step}}}\n' for step in (1, 2)))
+    for first, last in ((1, 2), (3, 3)):
+        assert "wandb failed" not in tracked(run, here, first, last, group="rates", tags=["hpo", "tiny"])
+    assert sync(run, environment=here).returncode == 0
+    (lines,) = server.history.values()
+    names = ("_step", "train/global_step", "train/warm_start/loss", "train/reward/turn1")
+    assert [tuple(line.get(name) for name in names) for line in lines] == [
+        (1, -1, 2, None), (2, 0, 1, None), (3, 1, None, 0.1), (4, 2, None, 0.2), (5, 3, None, 0.3),
+    ]  # fmt: skip
+    opened = [bucket for bucket in server.buckets if bucket["tags"]]
+    assert {(bucket["groupName"], *bucket["tags"]) for bucket in opened} == {("rates", "hpo", "tiny")}
+
+
+def test_the_final_evaluation_joins_the_summary_of_its_run(server, sync, tmp_path):
+    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
+    assert "wandb failed" not in tracked(run, here, 1, 2)
+    (run / "metrics.jsonl").write_text('{"step": 1, "reward/turn1": 0.1}\n{"step": 2, "reward/turn1": 0.2}\n')
+    start = {"git": {"directory": {"commit": "c0ffee"}}}
+    (run / "provenance.json").write_text(json.dumps({"starts": [{}, start]}))
+    rows = [{"system": "raw", "turn": 0}, {"system": "trained", "turn": 1}, {"system": "trained", "turn": 2}]
+    systems = [{**row, "metrics": {"ndcg@10": number / 8}} for number, row in enumerate(rows)]
+    results = json.dumps({"split": "test", "questions": 9, "systems": systems})
+    for folder in (run, run / "evaluations" / "test-3"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "results.json").write_text(results)
+        assert evaluated(run, folder, here) == ""
+    assert len(list(run.glob("wandb/offline-run-*"))) == 2, "nothing is said of other questions"
+    assert sync(run, environment=here).returncode == 0
+    ((id, summary),) = server.summary.items()
+    assert id == (run / "tracking_id").read_text().strip()
+    final = {name: value for name, value in summary.items() if name.startswith("final/")}
+    assert final == {
+        "final/split": "test", "final/questions": 9, "final/raw/ndcg@10": 0,
+        "final/trained/turn1/ndcg@10": 0.125, "final/trained/turn2/ndcg@10": 0.25,
+    }  # fmt: skip
+    assert summary["train/reward/turn1"] == 0.2, "what training had put there"
+    assert [line["train/reward/turn1"] for line in server.history[id] if "train/reward/turn1" in line] == [0.1, 0.2]
+    config = json.loads([bucket["config"] for bucket in server.buckets if bucket["config"]][-1])
+    assert config["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
+
+
+def test_an_evaluation_of_an_untracked_run_opens_nothing(tmp_path):
+    (tmp_path / "results.json").write_text("{}")
+    for mode, tracked_before in (("offline", False), ("disabled", True)):
+        if tracked_before:
+            (tmp_path / "tracking_id").write_text("abcd\n")
+        track_evaluation(change(RunConfig(), **{"tracking.wandb": mode}), tmp_path, tmp_path / "report.html")
+        assert not (tmp_path / "wandb").exists()
+
+
+EVALUATED = """
+import logging, sys
+from pathlib import Path
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+from querylect.configs.schema import RunConfig
+from querylect.train.final_evaluation import track_evaluation
+config = RunConfig.model_validate({"name": "walk"})
+track_evaluation(config, Path(sys.argv[1]), Path(sys.argv[2]) / "report.html")
+"""
+
+
+def evaluated(run: Path, folder: Path, environment: dict[str, str]) -> str:
+    """Track an evaluation in a child; what it prints."""
+    done = forked([str(run), str(folder)], run.with_name("child"), environment, code=EVALUATED)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    return done.stderr
 
 
 BEFORE = """

@@ -28,12 +28,13 @@ from ..raising import refused
 
 PER_TURN = (
     "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
-    "best_of_group", "unscorable", "advantage_spread", "entropy", "copy", "seconds/retrieve", "signal", "states",
+    "best_of_group", "reward_min", "reward_max", "unscorable", "advantage_spread", "entropy", "copy", "signal",
+    "seconds/retrieve", "states",
 )  # fmt: skip
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
     "tokens/sampled", "searches", "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update",
-    "seconds/step",
+    "seconds/step", "throughput/tokens", "throughput/rollouts",
     "memory/peak_gib", "cache/hits",
     "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
     "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
@@ -93,11 +94,17 @@ def test_metrics_are_the_means_of_the_logged_rollouts(straight):
         for number, turns in ((1, roots), (2, leaves)):
             mean = sum(turn["reward"] for turn in turns) / len(turns)
             assert line[f"reward/turn{number}"] == pytest.approx(mean, rel=1e-5)
+            for name, extreme in (("reward_min", min), ("reward_max", max)):
+                assert line[f"{name}/turn{number}"] == pytest.approx(
+                    extreme(turn["reward"] for turn in turns), rel=1e-5
+                )
             kept = sum(not turn["failure"] for turn in turns) / len(turns)
             assert line[f"format/turn{number}"] == pytest.approx(kept, rel=1e-5)
             assert line[f"unscorable/turn{number}"] == 0
         written = 4 * line["completion_tokens/turn1"] + 8 * line["completion_tokens/turn2"]
         assert line["tokens/sampled"] == pytest.approx(written, rel=1e-5), "a shared first turn is sampled once"
+        assert line["throughput/tokens"] * line["seconds/step"] == pytest.approx(written, rel=1e-4)
+        assert line["throughput/rollouts"] * line["seconds/step"] == pytest.approx(len(leaves), rel=1e-4)
         assert line["searches"] == sum(not turn["failure"] for turn in [*roots, *leaves])
 
 
