@@ -40,6 +40,7 @@ from .optimize.commands import app as optimize_app
 from .questions.commands import data_questions, index_questions, index_similarity, index_test_questions
 from .slurm.commands import launch
 from .sources import optional_packages
+from .sweep.commands import app as sweep_app
 from .train.commands import app as train_app
 from .version import __version__
 
@@ -67,6 +68,7 @@ app.add_typer(use_app)
 app.add_typer(train_app)
 app.add_typer(optimize_app)
 app.add_typer(adapt_app)
+app.add_typer(sweep_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 Overrides = Annotated[
@@ -113,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 _EXTRAS = {
     **dict.fromkeys(("data", "index", "serve"), "serve"),
     **dict.fromkeys(("export", "rewrite"), "local"),
-    **dict.fromkeys(("optimize", "sync", "train"), "train"),
+    **dict.fromkeys(("optimize", "sweep", "sync", "train"), "train"),
     **dict.fromkeys(("answers", "drift", "env", "eval", "paper", "report"), "eval"),
     "adapt": "cpu",
 }
@@ -127,6 +129,7 @@ def _print_stderr(text: str) -> None:
 
 _CONTINUES = {
     "adapt",
+    "sweep",
     "index build",
     "index questions",
     "data get",

@@ -27,7 +27,7 @@ ORDER = [
     *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources", "rewards"),
     *("configs", "data", "slurm", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
     "optimize",
-    *("hub", "export", "adapt", "use", "inference", "doctor", "cli", "__main__", "__init__"),
+    *("hub", "export", "adapt", "sweep", "use", "inference", "doctor", "cli", "__main__", "__init__"),
 ]
 """Folders and files of the root, each importing only from those before it. Old checkouts have `hub` and `use`."""
 LITERARY = {

@@ -25,6 +25,7 @@ from .evaluation import SpecConfig
 from .paper import PaperConfig
 from .schema import RunConfig
 from .section import Section
+from .sweep import SweepConfig
 
 INTRODUCTION = """# Settings
 
@@ -47,6 +48,7 @@ PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (
         "(evaluation.md)).",
         SpecConfig,
     ),
+    ("A sweep", "sweep: ", "For `querylect sweep CONFIG sweep.yaml` ([sweeps.md](sweeps.md)).", SweepConfig),
     ("A paper that is run again", "paper: ", "For `querylect paper` ([papers.md](papers.md)).", PaperConfig),
 )
 

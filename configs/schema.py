@@ -271,7 +271,7 @@ class TrackingConfig(Section):
     project: str = "querylect"
     """Project name in Weights & Biases and trackio."""
     group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Weights & Biases: the group of the run. None: no group."""
+    """Weights & Biases: the group of the run; `querylect sweep` sets its name. None: no group."""
     tags: list[Annotated[str, Field(min_length=1, max_length=64)]] = []
     """Weights & Biases: tags of the run."""
     table_steps: Annotated[int, Field(ge=0)] = 10

@@ -68,10 +68,16 @@ def metric_key(metric: str, turn: int) -> str:
     return f"{metric.partition('@')[0]}/turn{turn}"
 
 
+def best_record(run: Path) -> ValidationRecord | None:
+    """The validation record of the policy in best/ of a run folder; None where there is none."""
+    path = run / "best" / "best.json"
+    return _object(path.read_text("utf-8")) if path.is_file() else None
+
+
 def _validation_record(train: TrainConfig, run: Path, checkpoint: Path) -> ValidationRecord | None:
     """The validation record of these weights; None where there is none."""
     if checkpoint.name == "best":
-        return _object((checkpoint / "best.json").read_text("utf-8")) if (checkpoint / "best.json").is_file() else None
+        return best_record(checkpoint.parent)
     records = _records(run / "validation.jsonl")
     if checkpoint.name == "final":
         last, finished = max(records, default=-1), max(_records(run / "metrics.jsonl"), default=train.steps)

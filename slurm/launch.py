@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,20 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTarget:
+    """What a job works on."""
+
+    name: str
+    """Of the run or sweep; the job's name ends in it."""
+    folder: Path
+    """Its folder, for logs/ and job/."""
+    adapters: bool
+    """Whether LoRA is trained, for which one GPU is enough."""
+    command: str = "launch"
+    """The command of querylect that writes the script."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One script to submit."""
 
@@ -63,29 +77,23 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, config_sourc
     script can hold, and for a time limit that is over when the warning before it comes.
     """
     refuse_paths(config)
-    seconds = seconds_of(options.time) if options.time is not None else None
-    if seconds is not None and 0 < seconds <= WARNING_SECONDS:
-        raise ConfigError(
-            f"--time {options.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
-            "is told to save and goes back into the queue: it would never make progress. Give it more, such as "
-            "1:00:00.",
-            code="time-limit-too-short",
-        )
+    refuse_short_time(options.time)
     run = config.run_folder
     config_path = str(config_source or run / "job" / "config.yaml")
-    train = _job(
+    target = JobTarget(config.name, run, config.policy.lora is not None)
+    train = make_job(
         "train",
-        _script_of(config.env, options),
-        [config_path],
-        _requested_options(options),
-        config,
+        script_of(config.env, options),
+        shlex.quote(config_path),
+        requested_options(options),
+        target,
         options,
     )
     if not chain:
         return [train]
-    placement = {name: value for name, value in _requested_options(options).items() if name in ("partition", "account")}
+    placement = placement_of(options)
     no_gpu = {"gpus": "0"} if options.gpus == 0 else {}
-    evaluation = _job("eval", "eval_array", [str(run)], placement | no_gpu, config, options)
+    evaluation = make_job("eval", "eval_array", shlex.quote(str(run)), placement | no_gpu, target, options)
     local = [member.env for member in environments(config).values() if member.client.urls == "local"]
     missing = [env for env in local if not env.has_index]
     if not missing:
@@ -93,13 +101,15 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, config_sourc
     if all(env.retriever == "bm25" for env in missing):
         no_gpu = {"gpus": "0"}
     if any(env.retriever in UNDIVIDED for env in missing):
-        index = [_job("index", "index_array", [config_path], placement | no_gpu, config, options, array=False)]
+        index = [
+            make_job("index", "index_array", shlex.quote(config_path), placement | no_gpu, target, options, array=False)
+        ]
     else:
         shards = placement | no_gpu | {"array": f"1-{options.shards}"}
         merging = placement | {"gpus": "0", "array": "0"}
         index = [
-            _job("index", "index_array", [config_path], shards, config, options),
-            _job("merge", "index_array", [config_path], merging, config, options),
+            make_job("index", "index_array", shlex.quote(config_path), shards, target, options),
+            make_job("merge", "index_array", shlex.quote(config_path), merging, target, options),
         ]
     return [*index, train, evaluation]
 
@@ -110,12 +120,7 @@ def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> li
     Raises ClusterError where there is no Slurm or it refuses a job, StorageError where the scripts cannot be written,
     ConfigError where a job may still wait for another config of this run.
     """
-    if shutil.which("sbatch") is None:
-        raise ClusterError(
-            "there is no sbatch here: `querylect launch` submits to Slurm, from a machine that has its commands. "
-            "`--dry-run` shows the job anywhere, `querylect train` trains here.",
-            code="no-slurm-here",
-        )
+    require_sbatch("launch", "`querylect train` trains here")
     jobs = jobs_of(config, options, chain)
     folder = config.run_folder / "job"
     config_file, text = folder / "config.yaml", dump_config(config)
@@ -128,24 +133,57 @@ def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> li
                 code="other-settings",
             )
         folder.mkdir(parents=True, exist_ok=True)
-        scripts = [_write(folder, job) for job in jobs]
+        scripts = [write_script(folder, job) for job in jobs]
         config_file.write_text(text, encoding="utf-8")
         (folder.parent / "logs").mkdir(exist_ok=True)
+    try:
+        return submit_chain(jobs, scripts)
+    except ClusterError:
+        if previous is None:
+            config_file.unlink(missing_ok=True)  # nobody reads it: the next launch may say something else
+        raise
+
+
+def require_sbatch(command: str, otherwise: str) -> None:
+    """Raise ClusterError where there is no Slurm; `otherwise` says what does the same without."""
+    if shutil.which("sbatch") is None:
+        raise ClusterError(
+            f"there is no sbatch here: `querylect {command}` submits to Slurm, from a machine that has its commands. "
+            f"`--dry-run` shows the job anywhere, {otherwise}.",
+            code="no-slurm-here",
+        )
+
+
+def refuse_short_time(time: str | None) -> None:
+    """Raise ConfigError for a time limit that is over when the warning before it comes."""
+    seconds = seconds_of(time) if time is not None else None
+    if seconds is not None and 0 < seconds <= WARNING_SECONDS:
+        raise ConfigError(
+            f"--time {time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
+            "is told to save and goes back into the queue: it would never make progress. Give it more, such as "
+            "1:00:00.",
+            code="time-limit-too-short",
+        )
+
+
+def submit_chain(jobs: Sequence[Job], scripts: Sequence[Path], dependency: str = "afterok") -> list[tuple[str, Path]]:
+    """Submit each job with the dependency on the one before; the ids and scripts.
+
+    Raises ClusterError, after the jobs before it are cancelled, if Slurm refuses one.
+    """
     submitted: list[tuple[str, Path]] = []
     for job, script in zip(jobs, scripts, strict=True):
-        after = [f"--dependency=afterok:{submitted[-1][0]}", "--kill-on-invalid-dep=yes"] if submitted else []
+        after = [f"--dependency={dependency}:{submitted[-1][0]}", "--kill-on-invalid-dep=yes"] if submitted else []
         try:
             submitted.append((_submit([*job.options, *after, str(script)]), script))
         except ClusterError:
             if submitted:
                 subprocess.run(["scancel", *(number for number, _ in submitted)], check=False, capture_output=True)
-            if previous is None:
-                config_file.unlink(missing_ok=True)  # nobody reads it: the next launch may say something else
             raise
     return submitted
 
 
-def _script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
+def script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
     if options.vllm_server:
         return "grpo_vllm_server"
     if (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1:
@@ -153,7 +191,8 @@ def _script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
     return SCRIPTS.get(env.retriever, "grpo_contriever")
 
 
-def _requested_options(options: LaunchOptions) -> dict[str, str]:
+def requested_options(options: LaunchOptions) -> dict[str, str]:
+    """What the options ask for, by names of sbatch. Raises ConfigError for a value that is no word."""
     values = {
         "nodes": options.nodes,
         "time": options.time,
@@ -169,6 +208,11 @@ def _requested_options(options: LaunchOptions) -> dict[str, str]:
     return requested
 
 
+def placement_of(options: LaunchOptions) -> dict[str, str]:
+    """The part of `requested_options` that holds for jobs of another size, too."""
+    return {name: value for name, value in requested_options(options).items() if name in ("partition", "account")}
+
+
 def seconds_of(time: str) -> int | None:
     """A time limit in Slurm's formats (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S); None for any other text."""
     match = TIME.match(time)
@@ -182,27 +226,30 @@ def seconds_of(time: str) -> int | None:
     return (hours * 60 + minutes) * 60 + seconds
 
 
-def _job(
+def make_job(
     name: str,
     script: str,
-    arguments: Sequence[str],
+    arguments: str,
     requested: dict[str, str],
-    config: RunConfig,
+    target: JobTarget,
     options: LaunchOptions,
     array: bool = True,
+    before: Sequence[str] = (),
 ) -> Job:
-    """A script with its request, its paths and its arguments filled in; without `array` it is one job."""
+    """A script with its request, its paths and its arguments filled in; without `array` it is one job.
+
+    `arguments` is text for a shell, `before` are lines of the script before its last.
+    """
     request, body = header(script), command_of(script)
     del request["job-name"], request["output"]
     if not array:
         del request["array"]
-    if script in SCRIPTS.values() and config.policy.lora is not None:
+    if script in SCRIPTS.values() and target.adapters:
         request |= ONE_GPU
     if options.gpus is not None and script.startswith("grpo_"):
         requested = requested | {"gpus-per-node": str(options.gpus)}
-    run = config.run_folder
-    log = f"{run}/logs/job-{name}-".replace("%", "%%") + "%j.log"  # % begins one of Slurm's own names
-    called = {"job-name": f"{name}-{config.name}", "output": log}
+    log = f"{target.folder}/logs/job-{name}-".replace("%", "%%") + "%j.log"  # % begins one of Slurm's own names
+    called = {"job-name": f"{name}-{target.name}", "output": log}
     job_options = [f"--{key}={value}" for key, value in (called | requested).items()]
     variables = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
     if os.environ.get("QUERYLECT_CLUSTER"):
@@ -211,17 +258,19 @@ def _job(
         variables["RETRIEVER_NODES"] = str(options.retriever_nodes)
     lines = [
         "#!/usr/bin/env bash",
-        f"# {shlex.join(['sbatch', *job_options, str(run / 'job' / f'{name}.sh')])}",
-        f"# {script}.sh for {config.name}, written by `querylect launch`. Submit it again, as above, to go on.",
+        f"# {shlex.join(['sbatch', *job_options, str(target.folder / 'job' / f'{name}.sh')])}",
+        f"# {script}.sh for {target.name}, written by `querylect {target.command}`. Submit it again, as above, to go "
+        "on.",
         *(f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in (request | requested).items()),
         *(f"export {key}={shlex.quote(value)}" for key, value in variables.items()),
         'source "$QUERYLECT_SLURM/lib.sh"',
-        f'{body} {shlex.join(arguments)} "$@"',
+        *before,
+        f'{body} {arguments} "$@"',
     ]
     return Job(name, "\n".join(lines) + "\n", job_options)
 
 
-def _write(folder: Path, job: Job) -> Path:
+def write_script(folder: Path, job: Job) -> Path:
     path = folder / f"{job.name}.sh"
     path.write_text(job.text, encoding="utf-8")
     return path
@@ -268,22 +317,31 @@ def dry_run(config: RunConfig, options: LaunchOptions, chain: bool, folder: Path
 
     Raises StorageError where `folder` cannot be written.
     """
-    config_file = folder / "config.yaml"
-    unwritable = "Free some space there, or choose another folder with TMPDIR."
-    with writing(config_file, unwritable):
+    config_file, job_folder = folder / "config.yaml", config.run_folder / "job"
+    with writing(config_file, _UNWRITABLE):
         config_file.write_text(dump_config(config), encoding="utf-8")
-    true_path = str(config.run_folder / "job" / "config.yaml")
-    parts = []
-    for job, tried in zip(jobs_of(config, options, chain), jobs_of(config, options, chain, config_file), strict=True):
-        with writing(folder, unwritable):
-            script = _write(folder, tried)
-        process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
-        if process.returncode:
-            silent = (
-                f"the dry run of {script.name} ended with code {process.returncode} and said nothing: run it again."
-            )
-            raise ClusterError(process.stderr.strip() or silent, code="dry-run-failed")
-        plan = process.stdout.replace(str(config_file), shlex.quote(true_path))
-        command = shlex.join(["sbatch", *job.options, str(Path(true_path).with_name(script.name))])
-        parts.append(f"── {job.name}: {command}\n{job.text}\n{plan}")
-    return "\n".join(parts)
+    jobs = zip(jobs_of(config, options, chain), jobs_of(config, options, chain, config_file), strict=True)
+    paths = {config_file: job_folder / "config.yaml"}
+    return "\n".join(describe_job(job, tried, job_folder, paths, folder) for job, tried in jobs)
+
+
+_UNWRITABLE = "Free some space there, or choose another folder with TMPDIR."
+
+
+def describe_job(job: Job, tried: Job, job_folder: Path, paths: Mapping[Path, Path], folder: Path) -> str:
+    """A job as text: its script, and what its components would run. `folder` is temporary.
+
+    `tried` is the same job with config files that exist; `paths` has the true path of each.
+    Raises ClusterError if its dry run fails, StorageError where `folder` cannot be written.
+    """
+    with writing(folder, _UNWRITABLE):
+        script = write_script(folder, tried)
+    process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
+    if process.returncode:
+        silent = f"the dry run of {script.name} ended with code {process.returncode} and said nothing: run it again."
+        raise ClusterError(process.stderr.strip() or silent, code="dry-run-failed")
+    plan = process.stdout
+    for path, true_path in paths.items():
+        plan = plan.replace(str(path), shlex.quote(str(true_path)))
+    command = shlex.join(["sbatch", *job.options, str(job_folder / script.name)])
+    return f"── {job.name}: {command}\n{job.text}\n{plan}"

@@ -1,0 +1,153 @@
+"""A sweep as a job array: one task per run, each a training job of its own; its evaluation follows in a second array.
+
+A written script holds the paths of its configs, so that a job that waits is not changed by a later call with other
+values: that writes a new script, and its own configs beside those that are there.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..configs.load import dump_config
+from ..configs.schema import RunConfig
+from ..errors import ConfigError
+from ..storage import storage, writing
+from .launch import (
+    Job,
+    JobTarget,
+    LaunchOptions,
+    describe_job,
+    make_job,
+    placement_of,
+    refuse_short_time,
+    requested_options,
+    require_sbatch,
+    script_of,
+    submit_chain,
+    write_script,
+)
+from .requests import refuse_paths
+
+TASK = "${SLURM_ARRAY_TASK_ID:-1}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRun:
+    """A run to train, and where its config is."""
+
+    config: RunConfig
+    config_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SweepArrays:
+    """What is left of a sweep."""
+
+    name: str
+    folder: Path
+    training: Sequence[ArrayRun]
+    evaluating: Sequence[Path] = ()
+    """Run folders to evaluate that are trained already."""
+    evaluate: bool = False
+    """Whether those of `training` are evaluated, too."""
+    at_once: int | None = None
+    """Tasks that run at the same time; None: as many as the cluster gives."""
+
+
+def jobs_of_sweep(
+    arrays: SweepArrays, options: LaunchOptions, sources: Sequence[Path] | None = None
+) -> list[list[Job]]:
+    """Chains of jobs; `sources` are config files to read instead.
+
+    Raises ConfigError as `jobs_of`, and if the runs ask for different nodes or GPUs.
+    """
+    refuse_short_time(options.time)
+    chains = []
+    if arrays.training:
+        chains.append(_training(arrays, options, sources or [run.config_file for run in arrays.training]))
+    if arrays.evaluating:
+        chains.append([_evaluation("eval-trained", arrays, arrays.evaluating, options)])
+    return chains
+
+
+def _training(arrays: SweepArrays, options: LaunchOptions, sources: Sequence[Path]) -> list[Job]:
+    configs = [run.config for run in arrays.training]
+    for config in configs:
+        refuse_paths(config)
+    needs = {(script_of(config.env, options), config.policy.lora is not None) for config in configs}
+    if len(needs) > 1:
+        raise ConfigError(
+            "the runs ask for different jobs: some train LoRA on one GPU and others all weights, or their retrievers "
+            f"have different scripts ({', '.join(sorted({script for script, _ in needs}))}). Sweep them separately.",
+            code="different-jobs",
+        )
+    ((script, adapters),) = needs
+    request = requested_options(options) | {"array": _span(len(configs), arrays.at_once)}
+    before = [f"configs=({shlex.join(map(str, sources))})"]
+    training = make_job(
+        "train",
+        script,
+        f'"${{configs[{TASK} - 1]}}"',
+        request,
+        JobTarget(arrays.name, arrays.folder, adapters, "sweep"),
+        options,
+        before=before,
+    )
+    if not arrays.evaluate:
+        return [training]
+    return [training, _evaluation("eval", arrays, [config.run_folder for config in configs], options)]
+
+
+def _evaluation(name: str, arrays: SweepArrays, folders: Sequence[Path], options: LaunchOptions) -> Job:
+    """A job array in which every task evaluates the run of its number."""
+    request = placement_of(options) | {"array": _span(len(folders), arrays.at_once)}
+    request |= {"gpus": "0"} if options.gpus == 0 else {}
+    target = JobTarget(arrays.name, arrays.folder, False, "sweep")
+    return make_job(name, "eval_array", shlex.join(map(str, folders)), request, target, options)
+
+
+def _span(tasks: int, at_once: int | None) -> str:
+    return f"1-{tasks}" + (f"%{at_once}" if at_once is not None else "")
+
+
+def launch_sweep(arrays: SweepArrays, options: LaunchOptions) -> list[tuple[str, Path]]:
+    """Write configs and scripts and submit them; the id and the script of every job.
+
+    Raises as `launch`: ClusterError, StorageError, and ConfigError if a job may still wait for another config of a run.
+    """
+    require_sbatch("sweep --slurm", "without --slurm the runs are trained here")
+    chains = jobs_of_sweep(arrays, options)
+    folder = arrays.folder / "job"
+    with storage(lambda error: f"{folder} cannot be read and written ({error}). Free some space or choose output=…."):
+        for run in arrays.training:
+            text = dump_config(run.config)
+            if run.config_file.exists() and run.config_file.read_text(encoding="utf-8") != text:
+                raise ConfigError(
+                    f"{run.config_file} holds other settings, and a job that was submitted with it reads them when it "
+                    "starts. Choose another --name, or, where no such job is left, remove the file.",
+                    code="other-settings",
+                )
+        for path in (folder, arrays.folder / "logs", arrays.folder / "configs"):
+            path.mkdir(parents=True, exist_ok=True)
+        for run in arrays.training:
+            run.config_file.write_text(dump_config(run.config), encoding="utf-8")
+        scripts = [[write_script(folder, job) for job in chain] for chain in chains]
+    # aftercorr: a task of the evaluation waits for the training of the same number alone
+    pairs = zip(chains, scripts, strict=True)
+    return [submitted for chain, paths in pairs for submitted in submit_chain(chain, paths, "aftercorr")]
+
+
+def describe_sweep(arrays: SweepArrays, options: LaunchOptions, folder: Path) -> str:
+    """All jobs as text, with what the first task of each would run. `folder` is temporary.
+
+    Raises StorageError where `folder` cannot be written.
+    """
+    paths = {folder / f"{number}.yaml": run.config_file for number, run in enumerate(arrays.training, start=1)}
+    for (path, _), run in zip(paths.items(), arrays.training, strict=True):
+        with writing(path, "Free some space there, or choose another folder with TMPDIR."):
+            path.write_text(dump_config(run.config), encoding="utf-8")
+    jobs = [job for chain in jobs_of_sweep(arrays, options) for job in chain]
+    tried = [job for chain in jobs_of_sweep(arrays, options, list(paths)) for job in chain]
+    pairs = zip(jobs, tried, strict=True)
+    return "\n".join(describe_job(job, other, arrays.folder / "job", paths, folder) for job, other in pairs)

@@ -1,0 +1,95 @@
+"""The command `querylect sweep`. Heavy imports are inside the function."""
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..configs.load import is_override
+from ..configs.sweep import load_sweep
+from ..errors import ConfigError
+from ..logs import set_up_logging
+
+app = typer.Typer()
+
+
+@app.command()
+def sweep(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SWEEP.yaml] [KEY=VALUE]…", help="The sweep, and settings of all its runs."),
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=A,B,C", help="Values of a setting; repeat it for a grid."),
+    ] = None,
+    random: Annotated[
+        int | None, typer.Option("--random", min=1, help="So many combinations, drawn at random, instead of all.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of --random.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Of the sweep: its folder, W&B group and job.")] = None,
+    evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate every run after its training.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Only write the table of what is there.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the runs as a job array.")] = False,
+    at_once: Annotated[
+        int | None, typer.Option("--at-once", min=1, help="With --slurm: tasks that run at the same time.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="With --slurm: nodes of each run.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="With --slurm: GPUs per node.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="With --slurm: time limit of each run.")] = None,
+    partition: Annotated[str | None, typer.Option("--partition", "-p", help="With --slurm: where.")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="With --slurm: who pays.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Train CONFIG with every combination of some values, one run after another, and print the path of their table.
+
+    Given again, finished runs are not repeated, and a stopped one goes on.
+    """
+    set_up_logging(verbose)
+    files = [argument for argument in arguments or () if not is_override(argument)]
+    if len(files) > 1:
+        message = f"{' and '.join(files)} are two sweeps, or no KEY=VALUE; give one file."
+        raise ConfigError(message, code="several-sweeps")
+    if not files and not values:
+        message = "nothing is swept: give a SWEEP.yaml, or values as --set train.learning_rate=1e-5,1e-4."
+        raise ConfigError(message, code="nothing-swept")
+    asked = {"at-once": at_once, "nodes": nodes, "gpus": gpus, "time": time, "partition": partition, "account": account}
+    for_slurm = [f"--{option}" for option, value in asked.items() if value is not None]
+    if for_slurm and not slurm:
+        raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.", code="not-for-slurm")
+    overrides = [argument for argument in arguments or () if is_override(argument)]
+    settings = load_sweep(next(iter(files), None), values or (), name=name, random=random, seed=seed)
+    from .runs import plan_sweep
+
+    plan = plan_sweep(config, overrides, settings, local=not (slurm or table or dry_run))
+    if slurm and not table:
+        from ..slurm.array import describe_sweep, launch_sweep
+        from ..slurm.launch import LaunchOptions
+        from .cluster import arrays_of
+
+        arrays = arrays_of(plan, evaluate, at_once)
+        options = LaunchOptions(nodes, gpus, time, partition, account)
+        if dry_run:
+            with tempfile.TemporaryDirectory() as folder:
+                typer.echo(describe_sweep(arrays, options, Path(folder)), nl=False)
+            return
+        for number, script in launch_sweep(arrays, options):
+            typer.echo(f"{number} {script}")
+        return
+    from .local import commands_of, refuse_failed, run_sweep
+    from .table import rows_of, write_table
+
+    if dry_run:
+        for run in plan.runs:
+            commands = [shlex.join(["querylect", *command]) for command in commands_of(run, evaluate)]
+            typer.echo(f"{run.name}: {' && '.join(commands) or 'finished'}")
+        return
+    failed = {} if table else run_sweep(plan, evaluate, lambda line: typer.echo(line, err=True))
+    path = write_table(plan, rows_of(plan, failed))
+    typer.echo(path.read_text(encoding="utf-8"), err=True, nl=False)
+    typer.echo(path)
+    refuse_failed(plan, failed)

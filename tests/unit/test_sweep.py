@@ -1,0 +1,326 @@
+"""The runs of a sweep before any starts: combinations, names, refusals, the array, and the table of run folders."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from querylect.cli import main
+from querylect.configs.load import dump_config, load_config
+from querylect.configs.names import Name
+from querylect.configs.sweep import load_sweep
+from querylect.errors import ClusterError, ConfigError, StoppedError
+from querylect.slurm.array import SweepArrays, describe_sweep, jobs_of_sweep, launch_sweep
+from querylect.slurm.launch import LaunchOptions
+from querylect.sweep import local
+from querylect.sweep import runs as runs_module
+from querylect.sweep.cluster import arrays_of
+from querylect.sweep.local import commands_of, run_process
+from querylect.sweep.runs import plan_sweep, run_names
+from querylect.sweep.table import as_csv, best_run, rows_of, write_table
+
+from ..raising import refused
+
+GRID = ("train.learning_rate=1e-4,1e-3", "rollout.branching=[2,2],[4]")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty working folder, with a cluster file that changes nothing."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "cluster.sh").touch()
+    monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "cluster.sh"))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def plan(*values, overrides=(), file=None, local=False, **options):
+    return plan_sweep("tiny", overrides, load_sweep(file, values, **options), local)
+
+
+def command(*arguments):
+    """The exit code of `querylect sweep ARGUMENTS`."""
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", *map(str, arguments)])
+    return ended.value.code or 0
+
+
+def test_a_grid_has_every_combination_in_the_order_of_its_values():
+    runs = plan(*GRID, overrides=["seed=3"]).runs
+    assert [run.overrides for run in runs] == [
+        {"train.learning_rate": rate, "rollout.branching": tree} for rate in (1e-4, 1e-3) for tree in ([2, 2], [4])
+    ]
+    for run in runs:
+        assert run.config.train.learning_rate == run.overrides["train.learning_rate"]
+        assert run.config.rollout.branching == run.overrides["rollout.branching"]
+        assert (run.config.seed, run.config.tracking.group) == (3, "tiny-sweep")
+        assert run.folder == Path("runs/tiny-sweep") / run.name
+    assert [run.name for run in runs][:2] == ["learning_rate-0.0001-branching-2-2", "learning_rate-0.0001-branching-4"]
+
+
+def test_a_sample_is_distinct_and_the_beginning_of_a_larger_one():
+    values = ("seed=0,1,2,3", "train.learning_rate=1e-5,1e-4,1e-3")
+    drawn = {(number, seed): [run.name for run in plan(*values, random=number, seed=seed).runs]
+             for number, seed in ((4, 0), (6, 0), (12, 0), (6, 1))}  # fmt: skip
+    assert drawn[6, 0][:4] == drawn[4, 0]
+    assert drawn[6, 0] != drawn[6, 1]
+    assert sorted(drawn[12, 0]) == sorted(run.name for run in plan(*values).runs)
+    with refused(ConfigError, "too-few-combinations", 13, 12):
+        plan(*values, random=13)
+    with refused(ConfigError, "too-many-runs", "1,200"):
+        plan(f"seed={','.join(map(str, range(1200)))}")
+
+
+def test_a_file_holds_what_the_options_change(here):
+    (here / "rates.yaml").write_text("name: rates\nset:\n  seed: [0, 1]\n  train.steps: [4]\nrandom: 2\nseed: 5\n")
+    assert len(plan(file="rates.yaml").runs) == 2
+    found = plan("train.steps=8", file="rates.yaml", name="others", random=1)
+    assert found.folder == Path("runs/others")
+    assert [run.config.train.steps for run in found.runs] == [8]
+
+
+@given(st.lists(st.fixed_dictionaries({"a.model": st.text(max_size=150), "b.model": st.integers()}), max_size=8))
+def test_names_are_safe_and_differ_as_the_combinations_do(combinations):
+    names = run_names(combinations)
+    for name in names:
+        assert TypeAdapter(Name).validate_python(name) == name
+        assert len(name) <= 120
+    distinct = {json.dumps(combination) for combination in combinations}
+    assert len(set(names)) == len(distinct)
+
+
+def test_settings_of_the_same_last_part_are_told_apart():
+    (name,) = run_names([{"a.limit": 1, "b.limit": -2, "seed": None}])
+    assert name == "a.limit-1-b.limit-2-seed-null"
+
+
+def test_nothing_starts_where_one_combination_is_invalid(here, capsys):
+    assert command("tiny", "--set", "train.steps=2,0,-1", "--set", "seed=1,2") == 2
+    said = capsys.readouterr().err
+    assert said.count("train.steps=0 seed=") == 2
+    assert "4 of 6" in said
+    assert list(here.iterdir()) == []
+    for values in (("train.questions_per_step=2,3", "train.questions_per_micro_batch=2"), ("rollout.branching=[1]",)):
+        with refused(ConfigError, "invalid-combination"):
+            plan(*values)
+    with refused(ConfigError, "invalid-combination", "train.stps", "train.steps"):
+        plan("train.stps=1,2")
+    with refused(ConfigError, "invalid-combination", "indexes/tiny-bm25"):
+        plan("seed=1,2", local=True)  # there is no index here
+    with refused(ConfigError, "equal-combinations", "seed=1"):
+        plan("seed=1,1")
+    for key in ("name=a,b", "output=a", "tracking.group=a"):
+        with refused(ConfigError, "invalid-setting", key.partition("=")[0]):
+            plan(key)
+    for text in ("seed", "=1", "seed=[1"):
+        with refused(ConfigError, "invalid-set", repr(text)):
+            plan(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (["tiny"], "--set"),
+        (["tiny", "a.yaml", "b.yaml"], "b.yaml"),
+        (["tiny", "--set", "seed=1,2", "--nodes", "2"], "--nodes"),
+    ],
+)
+def test_a_command_that_says_too_little_or_too_much_is_refused(arguments, fact, capsys):
+    assert command(*arguments) == 2
+    assert fact in capsys.readouterr().err
+
+
+def test_a_finished_run_is_left_out_and_a_started_one_goes_on(here, capsys):
+    runs = plan("seed=0,1,2").runs
+    started(runs[0], final=True)
+    started(runs[1])
+    assert [commands_of(run, evaluate=True) for run in runs] == [
+        [["eval", "runs/tiny-sweep/seed-0"]],
+        [["train", "runs/tiny-sweep/configs/seed-1.yaml", "--resume"], ["eval", "runs/tiny-sweep/seed-1"]],
+        [["train", "runs/tiny-sweep/configs/seed-2.yaml"], ["eval", "runs/tiny-sweep/seed-2"]],
+    ]
+    assert command("tiny", "--set", "seed=0,1,2", "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines()[0] == "seed-0: finished"
+    with refused(ConfigError, "other-settings", "runs/tiny-sweep/seed-0", "train.learning_rate"):
+        plan("seed=0,1", overrides=["train.learning_rate=0.1"])
+    plan("seed=0,1", overrides=["eval.limit=3"])  # which changes nothing that was learned
+
+
+def started(run, final=False):
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(dump_config(run.config))
+    (run.folder / "metrics.jsonl").write_text('{"step": 1, "seconds/step": 90}\n{"step": 2, "seconds/step": 30}\n{"st')
+    if final:
+        (run.folder / "final").mkdir()
+
+
+def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(here, tmp_path):
+    runs = plan(*GRID)
+    started(runs.runs[1], final=True)
+    options = LaunchOptions(time="2:00:00", partition="gpu")
+    arrays = arrays_of(runs, evaluate=True, at_once=2)
+    (training, evaluation), (late,) = jobs_of_sweep(arrays, options)
+    assert [job.name for job in (training, evaluation, late)] == ["train", "eval", "eval-trained"]
+    for job, span in ((training, "1-3%2"), (evaluation, "1-3%2"), (late, "1-1%2")):
+        assert f"#SBATCH --array={span}\n" in job.text
+        assert f"--array={span}" in job.options
+        assert "--partition=gpu" in job.options
+        assert job.text.count("#SBATCH --array") == 1
+    assert "--time=2:00:00" in training.options
+    assert not any("--time" in option for option in evaluation.options)
+    assert "runs/tiny-sweep/learning_rate-0.0001-branching-4 " in late.text
+    (tmp_path / "dry").mkdir()
+    said = describe_sweep(arrays, options, tmp_path / "dry")
+    first = runs.runs[0]
+    assert f"querylect train {first.config_file}\n" in said
+    assert f"querylect eval {first.folder}\n" in said
+    assert str(tmp_path / "dry") not in said
+    assert list(here.iterdir()) == [here / "runs"]
+
+
+def test_every_task_reads_its_own_config(here, tmp_path):
+    runs = plan("seed=0,1,2", overrides=["output=it's a $(touch marker) #1"]).runs
+    arrays = SweepArrays("s", runs[0].folder.parent, arrays_of(plan_of(runs), False, None).training)
+    ((job,),) = jobs_of_sweep(arrays, LaunchOptions())
+    (tmp_path / "lib.sh").write_text('train_job() { printf "%s\\n" "$1"; }\n')
+    script = "\n".join(line for line in job.text.splitlines() if not line.startswith("export QUERYLECT_SLURM"))
+    for task, run in enumerate(runs, start=1):
+        environment = {"SLURM_ARRAY_TASK_ID": str(task), "QUERYLECT_SLURM": str(tmp_path), "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{run.config_file}\n"
+    assert not (here / "marker").exists()
+
+
+def plan_of(runs):
+    from querylect.sweep.runs import SweepPlan
+
+    return SweepPlan("s", runs[0].folder.parent, runs)
+
+
+def test_an_array_is_submitted_once_for_settings_that_stay(here, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").write_text('#!/usr/bin/env bash\necho "$*" >>calls\necho $((11 + $(wc -l <calls)))\n')
+    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert command("tiny", "--set", "seed=0,1", "--slurm", "--eval") == 0
+    first, second = (here / "calls").read_text().splitlines()
+    assert "--dependency=aftercorr:12 --kill-on-invalid-dep=yes runs/tiny-sweep/job/eval.sh" in second
+    assert first.endswith("--array=1-2 runs/tiny-sweep/job/train.sh")
+    assert load_config("runs/tiny-sweep/configs/seed-1.yaml").seed == 1
+    with refused(ConfigError, "other-settings", "runs/tiny-sweep/configs/seed-0.yaml", "--name"):
+        launch_sweep(arrays_of(plan("seed=0", overrides=["train.steps=9"]), False, None), LaunchOptions())
+    with refused(ConfigError, "different-jobs", "grpo_bm25", "grpo_contriever"):
+        launch_sweep(arrays_of(plan("env.retriever=bm25,contriever"), False, None), LaunchOptions())
+    with refused(ConfigError, "time-limit-too-short"):
+        launch_sweep(arrays_of(plan("seed=0"), False, None), LaunchOptions(time="5"))
+    for run in plan("seed=0,1").runs:
+        started(run, final=True)
+    with refused(ConfigError, "nothing-left", "--table"):
+        arrays_of(plan("seed=0,1"), False, None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with refused(ClusterError, "no-slurm-here", "sweep"):
+        launch_sweep(arrays_of(plan("seed=2"), False, None), LaunchOptions())
+
+
+def test_the_table_is_read_from_the_run_folders(capsys):
+    runs = plan("seed=0,1,2")
+    for run, value in zip(runs.runs[:2], (0.25, 0.5), strict=True):
+        started(run, final=True)
+        (run.folder / "best").mkdir()
+        record = {"step": 2, "questions": 5, "ndcg/turn1": value, "ndcg/turn2": value / 2, "turn": 1}
+        (run.folder / "best" / "best.json").write_text(json.dumps(record))
+    systems = [
+        {"system": system, "turn": turn, "metrics": {"ndcg@10": mean, "recall@10": 1}, "low": mean - 0.1, "high": 0.9}
+        for system, turn, mean in (("raw", 0, 0.2), ("trained", 1, 0.3), ("trained", 2, 0.4))
+    ]
+    results = {"systems": systems, "turn": 1, "questions": 5, "split": "test"}
+    (runs.runs[1].folder / "results.json").write_text(json.dumps(results))
+    rows = rows_of(runs, {"seed-2": 1})
+    assert best_run(rows) == "seed-1"
+    assert command("tiny", "--set", "seed=0,1,2", "--table") == 0
+    said = capsys.readouterr()
+    assert said.out == "runs/tiny-sweep/sweep.md\n"
+    lines = Path("runs/tiny-sweep/sweep.md").read_text().splitlines()
+    assert lines[0] == "tiny-sweep: 2 of 3 runs are trained. Best validation: seed-1."
+    assert lines[2:] == [
+        "| run | seed | state | best validation | test ndcg@10 | minutes |",
+        "|---|--:|--:|--:|--:|--:|",
+        "| seed-0 | 0 | trained | ndcg@10 0.250 (step 2) | – | 2.0 |",
+        "| **seed-1** | 1 | evaluated | ndcg@10 0.500 (step 2) | 0.300 (0.200 to 0.900), raw 0.200 | 2.0 |",
+        "| seed-2 | 2 | not started | – | – | – |",
+    ]
+    (first, second, third) = csv.DictReader(as_csv(rows).splitlines())
+    assert (second["seed"], second["best_validation"], second["test ndcg@10 mean"]) == ("1", "0.5", "0.3")
+    assert (first["test ndcg@10 mean"], third["state"]) == ("", "failed (exit code 1)")
+    content = json.loads((write_table(runs, rows).parent / "sweep.json").read_text())
+    assert content["best"] == "seed-1"
+    assert [row["overrides"] for row in content["runs"]] == [{"seed": 0}, {"seed": 1}, {"seed": 2}]
+    assert content["runs"][1]["final"][0]["raw"] == 0.2
+
+
+def test_a_run_under_way_says_how_far_it_is():
+    runs = plan("seed=0", overrides=["train.steps=7"])
+    started(runs.runs[0])
+    (row,) = rows_of(runs, {})
+    assert (row.state, row.minutes, row.best_validation) == ("step 2 of 7", 2.0, None)
+
+
+RUN = """#!/usr/bin/env bash
+trap 'echo TERM >>told; exit 75' TERM
+trap 'echo INT >>told; exit 130' INT
+[ "$5" != fails ] || exit 7
+touch up
+while true; do read -t 0.1 <>pipe; done
+"""
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_is_handed_on_once_and_ends_the_sweep(here, monkeypatch, number, error):
+    (here / "python").write_text(RUN)
+    (here / "python").chmod(0o755)
+    os.mkfifo(here / "pipe")
+    monkeypatch.setattr(sys, "executable", str(here / "python"))
+    assert run_process(["train", "fails"]) == 7
+
+    def stop_it():
+        until = time.monotonic() + 60
+        while not (here / "up").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    stopper = threading.Thread(target=stop_it)
+    stopper.start()
+    with pytest.raises(error):
+        run_process(["train", "endless"])
+    stopper.join()
+    assert (here / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
+    assert signal.getsignal(number) is before
+
+
+def test_a_run_that_fails_keeps_no_other_one_from_running(here, monkeypatch, capsys):
+    monkeypatch.setattr(runs_module, "check_run", lambda config: None)
+    asked = []
+
+    def run(arguments):
+        asked.append(arguments)
+        return 1 if "seed-1" in arguments[1] else 0
+
+    monkeypatch.setattr(local, "run_process", run)
+    assert command("tiny", "--set", "seed=0,1,2", "--eval") == 1
+    assert [(one[0], Path(one[1]).stem) for one in asked] == [
+        ("train", "seed-0"), ("eval", "seed-0"), ("train", "seed-1"), ("train", "seed-2"), ("eval", "seed-2"),
+    ]  # fmt: skip
+    said = capsys.readouterr()
+    assert said.out == "runs/tiny-sweep/sweep.md\n"
+    assert "1 of 3 runs failed: seed-1 (exit code 1)" in said.err
+    assert "failed (exit code 1)" in Path("runs/tiny-sweep/sweep.csv").read_text()
