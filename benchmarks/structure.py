@@ -24,7 +24,8 @@ from pathlib import Path
 from types import FrameType
 
 ORDER = [
-    *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources", "rewards"),
+    *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources"),
+    *("hub_client", "rewards"),
     *("configs", "data", "slurm", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
     "optimize",
     *("hub", "export", "adapt", "sweep", "use", "inference", "doctor", "cli", "__main__", "__init__"),

@@ -21,6 +21,7 @@ from ..configs.trust import FLAG, refuse_untrusted, untrusted_in
 from ..digests import refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..export.exported import FILE, Exported, read_exported, rewriter_of
+from ..hub_client import fail_fast_without_hub
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import open_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
@@ -325,6 +326,7 @@ def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bo
             XetDownloadError,
         )
 
+    fail_fast_without_hub()
     try:
         if rewriter:
             hf_hub_download(name, FILE, revision=revision, token=token)
@@ -341,8 +343,8 @@ def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bo
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(
-            f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error, 200)}). Correct the path, "
-            "or try again with a connection; what has arrived is kept.",
+            f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error.__cause__ or error, 200)}). "
+            "Correct the path, or try again with a connection; what has arrived is kept.",
             code=_NO_HUB,
         ) from error
     except EntryNotFoundError as error:

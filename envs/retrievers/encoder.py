@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ...configs.schema import EnvironmentConfig, Precision
 from ...data.types import Document
 from ...errors import DataError, ModelError
+from ...hub_client import fail_fast_without_hub
 from ...logs import Progress
 from ...sources import resolve_model
 from ...storage import folder_sha256
@@ -191,9 +192,13 @@ def fingerprint_of(path: str, config: object) -> str:
 
 
 def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> dict[str, dict[str, object]]:
-    """Loading arguments for every sentence-transformers model: no remote code, weights in float32 or `dtype`."""
+    """Loading arguments for every sentence-transformers model: no remote code, weights in float32 or `dtype`.
+
+    A Hub id that is not in the cache then fails at once where the Hub cannot be reached.
+    """
     import torch
 
+    fail_fast_without_hub()
     no_code: dict[str, object] = {"trust_remote_code": False}
     tokenizer = {**no_code, "padding_side": padding_side} if padding_side else no_code
     return {

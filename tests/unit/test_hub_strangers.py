@@ -9,7 +9,7 @@ from querylect.configs.llm import LlmConfig
 from querylect.configs.rewriter import RewriterConfig
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
-from querylect.export.base import BaseModelSource, Licence
+from querylect.export.base import BaseModelSource, Licence, base_of
 from querylect.export.card import Address, model_card
 from querylect.export.describe import _settings, findable
 from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
@@ -142,6 +142,10 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
         "policy": {},
     }
     alone = model_card(Exported.model_validate(exported(training=trained)), base, [], Address("."), None)
+    assert {"base_model: acme/base", "base_model_relation: finetune"} <= set(alone.splitlines()), (
+        "what the Hub makes a link of"
+    )
+    assert alone.count("[acme/base](https://huggingface.co/acme/base)") == 3
     assert "retriever=" not in alone
     assert "trust_remote_code" not in alone
     policy = {"dtype": "float32", "trust_remote_code": True}
@@ -151,6 +155,15 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
     assert 'AutoTokenizer.from_pretrained(name, revision="v1", trust_remote_code=True)' in card
     assert 'rewrite("an itch", retriever="bm25")' in card
     assert "| environment s\\|e | the retriever `s\\|e` over `e`, 1 documents, corpus `c` |" in card
+
+
+def test_a_folder_of_the_hubs_cache_is_the_model_of_its_repository(tmp_path):
+    snapshot = tmp_path / "models--acme--base-135M" / "snapshots" / ("0123456789abcdef" * 3)[:40]
+    for folder, hub_id in ((snapshot, "acme/base-135M"), (tmp_path / "models--acme--base-135M", None)):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+        assert base_of(str(folder)).hub_id == hub_id
+    assert base_of(str(snapshot), "acme/renamed").hub_id == "acme/renamed"
 
 
 def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
