@@ -1,7 +1,8 @@
 """querylect: train query rewriters by reinforcement learning against the retriever they will really use.
 
 The public names are imported lazily, since they load large libraries: `train`, `Rewriter`, `load_config`, the client of
-a running service, and the two names that the library *verifiers* looks up in a top-level package (`vf-eval querylect`).
+a running service, its reward as a function for other trainers, and the two names that the library *verifiers* looks up
+in a top-level package (`vf-eval querylect`).
 """
 
 from importlib import import_module
@@ -16,6 +17,7 @@ __all__ = [
     "Rewriter",
     "SyncEnvironmentClient",
     "load_config",
+    "reward_function",
     "train",
 ]
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .configs.schema import ClientConfig
     from .envs.adapters.verifiers import RetrievalEnv, RetrievalTaskset
     from .envs.client.client import SyncEnvironmentClient
+    from .inference.adapters.reward import reward_function
     from .inference.rewriter import Rewriter
 else:
     _MODULES = {
@@ -34,6 +37,7 @@ else:
         "Rewriter": ".inference.rewriter",
         "SyncEnvironmentClient": ".envs.client.client",
         "load_config": ".configs.load",
+        "reward_function": ".inference.adapters.reward",
     }
 
     def __getattr__(name: str) -> Any:

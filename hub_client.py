@@ -33,7 +33,7 @@ def _client() -> "httpx2.Client":
     from huggingface_hub.errors import OfflineModeIsEnabled
     from huggingface_hub.utils import _http
 
-    client = _http.default_client_factory()
+    client: httpx2.Client = _http.default_client_factory()
     send = client.send
 
     def send_or_report(request: httpx2.Request, **options: Any) -> httpx2.Response:
@@ -41,10 +41,11 @@ def _client() -> "httpx2.Client":
         seconds = min(CONNECT_SECONDS, timeout.get("connect") or CONNECT_SECONDS)
         request.extensions["timeout"] = {**timeout, "connect": seconds}
         try:
-            return send(request, **options)
+            response: httpx2.Response = send(request, **options)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             reason = str(error) or f"none within {seconds:g} s"
             raise OfflineModeIsEnabled(f"no connection to {request.url.host}: {reason}") from error
+        return response
 
     client.send = send_or_report  # type: ignore[method-assign]
     return client

@@ -1,0 +1,178 @@
+"""The reward as a function: in TRL's own GRPOTrainer, with a tiny model that samples, and in scoring of *verifiers*."""
+
+import asyncio
+
+import pytest
+import querylect
+from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import ClientConfig
+from querylect.data.types import Question
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.schemas import Step
+from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
+from querylect.inference.adapters.reward import RewardFunction
+from querylect.rewriters.parse import render
+
+from ..lessons import PROMPT, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..raising import refused
+
+GOOD = render("it aches", ["triptan headache"])
+
+
+@pytest.fixture
+def reward(lesson_url):  # noqa: F811
+    with querylect.reward_function(lesson_url) as function:
+        yield function
+
+
+@pytest.fixture
+def gone():
+    """A client of a service that is not there."""
+    with SyncEnvironmentClient(ClientConfig(deadline=0.3), ["http://127.0.0.1:9"]) as client:
+        yield client
+
+
+def test_completions_are_read_strictly_and_searched_in_one_batch(reward):
+    chat = [{"role": "assistant", "content": GOOD}]
+    thought = [{"role": "assistant", "reasoning_content": "it aches", "content": "<rewrite>triptan headache</rewrite>"}]
+    bad = ["triptan headache", render("", ["<rewrite>"]), "", [{"role": "assistant", "content": None}]]
+    before = reward._client.stats.requests
+    completions = [GOOD, chat, thought, render("", ["insulin"]), *bad]
+    values = reward(["…"] * 8, completions, question_id=["head"] * 8, answer=["other columns"] * 8)
+    assert values == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    searches = reward._client.stats.requests - before
+    assert searches == 3, "two pages of questions, which are kept, and one search"
+    assert reward(None, [GOOD], ["t-sugar"]) == [0.0]
+    assert repr(reward) == f"RewardFunction(ndcg@10, rewriter='general', turn=1, {reward._client!r})"
+
+
+def test_the_rows_ask_in_the_words_of_the_rewriter(reward):
+    rows = reward.rows("train")
+    assert [row["question_id"] for row in rows] == ["head", "sugar", "gums", "fat", "pills"]
+    (message,) = rows[0]["prompt"]
+    assert message["role"] == "user"
+    assert message["content"].endswith("Question: my head hurts")
+
+
+def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tmp_path):  # noqa: F811
+    (tmp_path / "prompt.yaml").write_text(PROMPT + "opening: <think></think><rewrite>\n")
+    rewriter = RewriterConfig(name="small", prompt=str(tmp_path / "prompt.yaml"))
+    with querylect.reward_function([lesson_url], rewriter) as reward:
+        whole = "<think></think><rewrite>triptan headache</rewrite>"
+        completions = [whole, "triptan headache</rewrite>", "triptan headache"]
+        assert reward(completions=completions, question_id=["head"] * 3) == [1.0, 1.0, 0.0]
+
+
+def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, gone):  # noqa: F811
+    with refused(ConfigError, "missing-column", "question_id"):
+        reward(["…"], [GOOD])
+    with refused(RequestError, "unknown-question", "q-nobody"):
+        reward(["…"], [GOOD], question_id=["q-nobody"])
+    with refused(ConfigError, "staged-rewriter", "hcqr"):
+        querylect.reward_function(lesson_url, "hcqr")
+    assert reward.value("head", GOOD) == 1.0
+    reward._client, served = gone, reward._client
+    try:
+        assert reward(["…"] * 2, [GOOD, "no format"], question_id=["head"] * 2) == [None, 0.0]
+        with refused(EnvironmentUnavailableError, None, "head", "127.0.0.1:9"):
+            reward.value("head", GOOD)
+    finally:
+        reward._client = served
+
+
+def trainer_of(reward, speaking, folder, *others, steps=2):  # noqa: F811
+    """GRPOTrainer with four samples of one question in each step."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    return GRPOTrainer(
+        model=str(speaking),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            max_steps=steps,
+            per_device_train_batch_size=4,
+            num_generations=4,
+            max_completion_length=6,
+            learning_rate=1e-2,
+            report_to=[],
+            logging_steps=1,
+            use_cpu=True,
+            bf16=False,
+            save_strategy="no",
+            shuffle_dataset=False,
+            disable_tqdm=True,
+        ),
+        train_dataset=reward.dataset("train"),
+        reward_funcs=[reward, *others],
+    )
+
+
+def test_trl_trains_two_steps_on_what_its_samples_find(reward, speaking, tmp_path):  # noqa: F811
+    batches = []
+
+    def note(prompts, completions, question_id, **_):
+        batches.append([(name, chat[0]["content"]) for name, chat in zip(question_id, completions, strict=True)])
+        return [0.0] * len(prompts)
+
+    trainer = trainer_of(reward, speaking, tmp_path, note)
+    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    trainer.train()
+    logged = [entry["rewards/ndcg@10/mean"] for entry in trainer.state.log_history if "reward" in entry]
+    assert len(logged) == len(batches) == 2
+    for batch, mean in zip(batches, logged, strict=True):
+        plans = {text: text.removeprefix("<think></think><rewrite>").removesuffix("</rewrite>") for _, text in batch}
+        kept = [(name, plans[text]) for name, text in batch if render("", [plans[text]]) == text]
+        assert kept, batch
+        results = reward._client.step([Step(question_id=name, plan=SearchPlan.of(word)) for name, word in kept])
+        assert mean == pytest.approx(sum(result.reward for result in results) / 4, abs=1e-6)
+    assert any(not value.equal(before[name]) for name, value in trainer.model.named_parameters())
+
+
+def test_an_outage_teaches_trl_nothing(reward, gone, speaking, tmp_path):  # noqa: F811
+    trainer = trainer_of(reward, speaking, tmp_path, steps=1)
+    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    reward._questions |= {name: Question(name, "") for name in trainer.train_dataset["question_id"]}
+    reward._client, served = gone, reward._client
+    try:
+        trainer.train()
+    finally:
+        reward._client = served
+    means = [entry["rewards/ndcg@10/mean"] for entry in trainer.state.log_history if "reward" in entry]
+    assert set(means) <= {None, 0.0}, "0 where a format failed, and nothing was searched"
+    assert all(value.equal(before[name]) for name, value in trainer.model.named_parameters())
+
+
+def test_verifiers_scores_a_trace_with_it(reward, gone):
+    vf = pytest.importorskip("verifiers.v1", reason="no verifiers: pip install -e '.[verifiers]'")
+
+    class RewriteTask(vf.Task):
+        @vf.reward
+        async def ndcg(self, task, trace) -> float:
+            return await asyncio.to_thread(reward.value, task.id, trace.last_reply)
+
+    def scored(reply):
+        task = RewriteTask(vf.TaskData(id="head", prompt="my head hurts"))
+        about = vf.TraceTask(type="RewriteTask", data=task.data)
+        trace = vf.Trace(task=about, agent=vf.AgentInfo(config=vf.AgentConfig()), root_reply=reply)
+        asyncio.run(task.score(trace))
+        return trace.reward
+
+    assert (scored(GOOD), scored("no format")) == (1.0, 0.0)
+    reward._client, served = gone, reward._client
+    try:
+        with pytest.raises(Exception, match="unscorable"):
+            scored(GOOD)
+    finally:
+        reward._client = served
+
+
+def test_a_client_that_is_passed_in_stays_open(lesson_url):  # noqa: F811
+    with SyncEnvironmentClient(ClientConfig(), [lesson_url]) as client:
+        with querylect.reward_function(client) as reward:
+            assert reward.value("head", GOOD) == 1.0
+        assert client.questions("train")
+
+
+def test_it_is_found_at_the_top_of_the_package():
+    assert querylect.reward_function.__module__ == RewardFunction.__module__
+    assert "reward_function" in dir(querylect)
