@@ -370,6 +370,9 @@ def serve(
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, help="Of the rewriter; the turn that won on validation.")
     ] = None,
+    openai: Annotated[
+        bool, typer.Option("--openai", help="Answer chats with the rewriter, too, in OpenAI's protocol.")
+    ] = False,
     env: Env = None,
     facing: Annotated[
         str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
@@ -384,8 +387,8 @@ def serve(
 ) -> None:
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
-    if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust):
-        message = "--checkpoint, --revision, --turn and --trust are for a rewriter, and there is no --rewriter."
+    if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust or openai):
+        message = "--checkpoint, --revision, --turn, --trust and --openai are for a rewriter; there is no --rewriter."
         raise ConfigError(message, code="flags-without-rewriter")
     from .envs.client.discovery import PRIVATE, register_service
     from .envs.preflight import check_environment
@@ -409,7 +412,7 @@ def serve(
         trained = open_trained(rewriter, checkpoint=checkpoint, revision=revision, trust=trust)
         from .inference.server import open_rewriter  # which imports PyTorch
 
-        writer, extend = open_rewriter(trained, env, turn)
+        writer, extend = open_rewriter(trained, env, turn, openai)
     from .envs.server.serve import serve as serve_environment
 
     def ready(url: str) -> None:

@@ -4,12 +4,10 @@ The routes are added to the service's application and share its token, body limi
 runs in one thread and batches the questions of concurrent requests; the event loop only waits.
 """
 
-import asyncio
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request
 from pydantic import Field, StrictBool
@@ -19,24 +17,19 @@ from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, AskedHistory, PageRewr
 from ..envs.plan import SearchPlan
 from ..envs.server.app import ServiceState
 from ..envs.server.batching import OverloadedError
-from ..envs.server.connection import ClientGoneError, disconnected
-from ..envs.server.middleware import note
 from ..envs.server.schemas import MAX_K, HitBody, RequestBody, Wire
-from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from .batching import ClosedError
 from .load import Trained, only_member
+from .openai_protocol import add_openai_routes
 from .results import RewriteResult
 from .rewriter import Rewriter
+from .served import GOING_DOWN, ServedRewriter
 
 MAX_QUESTIONS = 64
 """Maximum number of questions per request."""
-MAX_WAITING = 256
-"""Number of queued questions from which on new requests are refused."""
-GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
 MAX_TURNS = 4
 """Maximum number of turns per question."""
 
-Value = TypeVar("Value")
 Text = Annotated[str, Field(min_length=1, max_length=MAX_QUESTION)]
 
 
@@ -164,119 +157,69 @@ class _PageSearcher:
 
 
 def open_rewriter(
-    trained: Trained, env: str | None, turn: int | None = None
+    trained: Trained, env: str | None, turn: int | None = None, openai: bool = False
 ) -> tuple[PageWriter, Callable[[FastAPI], None]]:
     """Load a rewriter for a service; return its page button and the function that mounts its routes.
 
-    `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation.
-    Raises as `only_member` and `load_policy`.
+    `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation,
+    `openai` adds OpenAI's protocol. Raises as `only_member` and `load_policy`.
     """
     rewriter = Rewriter(only_member(trained, env if env in trained.members else None), turn=turn)
-    return PageWriter(rewriter), partial(mount, rewriter=rewriter)
+    return PageWriter(rewriter), partial(mount, rewriter=rewriter, openai=openai)
 
 
-def mount(app: FastAPI, rewriter: Rewriter) -> None:
-    """Add the routes to a service (envs/server/app.py). Raises ConfigError if its retriever does not fit."""
+def mount(app: FastAPI, rewriter: Rewriter, openai: bool = False) -> None:
+    """Add the routes to a service (envs/server/app.py), with `openai` also those of OpenAI's protocol.
+
+    Raises ConfigError if the service's retriever does not fit.
+    """
     service: ServiceState = app.state.service
     rewriter.prepare(service.environment.card)
-    shutdown = asyncio.Event()
-    service.when_given_up(rewriter.close)
-    service.when_given_up(shutdown.set)
-    app.include_router(_router(service, rewriter, shutdown))
+    served = ServedRewriter(service, rewriter)
+    app.include_router(_router(served))
+    if openai:
+        add_openai_routes(app, served)
 
 
-def _router(service: ServiceState, rewriter: Rewriter, shutdown: asyncio.Event) -> APIRouter:
+def _router(served: ServedRewriter) -> APIRouter:
     router = APIRouter()
-    card = service.environment.card
+    rewriter, environment = served.rewriter, served.service.environment
+    card = environment.card
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
     async def rewrite(body: RewriteRequest, request: Request) -> RewriteAnswer:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
-        questions = _admitted_questions(body, request, rewriter)
-        work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=_Searcher(service, request))
-        results = await _while_serving(request, work, shutdown)
+        questions = _questions(body)
+        served.admit(request, len(questions))
+        work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=served.searcher(request))
+        results = await served.finish(request, work)
         return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
 
     @router.post("/v1/ask", response_model=AskAnswer)
     async def ask(body: AskRequest, request: Request) -> AskAnswer:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
-        questions = _admitted_questions(body, request, rewriter)
-        searched = rewriter.asearch(questions, _Searcher(service, request), turns=body.turns, retriever=card, k=body.k)
-        results = await _while_serving(request, searched, shutdown)
+        questions = _questions(body)
+        served.admit(request, len(questions))
+        searched = rewriter.asearch(questions, served.searcher(request), turns=body.turns, retriever=card, k=body.k)
+        results = await served.finish(request, searched)
         answers = []
         for result in results:
             ranking = None if result.ranking is None else [_hit_body(hit, body.with_text) for hit in result.ranking]
             turns = [RewriteBody.of(turn.rewrite) for turn in result.turns]
             answers.append(FoundBody(turns=turns, ranking=ranking, failure=result.failure))
-        return AskAnswer(index_hash=service.environment.index_hash, rewriter=rewriter.name, answers=answers)
+        return AskAnswer(index_hash=environment.index_hash, rewriter=rewriter.name, answers=answers)
 
     return router
 
 
-class _Searcher:
-    """The service's own batched search, with texts, on behalf of one request."""
-
-    def __init__(self, service: ServiceState, request: Request) -> None:
-        self._service, self._request = service, request
-
-    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
-        service = self._service
-        service.admit(self._request, plans)
-        hit_lists = await service.rank(self._request, plans)
-
-        def read_rankings() -> list[list[HitBody]]:
-            with service.environment.intact():
-                rankings = [service.ranking(hits, with_text=True) for hits in hit_lists]
-            return [[HitBody.model_validate(hit) for hit in ranking] for ranking in rankings]
-
-        return await asyncio.to_thread(read_rankings)
-
-
-def _admitted_questions(body: RewriteRequest | AskRequest, request: Request, rewriter: Rewriter) -> list[Question]:
-    """The questions of a request. Raises HTTPException 413 for too many, OverloadedError if the queue is full."""
-    note(request.scope, questions=len(body.questions))
+def _questions(body: RewriteRequest | AskRequest) -> list[Question]:
+    """The questions of a request. Raises HTTPException 413 for too many."""
     if len(body.questions) > MAX_QUESTIONS:
         raise HTTPException(
             413,
             f"{len(body.questions)} questions in one request; at most {MAX_QUESTIONS} are taken. Send them in parts.",
         )
-    pending = rewriter.waiting
-    if pending >= MAX_WAITING:
-        wait = math.ceil(pending * rewriter.seconds_per_question)
-        raise OverloadedError(
-            f"{pending} questions already wait, and more are taken while fewer than {MAX_WAITING} do; ask again later, "
-            "or start another replica",
-            retry_after=min(max(wait, 1), 30),
-        )
     return [Question("", item) if isinstance(item, str) else item.question for item in body.questions]
-
-
-async def _while_serving(request: Request, work: Awaitable[Value], shutdown: asyncio.Event) -> Value:
-    """The result of `work`, which is cancelled, with a ClientGoneError, if the client disconnects first.
-
-    Raises OverloadedError if the service shuts down first (`shutdown`), also while the model is running,
-    HTTPException 500 if the rewriter fails, and the errors of a search.
-    """
-    work_task = asyncio.ensure_future(work)
-    disconnect_task = asyncio.ensure_future(disconnected(request))
-    shutdown_task = asyncio.ensure_future(shutdown.wait())
-    try:
-        await asyncio.wait({work_task, disconnect_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
-        if work_task.done():
-            return await work_task
-        if shutdown_task.done():
-            raise OverloadedError(GOING_DOWN)
-        raise ClientGoneError
-    except ClosedError as error:
-        raise OverloadedError(GOING_DOWN) from error
-    except (RequestError, OverloadedError, EnvironmentUnavailableError):
-        raise
-    except QuerylectError as error:
-        raise HTTPException(500, f"the rewriter failed: {error}") from error
-    finally:
-        for task in (work_task, disconnect_task, shutdown_task):
-            task.cancel()
-        await asyncio.gather(work_task, disconnect_task, shutdown_task, return_exceptions=True)
 
 
 def _hit_body(hit: HitBody, with_text: bool) -> HitBody:

@@ -131,7 +131,7 @@ class RewardFunction:
                     break
             else:
                 raise RequestError(
-                    f"the environment has no question {question_id!r}. Take ids from those that it lists (reward.rows).",
+                    f"the environment has no question {question_id!r}. Take ids that it lists (reward.rows).",
                     code="unknown-question",
                 )
         return self._questions[question_id]

@@ -20,6 +20,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.envs.server.batching import OverloadedError
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
+from querylect.inference import served
 from querylect.inference import server as serving
 from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
@@ -151,7 +152,7 @@ def test_token_limits_and_errors_are_the_services_own(service):
 
 def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away(service, held, monkeypatch):
     hold, began, go_on, sizes = held
-    monkeypatch.setattr(serving, "MAX_WAITING", 3)
+    monkeypatch.setattr(served, "MAX_WAITING", 3)
     with service() as (http, rewriter), ThreadPoolExecutor(8) as pool:
         hold()
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
@@ -253,6 +254,7 @@ def test_the_command_takes_the_checkpoint_that_is_named(trained, capsys):  # noq
     run = str(trained[1])
     for given, said in (
         (["--checkpoint", "final"], "there is no --rewriter"),
+        (["--openai"], "there is no --rewriter"),
         (["--rewriter", run, "--revision", "step-1"], "is not on the Hub"),
         (
             ["--rewriter", run, "--checkpoint", "checkpoint-7"],

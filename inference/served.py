@@ -1,0 +1,94 @@
+"""A rewriter behind the routes of a service: which requests are taken, what is searched between turns, how they end."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from fastapi import HTTPException, Request
+
+from ..envs.plan import SearchPlan
+from ..envs.server.app import ServiceState
+from ..envs.server.batching import OverloadedError
+from ..envs.server.connection import ClientGoneError, disconnected
+from ..envs.server.middleware import note
+from ..envs.server.schemas import HitBody
+from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
+from .batching import ClosedError
+from .rewriter import Rewriter
+
+MAX_WAITING = 256
+"""Number of queued questions from which on new requests are refused."""
+GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
+
+Value = TypeVar("Value")
+
+
+class ServedRewriter:
+    """One rewriter and the service whose routes it answers; the rewriter is closed when the service gives up."""
+
+    def __init__(self, service: ServiceState, rewriter: Rewriter) -> None:
+        self.service, self.rewriter = service, rewriter
+        self._shutdown = asyncio.Event()
+        service.when_given_up(rewriter.close)
+        service.when_given_up(self._shutdown.set)
+
+    def admit(self, request: Request, questions: int) -> None:
+        """Log how many questions a request asks. Raises OverloadedError if the queue is full."""
+        note(request.scope, questions=questions)
+        pending = self.rewriter.waiting
+        if pending >= MAX_WAITING:
+            wait = math.ceil(pending * self.rewriter.seconds_per_question)
+            raise OverloadedError(
+                f"{pending} questions already wait, and more are taken while fewer than {MAX_WAITING} do; ask again "
+                "later, or start another replica",
+                retry_after=min(max(wait, 1), 30),
+            )
+
+    def searcher(self, request: Request) -> "_ServiceSearcher":
+        """The service's own batched search, with texts, on behalf of one request."""
+        return _ServiceSearcher(self.service, request)
+
+    async def finish(self, request: Request, work: Awaitable[Value]) -> Value:
+        """The result of `work`, which is cancelled, with a ClientGoneError, if the client disconnects first.
+
+        Raises OverloadedError if the service shuts down first, also while the model is running, HTTPException 500 if
+        the rewriter fails, and the errors of a search.
+        """
+        work_task = asyncio.ensure_future(work)
+        disconnect_task = asyncio.ensure_future(disconnected(request))
+        shutdown_task = asyncio.ensure_future(self._shutdown.wait())
+        try:
+            await asyncio.wait({work_task, disconnect_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
+            if work_task.done():
+                return await work_task
+            if shutdown_task.done():
+                raise OverloadedError(GOING_DOWN)
+            raise ClientGoneError
+        except ClosedError as error:
+            raise OverloadedError(GOING_DOWN) from error
+        except (RequestError, OverloadedError, EnvironmentUnavailableError):
+            raise
+        except QuerylectError as error:
+            raise HTTPException(500, f"the rewriter failed: {error}") from error
+        finally:
+            for task in (work_task, disconnect_task, shutdown_task):
+                task.cancel()
+            await asyncio.gather(work_task, disconnect_task, shutdown_task, return_exceptions=True)
+
+
+class _ServiceSearcher:
+    def __init__(self, service: ServiceState, request: Request) -> None:
+        self._service, self._request = service, request
+
+    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        service = self._service
+        service.admit(self._request, plans)
+        hit_lists = await service.rank(self._request, plans)
+
+        def read_rankings() -> list[list[HitBody]]:
+            with service.environment.intact():
+                rankings = [service.ranking(hits, with_text=True) for hits in hit_lists]
+            return [[HitBody.model_validate(hit) for hit in ranking] for ranking in rankings]
+
+        return await asyncio.to_thread(read_rankings)
