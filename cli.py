@@ -115,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 _EXTRAS = {
     **dict.fromkeys(("data", "index", "serve"), "serve"),
     **dict.fromkeys(("export", "rewrite"), "local"),
+    "mcp": "mcp",
     **dict.fromkeys(("optimize", "sweep", "sync", "train"), "train"),
     **dict.fromkeys(("answers", "drift", "env", "eval", "paper", "report"), "eval"),
     "adapt": "cpu",

@@ -1,4 +1,4 @@
-"""`querylect rewrite`. Heavy imports are inside the command."""
+"""`querylect rewrite` and `querylect mcp`. Heavy imports are inside the command."""
 
 import gzip
 import json
@@ -136,6 +136,48 @@ def rewrite(
             log_failures(answers, failures)
     if lines.bad:
         raise IncompleteError(f"{lines.bad} lines were no question and are logged above; all others were rewritten.")
+
+
+@app.command()
+def mcp(
+    rewriter: Annotated[
+        str, typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained).")
+    ],
+    env: Annotated[
+        str, typer.Option("--env", metavar="URL", help="The environment service whose documents are searched.")
+    ],
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Serve over HTTP on this machine; standard input and output."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of a run; the first there is.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")] = None,
+    turn: Annotated[
+        int | None, typer.Option("--turn", min=1, help="Search with the answer of this turn; the one that won.")
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option("--endpoint", metavar="URL", help="Where the model is served (OpenAI's protocol); loads none."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Its name at the endpoint.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Give agents a tool `search` (MCP) that rewrites a question and searches a running service (docs/use.md)."""
+    set_up_logging(verbose)
+    if model is not None and endpoint is None:
+        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.", code="no-endpoint")
+    from .mcp_server import serve_search
+    from .rewriter import Rewriter
+
+    with Rewriter.from_pretrained(
+        rewriter, revision=revision, checkpoint=checkpoint, trust=trust, turn=turn, endpoint=endpoint, model=model
+    ) as loaded:
+        serve_search(loaded, env, port, typer.echo)
 
 
 @contextmanager

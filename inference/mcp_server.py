@@ -1,0 +1,111 @@
+"""A search tool for agents, by the Model Context Protocol (MCP): a question is rewritten, then searched.
+
+The server has one tool, `search`. A client starts it as a child process and speaks to it over standard input and
+output, or over HTTP on this machine (`port`). The documents are those of a running environment service.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, cast
+
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+from pydantic import BaseModel, Field
+
+from ..configs.schema import ClientConfig
+from ..envs.client.client import EnvironmentClient
+from ..envs.page.router import MAX_QUESTION
+from ..envs.server.process import bound
+from ..envs.server.schemas import HitBody
+from ..version import __version__
+from .results import SearchResult
+from .rewriter import Rewriter
+
+MAX_DOCUMENTS = 100
+"""Most documents of one answer; an agent reads them all."""
+HOST = "127.0.0.1"
+"""The protocol brings no token, so HTTP is for this machine alone."""
+
+
+class FoundDocument(BaseModel):
+    """One document, the best first."""
+
+    id: str
+    title: str
+    text: str
+
+
+class ToolAnswer(BaseModel):
+    """What the tool `search` returns."""
+
+    rewrite: str
+    """The query that was searched; the question itself where no rewrite could be used."""
+    failure: str | None = None
+    """Why no rewrite could be used."""
+    documents: list[FoundDocument]
+
+    @classmethod
+    def from_result(cls, result: SearchResult) -> "ToolAnswer":
+        """The form of a search with a rewriter in which an agent reads it."""
+        documents = [hit.document for hit in cast("tuple[HitBody, ...]", result.ranking)]
+        return cls(
+            rewrite=result.rewrite.text,
+            failure=result.failure,
+            documents=[FoundDocument(id=hit.id, title=hit.title, text=hit.text) for hit in documents],
+        )
+
+
+def search_server(rewriter: Rewriter, client: EnvironmentClient) -> MCPServer:
+    """The server whose tool searches the client's environment with the rewriter.
+
+    An error of the rewriter or of the search is the tool's answer, marked as an error.
+    """
+    server = MCPServer("querylect", version=__version__, log_level="WARNING")
+
+    @server.tool()  # type: ignore[untyped-decorator]
+    async def search(
+        question: Annotated[str, Field(min_length=1, max_length=MAX_QUESTION, description="The question in full.")],
+        k: Annotated[int, Field(ge=1, le=MAX_DOCUMENTS, description="How many documents to return.")] = 10,
+    ) -> ToolAnswer:
+        """Find the documents that answer a question. Ask the whole question: it is rewritten for the search engine."""
+        return ToolAnswer.from_result(await rewriter.asearch(question, client, k=k))
+
+    return server
+
+
+def serve_search(
+    rewriter: Rewriter, url: str, port: int | None = None, ready: Callable[[str], object] = lambda url: None
+) -> None:
+    """Serve the tool on standard input and output until the client closes them; with `port` over HTTP until a signal.
+
+    `url` is that of the environment, whose token is in QUERYLECT_TOKEN. `ready` gets the URL of the HTTP server once it
+    listens; port 0 takes a free one. Raises ConfigError if the rewriter does not fit its retriever, UserError for a
+    port in use, and as `EnvironmentClient.environment`.
+    """
+    asyncio.run(_serve(rewriter, url, port, ready))
+
+
+async def _serve(rewriter: Rewriter, url: str, port: int | None, ready: Callable[[str], object]) -> None:
+    async with EnvironmentClient(ClientConfig(urls=[url])) as client:
+        rewriter.prepare((await client.environment()).retriever)
+        server = search_server(rewriter, client)
+        if port is None:
+            await server.run_stdio_async()
+            return
+        with bound(HOST, port) as listener:
+            started = partial(ready, f"http://{HOST}:{listener.getsockname()[1]}/mcp")
+            await _HttpServer(uvicorn.Config(server.streamable_http_app(), log_config=None), started).serve([listener])
+
+
+class _HttpServer(uvicorn.Server):
+    """Reports when it listens."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._started()
