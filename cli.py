@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Train a language model to speak the query dialect of the retriever it will really use.",
 )
@@ -70,7 +69,18 @@ app.add_typer(optimize_app)
 app.add_typer(adapt_app)
 app.add_typer(sweep_app)
 
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
+
+def _matching_configs(incomplete: str) -> list[str]:
+    """The packaged configs that a shell offers; it offers files by itself."""
+    return [name for name in known_configs() if name.startswith(incomplete)]
+
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.", autocompletion=_matching_configs
+    ),
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
 ]
