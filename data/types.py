@@ -51,12 +51,15 @@ class Question:
         return " ".join([*(utterance.text for utterance in self.history), self.text])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Split:
     """Questions that have at least one relevant document, and their judgements."""
 
     questions: Sequence[Question]
     qrels: Qrels
+
+    def __repr__(self) -> str:
+        return f"Split({len(self.questions)} questions, {self.relevant} relevant judgements)"
 
     @property
     def relevant(self) -> int:
@@ -76,7 +79,7 @@ class AllDocuments:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Dataset:
     """A corpus and its named splits ("train", "validation", "test")."""
 
@@ -92,3 +95,7 @@ class Dataset:
     ArguAna the question is itself a document of the corpus."""
     relevance_level: int = 1
     """The least grade that binary metrics (recall, MRR, MAP, …) count as relevant."""
+
+    def __repr__(self) -> str:
+        splits = "".join(f", {name}={split!r}" for name, split in self.splits.items())
+        return f"Dataset({self.name!r}, {len(self.corpus)} documents{splits})"

@@ -107,6 +107,10 @@ class Environment:
         self.settings_hash = settings_hash(dataset, self._documents, config)
         """Hash of what a score depends on besides the index."""
 
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{count} {name} questions" for name, count in self.splits.items())
+        return f"Environment({self.name!r}, {self.card['name']}, {self.corpus_size} documents, {splits})"
+
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
         """Open the index, and load the questions and judgements of its dataset; documents stay in the index.

@@ -8,6 +8,8 @@ beginning of its answer, and its answers are parsed as strictly as in training. 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import httpx
+
 from ..configs.llm import LlmConfig
 from ..configs.schema import RolloutConfig
 from ..data.history import cut_history
@@ -114,13 +116,21 @@ class EndpointConversation:
         ]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class EndpointModel:
     """The model of a rewriter behind an endpoint, opened once for all of its prompts."""
 
     config: LlmConfig
     trained: bool
     _llms: dict[bool, Llm] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"EndpointModel({self.config.model!r}, {self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """Where it is, without user and password."""
+        return str(httpx.URL(self.config.base_url or "").copy_with(userinfo=b""))
 
     def conversation(self, rewriter: RewritingStrategy, rollout: RolloutConfig) -> EndpointConversation:
         """The model with the prompts of one rewriter. Raises ConfigError for a URL that is none."""

@@ -50,7 +50,7 @@ class Member:
     """The full retriever card of the environment at training time: model fingerprint, templates, …"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trained:
     """A policy and everything needed to query it."""
 
@@ -75,6 +75,15 @@ class Trained:
 
     is_trained: bool = True
     """False for a config, whose policy is the untrained model."""
+
+    def __repr__(self) -> str:
+        return f"Trained({self.name!r}, {self.retriever_names}, turn={self.used.turn} of {self.turns})"
+
+    @property
+    def retriever_names(self) -> str:
+        """The retrievers of training, as far as files record them."""
+        names = [member.card.name if member.card else name for name, member in self.members.items()]
+        return "/".join(filter(None, names)) or "unknown"
 
     @property
     def turns(self) -> int:

@@ -52,9 +52,9 @@ class RewriterPool:
             return self._trained.members
 
     @property
-    def static_members(self) -> Mapping[str, Member]:
-        """The members without asking the environment, so cards may be missing."""
-        return self._trained.members
+    def retriever_names(self) -> str:
+        """The retrievers of training, without asking the environment for missing cards."""
+        return self._trained.retriever_names
 
     def needs_environment(self, retriever: Retriever | None) -> bool:
         """Whether `select` must ask the environment for a missing card, which may be slow."""

@@ -141,12 +141,11 @@ class Rewriter:
         return cls(trained, endpoint_of(endpoint, model, trained.is_trained), turn=turn, client=client)
 
     def __repr__(self) -> str:
-        names = [member.card.name if member.card else name for name, member in self._prompts.static_members.items()]
         checkpoint = self._trained.checkpoint
-        parts = [repr(self.name), f"retriever={'/'.join(names) or 'unknown'!r}", f"turn={self._turn}"]
+        parts = [repr(self.name), f"retriever={self._prompts.retriever_names!r}", f"turn={self._turn}"]
         parts += [f"checkpoint={checkpoint.name!r}"] if checkpoint is not None else []
         if isinstance(self._engine, EndpointModel):
-            parts += [f"endpoint={self._engine.config.base_url!r}", f"model={self._engine.config.model!r}"]
+            parts += [f"endpoint={self._engine.url!r}", f"model={self._engine.config.model!r}"]
         model: Any = getattr(self._engine, "model", None)  # None for a remote engine
         parts += [f"device={str(next(model.parameters()).device)!r}"] if hasattr(model, "parameters") else []
         return f"Rewriter({', '.join(parts)})"

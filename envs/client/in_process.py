@@ -33,6 +33,9 @@ class InProcessClient:
         }
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"InProcessClient({self._environment!r})"
+
     def environment(self) -> EnvironmentInfo:
         """What is searched, by which retriever, and which questions there are."""
         return self._info

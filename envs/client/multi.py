@@ -19,6 +19,9 @@ class MixedClient:
     def __init__(self, clients: Mapping[str, SyncEnvironmentClient]) -> None:
         self.clients = dict(clients)
 
+    def __repr__(self) -> str:
+        return f"MixedClient({', '.join(f'{name}={client!r}' for name, client in self.clients.items())})"
+
     @property
     def last_failure(self) -> str | None:
         """The last attempt that failed, for every environment that had one."""

@@ -5,6 +5,7 @@ save a 4xx other than 408 and 429: the service calls the request itself wrong, a
 """
 
 import asyncio
+import base64
 import logging
 import math
 import time
@@ -164,7 +165,7 @@ class Transport:
         if any(service.token is None for service in services):
             token = token_of(config.token_env)
             services = [replace(service, token=token) if service.token is None else service for service in services]
-        self.replicas = [Replica(_base_url(service.url), service.headers) for service in services]
+        self.replicas = [_replica(service) for service in services]
         self.stats = ClientStats()
         self._timeout = config.timeout
         self._turn = 0
@@ -306,7 +307,16 @@ def retry_after_seconds(header: str | None) -> float:
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
-def _base_url(text: str) -> str:
+def _replica(service: ServiceAddress) -> Replica:
+    """The replica at an address. User and password of its URL become a header: no message and no repr shows them."""
+    url, headers = _base_url(service.url), service.headers
+    if url.userinfo:
+        login = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
+        headers = {"Authorization": f"Basic {login}"}
+    return Replica(str(url.copy_with(userinfo=b"")).rstrip("/"), headers)
+
+
+def _base_url(text: str) -> httpx.URL:
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, TypeError) as error:
@@ -315,7 +325,7 @@ def _base_url(text: str) -> str:
     if url.scheme not in ("http", "https") or not url.host:
         message = f"client.urls: {text!r} is no service URL; expected http://HOST:PORT or https://HOST."
         raise ConfigError(message, code="invalid-url")
-    return str(url).rstrip("/")
+    return url
 
 
 def _detail(response: httpx.Response) -> str:
