@@ -86,6 +86,9 @@ class RewriterConfig(Section):
     """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
     options: bool = False
     """`hyde` and `query2doc` only: show the question's answer options, if it has any."""
+    stop: bool = False
+    """Let the policy answer `<stop/>` instead of a rewrite: it keeps the ranking of the turns before, or in turn 1
+    searches the question as it stands, and has no further turn (docs/stop.md)."""
     multi_query: MultiQueryConfig = MultiQueryConfig()
     hcqr: HcqrConfig = HcqrConfig()
     chr: ChrConfig = ChrConfig()
@@ -97,10 +100,11 @@ class RewriterConfig(Section):
 
     @property
     def unread(self) -> set[str]:
-        """Sections that belong to other rewriters: what this one answers does not depend on them."""
+        """Sections of other rewriters, and `stop` where it is off: what this one answers does not depend on them."""
         relevant = {
             "hcqr": {"hcqr", "llm", "form"},
             "hyde": {"options"},
             "query2doc": {"options"},
         }.get(self.name, {self.name})
-        return {"multi_query", "hcqr", "chr", "misknow", "llm", "form", "options"} - relevant
+        switched_off = set() if self.stop else {"stop"}
+        return ({"multi_query", "hcqr", "chr", "misknow", "llm", "form", "options"} - relevant) | switched_off

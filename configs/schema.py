@@ -259,6 +259,9 @@ class RewardConfig(Section):
     """λ: weight of each turn's reward, first to last."""
     truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Subtracted from the reward of a turn truncated at max_new_tokens; the reward can become negative."""
+    search_price: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Price of a search, subtracted from the reward of a path for each of its turns that does not stop
+    (rewriter.stop)."""
 
 
 class TrackingConfig(Section):

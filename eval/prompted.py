@@ -17,12 +17,14 @@ from ..configs.schema import RolloutConfig
 from ..data.history import cut_history
 from ..data.types import Question
 from ..envs.client.base import StepClient
+from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step, StepResult
 from ..llms.access import Llm
 from ..llms.base import Message, SamplingParams
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import FrozenAnswer, ask_turn, cut_to_words
 from ..rewriters.plans import with_earlier
+from ..rewriters.stop import keep
 from .answering import Answered, Asking
 from .journal import AnswerKey
 from .records import EvalRecord, record_of_search
@@ -41,9 +43,17 @@ class _Path:
     searches: int = 0
     seconds: float = 0.0
     open: bool = True
-    """False where the model did not answer."""
+    """False where the model did not answer, or stopped."""
     earlier: tuple[str, ...] = ()
     """The rewrites of earlier turns."""
+    last_plan: SearchPlan | None = None
+    last_result: StepResult | None = None
+    """What the last search came to, which a stop keeps; `last_plan` is None before the first."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the answer of the current turn keeps the ranking of an earlier one."""
+        return self.answer is not None and self.answer.rewrite.stop and self.last_plan is not None
 
 
 def prompted_answers(
@@ -115,9 +125,11 @@ class _Batch:
             for path, answer in zip(paths, answers, strict=True):
                 path.seconds += spent
                 path.open = answer is not None
-                if answer is not None:
+                if answer is not None and not answer.rewrite.stop:
                     weight = self.rollout.keep_rewrites_weight
                     answer = replace(answer, rewrite=with_earlier(answer.rewrite, path.earlier, weight))
+                elif answer is not None:
+                    answer = replace(answer, rewrite=keep(answer.rewrite, path.last_plan))
                 path.answer = answer
 
     def search(self, client: StepClient) -> None:
@@ -125,7 +137,7 @@ class _Batch:
         steps = [
             Step(question_id=path.question.id, plan=path.answer.rewrite.plan)
             for path in self._open
-            if path.answer is not None and path.answer.rewrite.plan is not None
+            if path.answer is not None and path.answer.rewrite.plan is not None and not path.keeps
         ]
         started = time.perf_counter()
         with_text = self.turn < self.asking.turns
@@ -135,13 +147,22 @@ class _Batch:
         for path in paths:
             answer = path.answer
             assert answer is not None, "an open path has an answer"
-            planned = answer.rewrite.plan is not None
-            result = next(pending_results) if planned else None
-            path.searches += planned
+            if path.keeps:
+                result = path.last_result
+            elif answer.rewrite.plan is not None:
+                path.last_plan, path.last_result = answer.rewrite.plan, next(pending_results)
+                path.searches += 1
+                result = path.last_result
+            else:
+                result = None
             path.seconds += seconds / len(paths)
             path.tokens = None if path.tokens is None or answer.tokens is None else path.tokens + answer.tokens
-            self.records.append(self._record(path, answer, result))
-            if self.turn < self.asking.turns:
+            record = self._record(path, answer, result)
+            self.records.append(record)
+            if answer.rewrite.stop:
+                path.open = False
+                self.records += [replace(record, turn=turn) for turn in range(self.turn + 1, self.asking.turns + 1)]
+            elif self.turn < self.asking.turns:
                 documents = (
                     [hit.document for hit in result.ranking[: self.rollout.documents]] if result is not None else []
                 )

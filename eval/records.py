@@ -6,7 +6,7 @@ before the deadline) and is never treated as 0.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,7 +60,8 @@ class EvalRecord:
     """Prompt tokens of this turn, including the model's earlier turns and the documents shown. None where an endpoint
     does not report them."""
     searches: int
-    """Search plans sent up to and including this turn; a turn whose format failed sends none."""
+    """Search plans sent up to and including this turn; a turn whose format failed, or that kept an earlier ranking,
+    sends none."""
     format_ok: bool
     scores: tuple[float, ...] = ()
     """Retriever scores of the ranked documents."""
@@ -96,7 +97,8 @@ def records_of_trees(
     samples: int = 1,
     seconds: Sequence[float] = (),
 ) -> list[EvalRecord]:
-    """One record per turn of each path; a path is one sample.
+    """One record per turn of each path; a path is one sample. One that stopped has the record of its last turn for
+    every later turn, too.
 
     `seconds` are those of one path, by turn. Raises ValueError for a tree whose number of paths is not `samples`: an
     evaluation never selects among answers.
@@ -115,7 +117,7 @@ def records_of_trees(
             answered = True
             for node in path:
                 tokens += len(node.completion_ids)
-                searches += node.rewrite.format_ok and answered
+                searches += node.searched and answered
                 spent += seconds[node.turn - 1] if seconds else 0.0
                 failed, scored = not node.rewrite.format_ok, node.reward is not None
                 answered = answered and scored  # turns below an outage are not searched
@@ -141,6 +143,8 @@ def records_of_trees(
                         history=tree.question.history,
                     )
                 )
+            last = records[-1]
+            records += [replace(last, turn=turn) for turn in range(last.turn + 1, tree.turns + 1)]
     return records
 
 

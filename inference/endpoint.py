@@ -6,7 +6,7 @@ beginning of its answer, and its answers are parsed as strictly as in training. 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 
@@ -14,12 +14,14 @@ from ..configs.llm import LlmConfig
 from ..configs.schema import RolloutConfig
 from ..data.history import cut_history
 from ..data.types import Document, Question
+from ..envs.plan import SearchPlan
 from ..errors import ConfigError
 from ..llms.access import Llm
 from ..llms.base import Message, Prompt, SamplingParams
 from ..rewriters.base import Rewrite, RewritingStrategy
 from ..rewriters.frozen import ask_turn, cut_to_words
 from ..rewriters.plans import with_earlier
+from ..rewriters.stop import keep
 from ..rollouts.llms import open_llm
 
 _PREFILLED = {"continue_final_message": True, "add_generation_prompt": False}
@@ -33,6 +35,8 @@ class ChatSoFar:
     messages: tuple[Message, ...]
     earlier: tuple[str, ...] = ()
     """The rewrites of the turns so far, first turn first."""
+    last_plan: SearchPlan | None = None
+    """The last plan so far, which a stop keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class EndpointConversation:
         """Turn `turn`, which is shown `documents`; both these and the history are cut to their budgets in words."""
         shown = cut_to_words(documents[: self.rollout.documents], self.rollout)
         message = Message(role="user", content=self.rewriter.follow_up(self._shown(question), shown, turn))
-        return ChatSoFar((*after.messages, message), after.earlier)
+        return replace(after, messages=(*after.messages, message))
 
     def answer(self, questions: Sequence[Question], chats: Sequence[ChatSoFar], turn: int) -> list[ChatAnswer]:
         """The greedy answer to each chat. Raises as `Llm.ask`."""
@@ -82,9 +86,13 @@ class EndpointConversation:
         return cut_history(question, self.rollout.history_tokens)
 
     def _answer(self, rewrite: Rewrite, text: str, chat: ChatSoFar) -> ChatAnswer:
-        rewrite = with_earlier(rewrite, chat.earlier, self.rollout.keep_rewrites_weight)
+        if rewrite.stop:
+            rewrite = keep(rewrite, chat.last_plan)
+        else:
+            rewrite = with_earlier(rewrite, chat.earlier, self.rollout.keep_rewrites_weight)
         messages = (*chat.messages, Message(role="assistant", content=text))
-        return ChatAnswer(rewrite, text, ChatSoFar(messages, (*chat.earlier, *rewrite.rewrites)))
+        after = ChatSoFar(messages, (*chat.earlier, *rewrite.rewrites), rewrite.plan or chat.last_plan)
+        return ChatAnswer(rewrite, text, after)
 
     def _ask_prompted(
         self,

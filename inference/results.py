@@ -41,6 +41,8 @@ class RewriteResult:
     answer: str = ""
     """The raw text of the model, without its end-of-turn token."""
     continuation: Continuation | ChatSoFar | None = field(default=None, repr=False, compare=False)
+    stopped: bool = False
+    """Whether the policy stopped: the plan is that of the last turn that was searched, or else the raw question."""
 
     @property
     def fallback(self) -> bool:
@@ -73,6 +75,7 @@ class RewriteResult:
             "turn": self.turn,
             "failure": self.failure,
             "fallback": self.fallback,
+            **({"stopped": True} if self.stopped else {}),
         }
 
 
@@ -82,7 +85,8 @@ class TurnOutcome:
 
     rewrite: RewriteResult
     ranking: tuple[HitBody, ...] | None
-    """Best first; None if nothing was searched, which is the case after a failed answer before the last turn."""
+    """Best first; of a turn that stopped, those that it keeps. None if nothing was searched, which is the case after
+    a failed answer before the last turn."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -332,14 +332,14 @@ class Rewriter:
 
     def _run(self, loop: TurnLoop, client: Searcher) -> list[SearchResult]:
         """Alternate between answers and searches."""
-        for _ in range(loop.turns):
+        while not loop.over:
             plans = loop.plans(self._batcher.ask(loop.orders()))
             loop.add(client.search(plans) if plans else [])
         return loop.results()
 
     async def _arun(self, loop: TurnLoop, client: Searcher | AsyncSearcher) -> list[SearchResult]:
         """`_run` for an event loop; the client is called in a thread, since it may be synchronous."""
-        for _ in range(loop.turns):
+        while not loop.over:
             plans = loop.plans(await self._batcher.ask_soon(loop.orders()))
             rankings: Rankings | Awaitable[Rankings] = await asyncio.to_thread(client.search, plans) if plans else []
             loop.add(await rankings if isinstance(rankings, Awaitable) else rankings)
@@ -371,7 +371,11 @@ class Rewriter:
         search_last: bool = True,
     ) -> TurnLoop:
         return TurnLoop(
-            lambda documents, after: self._orders(batch, retriever, documents, after), batch, turns, k, search_last
+            lambda questions, documents, after: self._orders(questions, retriever, documents, after),
+            batch,
+            turns,
+            k,
+            search_last,
         )
 
     def _orders(

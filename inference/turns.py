@@ -67,15 +67,18 @@ def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) 
     return [results[index] for index in range(len(orders))]
 
 
-BuildOrders = Callable[[Sequence[Sequence[DocumentLike]] | None, Sequence[RewriteResult] | None], list[Order]]
-"""Builds the orders of a turn from each question's documents and previous result; both None for the first turn."""
+BuildOrders = Callable[
+    [Sequence[Question], Sequence[Sequence[DocumentLike]] | None, Sequence[RewriteResult] | None], list[Order]
+]
+"""Builds the orders of a turn from questions and the documents and previous result of each; both None for the first."""
 
 
 @dataclass(slots=True)
 class TurnLoop:
     """`turns` turns of some questions. For each of them: answer `orders`, search `plans`, `add` the rankings.
 
-    As in training, nothing is searched after a failed answer, except in the last turn, where the question is.
+    As in training, nothing is searched after a failed answer, except in the last turn, where the question is; and a
+    question whose answer stopped keeps the ranking that it has and is not asked again.
     """
 
     build_orders: BuildOrders
@@ -85,37 +88,75 @@ class TurnLoop:
     """Number of documents in the last turn; None leaves that of the plans."""
     search_last: bool = True
     """Whether the plans of the last turn are searched, too."""
-    _outcomes: list[list[TurnOutcome]] = field(default_factory=list)
-    _answers: list[tuple[RewriteResult, bool]] = field(default_factory=list)
-    """The answers of the running turn, and whether each is searched."""
+    _turn: int = 0
+    _outcomes: list[list[TurnOutcome]] = field(init=False)
+    """The turns of each question so far."""
+    _answers: list[tuple[list[TurnOutcome], RewriteResult, SearchPlan | None]] = field(default_factory=list)
+    """The earlier turns, the answer and the search of each question that is asked in the running turn."""
+
+    def __post_init__(self) -> None:
+        self._outcomes = [[] for _ in self.questions]
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no further turn."""
+        return self._turn == self.turns or not self._open
+
+    @property
+    def _open(self) -> list[int]:
+        """The questions that did not stop."""
+        return [index for index, turns in enumerate(self._outcomes) if not turns or not turns[-1].rewrite.stopped]
 
     def orders(self) -> list[Order]:
         """The orders of the next turn."""
-        if not self._outcomes:
-            return self.build_orders(None, None)
-        previous = self._outcomes[-1]
+        questions = [self.questions[index] for index in self._open]
+        if self._turn == 0:
+            return self.build_orders(questions, None, None)
+        previous = [self._outcomes[index][-1] for index in self._open]
         return self.build_orders(
-            [outcome.ranking or () for outcome in previous], [outcome.rewrite for outcome in previous]
+            questions, [outcome.ranking or () for outcome in previous], [outcome.rewrite for outcome in previous]
         )
 
     def plans(self, results: Sequence[RewriteResult]) -> list[SearchPlan]:
         """What to search after these answers."""
-        last = len(self._outcomes) + 1 == self.turns
-        self._answers = [(result, self.search_last if last else not result.fallback) for result in results]
-        plans = [result.plan for result, searched in self._answers if searched]
-        return [plan.model_copy(update={"k": self.k}) for plan in plans] if last and self.k is not None else plans
+        self._turn += 1
+        earlier = [self._outcomes[index] for index in self._open]
+        self._answers = [
+            (outcomes, result, self._search_of(outcomes, result))
+            for outcomes, result in zip(earlier, results, strict=True)
+        ]
+        return [plan for _, _, plan in self._answers if plan is not None]
+
+    def _search_of(self, earlier: Sequence[TurnOutcome], result: RewriteResult) -> SearchPlan | None:
+        """What to search after an answer; None if nothing. A ranking that is kept is searched again only for more
+        documents than it has."""
+        if not (self._turn == self.turns or result.stopped):
+            return None if result.fallback else result.plan
+        plan = result.plan if self.k is None else result.plan.model_copy(update={"k": self.k})
+        last = _last_search(earlier) if result.stopped else None
+        return plan if self.search_last and (last is None or last.rewrite.plan.k < plan.k) else None
 
     def add(self, rankings: Sequence[Sequence[HitBody]]) -> None:
         """Take the rankings of the plans; the turn is complete."""
         remaining = iter(rankings)
-        self._outcomes.append(
-            [TurnOutcome(result, tuple(next(remaining)) if searched else None) for result, searched in self._answers]
-        )
+        for outcomes, result, plan in self._answers:
+            last = _last_search(outcomes) if result.stopped else None
+            if plan is not None:
+                ranking: tuple[HitBody, ...] | None = tuple(next(remaining))
+            else:
+                ranking = last.ranking[: self.k] if last is not None and last.ranking is not None else None
+            outcomes.append(TurnOutcome(result, ranking))
 
     def results(self) -> list[SearchResult]:
-        """All turns of each question."""
-        outcomes = zip(*self._outcomes, strict=True)
-        return [SearchResult(question, turns) for question, turns in zip(self.questions, outcomes, strict=True)]
+        """All turns of each question; fewer for one that stopped."""
+        return [
+            SearchResult(question, tuple(turns)) for question, turns in zip(self.questions, self._outcomes, strict=True)
+        ]
+
+
+def _last_search(outcomes: Sequence[TurnOutcome]) -> TurnOutcome | None:
+    """The last of some turns that was searched."""
+    return next((outcome for outcome in reversed(outcomes) if outcome.ranking is not None), None)
 
 
 def _ask_endpoint(
@@ -160,7 +201,7 @@ def _result(
     failure = None if rewrite.plan is not None else rewrite.failure or "no plan"
     texts = rewrite.rewrites if rewrite.plan is not None else ()
     plan = rewrite.plan or SearchPlan.of(order.question.text, depth)
-    return RewriteResult(order.question, turn, plan, texts, rewrite.think, failure, text, continuation)
+    return RewriteResult(order.question, turn, plan, texts, rewrite.think, failure, text, continuation, rewrite.stop)
 
 
 def _answer_turn(

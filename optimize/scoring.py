@@ -68,6 +68,12 @@ class Scorer:
 
     def __init__(self, config: RunConfig, client: EnvironmentApi, models: ExitStack) -> None:
         """`models` closes the model of `optimize.task`. Raises ConfigError for a rewriter without a prompt file."""
+        if config.rewriter.stop:
+            raise ConfigError(
+                "rewriter.stop is true, and the prompt that `querylect optimize` changes does not hold the offer to "
+                "stop. Set rewriter.stop=false.",
+                code="stop-without-training",
+            )
         rewriter = rewriter_for(config, client)
         if not isinstance(rewriter, SmallRewriter):
             raise ConfigError(

@@ -29,8 +29,8 @@ def format_reward(ok: bool) -> float:
     return 1.0 if ok else 0.0
 
 
-def trajectory_value(rewards: Sequence[float], weights: Sequence[float]) -> float:
-    """Σ_k λ_k·r_k over the turns of one path, first to last (seed 003: λ = 0.5, 1).
+def trajectory_value(rewards: Sequence[float], weights: Sequence[float], costs: Sequence[float] = ()) -> float:
+    """Σ_k λ_k·r_k − Σ_k c_k over the turns of one path, first to last (seed 003: λ = 0.5, 1, and no costs c).
 
     A path may be shorter than `weights`; the surplus weights are not used.
     Raises ValueError for an empty path and for more turns than weights.
@@ -39,4 +39,9 @@ def trajectory_value(rewards: Sequence[float], weights: Sequence[float]) -> floa
         raise ValueError(
             f"{len(rewards)} rewards and {len(weights)} turn weights; expected a weight for each of >= 1 turns"
         )
-    return sum(weight * reward for weight, reward in zip(weights, rewards, strict=False))
+    return sum(weight * reward for weight, reward in zip(weights, rewards, strict=False)) - sum(costs)
+
+
+def weight_of_turn(weights: Sequence[float], turn: int, stopped: bool) -> float:
+    """λ of a turn (1 for the first); one that stopped also has those of the turns after it, which keep its ranking."""
+    return sum(weights[turn - 1 :]) if stopped else weights[turn - 1]

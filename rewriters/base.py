@@ -27,6 +27,9 @@ class Rewrite:
     rewrites: tuple[str, ...] = ()
     failure: str = ""
     """Why the format failed, in a few words; "" if it did not."""
+    stop: bool = False
+    """Whether the policy stopped (`stop.py`). As parsed, `plan` is then the question as it stands; `keep` replaces it
+    by the plan of an earlier turn."""
 
     @property
     def format_ok(self) -> bool:

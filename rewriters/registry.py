@@ -17,6 +17,7 @@ from .misknow import misknow
 from .multi_query import multi_query
 from .query2doc import query2doc
 from .small import small
+from .stop import StoppableRewriter
 
 REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], RewritingStrategy]] = {
     "general": general,
@@ -44,7 +45,8 @@ def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> R
             "rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.",
             code="zero-weight",
         )
-    return REWRITERS[config.name](config, card, k)
+    rewriter = REWRITERS[config.name](config, card, k)
+    return StoppableRewriter(rewriter, k) if config.stop else rewriter
 
 
 def refuse_unknown(name: str) -> None:

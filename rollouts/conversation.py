@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..llms.base import Message
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.plans import with_earlier
+from ..rewriters.stop import keep
 from .chat import Chat
 from .engines.base import Completion, Engine, Sampling
 from .random_streams import stream
@@ -48,6 +49,8 @@ class Branch:
     """The random stream of its samples."""
     earlier: tuple[str, ...] = ()
     """The rewrites of the previous turns, first turn first."""
+    last_searched: Node | None = None
+    """The last turn before with a search plan, whose ranking a stop keeps."""
 
 
 class Conversation:
@@ -105,7 +108,8 @@ class Conversation:
         ]
         prompt_ids = [*node.prompt_ids, *node.completion_ids, *ids]
         earlier = (*branch.earlier, *node.rewrite.rewrites)
-        return Branch(branch.tree, messages, prompt_ids, node, stream(branch.stream, number), earlier)
+        last_searched = node if node.rewrite.plan is not None else branch.last_searched
+        return Branch(branch.tree, messages, prompt_ids, node, stream(branch.stream, number), earlier, last_searched)
 
     def sampling(self, turn: int, greedy: bool) -> Sampling:
         """How an answer of that turn is sampled."""
@@ -119,8 +123,14 @@ class Conversation:
         """The node of an answer, which is not part of the tree yet."""
         text = self.chat.text(sample.ids)
         rewrite = self.rewriter.parse(branch.tree.question, text, turn)
-        rewrite = with_earlier(rewrite, branch.earlier, self.rollout.keep_rewrites_weight)
-        return Node(turn, branch.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
+        last = branch.last_searched
+        if rewrite.stop:
+            rewrite = keep(rewrite, last.rewrite.plan if last is not None else None)
+        else:
+            rewrite = with_earlier(rewrite, branch.earlier, self.rollout.keep_rewrites_weight)
+        node = Node(turn, branch.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
+        node.reused = rewrite.stop and last is not None
+        return node
 
     def shown(self, question: Question) -> Question:
         """The question as prompts show it, its history cut to `rollout.history_tokens`."""

@@ -51,10 +51,12 @@ class Grower(Conversation):
 
         A turn whose text fails the format is not searched, earns nothing, and still grows: its follow-up shows no
         documents. A turn below an unscorable one is not searched and is unscorable, too: it did not see what the
-        retriever would have shown.
+        retriever would have shown. A turn that stops does not grow, and is worth the ranking that it keeps.
         """
         question_streams = streams or [0] * len(questions)
         first = [self.begin(question, its) for question, its in zip(questions, question_streams, strict=True)]
+        for branch in first:
+            branch.tree.branching = tuple(branching)
         self.grow_from(first, branching, greedy, streams is not None)
         return [branch.tree for branch in first]
 
@@ -76,10 +78,12 @@ class Grower(Conversation):
         return replace(sampling, streams=tuple(branch.stream for branch in branches)) if streams else sampling
 
     def next_turns(self, grown: Sequence[tuple[Branch, Node]], turn: int, width: int) -> list[Branch]:
-        """The branches of turn `turn` below all answers of the turn before, `width` to each of its branches."""
+        """The branches of turn `turn` below all answers of the turn before, `width` to each of its branches; none below
+        an answer that stopped."""
         return [
             self.next_turn(branch, node, [hit.document for hit in node.ranking], turn, number % width)
             for number, (branch, node) in enumerate(grown)
+            if not node.rewrite.stop
         ]
 
     def answer(
@@ -111,7 +115,12 @@ class Grower(Conversation):
         for branch, node in grown:
             if branch.parent is not None and branch.parent.reward is None:
                 continue  # below an outage
-            if node.rewrite.plan is None:
+            node.cost = 0.0 if node.reused else self.reward.search_price
+            if node.reused and branch.last_searched is not None:
+                searched_node = branch.last_searched
+                node.ranking, node.metrics = searched_node.ranking, searched_node.metrics
+                node.reward = self._reward_of(node, searched_node.metrics[metric])
+            elif node.rewrite.plan is None:
                 node.metrics = {metric: 0.0}
                 node.reward = self._reward_of(node, 0.0)
             else:

@@ -175,7 +175,7 @@ class _Growth:
         searched, self._searching = self._searching, []
         self._grown += searched
         for answer, node in searched:
-            if answer.turn < len(self.branching):
+            if answer.turn < len(self.branching) and not node.rewrite.stop:
                 documents = [hit.document for hit in node.ranking]
                 self._ask(
                     self.grower.next_turn(answer.branch, node, documents, answer.turn + 1, answer.number),

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import prod
 
 from ..data.types import Document, Question
 from ..rewriters.base import Rewrite
@@ -43,6 +44,15 @@ class Node:
     children: list["Node"] = field(default_factory=list)
     prompt_digest: bytes = b""
     """Stands for `prompt_ids` where another process keeps them."""
+    reused: bool = False
+    """Whether the ranking is that of an earlier turn, because this one stopped: nothing was searched."""
+    cost: float = 0.0
+    """The price of its search, which is not part of `reward`."""
+
+    @property
+    def searched(self) -> bool:
+        """Whether it has a plan of its own; a turn below an outage is not searched even so."""
+        return self.rewrite.plan is not None and not self.reused
 
     @property
     def state(self) -> bytes:
@@ -62,6 +72,13 @@ class Tree:
 
     question: Question
     roots: list[Node]
+    branching: tuple[int, ...] = ()
+    """Samples per node, by turn, as it was grown; () where it is not known."""
+
+    @property
+    def turns(self) -> int:
+        """Turns of a path that does not stop."""
+        return len(self.branching) or max((node.turn for node in self.walk()), default=1)
 
     def walk(self) -> Iterator[Node]:
         for root in self.roots:
@@ -69,13 +86,11 @@ class Tree:
 
     @property
     def searches(self) -> int:
-        """Turns that were searched: those with a plan, and not below a turn without an answer of the environment."""
+        """Turns that were searched: those with a plan of their own, except below a turn without an answer of the
+        environment."""
 
         def below(nodes: Iterable[Node]) -> int:
-            return sum(
-                (node.rewrite.plan is not None) + (below(node.children) if node.reward is not None else 0)
-                for node in nodes
-            )
+            return sum(node.searched + (below(node.children) if node.reward is not None else 0) for node in nodes)
 
         return below(self.roots)
 
@@ -85,12 +100,15 @@ class Tree:
         return sum(len(node.completion_ids) for node in self.walk())
 
     def paths(self) -> Iterator[list[Node]]:
-        """Every leaf as its path from the first turn to the last, in order."""
+        """Every leaf as its path from the first turn to the last, in order.
+
+        A turn that stopped has the paths of all leaves that would have grown below it: one path as often.
+        """
 
         def below(node: Node, path: list[Node]) -> Iterator[list[Node]]:
             path = [*path, node]
             if not node.children:
-                yield path
+                yield from [path] * prod(self.branching[node.turn :])
             for child in node.children:
                 yield from below(child, path)
 

@@ -2,6 +2,7 @@
 
 `turn` credit (Yuan et al., eq. 4–5): the value of a turn is compared with those of the other answers to the same state.
 The value is λ·reward plus the value of the next state, which is the mean value of the answers sampled there.
+A turn that stopped also has the λ of the turns that it leaves out, and the price of a turn's search is subtracted.
 `trajectory` credit (the independent baseline): the weighted reward sum of a path is compared with those of all paths of
 the question, and a turn gets the mean advantage of the paths through it.
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..rewards.reward import trajectory_value
+from ..rewards.reward import trajectory_value, weight_of_turn
 from ..rollouts.tree import Node, Tree
 from .best_of_k import TIE, best_of_k_advantages
 
@@ -116,8 +117,8 @@ def _state(tree: Tree, node: Node) -> State:
 
 
 def _lambdas(tree: Tree, weights: Sequence[float]) -> Sequence[float]:
-    depth = max((node.turn for node in tree.walk()), default=1)
-    return [1.0] if depth == 1 else weights
+    """λ by turn."""
+    return [1.0] if tree.turns == 1 else weights
 
 
 def _turn_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[Group]:
@@ -127,11 +128,11 @@ def _turn_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[Group]
     values: dict[State, list[float | None]] = {}
 
     def value(node: Node) -> float | None:
-        """λ·reward + the mean value of the next state; None where either is unscorable."""
+        """λ·reward − cost + the mean value of the next state; None where either is unscorable."""
         if node.reward is None:
             return None
         tree = tree_of[id(node)]
-        weighted = _lambdas(tree, weights)[node.turn - 1] * node.reward
+        weighted = weight_of_turn(_lambdas(tree, weights), node.turn, node.rewrite.stop) * node.reward - node.cost
         if not node.children:
             return weighted
         child_values = [x for x in values[_state(tree, node.children[0])] if x is not None]
@@ -149,7 +150,9 @@ def _trajectory_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[
         lambdas = _lambdas(tree, weights)
         for path in tree.paths():
             rewards = [node.reward for node in path if node.reward is not None]
-            value = trajectory_value(rewards, lambdas) if len(rewards) == len(path) else None
+            used = [weight_of_turn(lambdas, node.turn, node.rewrite.stop) for node in path]
+            costs = [node.cost for node in path]
+            value = trajectory_value(rewards, used, costs) if len(rewards) == len(path) else None
             paths.setdefault(_state(tree, path[0]), []).append((path[-1], value))
     return [
         Group(pairs[0][0].turn, [leaf for leaf, _ in pairs], [value for _, value in pairs]) for pairs in paths.values()

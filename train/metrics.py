@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean, pstdev
 
 from ..data.leakage import words
@@ -15,7 +16,7 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
     """Means over the nodes of each turn; unscorable turns are counted and excluded from the means.
 
     `zero_variance` is a share of groups, `signal` a share of nodes; `states` is the number of distinct states per
-    question.
+    question. `stopped` and `searches_per_path` are there where a turn stopped; the latter also where searches cost.
     """
     by_turn: dict[int, list[Node]] = {}
     with_history: dict[int, list[tuple[Node, set[str]]]] = {}
@@ -49,11 +50,17 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
         put("signal", [float(credit.has_signal(node)) for node in nodes])
         record[f"states/turn{turn}"] = sum(members[0].turn == turn for members in by_state.values()) / len(trees)
         put("best_of_group", [max(group.scored) for group in groups if group.scored])
+        if any(node.rewrite.stop for node in nodes):
+            put("stopped", [float(node.rewrite.stop) for node in nodes])
         put("unscorable", [float(node.reward is None) for node in nodes])
         put("entropy", [-logprob for node in nodes for logprob in node.logprobs])
         rewritten = [(node.rewrite.rewrites, history) for node, history in with_history[turn] if node.rewrite.rewrites]
         put("copy", [float(repeats(rewrites, history)) for rewrites, history in rewritten])
         record[f"advantage_spread/turn{turn}"] = pstdev([credit.of(node) for node in nodes])
+    if any(node.rewrite.stop or node.cost for node in chain.from_iterable(by_turn.values())):
+        record["searches_per_path"] = fmean(
+            sum(node.searched for node in path) for tree in trees for path in tree.paths()
+        )
     return record
 
 

@@ -2,6 +2,7 @@
 
 Each leaf contributes all turns of its path, so a turn shared by k leaves has k rows and k times the weight of a leaf:
 this is the gradient of the expected trajectory reward (Yuan et al., eq. 3). Equal rows are computed once (packing.py).
+TRL takes equally many rows of every question: a path that stopped early repeats its last turn, outside of the loss.
 Since a row is one turn, everything that TRL does per row is done per turn: the mean of `loss_type: grpo`,
 sequence-level ratios, masks of truncated completions.
 """
@@ -63,22 +64,30 @@ class RolloutRows(TypedDict):
 
 def row_turns(trees: Sequence[Tree]) -> Iterator[Node]:
     """The turn of each row: trees in order, their paths in order, the turns of a path first to last."""
-    return (node for tree in trees for path in tree.paths() for node in path)
+    return (node for node, _ in _rows(trees))
+
+
+def _rows(trees: Sequence[Tree]) -> Iterator[tuple[Node, bool]]:
+    """The turn of each row, and whether the row only fills up a path that stopped."""
+    for tree in trees:
+        for path in tree.paths():
+            yield from ((node, False) for node in path)
+            yield from [(path[-1], True)] * (tree.turns - len(path))
 
 
 def row_advantages(trees: Sequence[Tree], credit: Credit) -> Tensor:
-    """The advantage of each row, (rows,); 0 for turns without one."""
-    return torch.tensor([credit.of(node) for node in row_turns(trees)])
+    """The advantage of each row, (rows,); 0 for turns without one, and for rows that fill up."""
+    return torch.tensor([0.0 if filling else credit.of(node) for node, filling in _rows(trees)])
 
 
 def row_mask(trees: Sequence[Tree], credit: Credit | None, mask_truncated: bool = False) -> Tensor:
     """1 for the rows that enter the loss, (rows,): those with an advantage, or all of them if `credit` is None.
 
-    `mask_truncated` always excludes turns that were cut at their token limit.
+    `mask_truncated` always excludes turns that were cut at their token limit. Rows that fill up are never in the loss.
     """
     keep = [
-        (credit is None or credit.has_signal(node)) and (node.finished or not mask_truncated)
-        for node in row_turns(trees)
+        not filling and (credit is None or credit.has_signal(node)) and (node.finished or not mask_truncated)
+        for node, filling in _rows(trees)
     ]
     return torch.tensor(keep, dtype=torch.long)
 

@@ -163,11 +163,15 @@ def best_of(folder: RunFolder) -> ValidationRecord | None:
 
 
 def validation_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    """Means per turn over the scored answers, and the number of unscorable ones."""
+    """Means per turn over the scored answers, and the number of unscorable ones.
+
+    A path that stopped counts in every later turn with the turn in which it did.
+    """
     nodes = [node for tree in trees for node in tree.walk()]
     record: dict[str, float] = {"questions": len(trees), "unscorable": sum(node.reward is None for node in nodes)}
-    for turn in sorted({node.turn for node in nodes}):
-        scored = [node for node in nodes if node.turn == turn and node.reward is not None]
+    for turn in range(1, max((tree.turns for tree in trees), default=0) + 1):
+        reached = [node for node in nodes if node.turn == turn or (node.turn < turn and node.rewrite.stop)]
+        scored = [node for node in reached if node.reward is not None]
         if scored:
             record[f"reward/turn{turn}"] = fmean(node.reward or 0.0 for node in scored)
             for metric in sorted({name for node in scored for name in node.metrics}):

@@ -268,6 +268,8 @@ def validation_line(record: ValidationRecord) -> str:
 
 def rewritten(node: Node) -> str:
     """The rewrites of a turn, or why there is none."""
+    if node.rewrite.stop:
+        return "(stop)"
     return " · ".join(node.rewrite.rewrites) if node.rewrite.plan is not None else f"({node.rewrite.failure})"
 
 

@@ -155,6 +155,7 @@ def describe(tree: Tree) -> dict[str, JsonValue]:
             "text": node.text,
             "rewrites": list(node.rewrite.rewrites),
             "failure": node.rewrite.failure,
+            **({"stop": True} if node.rewrite.stop else {}),
             "ranking": [hit.document.id for hit in node.ranking],
             "metrics": dict(node.metrics),
             "reward": node.reward,

@@ -281,3 +281,35 @@ def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     assert score["metrics"]["ndcg@10"] > 0.9
     assert results["cells"][1]["missing"] == {"not of the form that was asked for": 1}
     assert {one.question_id for one in rows_of(folder)} == {f"t-{name}" for name in ASKED} - {"t-gums"}
+
+
+def test_a_stop_keeps_the_first_ranking_in_later_turns_and_sends_no_search(values, endpoint):
+    """Two of five questions stop in turn 2; one searches the raw question by stopping in turn 1."""
+
+    def answer(body):
+        if "already the best query" in last_user(body):
+            return "<stop/>" if "fat in the blood" in last_user(body) else tagged(body)
+        return "<think>fine</think><stop/>" if "head" in last_user(body) or "sugar" in last_user(body) else tagged(body)
+
+    endpoint.answer = answer
+    folder, results, failed = carry_out(with_system(values, turns=3, rewriter={"name": "explore", "stop": True}))
+    assert failed is None
+    assert results["cells"][1]["missing"] == {}
+    paths = {}
+    for record in rows_of(folder):
+        paths.setdefault(record.question_id, []).append(record)
+    assert {name: [record.searches for record in path] for name, path in paths.items()} == {
+        "t-head": [1, 1, 1],
+        "t-sugar": [1, 1, 1],
+        "t-gums": [1, 2, 3],
+        "t-fat": [1, 1, 1],
+        "t-pills": [1, 2, 3],
+    }
+    for name in ("t-head", "t-sugar", "t-fat"):
+        assert [record.turn for record in paths[name]] == [1, 2, 3]
+        assert len({(record.ranking, record.metrics["ndcg@10"]) for record in paths[name]}) == 1
+    assert paths["t-fat"][0].plan["probes"][0]["terms"][0]["text"] == "please: fat in the blood"
+    assert [len([body for body in endpoint.bodies if len(body["messages"]) == length]) for length in (1, 3, 5)] == [
+        5, 4, 2,
+    ]  # fmt: skip
+    assert row(results, "asked", 3)["costs"]["searches"] == 9 / 5

@@ -10,12 +10,13 @@ import yaml
 from querylect.cli import main
 from querylect.configs.llm import LlmConfig
 from querylect.data.types import Question
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.errors import ConfigError, EngineUnavailableError, MissingPackageError
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.rewriter import Rewriter
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixtures)
-from ..lessons import OPEN, change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import CLOSE, OPEN, change, lesson_url, lessons, save_chain, settings, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..used import save_run
 
@@ -178,3 +179,68 @@ def test_without_pytorch_the_error_names_the_extra(settings, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "torch", None)
     with refused(MissingPackageError, "missing-package", "torch", "'.[local]'"):
         Rewriter.from_pretrained(tmp_path / "mine.yaml")
+
+
+def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings, lesson_url, run_app, tmp_path):  # noqa: F811
+    """A stop in turn 1 searches the question; one in turn 2 keeps the ranking, unless more documents are asked for."""
+
+    def answer(body):
+        asked = last_user(body)
+        if "common pills" in asked:
+            return "<stop/>"
+        first = "already the best query" in asked
+        return "<think></think><rewrite>headache</rewrite>" if first else "<think></think><stop/>"
+
+    config = change(settings, **{"rewriter.stop": True, "rollout.branching": [1, 1, 1], "reward.turn_weights": [1] * 3})
+    (tmp_path / "mine.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    server = ChatServer(answer)
+    with (
+        serving(run_app, server) as url,
+        SyncEnvironmentClient(config.client) as client,
+        Rewriter.from_pretrained(str(tmp_path / "mine.yaml"), endpoint=url, model="m", turn=3) as rewriter,
+    ):
+        counted = Counted(client)
+        kept, raw = rewriter.search(["my head hurts", "common pills"], counted)
+        assert [len(plans) for plans in counted.batches] == [2]
+        assert [(turn.rewrite.turn, turn.rewrite.stopped) for turn in kept.turns] == [(1, False), (2, True)]
+        assert kept.ranking == kept.turns[0].ranking
+        assert {hit.id for hit in kept.ranking} == {"aspirin", "triptan"}
+        assert (kept.rewrite.plan, kept.rewrite.rewrites) == (kept.turns[0].rewrite.plan, ())
+        assert kept.rewrite.record()["stopped"]
+        assert [(turn.rewrite.turn, turn.rewrite.text) for turn in raw.turns] == [(1, "common pills")]
+        assert raw.failure is None
+        assert len(server.bodies) == 3
+        assert rewriter.rewrite("my head hurts", client=counted).plan == kept.rewrite.plan
+        counted.batches.clear()
+        assert len(rewriter.search("my head hurts", counted, k=1).ranking) == 1
+        assert [len(plans) for plans in counted.batches] == [1]
+        counted.batches.clear()
+        rewriter.search("my head hurts", counted, k=30)
+        assert [plans[0].k for plans in counted.batches] == [10, 30]
+
+
+class Counted:
+    """A client that keeps the plans of each call."""
+
+    def __init__(self, client):
+        self.client, self.batches, self.environment = client, [], client.environment
+
+    def search(self, plans, **options):
+        self.batches.append(plans)
+        return self.client.search(plans, **options)
+
+
+def test_a_policy_that_always_stops_searches_every_question_as_it_stands(settings, tmp_path):  # noqa: F811
+    links = [("\n", (OPEN,), None), (OPEN, ("<stop/>",), None), ("<stop/>", (CLOSE,), None), (CLOSE, (), None)]
+    policy = save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links)
+    config = change(settings, **{"rewriter.stop": True, "policy.model": str(policy)})
+    run = save_run(config, tmp_path / "runs" / "stops", turn=2)
+    options = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
+    export_to_folder(run, tmp_path / "export", options)
+    with SyncEnvironmentClient(config.client) as client:
+        for folder in (run, tmp_path / "export"):
+            with Rewriter.from_pretrained(folder, client=client, turn=2) as rewriter:
+                found = rewriter.search("headache", client)
+                assert [turn.rewrite.stopped for turn in found.turns] == [True]
+                assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
+                assert rewriter.rewrite("headache").plan.texts == ["headache"]

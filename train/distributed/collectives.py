@@ -68,7 +68,7 @@ def all_trees(processes: Processes, local_trees: list[Tree], positions: Sequence
     """
     if processes.count == 1:
         return local_trees
-    grown = processes.all_gather([Tree(tree.question, [_light(root) for root in tree.roots]) for tree in local_trees])
+    grown = processes.all_gather([replace(tree, roots=[_light(root) for root in tree.roots]) for tree in local_trees])
     trees = [tree for rank, trees in enumerate(grown) for tree in (local_trees if rank == processes.rank else trees)]
     order = [position for part in processes.all_gather(list(positions)) for position in part]
     return [tree for _, tree in sorted(zip(order, trees, strict=True), key=lambda pair: pair[0])] if order else trees

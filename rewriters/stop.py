@@ -1,0 +1,99 @@
+"""Stopping: an answer `<stop/>` instead of a rewrite, for every rewriter (`rewriter.stop`).
+
+A stop keeps the ranking that the turns before found and searches nothing. Where they found none, as in turn 1, it
+searches the question as it stands. In both cases there is no further turn.
+
+An answer is a stop if it is `<stop/>` or `<rewrite><stop/></rewrite>`, after an optional think part and with the
+rewriter's opening in front where it has one. The second form is what a few-shot example with the rewrite `<stop/>`
+teaches. Anything else is read by the rewriter itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import BaseModel
+
+from ..data.types import Document, Question
+from ..envs.plan import SearchPlan
+from ..llms.base import Message
+from ..llms.prose import without_end_of_turn
+from .base import Exemplified, FirstStage, Rewrite, RewritingStrategy, Staged
+from .parse import REWRITE_CLOSE, REWRITE_OPEN, without_think
+
+STOP = "<stop/>"
+FIRST = f"If the question is already the best query, answer {STOP} instead: it is then searched as it stands."
+LATER = f"If these results are good enough, answer {STOP} instead: they are then kept and nothing more is searched."
+
+_ANSWERS = (STOP, f"{REWRITE_OPEN}{STOP}{REWRITE_CLOSE}")
+
+
+def read_stop(text: str) -> str | None:
+    """The think part of an answer that stops; None if it does not stop."""
+    think, body, unclosed = without_think(without_end_of_turn(text))
+    return think if not unclosed and "".join(body.split()) in _ANSWERS else None
+
+
+def keep(rewrite: Rewrite, plan: SearchPlan | None) -> Rewrite:
+    """A stop with the plan of the last turn that was searched; unchanged if `plan` is None or it is no stop."""
+    return replace(rewrite, plan=plan) if rewrite.stop and plan is not None else rewrite
+
+
+@dataclass(frozen=True)
+class StoppableRewriter:
+    """A rewriter whose prompts offer to stop, in one sentence at their end, and that reads stops."""
+
+    rewriter: RewritingStrategy
+    k: int
+    """Documents that the plan of a raw question asks for."""
+
+    @property
+    def name(self) -> str:
+        return self.rewriter.name
+
+    @property
+    def opening(self) -> str:
+        return self.rewriter.opening
+
+    def first(self, question: Question) -> list[Message]:
+        """The rewriter's chat; its last message ends with the offer."""
+        return _offer(self.rewriter.first(question))
+
+    def first_with_example(self, question: Question) -> list[Message]:
+        """`first` after an example, if the rewriter has one."""
+        if isinstance(self.rewriter, Exemplified):
+            return _offer(self.rewriter.first_with_example(question))
+        return self.first(question)
+
+    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
+        return f"{self.rewriter.follow_up(question, documents, turn)}\n{LATER}"
+
+    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
+        stop = self._stop(question, text)
+        return self.rewriter.parse(question, text, turn) if stop is None else stop
+
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        stop = self._stop(question, text)
+        return self.rewriter.read(question, text, turn) if stop is None else stop
+
+    def stage(self, question: Question) -> FirstStage | None:
+        """The first stage of the rewriter, if it has one."""
+        return self.rewriter.stage(question) if isinstance(self.rewriter, Staged) else None
+
+    def learn(self, question: Question, answer: BaseModel) -> None:
+        assert isinstance(self.rewriter, Staged), "only a rewriter with a first stage gets its answer"
+        self.rewriter.learn(question, answer)
+
+    def learn_example(self, question: Question) -> None:
+        if isinstance(self.rewriter, Staged):
+            self.rewriter.learn_example(question)
+
+    def _stop(self, question: Question, text: str) -> Rewrite | None:
+        think = read_stop(text)
+        think = read_stop(self.opening + text) if think is None else think
+        return None if think is None else Rewrite(SearchPlan.of(question.text, k=self.k), think, stop=True)
+
+
+def _offer(messages: Sequence[Message]) -> list[Message]:
+    """The chat with the offer at the end of its last message."""
+    *earlier, last = messages
+    return [*earlier, Message(role=last["role"], content=f"{last['content']}\n{FIRST}")]

@@ -1,0 +1,250 @@
+"""Stopping: which answers are stops, and the credit of trees with stops and a price of searches, by enumeration."""
+
+from dataclasses import replace
+from itertools import product
+from math import exp, prod
+
+import pytest
+from querylect.benchmarks.ndcg_per_search import rows
+from querylect.configs.schema import RewriterConfig
+from querylect.data.types import Question
+from querylect.envs.plan import SearchPlan
+from querylect.eval.records import record_of_search, write_records
+from querylect.rewards.reward import trajectory_value, weight_of_turn
+from querylect.rewriters.base import Rewrite, Staged
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.stop import FIRST, LATER, STOP, keep, read_stop
+from querylect.rollouts.tree import Node, Tree
+from querylect.train.credit import assign_credit
+from querylect.train.rows import row_advantages, row_mask, row_turns
+
+QUESTION = Question("q", "my head hurts")
+CARD = RetrieverCard("bm25", "bm25")
+
+
+def rewriter(name, **settings):
+    return make_rewriter(RewriterConfig(name=name, stop=True, **settings), CARD, 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "think"),
+    [
+        ("<stop/>", ""),
+        ("<think>good enough</think><stop/>", "good enough"),
+        ("<think></think>\n<stop/><|im_end|>\n", ""),
+        ("<think>x</think><rewrite><stop/></rewrite>", "x"),
+        ("<think>x</think><rewrite> <stop/> </rewrite>", "x"),
+    ],
+)
+def test_an_answer_that_stops(text, think):
+    assert read_stop(text) == think
+    rewrite = rewriter("general").parse(QUESTION, text, 1)
+    assert rewrite == Rewrite(SearchPlan.of("my head hurts", k=20), think, stop=True)
+    assert rewrite.format_ok
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "stop",
+        "<stop>",
+        "<think>never closed <stop/>",
+        "<think>x</think>I would <stop/>",
+        "<think>x</think><stop/><rewrite>headache</rewrite>",
+        "<think>x</think><rewrite>headache</rewrite><stop/>",
+        "<think>x</think><rewrite><stop/>",
+        "<think><stop/></think><rewrite>headache</rewrite>",
+    ],
+)
+def test_anything_else_is_read_by_the_rewriter(text):
+    assert read_stop(text) is None
+    with_stop, without = rewriter("general"), make_rewriter(RewriterConfig(name="general"), CARD, 20)
+    assert with_stop.parse(QUESTION, text, 2) == without.parse(QUESTION, text, 2)
+    assert with_stop.read(QUESTION, text, 2) == without.read(QUESTION, text, 2)
+
+
+def test_an_opening_and_a_passage_can_be_continued_by_a_stop():
+    assert rewriter("small", prompt="hpo").opening.endswith("<rewrite>")
+    for name, settings in (
+        ("small", {"prompt": "wordnet"}),
+        ("small", {"prompt": "hpo"}),
+        ("hyde", {}),
+        ("misknow", {}),
+    ):
+        policy = rewriter(name, **settings)
+        closing = "</rewrite>" if policy.opening.endswith("<rewrite>") else ""
+        assert policy.parse(QUESTION, STOP + closing, 2).stop, name
+
+
+def test_prompts_end_with_the_offer_and_a_rewriter_without_it_makes_none():
+    policy, plain = rewriter("general"), make_rewriter(RewriterConfig(name="general"), CARD)
+    (*before, last), (*plain_before, plain_last) = policy.first(QUESTION), plain.first(QUESTION)
+    assert before == plain_before
+    assert last == {"role": "user", "content": f"{plain_last['content']}\n{FIRST}"}
+    assert policy.follow_up(QUESTION, [], 2) == f"{plain.follow_up(QUESTION, [], 2)}\n{LATER}"
+    assert STOP not in str(plain.first(QUESTION)) + plain.follow_up(QUESTION, [], 2)
+    assert not plain.parse(QUESTION, f"<think></think><rewrite>{STOP}</rewrite>", 1).stop
+
+
+def test_the_first_stage_of_a_rewriter_stays():
+    staged = rewriter("hcqr", hcqr={"options": False})
+    assert isinstance(staged, Staged)
+    assert staged.stage(QUESTION) is not None
+    staged.learn_example(QUESTION)
+    assert staged.first(QUESTION)[-1]["content"].endswith(FIRST)
+    assert rewriter("general").stage(QUESTION) is None
+
+
+def test_a_stop_keeps_the_plan_before_it_and_a_rewrite_does_not():
+    plan = SearchPlan.of("headache")
+    stop = Rewrite(SearchPlan.of("my head hurts"), stop=True)
+    assert keep(stop, plan).plan == plan
+    assert keep(stop, None) == stop
+    rewrite = Rewrite(SearchPlan.of("migraine"), rewrites=("migraine",))
+    assert keep(rewrite, plan) == rewrite
+
+
+def test_the_value_of_a_path_by_hand():
+    assert trajectory_value([0.4, 0.6], [0.5, 1.0], [0.1, 0.1]) == pytest.approx(0.2 + 0.6 - 0.2)
+    assert trajectory_value([0.4, 0.6], [0.5, 1.0]) == pytest.approx(0.8)
+    assert [weight_of_turn([0.5, 1.0, 2.0], turn, stopped=True) for turn in (1, 2, 3)] == [3.5, 3.0, 2.0]
+    assert [weight_of_turn([0.5, 1.0, 2.0], turn, stopped=False) for turn in (1, 2, 3)] == [0.5, 1.0, 2.0]
+
+
+# A policy of two turns whose third answer is a stop: every tree of the branching is enumerated.
+LAMBDA = (0.5, 2.0)
+FIRSTS = (0.3, -0.4, 0.1)
+SECONDS = ((0.6, 0.1, -0.3), (-0.2, 0.5, 0.2))
+RAW, R1, R2 = 0.35, (0.2, 0.7), ((0.1, 0.9), (0.4, 0.3))
+HALT = 2
+PROMPT, SHOWN = 100, 200
+
+
+def softmax(logits):
+    weights = [exp(logit) for logit in logits]
+    return [weight / sum(weights) for weight in weights]
+
+
+P1, P2 = softmax(FIRSTS), [softmax(logits) for logits in SECONDS]
+
+
+def outcome(first, second, price):
+    """What a path is worth: λ of each turn times its reward, minus the price of each search."""
+    if first == HALT:
+        return (LAMBDA[0] + LAMBDA[1]) * RAW - price
+    if second == HALT:
+        return (LAMBDA[0] + LAMBDA[1]) * R1[first] - price
+    return LAMBDA[0] * R1[first] + LAMBDA[1] * R2[first][second] - 2 * price
+
+
+def true_gradient(price):
+    """∂/∂logits of the expected outcome: those of turn 1, then those of turn 2 after answers 0 and 1."""
+    values = [sum(P2[a][b] * outcome(a, b, price) for b in range(3)) for a in (0, 1)] + [outcome(HALT, None, price)]
+    mean = sum(p * value for p, value in zip(P1, values, strict=True))
+    first = [P1[a] * (values[a] - mean) for a in range(3)]
+    second = [P1[a] * P2[a][b] * (outcome(a, b, price) - values[a]) for a in (0, 1) for b in range(3)]
+    return [*first, *second]
+
+
+def sampled_tree(firsts, seconds, price, branching):
+    def node(turn, prompt, answer, reward):
+        stopped = answer == HALT
+        cost = price if turn == 1 or not stopped else 0.0
+        return Node(turn, prompt, [answer], [], True, "", Rewrite(None, stop=stopped), reward=reward, cost=cost)
+
+    roots, remaining = [], iter(seconds)
+    for first in firsts:
+        root = node(1, [PROMPT], first, RAW if first == HALT else R1[first])
+        for second in () if first == HALT else next(remaining):
+            reward = R1[first] if second == HALT else R2[first][second]
+            root.children.append(node(2, [PROMPT, first, SHOWN], second, reward))
+        roots.append(root)
+    return Tree(Question("q", "q"), roots, branching)
+
+
+def expected_gradient(branching, credit, price):
+    """The mean over all trees of Σ rows advantage · ∂ log p, as the loss computes it."""
+    width, below = branching
+    gradient = [0.0] * 9
+    for firsts in product(range(3), repeat=width):
+        growing = [first for first in firsts if first != HALT]
+        for seconds in product(product(range(3), repeat=below), repeat=len(growing)):
+            weight = prod(P1[a] for a in firsts)
+            weight *= prod(P2[a][b] for a, answers in zip(growing, seconds, strict=True) for b in answers)
+            tree = sampled_tree(firsts, seconds, price, branching)
+            found = assign_credit([tree], credit, LAMBDA, "none")
+            turns = list(row_turns([tree]))
+            assert len(turns) == 2 * width * below, "TRL takes equally many rows of every question"
+            for node, advantage, counts in zip(
+                turns, row_advantages([tree], found).tolist(), row_mask([tree], None).tolist(), strict=True
+            ):
+                assert counts or advantage == 0
+                said, scale = node.completion_ids[0], weight * advantage / (width * below)
+                probabilities = P1 if node.turn == 1 else P2[node.prompt_ids[1]]
+                start = 0 if node.turn == 1 else 3 + 3 * node.prompt_ids[1]
+                for other in range(3):
+                    gradient[start + other] += scale * ((said == other) - probabilities[other])
+    return gradient
+
+
+def cosine(left, right):
+    def norm(vector):
+        return sum(x * x for x in vector) ** 0.5
+
+    return sum(a * b for a, b in zip(left, right, strict=True)) / norm(left) / norm(right)
+
+
+@pytest.mark.parametrize("price", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("branching", "credit"), [((2, 2), "turn"), ((2, 2), "trajectory"), ((2, 3), "turn"), ((2, 3), "trajectory")]
+)
+def test_the_expected_gradient_is_that_of_the_expected_reward_minus_prices(branching, credit, price):
+    assert cosine(expected_gradient(branching, credit, price), true_gradient(price)) >= 0.999
+
+
+@pytest.mark.parametrize("part", ["price", "branching"])
+def test_the_gradient_notices_a_forgotten_price_and_a_stop_that_weighs_as_one_leaf(part, monkeypatch):
+    if part == "price":
+        assert cosine(expected_gradient((2, 2), "turn", 0.0), true_gradient(0.8)) < 0.999
+    else:
+        monkeypatch.setattr(Tree, "paths", one_path_per_leaf)
+        with pytest.raises(AssertionError, match="equally many rows"):
+            expected_gradient((2, 2), "turn", 0.0)
+
+
+def one_path_per_leaf(self):
+    for root in self.roots:
+        yield from ([root, child] for child in root.children) if root.children else [[root]]
+
+
+def test_a_tree_of_stops_alone_has_its_depth_and_its_rows():
+    """All first turns of a 2×3 tree stop: three paths each, and λ of both turns."""
+    tree = sampled_tree((HALT, HALT), (), 0.0, (2, 3))
+    tree.roots[1].reward = 0.75
+    assert tree.turns == 2
+    assert len(list(tree.paths())) == 6
+    assert row_mask([tree], None).tolist() == [1, 0] * 6
+    found = assign_credit([tree], "turn", LAMBDA, "none")
+    assert [found.of(root) for root in tree.roots] == pytest.approx([-0.5, 0.5])  # 2.5·(.35 − .55), 2.5·(.75 − .55)
+
+
+def test_the_table_of_ndcg_and_searches(tmp_path):
+    """Two runs: every row has the mean over the scored questions of one system and turn."""
+    scores = {(1, "a"): (0.5, 1), (1, "b"): (0.0, 1), (2, "a"): (1.0, 2), (2, "b"): (0.0, 1), (2, "c"): (None, 2)}
+    written = [
+        record_of_search("trained", Question(name, name), (), None, None, ["ndcg@10"], turn=turn, searches=searches)
+        for (turn, name), (_, searches) in scores.items()
+    ]
+    written = [
+        replace(record, metrics={"ndcg@10": score}) for record, (score, _) in zip(written, scores.values(), strict=True)
+    ]
+    run = tmp_path / "dear"
+    run.mkdir()
+    write_records(run / "eval.jsonl", written)
+    (run / "config.yaml").write_text("reward: {search_price: 0.05}\n")
+    assert rows(run) == [
+        ["dear", "0.05", "trained, 1", "0.250", "1.00"],
+        ["dear", "0.05", "trained, 2", "0.500", "1.50"],
+    ]
