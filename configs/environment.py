@@ -313,6 +313,9 @@ class EnvironmentConfig(Section):
     """What searches for bm25: bm25s, the slow reference rank_bm25, or milvus, which searches for dense retrievers too
     (instead of FAISS)."""
     milvus: MilvusConfig = MilvusConfig()
+    k3: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """bm25: a word that occurs q times in a text of the query counts (k3 + 1)·q / (k3 + q) times; 0: once. None: q
+    times (docs/add-a-retriever.md). A setting of the search: the index is the same."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
     verify: bool = False
@@ -366,6 +369,10 @@ class EnvironmentConfig(Section):
         """Whether a whole index is there: its manifest is written last."""
         return (self.index_folder / "manifest.json").is_file()
 
+    @property
+    def _members(self) -> list[MemberConfig]:
+        return self.hybrid.members if self.hybrid is not None else []
+
     @model_validator(mode="after")
     def _check_sections(self) -> "EnvironmentConfig":
         if (self.retriever == "hybrid") != (self.hybrid is not None):
@@ -374,7 +381,18 @@ class EnvironmentConfig(Section):
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
         _check_qb_rag(self.retriever, self.question_index)
-        engines = {self.engine, *(member.engine for member in (self.hybrid.members if self.hybrid else []))}
+        searched = [(self.retriever, self.engine, self.remote)]
+        searched += [(member.retriever, member.engine, member.remote) for member in self._members]
+        if self.question_index is not None:
+            searched.append((self.question_index.retriever, self.question_index.engine, None))
+        if self.k3 is not None and not any(
+            retriever == "bm25" and engine != "milvus" and remote is None for retriever, engine, remote in searched
+        ):
+            raise ValueError(
+                f"env.k3 is {self.k3:g}, and nothing here is searched by the local bm25 (engine bm25s or rank_bm25), "
+                "whose setting it is; leave it out"
+            )
+        engines = {self.engine, *(member.engine for member in self._members)}
         if self.workers > 1 and "milvus" in engines and "://" not in (self.milvus.uri or ""):
             raise ValueError(
                 f"env.workers is {self.workers}, and only one process can open an embedded Milvus database; serve the "

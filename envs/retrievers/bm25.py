@@ -2,6 +2,9 @@
 
 The formula is Lucene's: Σ over the words of the query, with repetitions, of
 idf(w) · tf / (tf + k1·(1 − b + b·|d| / mean |d|)) with idf(w) = ln(1 + (N − df + ½) / (df + ½)), k1 = 1.2, b = 0.75.
+With k3, a word that occurs q times in a text of the query counts (k3 + 1)·q / (k3 + q) times instead of q, as in
+Okapi's BM25 (Robertson et al., Okapi at TREC-3, 1995); Lucene has no such factor. It applies within each text of a
+probe, so a probe is Σ wᵢ·BM25(tᵢ) either way.
 Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowball).
 """
 
@@ -27,7 +30,7 @@ from ..plan import Probe
 from .base import Retriever
 from .fusion import Scored, best
 from .recipes import RetrieverRecipe
-from .vocabulary import Vocabulary, stems, words_of
+from .vocabulary import Vocabulary, saturated, stems, words_of
 
 try:
     from .bm25_kernel import BatchSearch
@@ -59,8 +62,8 @@ class _Engine(Protocol):
 class Bm25:
     """Ranks probes by Σ wᵢ·BM25(tᵢ)."""
 
-    def __init__(self, engine: _Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: _Engine, k3: float | None = None) -> None:
+        self._engine, self._k3 = engine, k3
         self.frequent_terms = engine.above(FREQUENT)
         """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
@@ -72,7 +75,7 @@ class Bm25:
         without a match; negative weights can push further documents to 0 or below.
         """
         if self._engine.batch is not None:
-            return self._engine.batch.rank(probes, limits)
+            return self._engine.batch.rank(probes, limits, self._k3)
         uses = Counter(term.text for probe in probes for term in probe.terms)
         words = dict(zip(uses, tokenise(list(uses)), strict=True))
         scored: dict[str, npt.NDArray[np.float64]] = {}
@@ -81,7 +84,7 @@ class Bm25:
             total: npt.NDArray[np.float64] | None = None
             for term in probe.terms:
                 if term.text not in scored:
-                    scored[term.text] = self._engine.scores(words[term.text])
+                    scored[term.text] = self._scores(words[term.text])
                 part = term.weight * scored[term.text]
                 total = part if total is None else total + part
                 uses[term.text] -= 1
@@ -91,6 +94,16 @@ class Bm25:
             matches = np.flatnonzero(total > 0)
             rankings.append(best(matches, total[matches], limit))
         return rankings
+
+    def _scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
+        """The score of each document for the words of a text; saturated ones are added in float32, as in the kernel."""
+        if self._k3 is None or not words:
+            return self._engine.scores(words)
+        total: npt.NDArray[np.float32] | None = None
+        for word, weight in saturated(words, self._k3):
+            part = np.float32(weight) * self._engine.scores([word]).astype(np.float32)
+            total = part if total is None else total + part
+        return np.asarray(total, dtype=np.float64)
 
 
 def tokenise(texts: Sequence[str]) -> list[list[str]]:
@@ -166,8 +179,9 @@ class Bm25Kind:
 
     fingerprint = None
 
-    def __init__(self, recipe: RetrieverRecipe, engine: Engine) -> None:
-        self.recipe, self.engine = recipe, engine
+    def __init__(self, recipe: RetrieverRecipe, engine: Engine, k3: float | None = None) -> None:
+        """`k3` is a setting of the search; None counts a repeated word of a query as often as it occurs."""
+        self.recipe, self.engine, self.k3 = recipe, engine, k3
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write the words of one block of the corpus."""
@@ -192,7 +206,7 @@ class Bm25Kind:
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
-        return Bm25(_Bm25s(folder) if self.engine == "bm25s" else _RankBm25(folder))
+        return Bm25(_Bm25s(folder) if self.engine == "bm25s" else _RankBm25(folder), self.k3)
 
 
 class _Bm25s:

@@ -1,9 +1,9 @@
 """BM25 for a batch of probes in compiled code, with the same scores, ties and order as the plain path in bm25.py.
 
-The scores of the words of a text are added in float32, in word order, as in bm25s; the weighted scores of the texts of
-a probe are added in float64. So a ranking is the same to the last bit in any batch and on either path. numba compiles
-the code at first use and caches it beside this file if that is writable. It runs without the GIL, so an event loop in
-another thread is not blocked.
+The scores of the words of a text, each times how often it counts, are added in float32, in word order, as in bm25s; the
+weighted scores of the texts of a probe are added in float64. So a ranking is the same to the last bit in any batch and
+on either path. numba compiles the code at first use and caches it beside this file if that is writable. It runs without
+the GIL, so an event loop in another thread is not blocked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from numba import njit
 
 from ..plan import Probe
 from .fusion import Scored
-from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary, saturated
 
 
 class BatchSearch:
@@ -26,16 +26,18 @@ class BatchSearch:
         self._documents = documents
         self._vocabulary = vocabulary
 
-    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe: at most limits[i] documents, those with a score above 0."""
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int], k3: float | None = None) -> list[Scored]:
+        """The ranking of each probe: at most limits[i] documents, those with a score above 0; `k3` as in bm25.py."""
         terms = [term for probe in probes for term in probe.terms]
-        words = self._vocabulary([term.text for term in terms])
+        texts = self._vocabulary([term.text for term in terms])
+        words = [[(word, 1.0) for word in text] if k3 is None else saturated(text, k3) for text in texts]
         documents, scores, ends = _rank(
             self._data,
             self._indices,
             self._indptr,
             self._documents,
-            np.array([number for part in words for number in part], dtype=np.int64),
+            np.array([word for text in words for word, _ in text], dtype=np.int64),
+            np.array([weight for text in words for _, weight in text], dtype=np.float32),
             np.cumsum([0, *map(len, words)]),
             np.array([term.weight for term in terms], dtype=np.float64),
             np.cumsum([0, *(len(probe.terms) for probe in probes)]),
@@ -46,7 +48,7 @@ class BatchSearch:
 
 
 @njit(nogil=True, cache=True)
-def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends, limits):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _rank(data, indices, indptr, documents, words, counts, word_ends, weights, term_ends, limits):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Score and select, one probe after the other; the workspace is six arrays of corpus length.
 
     IndexError for postings of a damaged index, which would read or write outside of the arrays.
@@ -74,7 +76,7 @@ def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends
                     document = indices[j]
                     if document < 0 or document >= documents:
                         raise IndexError("a posting names a document outside of the index")
-                    of_text[document] += data[j]
+                    of_text[document] += counts[i] * data[j]
                     if not in_text[document]:
                         in_text[document] = True
                         touched_by_text[touched] = document

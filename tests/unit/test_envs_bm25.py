@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from querylect.configs.environment import EnvironmentConfig
 from querylect.data.types import Document
-from querylect.envs.plan import Probe, Term
+from querylect.envs.environment import Environment
+from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.bm25 import Bm25Kind
 from querylect.envs.retrievers.recipes import RECIPES
@@ -147,3 +150,98 @@ def test_a_probe_is_the_weighted_sum_of_its_texts_and_a_batch_is_one_by_one(retr
 def test_a_corpus_without_words_is_refused(tmp_path):
     with pytest.raises(DataError, match="none of the 2 documents holds a word"):
         opened(tmp_path / "index", ["of the", "!"], "bm25s")
+
+
+def okapi(text, k3, document):
+    """The formula with the query factor of Okapi's BM25, for a document of TEXTS, from its words alone."""
+    words, score = TEXTS[document].split(), 0.0
+    for word in set(text.split()):
+        df, tf, q = sum(word in other.split() for other in TEXTS), words.count(word), text.split().count(word)
+        score += (k3 + 1) * q / (k3 + q) * by_hand(tf, df, len(words)) if tf else 0.0
+    return score
+
+
+@pytest.fixture(scope="module", params=[*ENGINES, "bm25s without numba"])
+def saturating(request, tmp_path_factory):
+    """Opens a retriever over TEXTS with a k3."""
+    engine = request.param.split()[0]
+    folder = tmp_path_factory.mktemp("saturating") / "index"
+    opened(folder, TEXTS, engine)
+
+    def load(k3):
+        retriever = Bm25Kind(RECIPES["bm25"], engine, k3).load(folder, TEXTS)
+        if request.param != engine:
+            retriever._engine.batch = None
+        return retriever
+
+    return load
+
+
+LONG = "heat heat heat heat wing slab slab"
+
+
+@pytest.mark.parametrize("k3", [0.0, 1.0, 8.0, 1e9])
+def test_repeated_words_of_a_query_saturate_by_the_formula(saturating, k3):
+    (ranking,) = saturating(k3).rank([plain(LONG)], [10])
+    assert dict(pairs(ranking)) == pytest.approx({d: okapi(LONG, k3, d) for d in (0, 1, 2, 3, 5)}, rel=1e-5)
+
+
+def test_k3_of_0_counts_a_word_once_and_a_large_one_as_often_as_it_occurs(saturating):
+    linear = saturating(None)
+    binary, once = saturating(0.0).rank([plain(LONG)], [10]), linear.rank([plain("heat wing slab")], [10])
+    assert dict(pairs(binary[0])) == pytest.approx(dict(pairs(once[0])), rel=1e-6)
+    limit, repeated = saturating(1e12).rank([plain(LONG)], [10]), linear.rank([plain(LONG)], [10])
+    assert dict(pairs(limit[0])) == pytest.approx(dict(pairs(repeated[0])), rel=1e-6)
+    assert pairs(binary[0]) != pairs(repeated[0])
+
+
+def test_every_text_of_a_probe_saturates_by_itself_and_is_weighted_then(saturating):
+    """So a probe stays a weighted sum of its texts, negative weights included."""
+    (ranking,) = saturating(2.0).rank([probe((LONG, 1.0), ("heat heat", 2.0), ("slab", -0.5))], [10])
+    expected = {
+        document: okapi(LONG, 2.0, document)
+        + 2 * okapi("heat heat", 2.0, document)
+        - 0.5 * okapi("slab", 2.0, document)
+        for document in range(6)
+    }
+    assert dict(pairs(ranking)) == pytest.approx({d: value for d, value in expected.items() if value > 0}, rel=1e-5)
+
+
+def test_the_compiled_and_the_plain_path_saturate_alike(tmp_path):
+    opened(tmp_path / "index", TEXTS, "bm25s")
+    compiled = Bm25Kind(RECIPES["bm25"], "bm25s", 3.0).load(tmp_path / "index", TEXTS)
+    reference = Bm25Kind(RECIPES["bm25"], "bm25s", 3.0).load(tmp_path / "index", TEXTS)
+    reference._engine.batch = None
+    probes = [probe((LONG, 0.7), ("wing wing flow", 1.3)), plain("nothing known"), plain(LONG)]
+    assert list(map(pairs, compiled.rank(probes, [4] * 3))) == list(map(pairs, reference.rank(probes, [4] * 3)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "accepted"),
+    [
+        ({"retriever": "bm25"}, True),
+        ({"retriever": "bm25", "engine": "rank_bm25"}, True),
+        ({"retriever": "hybrid", "hybrid": {"members": [{"retriever": "bm25"}, {"retriever": "contriever"}]}}, True),
+        ({"retriever": "contriever"}, False),
+        ({"retriever": "bm25", "engine": "milvus"}, False),
+        ({"retriever": "bm25", "remote": {"url": "http://x", "index": "y"}}, False),
+    ],
+)
+def test_k3_without_a_local_bm25_is_refused(settings, accepted):
+    if accepted:
+        assert EnvironmentConfig(**settings, k3=8).k3 == 8
+    else:
+        with pytest.raises(ValidationError, match=r"env\.k3 is 8"):
+            EnvironmentConfig(**settings, k3=8)
+
+
+def test_an_environment_with_k3_says_so_and_keeps_its_index(small_environment):
+    linear, once = (Environment.open(small_environment.model_copy(update={"k3": k3})) for k3 in (None, 0.0))
+    assert linear.index_hash == once.index_hash
+    assert linear.settings_hash != once.settings_hash
+    assert (linear.card.get("k3"), once.card["k3"]) == (None, 0.0)
+    plans = [SearchPlan.of("headache headache headache blood"), SearchPlan.of("headache blood")]
+    repeated, plain_words = once.search(plans)
+    assert [hit.id for hit in repeated] == [hit.id for hit in plain_words]
+    assert [hit.score for hit in repeated] == pytest.approx([hit.score for hit in plain_words])
+    assert [hit.score for hit in linear.search(plans)[0]] != [hit.score for hit in repeated]
