@@ -24,6 +24,7 @@ class DatasetConfig(Section):
         "qrecc",
         "cast",
         "ikat",
+        "bright",
         "mteb",
         "ir_datasets",
     ] = "hpo"
@@ -39,9 +40,9 @@ class DatasetConfig(Section):
     positives: Literal["all", "relevant"] = "all"
     """ragbench: relevant documents are all of a row (all), or those with a sentence annotated as relevant."""
     task: Literal["chunks", "documents"] = "chunks"
-    """finagentbench: rank text chunks, or document types."""
+    """finagentbench: rank text chunks, or document types. bright: rank passages, or whole pages."""
     subset: str | None = None
-    """mteb: the subset, such as a language, of a dataset with several."""
+    """mteb: the subset, such as a language, of a dataset with several. bright: the domain."""
     leave_out: str | None = None
     """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
     ignore_identical_ids: bool | None = None
@@ -58,15 +59,24 @@ class DatasetConfig(Section):
             "finagentbench": "the folder with document_ranking_*.jsonl and chunk_ranking_*.jsonl",
             **dict.fromkeys(("topiocqa", "qrecc"), "the folder with the published JSON files and the passages"),
             **dict.fromkeys(("cast", "ikat"), "the folder with the topics, the judgements and the passages"),
+            "bright": "the folder with the published folders examples and documents",
             "mteb": "the folder with corpus, queries and qrels",
             "ir_datasets": "an id such as beir/scifact/test",
         }
         if self.kind in needed and not self.path:
             raise ValueError(f"dataset.path is needed for kind {self.kind!r}: {needed[self.kind]}")
-        owners = {"parts": "ragbench", "positives": "ragbench", "task": "finagentbench", "subset": "mteb"}
-        for name, owner in owners.items():
-            if self.kind != owner and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"dataset.{name} belongs to kind {owner!r} and the kind is {self.kind!r}")
+        if self.kind == "bright" and not self.subset:
+            raise ValueError("dataset.subset is needed for kind 'bright': the domain, such as biology")
+        owners = {
+            "parts": ("ragbench",),
+            "positives": ("ragbench",),
+            "task": ("finagentbench", "bright"),
+            "subset": ("mteb", "bright"),
+        }
+        for name, kinds in owners.items():
+            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
+                owner = " or ".join(map(repr, kinds))
+                raise ValueError(f"dataset.{name} belongs to kind {owner} and the kind is {self.kind!r}")
         return self
 
 

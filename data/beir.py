@@ -15,7 +15,7 @@ from ..storage import new_folder, parse_json, write_lines
 from .benchmark import splits_of, within_corpus
 from .history import parse_history, records_of
 from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_records, text_of
-from .rows import grade_of
+from .rows import grade_of, strings_of
 from .trec import JUDGEMENT_COLUMNS, read_judgements, read_topics
 from .types import Dataset, Document, Question, Split, relevant
 
@@ -177,6 +177,7 @@ def question_line(question: Question, more: Mapping[str, object] | None = None) 
         "options": question.options,
         "history": records_of(question.history),
         "reference_rewrite": question.reference_rewrite,
+        "excluded_ids": question.excluded,
     }
     present = {name: value for name, value in optional.items() if value}
     return to_json({"_id": question.id, "text": question.text, **present, **(more or {})})
@@ -301,7 +302,8 @@ def _read_questions(folder: Path) -> dict[str, Question]:
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}. Correct the line.", code="invalid-history") from error
         reference = text_of(record, "reference_rewrite", path, number, "")
-        questions[identifier] = Question(identifier, text, tuple(options), history, reference.strip())
+        excluded = tuple(strings_of(record, "excluded_ids", path, number)) if "excluded_ids" in record else ()
+        questions[identifier] = Question(identifier, text, tuple(options), history, reference.strip(), excluded)
     return questions
 
 

@@ -66,6 +66,11 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
         from .trec_conversations import open_trec_conversations
 
         benchmark = open_trec_conversations(config.path, config.kind)
+    elif config.kind == "bright":
+        from .bright import open_bright
+
+        assert config.subset is not None, "DatasetConfig demands a domain for kind 'bright'"
+        benchmark = open_bright(config.path, config.subset, config.task)
     elif config.kind == "mteb":
         from .hub_tables import open_tables
 

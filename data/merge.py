@@ -151,6 +151,13 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
             )
         if not dataset.splits:
             continue
+        excluding = next((q.id for split in dataset.splits.values() for q in split.questions if q.excluded), None)
+        if excluding is not None:
+            raise DataError(
+                f"{folder}: question {excluding!r} excludes documents by their ids, and merged documents bear other "
+                "ids. Take the questions of other sources, with --questions.",
+                code="excluded-documents",
+            )
         levels[dataset.relevance_level] = source
         # a record may have further fields, such as answers
         records = {identifier_of(record, path, number): record for path, number, record in question_records(folder)}

@@ -90,6 +90,17 @@ def string_of(row: dict[str, object], column: str, path: Path, number: int) -> s
     return value
 
 
+def strings_of(row: dict[str, object], column: str, path: Path, number: int) -> list[str]:
+    """A column of a row that holds a list of texts. Raises DataError if it does not."""
+    value = row[column]
+    if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
+        raise DataError(
+            f"{path}, row {number}: {column!r} is {value!r}; expected a list of ids. Correct or remove the row.",
+            code="invalid-field",
+        )
+    return value
+
+
 def id_of(row: dict[str, object], column: str, path: Path, number: int) -> str:
     """An id column of a row, as text. Raises DataError if it is empty, or neither a text nor an integer."""
     value = row[column]

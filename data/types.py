@@ -44,6 +44,8 @@ class Question:
     """The conversation before the question, oldest utterance first; empty for a question that stands alone."""
     reference_rewrite: str = ""
     """The question as the dataset words it without its history; "" without one. Only evaluation reads it."""
+    excluded: tuple[str, ...] = ()
+    """Ids of documents that are left out of the question's rankings, as if the corpus did not hold them."""
 
     @property
     def in_context(self) -> str:

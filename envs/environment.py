@@ -4,7 +4,7 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 playground, where its owner has switched that on, reads `judgements`.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter
@@ -103,8 +103,8 @@ class Environment:
         self._all_read = False
         """Whether all files were read because a block of `intact` failed."""
         self._qrels = _all_qrels(dataset)
-        self._identical = _identical(dataset, self._documents, self._qrels)
-        """Ids of questions that are document ids too; that document is left out of the question's ranking."""
+        self._left_out = _left_out(dataset, self._documents)
+        """The documents that are left out of the rankings of a question, by its id."""
         self.settings_hash = settings_hash(dataset, self._documents, config)
         """Hash of what a score depends on besides the index."""
 
@@ -185,11 +185,11 @@ class Environment:
         return self._documents.at(self._documents.position(doc_id))
 
     def plan_for(self, question_id: str, plan: SearchPlan) -> SearchPlan:
-        """The plan to search for a question. It excludes the document with the question's id where the dataset says so
-        (`ignore_identical_ids`)."""
-        if question_id not in self._identical:
+        """The plan to search for a question. It leaves out the documents that the question excludes, and the one with
+        the question's id where the dataset says so (`ignore_identical_ids`)."""
+        if question_id not in self._left_out:
             return plan
-        return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=question_id)
+        return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=self._left_out[question_id])
 
     def work(self, plan: SearchPlan) -> int:
         """What ranking a plan costs (retrievers/base.py, `work_of`)."""
@@ -216,7 +216,7 @@ class Environment:
                         f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out.",
                         code="unknown-source",
                     )
-                depth = (probe.k or plan.k) + isinstance(plan, PlanWithout)
+                depth = (probe.k or plan.k) + (len(plan.without) if isinstance(plan, PlanWithout) else 0)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
         with self.intact():
@@ -232,8 +232,8 @@ class Environment:
         """
         qrels = self._qrels[question_id]
         ids = [hit.id for hit in ranking]
-        if question_id in self._identical:
-            ids = [name for name in ids if name != question_id]
+        if left_out := self._left_out.get(question_id):
+            ids = [name for name in ids if name not in left_out]
         return {name: _measure(name, self.gain, self.relevance_level)(ids, qrels) for name in metrics}
 
     def judgements(self, question_id: str) -> Mapping[str, int]:
@@ -243,7 +243,8 @@ class Environment:
     def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]]) -> PlanRanking:
         rankings = [by_terms[probe.terms][0] for probe in plan.probes]
         if isinstance(plan, PlanWithout):
-            rankings = [ranking.without(self._documents.position(plan.without)) for ranking in rankings]
+            left_out = [self._documents.position(name) for name in plan.without]
+            rankings = [ranking.without(left_out) for ranking in rankings]
         parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
         fused = fuse(parts, plan.fuse, plan.k)
         ids = map(self._documents.id, fused.documents.tolist())
@@ -288,12 +289,36 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
         changed["dataset.contexts"] = contexts
     if dataset.relevance_level != RELEVANT:
         changed["dataset.relevance_level"] = dataset.relevance_level
-    identical = sorted(_identical(dataset, documents, _all_qrels(dataset)))
+    excluded = sorted(
+        (question.id, names)
+        for question in _questions(dataset)
+        if (names := sorted(name for name in question.excluded if name in documents))
+    )
+    if excluded:
+        changed["dataset.excluded"] = excluded
+    identical = sorted(question.id for question in _questions(dataset) if _is_identical(question, dataset, documents))
     return data_sha256([questions, identical, search, gain, *([changed] if changed else [])])
 
 
-def _identical(dataset: Dataset, documents: Container[str], qrels: Iterable[str]) -> set[str]:
-    return {name for name in qrels if dataset.ignore_identical_ids and name in documents}
+def _left_out(dataset: Dataset, documents: Container[str]) -> dict[str, tuple[str, ...]]:
+    """The documents of the corpus that are left out of a question's rankings, by question id; only of questions with
+    some."""
+    left_out = {}
+    for question in _questions(dataset):
+        names = dict.fromkeys(name for name in question.excluded if name in documents)
+        if _is_identical(question, dataset, documents):
+            names[question.id] = None
+        if names:
+            left_out[question.id] = tuple(names)
+    return left_out
+
+
+def _is_identical(question: Question, dataset: Dataset, documents: Container[str]) -> bool:
+    return dataset.ignore_identical_ids and question.id in documents
+
+
+def _questions(dataset: Dataset) -> Iterator[Question]:
+    return (question for split in dataset.splits.values() for question in split.questions)
 
 
 def _all_qrels(dataset: Dataset) -> dict[str, Mapping[str, int]]:

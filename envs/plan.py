@@ -92,7 +92,7 @@ def plan_digest(plan: SearchPlan) -> str:
 
 
 class PlanWithout(SearchPlan):
-    """A plan whose rankings leave one document out, as if the corpus did not hold it. It never travels."""
+    """A plan whose rankings leave some documents out, as if the corpus did not hold them. It never travels."""
 
-    without: str
-    """The id of that document."""
+    without: tuple[str, ...]
+    """The ids of these documents."""

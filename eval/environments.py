@@ -28,7 +28,7 @@ from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT
 from ..rewriters.card import RetrieverCard
-from .identity import histories_identity, judgements_identity, model_identity, options_identity
+from .identity import exclusions_identity, histories_identity, judgements_identity, model_identity, options_identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +222,8 @@ class SpecEnvironments:
                 **({"relevance_level": level} if level != RELEVANT else {}),
                 "options": options_identity(split.questions),
                 **({"histories": histories} if (histories := histories_identity(split.questions)) is not None else {}),
+                **({"excluded": excluded} if (excluded := exclusions_identity(split.questions)) is not None else {}),
+                **({"k3": env.k3} if env.k3 is not None else {}),
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
             relevance_level=level,

@@ -153,6 +153,12 @@ def histories_identity(questions: Sequence[Question]) -> str | None:
     return digest(contexts) if contexts else None
 
 
+def exclusions_identity(questions: Sequence[Question]) -> str | None:
+    """A hash of the documents that each question excludes; None where none does."""
+    excluded = {question.id: sorted(question.excluded) for question in questions if question.excluded}
+    return digest(excluded) if excluded else None
+
+
 def history_prompts(rewriter: RewritingStrategy, rollout: RolloutConfig) -> dict[str, object]:
     """How a system shows what was said before a question; a part of its identity where questions have a history."""
     question = Question("?", "{question}", history=(Utterance("user", "{said}"), Utterance("assistant", "{answered}")))

@@ -22,9 +22,9 @@ class Scored(NamedTuple):
     def cut(self, k: int) -> "Scored":
         return Scored(self.documents[:k], self.scores[:k])
 
-    def without(self, document: int) -> "Scored":
-        """The ranking as if the corpus did not hold that document."""
-        mask = self.documents != document
+    def without(self, documents: Sequence[int]) -> "Scored":
+        """The ranking as if the corpus did not hold these documents."""
+        mask = np.isin(self.documents, documents, invert=True)
         return Scored(self.documents[mask], self.scores[mask])
 
 

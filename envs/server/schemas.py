@@ -203,6 +203,8 @@ class QuestionBody(Wire):
     """The conversation before the question, oldest utterance first."""
     reference_rewrite: str = ""
     """The question as the dataset words it without its history, for evaluation; "" without one."""
+    excluded_ids: list[str] = []
+    """Documents that are left out of its rankings: `POST /v1/step` does not return them."""
 
     @classmethod
     def of(cls, question: Question) -> "QuestionBody":
@@ -213,13 +215,15 @@ class QuestionBody(Wire):
             options=list(question.options),
             history=[UtteranceBody(role=entry.role, text=entry.text) for entry in question.history],
             reference_rewrite=question.reference_rewrite,
+            excluded_ids=list(question.excluded),
         )
 
     @property
     def question(self) -> Question:
         """The plain form of a question."""
         history = tuple(Utterance(entry.role, entry.text) for entry in self.history)
-        return Question(self.id, self.text, tuple(self.options), history, self.reference_rewrite)
+        excluded = tuple(self.excluded_ids)
+        return Question(self.id, self.text, tuple(self.options), history, self.reference_rewrite, excluded)
 
 
 class QuestionPage(Wire):

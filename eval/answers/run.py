@@ -72,7 +72,9 @@ def answer_questions(
             searches = recorded_searches(records)
         else:
             searches = raw_searches(_raw_questions(client, info, config.eval, config.answers, gold))
-        contexts = Contexts(config, client, searches)
+        asked = client.questions(config.eval.split) if info.splits.get(config.eval.split) else []
+        excluding = {question.id for question in asked if question.excluded}
+        contexts = Contexts(config, client, searches, excluding)
         journal = open_journal(folder / "answers.jsonl", AnswerRecord)
         answering = Answering(config, reader, gold, searches, contexts, journal)
         refuse_other(folder / "answers.json", answering.identity, overwrite)

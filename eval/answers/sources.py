@@ -4,18 +4,20 @@ A recorded search plan is sent to the environment again, with texts and deep eno
 without plans, the texts of the ranked document ids come from the local dataset.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import ValidationError
 
 from ...configs.schema import RunConfig
 from ...data.load import load_dataset
 from ...data.types import Document, Question
-from ...envs.client.base import SearchClient
+from ...envs.client.base import SearchClient, StepClient
 from ...envs.plan import SearchPlan
-from ...errors import ConfigError, DataError, in_one_line
+from ...envs.server.schemas import HitBody, Step
+from ...errors import ConfigError, DataError, EnvironmentUnavailableError, in_one_line
 from ..records import METRICS, RAW, EvalRecord, raw_record, read_records
 from ..table import Arm
 
@@ -72,12 +74,22 @@ def _plan(record: EvalRecord) -> SearchPlan | None:
         ) from error
 
 
+class ContextClient(SearchClient, StepClient, Protocol):
+    """Searches plans, alone or for a question."""
+
+
 class Contexts:
     """The documents of searches, from the environment or from the dataset."""
 
-    def __init__(self, config: RunConfig, client: SearchClient, searches: Searches) -> None:
-        """Raises ConfigError where `answers.top` needs more documents than a record without a plan has."""
+    def __init__(
+        self, config: RunConfig, client: ContextClient, searches: Searches, excluding: Collection[str] = ()
+    ) -> None:
+        """`excluding`: the ids of the environment's questions that exclude documents.
+
+        Raises ConfigError where `answers.top` needs more documents than a record without a plan has.
+        """
         self._config, self._client, self._deepest = config, client, max(config.answers.top)
+        self._excluding = excluding
         records = [record for by_id in searches.values() for record in by_id.values()]
         unplanned = [record for record in records if record.format_ok and record.plan is None and record.system != RAW]
         longest = max((len(record.ranking) for record in unplanned), default=self._deepest)
@@ -98,8 +110,12 @@ class Contexts:
         recorded ranking are not on this machine, DataError for a plan that cannot be read.
         """
         plans = [_plan(record) for record in searches]
-        deep = [plan.model_copy(update={"k": self._deepest}) for plan in plans if plan is not None]
-        rankings = iter(self._client.search(deep, with_text=True) if deep else [])
+        deep = [
+            (record.question_id, plan.model_copy(update={"k": self._deepest}))
+            for record, plan in zip(searches, plans, strict=True)
+            if plan is not None
+        ]
+        rankings = iter(self._rankings(deep))
         contexts: list[list[Document] | None] = []
         for record, plan in zip(searches, plans, strict=True):
             if plan is not None:
@@ -113,6 +129,19 @@ class Contexts:
             else:
                 contexts.append([])
         return contexts
+
+    def _rankings(self, plans: Sequence[tuple[str, SearchPlan]]) -> list[Sequence[HitBody]]:
+        """The ranking of each plan, without the documents that its question excludes."""
+        steps = [Step(question_id=name, plan=plan) for name, plan in plans if name in self._excluding]
+        others = [plan for name, plan in plans if name not in self._excluding]
+        results = self._client.step(steps, with_text=True) if steps else []
+        if None in results:
+            raise EnvironmentUnavailableError(
+                "a search got no answer before client.deadline. Check the service and run the command again."
+            )
+        of_steps = iter([result.ranking for result in results if result is not None])
+        of_others = iter(self._client.search(others, with_text=True) if others else [])
+        return [next(of_steps if name in self._excluding else of_others) for name, _ in plans]
 
     def _recorded(self, record: EvalRecord) -> list[Document]:
         unknown = [document_id for document_id in record.ranking if document_id not in self._dataset]

@@ -1,0 +1,220 @@
+"""BRIGHT's published form, in rows of our own, from the files to a served environment, an evaluation and a reader."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pydantic import ValidationError
+from querylect.configs.evaluation import SpecConfig
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig, RunConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.bright import open_bright
+from querylect.data.load import load_dataset
+from querylect.data.merge import MergeSource, merge
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.in_process import InProcessClient
+from querylect.envs.environment import Environment, settings_hash
+from querylect.envs.index.build import build_index
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.server.app import create_app
+from querylect.envs.server.schemas import Step
+from querylect.errors import DataError
+from querylect.eval.answers.sources import Contexts
+from querylect.eval.identity import exclusions_identity
+from querylect.eval.records import read_records
+from querylect.eval.spec import evaluate_spec
+
+from ..raising import refused
+
+DOCUMENTS = {
+    "moths/post_0.txt": "why do moths circle a lamp at night moths lamp",
+    "moths/post_1.txt": "moths circle the lamp moths",
+    "moths/navigation_0.txt": "moths keep light at a fixed angle",
+    "moths/navigation_1.txt": "a lamp is near so the angle changes",
+    "tides/moon_0.txt": "the moon pulls the sea",
+}
+LONG = {
+    "moths/post.txt": "moths circle a lamp",
+    "moths/navigation.txt": "moths and light",
+    "tides/moon.txt": "moon sea",
+}
+EXAMPLES = [
+    {
+        "query": "why do moths circle a lamp",
+        "reasoning": "navigation by distant light",
+        "id": "0",
+        "excluded_ids": ["moths/post_0.txt", "moths/post_1.txt", "not in the corpus"],
+        "gold_ids_long": ["moths/navigation.txt"],
+        "gold_ids": ["moths/navigation_0.txt", "moths/navigation_1.txt"],
+    },
+    {
+        "query": "what pulls the sea",
+        "reasoning": "",
+        "id": "1",
+        "excluded_ids": ["N/A"],
+        "gold_ids_long": ["tides/moon.txt"],
+        "gold_ids": ["tides/moon_0.txt"],
+    },
+]
+MOTHS = SearchPlan.of(EXAMPLES[0]["query"], k=3)
+
+
+def write(folder, examples=EXAMPLES, lines=False):
+    tables = {
+        "examples": examples,
+        "documents": [{"id": name, "content": text} for name, text in DOCUMENTS.items()],
+        "long_documents": [{"id": name, "content": text} for name, text in LONG.items()],
+    }
+    for table, rows in tables.items():
+        (folder / table).mkdir(parents=True)
+        if lines:
+            (folder / table / "biology.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            parquet.write_table(pa.Table.from_pylist(rows), folder / table / "biology-00000-of-00001.parquet")
+    return folder
+
+
+def config(folder, **settings):
+    dataset = DatasetConfig(kind="bright", path=str(folder / "bright"), subset="biology", **settings)
+    return EnvironmentConfig(dataset=dataset, index=str(folder / "index"))
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bright")
+    write(folder / "bright")
+    build_index(config(folder))
+    return config(folder)
+
+
+@pytest.fixture(scope="module")
+def url(env, run_app):
+    with run_app(create_app(Environment.open(env), env)) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url):
+    with SyncEnvironmentClient(ClientConfig(urls=[url])) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["parquet", "jsonl"])
+def test_a_domain_is_a_test_split_of_passages_or_of_whole_pages(tmp_path, lines):
+    write(tmp_path / "bright", lines=lines)
+    short, long = (load_dataset(config(tmp_path, task=task).dataset) for task in ("chunks", "documents"))
+    assert {document.id: document.text for document in short.corpus} == DOCUMENTS
+    assert {document.id: document.text for document in long.corpus} == LONG
+    assert short.splits.keys() == long.splits.keys() == {"test"}
+    excluded = tuple(EXAMPLES[0]["excluded_ids"])
+    assert list(short.splits["test"].questions) == [
+        Question("0", EXAMPLES[0]["query"], excluded=excluded),
+        Question("1", EXAMPLES[1]["query"]),
+    ]
+    assert short.splits["test"].qrels["0"] == {"moths/navigation_0.txt": 1, "moths/navigation_1.txt": 1}
+    assert long.splits["test"].qrels["0"] == {"moths/navigation.txt": 1}
+    assert (short.name, long.name) == ("bright-biology", "bright-biology-long")
+    assert "2407.12883" in short.licence
+
+
+def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
+    write(tmp_path / "bright")
+    with refused(DataError, "missing-files", "physics", "biology"):
+        open_bright(tmp_path / "bright", "physics")
+    both = [{**EXAMPLES[0], "excluded_ids": ["moths/navigation_0.txt"]}]
+    with refused(DataError, "excluded-relevant", "row 1", "moths/navigation_0.txt"):
+        open_bright(write(tmp_path / "both", both), "biology")
+    with refused(DataError, "duplicate-id", "row 2"):
+        open_bright(write(tmp_path / "twice", [EXAMPLES[0], EXAMPLES[0]]), "biology")
+    with refused(DataError, "invalid-field", "gold_ids"):
+        open_bright(write(tmp_path / "text", [{**EXAMPLES[0], "gold_ids": "x"}], lines=True), "biology")
+    with pytest.raises(ValidationError, match=r"dataset\.subset"):
+        DatasetConfig(kind="bright", path="x")
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["service", "in process"])
+def test_excluded_documents_are_not_ranked_and_as_many_others_are(env, client, served):
+    asked = client if served else InProcessClient(env)
+    found, free = asked.step([Step(question_id="0", plan=MOTHS), Step(question_id="1", plan=MOTHS)], with_text=True)
+    ids, all_ids = ([hit.id for hit in result.ranking] for result in (found, free))
+    assert set(all_ids) > {"moths/post_0.txt", "moths/post_1.txt"}, "another question sees them"
+    assert sorted(ids) == ["moths/navigation_0.txt", "moths/navigation_1.txt"]
+    assert found.metrics["ndcg@10"] == 1.0
+    narrow = asked.step([Step(question_id="0", plan=SearchPlan.of(EXAMPLES[0]["query"], k=1))])[0]
+    assert len(narrow.ranking) == 1
+    assert narrow.ranking[0].id in ids, "the place of an excluded document is taken by the next one"
+
+
+@pytest.mark.parametrize("fuse", ["max", "rrf", "interleave", "sum"])
+def test_every_fusion_ranks_as_if_the_corpus_lacked_them(env, fuse):
+    environment = Environment.open(env)
+    probes = tuple(Probe(terms=(Term(text=text),), k=1) for text in ("moths circle", "circle a lamp"))
+    plan = environment.plan_for("0", SearchPlan(probes=probes, fuse=fuse, k=4))
+    (ranking,) = environment.search([plan])
+    assert len(ranking) == 2, "each probe fetches past the documents that are left out"
+    assert not {hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"])
+
+
+def test_a_ranking_with_excluded_documents_is_scored_without_them(env):
+    environment = Environment.open(env)
+    (ranking,) = environment.search([MOTHS])
+    assert ranking[0].id in EXAMPLES[0]["excluded_ids"]
+    assert environment.score("0", ranking[:3], ["mrr@10"])["mrr@10"] == 1.0
+
+
+def test_clients_know_what_a_question_excludes(client):
+    first, second = client.questions("test")
+    assert (first.excluded, second.excluded) == (tuple(EXAMPLES[0]["excluded_ids"]), ())
+
+
+def toy(*excluded):
+    corpus = [Document(name, "", name) for name in ("d1", "d2")]
+    return Dataset("toy", corpus, {"test": Split([Question("q", "one", excluded=excluded)], {"q": {"d1": 1}})})
+
+
+def test_hashes_change_with_exclusions_alone():
+    plain, excluding = toy(), toy("d2")
+    hashes = [settings_hash(dataset, ("d1", "d2"), EnvironmentConfig()) for dataset in (plain, excluding, toy("d9"))]
+    assert hashes[0] != hashes[1]
+    assert hashes[0] == hashes[2], "a document that is not in the corpus changes no ranking"
+    assert exclusions_identity(plain.splits["test"].questions) is None
+    assert exclusions_identity(excluding.splits["test"].questions)
+
+
+def test_a_folder_in_beir_form_keeps_exclusions_and_cannot_be_merged(tmp_path):
+    save_beir(toy("d2"), tmp_path / "toy")
+    assert load_beir(tmp_path / "toy").splits["test"].questions[0].excluded == ("d2",)
+    assert '"excluded_ids": ["d2"]' in (tmp_path / "toy" / "queries.jsonl").read_text()
+    save_beir(toy(), tmp_path / "plain")
+    assert "excluded_ids" not in (tmp_path / "plain" / "queries.jsonl").read_text()
+    with refused(DataError, "excluded-documents", "'q'"):
+        merge([MergeSource("a", tmp_path / "toy"), MergeSource("b", tmp_path / "plain")], tmp_path / "merged")
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["service", "in process"])
+def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path, served):
+    environment = {"urls": {"moths": [url]}} if served else {"env": {"index": env.index}}
+    spec = {
+        "name": "spec",
+        "output": str(tmp_path / "out"),
+        "training_free": [],
+        "permutations": 50,
+        "bootstrap": 50,
+        "datasets": {"moths": env.dataset.model_dump()},
+        "environments": {"bm25": environment},
+    }
+    path, failed = evaluate_spec(SpecConfig.model_validate(spec))
+    assert failed is None
+    records = {
+        record.question_id: record for record in read_records(path.parent / "questions" / "moths.bm25.raw.jsonl")
+    }
+    assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
+    assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
+    settings = {"answers": {"top": [4]}}
+    contexts = Contexts(RunConfig.model_validate(settings), SyncEnvironmentClient(ClientConfig(urls=[url])), {}, {"0"})
+    shown, other = contexts.of([records["0"], records["1"]])
+    assert {document.id for document in shown} == set(records["0"].ranking), "deeper rankings leave them out, too"
+    assert [document.id for document in other][:1] == ["tides/moon_0.txt"]
+    assert contexts.moved == 0
