@@ -29,8 +29,10 @@ def load_beir(
 ) -> Dataset:
     """Read a BEIR folder. `splits` names those to read ("train", "validation", "test"); None reads all there are.
 
-    A folder with neither questions nor judgements is a corpus: it has no splits. With `documents`, the ids of a corpus
-    stored elsewhere (in an index), `corpus.jsonl` is not read and `Dataset.corpus` is empty.
+    A folder with neither questions nor judgements is a corpus: it has no splits. Without `qrels/`, each question's
+    "split" in `queries.jsonl` says where it belongs: such questions have right answers and no judgements. With
+    `documents`, the ids of a corpus stored elsewhere (in an index), `corpus.jsonl` is not read and `Dataset.corpus` is
+    empty.
 
     The qrel files are tab-separated or in the form of TREC, with or without a header line. Judgements whose document
     or question does not exist are dropped and counted. Name, licence, `ignore_identical_ids` and `relevance_level` come
@@ -44,6 +46,10 @@ def load_beir(
         corpus = _read_documents(corpus_file(folder)) if documents is None else ()
         name, licence = name_and_licence(folder)
         return Dataset(name, corpus, {}, (f"{name} is a corpus without questions.",), licence)
+    if splits is None and not (folder / "qrels").exists() and (unjudged := _unjudged_splits(folder)):
+        corpus = _read_documents(corpus_file(folder)) if documents is None else ()
+        name, licence = name_and_licence(folder)
+        return Dataset(name, corpus, unjudged, (f"{name}: its questions have no judgements.",), licence)
     files = _qrel_files(folder / "qrels", splits)
     corpus = _read_documents(corpus_file(folder)) if documents is None else ()
     questions = _read_questions(folder)
@@ -236,7 +242,8 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
     if not files:
         raise DataError(
             f"{folder} holds no qrel file; expected train.tsv, dev.tsv or test.tsv with lines "
-            "'query-id<TAB>corpus-id<TAB>score' or TREC's 'query-id 0 corpus-id score'. Add at least one.",
+            "'query-id<TAB>corpus-id<TAB>score' or TREC's 'query-id 0 corpus-id score'. Add at least one, or, for "
+            'questions with right answers and no judgements, a "split" to each line of queries.jsonl.',
             code="no-judgements",
         )
     if splits is None:
@@ -305,6 +312,28 @@ def _read_questions(folder: Path) -> dict[str, Question]:
         excluded = tuple(strings_of(record, "excluded_ids", path, number)) if "excluded_ids" in record else ()
         questions[identifier] = Question(identifier, text, tuple(options), history, reference.strip(), excluded)
     return questions
+
+
+def _unjudged_splits(folder: Path) -> dict[str, Split]:
+    """The splits that the questions name themselves; empty if none does. Raises DataError for an unknown one."""
+    questions = _read_questions(folder)
+    by_split: dict[str, list[Question]] = {}
+    for path, number, record in question_records(folder):
+        split = record.get("split")
+        if split is None:
+            continue
+        if split not in _QREL_FILES:
+            raise DataError(
+                f"{path}, line {number}: 'split' is {split!r}; expected {', '.join(_QREL_FILES)}. Correct or remove "
+                "it.",
+                code="unknown-split",
+            )
+        by_split.setdefault(_QREL_FILES[str(split)], []).append(questions[identifier_of(record, path, number)])
+    return {
+        name: Split(by_split[name], {question.id: {} for question in by_split[name]})
+        for name in dict.fromkeys(_QREL_FILES.values())
+        if name in by_split
+    }
 
 
 def _read_qrels(path: Path) -> dict[str, dict[str, int]]:

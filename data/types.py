@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Split:
-    """Questions that have at least one relevant document, and their judgements."""
+    """Questions that have at least one relevant document, or right answers only, and their judgements."""
 
     questions: Sequence[Question]
     qrels: Qrels

@@ -85,6 +85,8 @@ class Environment:
         """What the loading of the dataset skipped or counted."""
         self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
         """Number of questions by split."""
+        self.judged = any(split.relevant for split in dataset.splits.values()) or not dataset.splits
+        """Whether its questions have relevant documents."""
         self._dataset = dataset
         self._retriever = retriever
         if (frequent := getattr(retriever, "frequent_terms", None)) is not None:

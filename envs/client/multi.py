@@ -53,6 +53,7 @@ class MixedClient:
             settings_hash=combined("settings_hash"),
             gain=combined("gain"),
             splits={split: sum(info.splits.get(split, 0) for info in infos.values()) for split in splits},
+            judged=all(info.judged for info in infos.values()),
             limits=Limits(**{name: min(limit[name] for limit in limits) for name in limits[0]}),
         )
 

@@ -30,6 +30,7 @@ def info_of(environment: Environment, limits: Limits) -> EnvironmentInfo:
         gain=environment.gain,
         relevance_level=environment.relevance_level,
         splits=dict(environment.splits),
+        judged=environment.judged,
         limits=limits,
         settings_hash=environment.settings_hash,
     )

@@ -183,6 +183,8 @@ class EnvironmentInfo(Identified):
     """Least grade that binary metrics count as relevant."""
     splits: dict[str, int]
     """Number of questions by split."""
+    judged: bool = True
+    """Whether questions have relevant documents; without, metrics of rankings are 0 and mean nothing."""
     limits: Limits
 
 

@@ -330,6 +330,24 @@ def test_missing_qrels_and_missing_folder_are_named(folder):
     refuses(folder / "nowhere", "missing-folder", folder / "nowhere", "dataset.path")
 
 
+def test_without_qrels_questions_that_name_their_split_are_not_judged(folder):
+    (folder / "qrels" / "test.tsv").unlink()
+    (folder / "qrels").rmdir()
+    splits = {"q1": "dev", "q2": "train", "q3": "train", "q4": None}
+    rows = [{"_id": name, "text": f"what is {name}?", "split": split} for name, split in splits.items()]
+    (folder / "queries.jsonl").write_text(jsonl(rows))
+    dataset = load_beir(folder)
+    names = {name: [question.id for question in split.questions] for name, split in dataset.splits.items()}
+    assert names == {"train": ["q2", "q3"], "validation": ["q1"]}
+    assert [split.qrels for split in dataset.splits.values()] == [{"q2": {}, "q3": {}}, {"q1": {}}]
+    assert "no judgements" in dataset.notes[0]
+    assert len(dataset.corpus) == 3
+    (folder / "queries.jsonl").write_text(jsonl([{"_id": "q", "text": "?", "split": "all"}]))
+    refuses(folder, "unknown-split", "line 1", "'all'", "train")
+    (folder / "queries.jsonl").write_text(jsonl(QUESTIONS))
+    refuses(folder, "no-judgements", folder, "split")
+
+
 def test_what_is_saved_is_read_back_equal(tmp_path):
     first, second = Question("q1", "Zeile\nzwei »é«"), Question("q2", "which?", ("a", "b"))
     dataset = Dataset(
