@@ -31,14 +31,16 @@ def cache_file(setting: str | None) -> Path | None:
 
 
 class ReplyCache:
-    """Replies by key; close it."""
+    """Replies by key, for one thread at a time; close it."""
 
     def __init__(self, path: Path) -> None:
         """Raises StorageError if the file cannot be opened or is no cache."""
         self.path = path
         with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
             self._connection.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL)")
 
     def get(self, keys: Sequence[str]) -> dict[str, LlmResponse]:

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from querylect.configs.llm import LlmConfig
@@ -42,6 +43,14 @@ QUESTION, GREEDY = ask("q"), SamplingParams()
 def writer(path, name, count):
     command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_another_thread_than_that_which_opened_it_reads_and_writes(tmp_path):
+    cache = ReplyCache(tmp_path / "replies.sqlite")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(cache.put, "key", LlmResponse((Text("x", True),), 1, 1)).result()
+        assert pool.submit(cache.get, ["key"]).result() == cache.get(["key"]) != {}
+    cache.close()
 
 
 def test_a_reply_is_asked_for_once_and_every_change_asks_anew(run_app, tmp_path):
