@@ -15,7 +15,8 @@ FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port
                   "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",
                   "rollout.vllm", "rollout.server", "rollout.streaming",
                   "optimize.searches", "optimize.proposals", "synthetic",
-                  *(f"{model}.{name}" for model in ("rewriter.llm", "optimize.reflection", "optimize.task")
+                  *(f"{model}.{name}" for model in ("rewriter.llm", "optimize.reflection", "optimize.task",
+                                                         "reward.answer.reader")
                     for name in ("api_key_env", "concurrency", "timeout", "deadline", "batch_tokens",
                                  "cache")))  # fmt: skip
 """Settings that never change what a run learns."""

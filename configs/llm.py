@@ -57,19 +57,38 @@ class WordedLlmConfig(LlmConfig):
     (docs/llms.md); None: this project's."""
 
 
-class AnswersConfig(Section):
-    """The reader that answers from the retrieved documents, and how its answers are scored (docs/answers.md)."""
+class ReaderConfig(Section):
+    """A reader that answers from retrieved documents, and how its answers are scored."""
 
     reader: WordedLlmConfig = WordedLlmConfig()
     gold: str | None = None
-    """JSON-lines file of correct answers by question id; None: those in the dataset's queries.jsonl."""
-    top: Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=1)] = [5, 20]
-    """Numbers of top documents shown to the reader; each number gets its own table."""
+    """JSON-lines file of correct answers by question id; None: those in the dataset's queries.jsonl (wordnet: the
+    defined words)."""
     document_words: Annotated[int, Field(ge=1)] = 200
     """Words of each document shown to the reader, title included."""
     max_tokens: Annotated[int, Field(ge=1)] = 64
     """Maximum tokens of an answer; raise it for a reader that thinks first."""
+
+
+class AnswersConfig(ReaderConfig):
+    """The reader that answers from the retrieved documents, and how its answers are scored (docs/answers.md)."""
+
+    top: Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=1)] = [5, 20]
+    """Numbers of top documents shown to the reader; each number gets its own table."""
     metric: Literal["accuracy", "f1", "em"] = "f1"
     """Metric of the significance tests; multiple choice has accuracy only."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size of the questions with a correct answer, drawn with `eval.sample_seed`; None: all of them."""
+
+
+class AnswerRewardConfig(ReaderConfig):
+    """The frozen reader whose answers are the reward (docs/answers_reward.md)."""
+
+    metric: Literal["accuracy", "f1", "em"] = "f1"
+    """Score of an answer, in [0, 1]; multiple choice has accuracy only."""
+    gain: bool = True
+    """Reward the gain over naive RAG: (1 + score − score with the raw question's documents) / 2. False: the score."""
+    top: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Top documents shown to the reader."""
+    weight: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """w_a: the reward's metric is (1 − w_a)·`reward.metric` + w_a·answer; 1 needs no relevance judgements."""

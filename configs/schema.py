@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -24,7 +25,7 @@ from .environment import (
     Similarity,
     VectorsConfig,
 )
-from .llm import AnswersConfig, LlmConfig
+from .llm import AnswerRewardConfig, AnswersConfig, LlmConfig
 from .methods import TRAINING_FREE, TrainingFreeName
 from .mix_values import filled_in
 from .names import Name
@@ -37,6 +38,7 @@ from .synthetic import SyntheticConfig
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
 __all__ = [
+    "AnswerRewardConfig",
     "AnswersConfig",
     "ChrConfig",
     "ClientConfig",
@@ -248,6 +250,10 @@ def _of_turn(value: _Value | list[_Value], turn: int) -> _Value:
     return value[min(turn, len(value)) - 1] if isinstance(value, list) else value
 
 
+ANSWER, ANSWER_REWARD = "answer", "answer_reward"
+"""Metrics of a turn with `reward.kind: answer`: the score of the reader's answer, and what is rewarded."""
+
+
 class RewardConfig(Section):
     """The reward of a node of the tree."""
 
@@ -262,6 +268,21 @@ class RewardConfig(Section):
     search_price: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Price of a search, subtracted from the reward of a path for each of its turns that does not stop
     (rewriter.stop)."""
+    kind: Literal["metric", "answer"] = "metric"
+    """metric: that of the ranking. answer: what a frozen reader answers from the retrieved documents, by the settings
+    of `answer`."""
+    answer: AnswerRewardConfig = AnswerRewardConfig()
+    """The reader of `kind: answer`."""
+
+    @property
+    def signal(self) -> str:
+        """The name of what is rewarded, among the metrics of a turn; in [0, 1]."""
+        return self.signals[-1]
+
+    @property
+    def signals(self) -> Sequence[str]:
+        """The metrics that every scored turn has; they are 0 where the format failed."""
+        return (self.metric,) if self.kind == "metric" else (ANSWER, ANSWER_REWARD)
 
 
 class TrackingConfig(Section):
@@ -379,8 +400,9 @@ class RunConfig(Section):
 
     @property
     def search_depth(self) -> int:
-        """Documents that a search plan asks for: what nDCG@10 and the reward's metric look at, and a turn is shown."""
-        return max(10, cutoff(self.reward.metric), self.rollout.documents)
+        """Documents that a search plan asks for: what nDCG@10 and the reward look at, and a turn is shown."""
+        read = self.reward.answer.top if self.reward.kind == "answer" else 0
+        return max(10, cutoff(self.reward.metric), self.rollout.documents, read)
 
     @property
     def draws_by_curriculum(self) -> bool:
@@ -399,6 +421,15 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.turn_weights has {weights} weights for {turns} turns "
                 f"(rollout.branching {self.rollout.branching}); give one weight per turn"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_answer_reward(self) -> "RunConfig":
+        if self.reward.kind == "answer" and self.mix is not None:
+            raise ValueError(
+                "reward.kind is answer and the run has a mix, whose environments would need right answers and a reader "
+                "each; use reward.kind: metric, or train on one environment"
             )
         return self
 

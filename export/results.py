@@ -42,6 +42,8 @@ _ANSWER_SETTINGS = (
     "rollout.history_tokens",
     "rollout.keep_rewrites_weight",
     "reward.metric",
+    "reward.kind",
+    "reward.answer.top",
 )
 """Settings, besides the weights, that affect answers."""
 

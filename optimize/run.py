@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ..configs.llm import LlmConfig
 from ..configs.mix import only
-from ..configs.schema import RolloutConfig, RunConfig, TrainConfig
+from ..configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
@@ -70,6 +70,7 @@ def optimize(
         RunFolder(path).refuse_existing()
     check_run(config)
     _check_models(config)
+    _refuse_answers(config.reward)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
         folder = RunFolder.reopen(config, trust, COMMAND)[0] if resume else None
         environment = client.environment().model_dump(mode="json")
@@ -209,6 +210,15 @@ def _questions(config: RunConfig, client: EnvironmentApi) -> tuple[list[Question
             code="too-few-questions",
         )
     return train, draw_validation(config.train, client, split)
+
+
+def _refuse_answers(reward: RewardConfig) -> None:
+    if reward.kind == "answer":
+        raise ConfigError(
+            "reward.kind is answer, and `querylect optimize` scores prompts by the metric of their rankings. Set "
+            "reward.kind=metric.",
+            code="answer-reward",
+        )
 
 
 def _check_models(config: RunConfig) -> None:

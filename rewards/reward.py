@@ -24,6 +24,22 @@ def node_reward(metric: float | None, format_ok: bool, format_weight: float) -> 
     return (1 - format_weight) * metric + format_term
 
 
+def answer_reward(score: float, raw_score: float | None, metric: float, weight: float) -> float:
+    """(1 − w)·metric + w·answer, in [0, 1], with w = `weight` in [0, 1], for the score of a reader's answer in [0, 1].
+
+    With `raw_score`, the score with the raw question's documents, answer is (1 + score − raw_score) / 2: the Gain
+    Beyond RAG of s3 (Jiang et al. 2025, arXiv 2505.14146), mapped from [−1, 1] into [0, 1]. Without it, answer is the
+    score. `metric`: that of the ranking.
+
+    Raises ValueError for a number outside [0, 1] (NaN included).
+    """
+    for name, value in (("score", score), ("raw_score", raw_score or 0.0), ("metric", metric), ("weight", weight)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}; expected a number from 0 to 1")
+    answer = score if raw_score is None else (1 + score - raw_score) / 2
+    return (1 - weight) * metric + weight * answer
+
+
 def format_reward(ok: bool) -> float:
     """1 if the sampled turn keeps to its rewriter's format, else 0 (seed 003)."""
     return 1.0 if ok else 0.0

@@ -109,7 +109,6 @@ class Grower(Conversation):
 
     def search(self, grown: Sequence[tuple[Branch, Node]]) -> None:
         """Search what these turns ask for in one batch, and give them their rankings and rewards."""
-        metric = self.reward.metric
         searched: list[Node] = []
         steps: list[Step] = []
         for branch, node in grown:
@@ -119,20 +118,21 @@ class Grower(Conversation):
             if node.reused and branch.last_searched is not None:
                 searched_node = branch.last_searched
                 node.ranking, node.metrics = searched_node.ranking, searched_node.metrics
-                node.reward = self._reward_of(node, searched_node.metrics[metric])
+                node.reward = self._reward_of(node, searched_node.metrics[self.reward.signal])
             elif node.rewrite.plan is None:
-                node.metrics = {metric: 0.0}
+                node.metrics = dict.fromkeys(self.reward.signals, 0.0)
                 node.reward = self._reward_of(node, 0.0)
             else:
                 searched.append(node)
                 steps.append(Step(question_id=branch.tree.question.id, plan=node.rewrite.plan))
-        results = self.client.step(steps, with_text=True, metrics=[metric, *self.extra_metrics]) if steps else []
+        metrics = [self.reward.metric, *self.extra_metrics]
+        results = self.client.step(steps, with_text=True, metrics=metrics) if steps else []
         for node, result in zip(searched, results, strict=True):
             if result is None:
                 continue
             node.ranking = [Hit(hit.document, hit.score) for hit in result.ranking]
             node.metrics = dict(result.metrics)
-            node.reward = self._reward_of(node, result.metrics[metric])
+            node.reward = self._reward_of(node, result.metrics[self.reward.signal])
 
     def _reward_of(self, node: Node, metric: float) -> float | None:
         """The reward of a turn; one that was cut pays `reward.truncation_penalty`."""

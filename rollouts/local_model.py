@@ -53,6 +53,13 @@ class LocalModel:
         dtype = resolved_dtype(self._config.dtype)
         return {"local": self._config.model, "dtype": dtype, "files": content if states else ""}
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of the weights (fingerprint.py), which are loaded for it."""
+        from .fingerprint import fingerprint
+
+        return fingerprint(self._engine.model)
+
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         """Answer all prompts, those of like length side by side; deliver a batch at a time.
 

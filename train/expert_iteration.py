@@ -168,5 +168,5 @@ def _raw_rewards(config: RunConfig, grower: Grower, trees: Sequence[Tree]) -> li
     """The reward of each unrewritten question, counted as well-formed."""
     steps = [Step(question_id=tree.question.id, plan=SearchPlan.of(tree.question.text)) for tree in trees]
     results = grade(config, grower.client, steps, "questions of the warm start")
-    metric, weight = config.reward.metric, config.reward.format_weight
+    metric, weight = config.reward.signal, config.reward.format_weight
     return [node_reward(result.metrics[metric], True, weight) for result in results]

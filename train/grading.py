@@ -21,22 +21,21 @@ def grade(
     metric: RewardMetric | None = None,
     with_text: bool = False,
 ) -> list[StepResult]:
-    """One result per step, with `metric` (None: `reward.metric`) among its metrics; `with_text` adds the texts of
+    """One result per step, with `metric` (None: what `reward` rewards) among its metrics; `with_text` adds the texts of
     documents.
 
     Rankings are at least as deep as those of a rollout (RunConfig.search_depth) and as the metric looks.
     Raises EnvironmentUnavailableError if any step got no answer before its deadline: a guess would change the training
     data. `label` names the searches in that message.
     """
-    metric = metric or config.reward.metric
-    depth = max(config.search_depth, cutoff(metric))
+    depth = max(config.search_depth, cutoff(metric)) if metric is not None else config.search_depth
     steps = [
         step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})}) for step in steps
     ]
     answered: list[StepResult] = []
     for start in range(0, len(steps), STEPS_PER_CALL):
         part = steps[start : start + STEPS_PER_CALL]
-        results = client.step(part, with_text=with_text, metrics=[metric])
+        results = client.step(part, with_text=with_text, metrics=[metric or config.reward.metric])
         answered += [result for result in results if result is not None]
         if len(answered) < start + len(part):
             failure = getattr(client, "last_failure", None)

@@ -37,7 +37,7 @@ class Mixture:
 
     def __init__(self, config: RunConfig, questions: Sequence[Question]) -> None:
         """`questions` have mixed ids if the run mixes environments. Raises ConfigError if an environment has none."""
-        self._slots, self._metric, self._mixed = config.train.questions_per_step, config.reward.metric, bool(config.mix)
+        self._slots, self._metric, self._mixed = config.train.questions_per_step, config.reward.signal, bool(config.mix)
         members = config.mix.environments if config.mix is not None else {}
         weights = {name: member.weight for name, member in members.items()} or {"": 1.0}
         ids: dict[str, list[str]] = {name: [] for name in weights}
@@ -144,11 +144,14 @@ def refuse_outage(config: RunConfig, trees: Sequence[Tree], client: StepClient, 
     are scored without a search, so they are ignored here.
     """
     settings = environments(config)
+    answers = config.reward.kind == "answer"
+    or_reader = " or the reader" if answers else ""
+    deadline = f"; the reader's is {config.reward.answer.reader.deadline:g} s" if answers else ""
     for name, env_trees in by_environment(trees).items() if config.mix is not None else [("", trees)]:
         searched: list[Node] = [node for tree in env_trees for node in tree.walk() if node.rewrite.plan is not None]
         if searched and all(node.reward is None for node in searched):
             raise EnvironmentUnavailableError(
-                f"{subject} could be scored: {f'the environment {name}'.rstrip()} did not answer before "
-                f"client.deadline ({settings[name].client.deadline:g} s). "
+                f"{subject} could be scored: {f'the environment {name}'.rstrip()}{or_reader} did not answer before "
+                f"client.deadline ({settings[name].client.deadline:g} s{deadline}). "
                 f"Last failure: {getattr(client, 'last_failure', None)}. {remedy}"
             )

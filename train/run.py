@@ -156,10 +156,11 @@ def stopped(config: RunConfig, signal_name: str) -> StoppedError:
 
 def _train(launch: _Launch, start: _ResumePoint) -> Path:
     from ..rollouts.policy import cast_adapters
+    from .answers import rewarding
     from .distributed.collectives import shared_environment
 
     config, processes = launch.config, launch.processes
-    with shared_environment(config, processes) as client:
+    with shared_environment(config, processes) as environment_client, rewarding(config, environment_client) as client:
         data = prepare_data(config, processes, client)
         environment = processes.on_main_process(lambda: _describe_environment(client, start.folder))
         provenance = processes.on_main_process(lambda: this_start(start.step, environment))
@@ -190,10 +191,14 @@ def _resume_point(config: RunConfig, resume: bool, trust: bool) -> _ResumePoint:
 
 def _describe_environment(client: EnvironmentApi, folder: RunFolder | None) -> dict[str, JsonValue]:
     """What environment.json holds. Raises CheckpointError if a resumed run was started on another environment."""
+    from .answers import AnswerClient
+
     environment = client.environment().model_dump(mode="json")
     if isinstance(client, MixedClient):
         members = client.environments()
         environment["environments"] = {name: info.model_dump(mode="json") for name, info in members.items()}
+    if isinstance(client, AnswerClient):
+        environment["answers"] = client.identity
     if folder is not None:
         folder.same_environment(environment)
     return environment

@@ -232,17 +232,17 @@ class RunFolder:
         if not path.exists() and not self.numbered():
             return
         previous = _read_object(path)
-        names = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")
+        names = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash", "answers")
         changed = [
             f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
             for name in names
-            if previous.get(name) != current[name]
+            if previous.get(name) != current.get(name)
         ]
         if changed:
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
-                "questions, judgements and search settings. Serve the environment that the run was started on, or "
-                "start a new run under another name.",
+                "questions, judgements and search settings; answers are the reader and the right answers of the "
+                "reward. Serve the environment that the run was started on, or start a new run under another name.",
                 code="other-environment",
             )
 

@@ -42,6 +42,7 @@ from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.tree import Tree
 from .ahead import TreesAhead
+from .answers import reader_metrics
 from .credit import Credit, assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
@@ -98,6 +99,7 @@ class TreeTrainer(GRPOTrainer):
         self.sampled_tokens = self.sampled_paths = self.searches = 0
         """Tokens and paths sampled and searches made for the step, replaced trees included; 0 if the step reuses a
         rollout."""
+        self.reader_metrics: Mapping[str, float] = {}
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
@@ -286,11 +288,12 @@ class TreeTrainer(GRPOTrainer):
             self.processing_class.save_pretrained(str(path))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log, with counts of tokens and searches summed over all processes."""
+        """TRL's log, with counts of tokens, searches and the reader summed over all processes."""
         if "loss" in logs:
             counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches
             totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
             self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches = totals
+            self.reader_metrics = reader_metrics(self.grower.client, self.processes)
         super().log(logs, start_time)
 
     def create_model_card(self, *_: object, **__: object) -> None:

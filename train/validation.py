@@ -26,6 +26,7 @@ from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
 from ..rollouts.turns import ValidationRecord, best_value, winning_turn
 from ..storage import parse_json
+from .answers import reader_metrics
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
 from .distributed.stopping import StopOnSignal
@@ -135,8 +136,9 @@ class Validator(TrainerCallback):
             "tokens/sampled": sum(tree.tokens for tree in trees),
             "searches": sum(tree.searches for tree in trees),
             "seconds": time.perf_counter() - started,
+            **reader_metrics(self.grower.client, self.processes),
         }
-        record["turn"] = winning_turn(record, self.config.reward.metric, turns)
+        record["turn"] = winning_turn(record, self.config.reward.signal, turns)
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
     def _keep_best(self, step: int, record: ValidationRecord) -> None:
@@ -147,7 +149,7 @@ class Validator(TrainerCallback):
             )  # fmt: skip
             return
         best = self.processes.on_main_process(lambda: best_of(self.folder))
-        metric, turns = self.config.reward.metric, len(self.config.rollout.branching)
+        metric, turns = self.config.reward.signal, len(self.config.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.staged(self.folder.best) as path:
                 self.save(path)

@@ -140,7 +140,7 @@ def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -
 def _search(config: RunConfig, grower: Grower, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
     """Metric and top documents of each step."""
     return [
-        (result.metrics[config.reward.metric], [hit.document for hit in result.ranking[: config.rollout.documents]])
+        (result.metrics[config.reward.signal], [hit.document for hit in result.ranking[: config.rollout.documents]])
         for result in grade(config, grower.client, steps, "proposals of the warm start", with_text=True)
     ]
 

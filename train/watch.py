@@ -95,6 +95,7 @@ class Watcher(TrainerCallback):
         record["searches"] = trainer.searches
         record["throughput/tokens"] = trainer.sampled_tokens / record["seconds/step"]
         record["throughput/rollouts"] = trainer.sampled_paths / record["seconds/step"]
+        record |= trainer.reader_metrics
         previous, self._outcomes = self._outcomes, self._plan_outcomes()
         if (hits := share_without_search(previous, self._outcomes)) is not None:
             record["cache/hits"] = hits
@@ -106,7 +107,7 @@ class Watcher(TrainerCallback):
         if trees:
             self.folder.append(self.folder.rollouts, *({"step": step, **describe(tree)} for tree in trees))
         table_is_due = bool(trees) and self._table_is_due(step)
-        self.trackers.log(record, rows(step, trees, self.run.reward.metric) if table_is_due else ())
+        self.trackers.log(record, rows(step, trees, self.run.reward.signal) if table_is_due else ())
         self._table_step = step if table_is_due else self._table_step
         self.view.step(record, trainer.trees[0] if trainer.trees else None)
         return record

@@ -30,9 +30,7 @@ from ..placement import refuse_other
 from ..records import NO_RAG, EvalRecord, now, write_json, write_text
 from ..results import comparison_json
 from ..table import Arm
-from ..tasks.choice import chosen
 from ..tasks.gold import Gold, GoldSet, gold_answers
-from ..tasks.metrics import letter
 from ..tasks.reader import ANSWERS_VERSION, reader_prompt
 from ..tasks.records import keyed_records, open_journal, reader_name, refuse_silence
 from .sources import Contexts, Searches, raw_searches, recorded_ndcg, recorded_searches
@@ -249,7 +247,7 @@ def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerReco
     arm, top = case.row
     answer = reply.texts[0].text if reply is not None else None
     text = without_thinking(answer).strip() if answer is not None else None
-    option = letter(chosen(text, case.question.options)) if text and case.gold.right is not None else ""
+    option = case.gold.option(text) if text is not None else ""
     return AnswerRecord(
         system=arm.system,
         turn=arm.turn,

@@ -140,7 +140,7 @@ def drawn(
     groups: Sequence[SeedGroup], figures: Sequence[CurveFigure] = FIGURES
 ) -> Iterator[tuple[CurveFigure, list[Curve]]]:
     """The figures that have data, with their curves; one validation figure per reward metric of the runs."""
-    metrics = [group.runs[0].config.reward.metric for group in groups]
+    metrics = [group.runs[0].config.reward.signal for group in groups]
     for figure in figures:
         if figure.source == "metrics":
             variants = [(figure, curves_of(groups, figure.name, figure.source))]
@@ -220,7 +220,7 @@ def _row(number: int, group: SeedGroup, run: TrainingRun) -> dict[str, object]:
     """A run's row in the table, with numbers as text."""
     tenth = run.metrics[-max(1, len(run.metrics) // 10) :]
     last = run.metrics[-1]["step"] if run.metrics else 0
-    key = f"{run.config.reward.metric.split('@')[0]}/turn{len(run.config.rollout.branching)}"
+    key = f"{run.config.reward.signal.split('@')[0]}/turn{len(run.config.rollout.branching)}"
     judged = [row for row in run.validation if _finite(row.get(key))]
     best = max(judged, key=lambda row: row[key], default=None)
     return {

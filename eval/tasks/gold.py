@@ -12,12 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...configs.schema import AnswersConfig, EnvironmentConfig
+from ...configs.llm import ReaderConfig
+from ...configs.schema import DatasetConfig, EnvironmentConfig
 from ...data.beir import beir_folder
 from ...data.history import parse_history
 from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
+from ...data.load import load_dataset
 from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
+from ...storage import data_sha256
+from .choice import chosen
 from .metrics import letter, score_text
 
 _LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
@@ -36,6 +40,10 @@ class Gold:
     """Open questions: alternative right answers."""
     contents: tuple[Document, ...] = ()
     """Content questions of a paper: the documents that answer it."""
+
+    def option(self, answer: str) -> str:
+        """The letter of the option that an answer names; "" where it names none, and for open questions."""
+        return letter(chosen(answer, self.question.options)) if answer and self.right is not None else ""
 
     def score(self, answer: str | None, option: str, names: Sequence[str]) -> dict[str, float | None]:
         """The metrics `names` of an answer that names the option with this letter, each in [0, 1].
@@ -58,19 +66,26 @@ class GoldSet:
     skipped: int
 
     @property
+    def digest(self) -> str:
+        """sha256 of what is right."""
+        return data_sha256([[name, gold.right, *gold.answers] for name, gold in sorted(self.by_id.items())])
+
+    @property
     def choice(self) -> bool:
         """Whether the questions are multiple choice."""
         return any(gold.right is not None for gold in self.by_id.values())
 
 
-def gold_answers(env: EnvironmentConfig, answers: AnswersConfig) -> GoldSet:
-    """Read the file `answers.gold`, or the dataset's queries.jsonl by default.
+def gold_answers(env: EnvironmentConfig, reading: ReaderConfig) -> GoldSet:
+    """Read the file `reading.gold`; by default the dataset's queries.jsonl, or for wordnet the defined words.
 
     Raises ConfigError where there is neither, DataError where the file has no usable line.
     """
-    if answers.gold is not None:
-        return read_gold(Path(answers.gold).expanduser())
+    if reading.gold is not None:
+        return read_gold(Path(reading.gold).expanduser())
     dataset = env.dataset
+    if dataset.kind == "wordnet":
+        return _defined_words(dataset)
     if dataset.kind != "beir" or dataset.path is None:
         raise ConfigError(
             f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them with --gold "
@@ -78,6 +93,19 @@ def gold_answers(env: EnvironmentConfig, answers: AnswersConfig) -> GoldSet:
             code="no-right-answers",
         )
     return read_gold(plain_or_gzipped(beir_folder(dataset.path) / "queries.jsonl"))
+
+
+def _defined_words(config: DatasetConfig) -> GoldSet:
+    """The words of the synset that a definition defines."""
+    dataset = load_dataset(config)
+    words = {document.id: tuple(document.title.split(", ")) for document in dataset.corpus}
+    by_id = {
+        question.id: Gold(question, answers=words[synset])
+        for split in dataset.splits.values()
+        for question in split.questions
+        for synset in split.qrels[question.id]
+    }
+    return GoldSet("the words that wordnet defines", by_id, 0)
 
 
 def read_gold(path: Path) -> GoldSet:

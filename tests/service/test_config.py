@@ -23,9 +23,9 @@ from querylect.train.run_folder import RunFolder
 from ..raising import refused
 
 PACKAGED = [
-    "adapt", "conversations", "demo", "demo_two_turn", "hpo", "misknow_bm25", "mix_bm25_minilm", "paper_bm25",
-    "paper_branching", "paper_contriever", "paper_independent", "paper_minilm", "paper_mix", "paper_qwen3",
-    "paper_single", "tiny",
+    "adapt", "answers", "conversations", "demo", "demo_two_turn", "hpo", "misknow_bm25", "mix_bm25_minilm",
+    "paper_bm25", "paper_branching", "paper_contriever", "paper_independent", "paper_minilm", "paper_mix",
+    "paper_qwen3", "paper_single", "tiny",
 ]  # fmt: skip
 
 
@@ -132,6 +132,8 @@ def test_a_search_gives_what_the_metric_looks_at_and_the_next_turn_shows():
     assert depth() == depth("reward.metric=mrr@5") == 10
     assert depth("reward.metric=recall@100") == 100
     assert depth("reward.metric=ndcg@20", "rollout.documents=30") == 30
+    assert depth("reward.answer.top=40") == 10
+    assert depth("reward.kind=answer", "reward.answer.top=40") == 40
 
 
 def test_a_vllm_engine_that_could_not_take_the_longest_sequence_is_refused():
@@ -402,6 +404,7 @@ def test_a_wrong_value_says_key_value_and_expectation(text, setting, value, expe
         ("rollout: {branching: [2, 2, 2]}", "reward.turn_weights", ["2 weights", "3 turns"]),
         ("rollout: {max_new_tokens: [8]}", "rollout.max_new_tokens", ["1 values", "2 turns"]),
         ("train: {loss_type: cispo}", "train.epsilon_high", ["None", "'cispo'"]),
+        ("mix: {environments: {a: {}}}\nreward: {kind: answer}", "reward.kind", ["mix", "reward.kind: metric"]),
         ("train: {delta: 1.1}", "train.delta", ["1.1", "1.2"]),
         ("train: {loss_type: luspo}", "train.importance_sampling_level", ["'luspo'", "sequence"]),
         (

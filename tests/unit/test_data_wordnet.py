@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from querylect import sources
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.configs.schema import AnswersConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.leakage import near_overlap, overlap, words
 from querylect.data.load import load_dataset
 from querylect.data.wndb import read_wordnet
@@ -19,6 +19,7 @@ from querylect.envs.index.build import (
     build_index,
 )
 from querylect.errors import DataError
+from querylect.eval.tasks.gold import gold_answers
 from querylect.rewriters.small import load_prompt
 
 from ..raising import refused
@@ -290,6 +291,17 @@ def test_a_configured_folder_is_read_instead_of_the_package(tmp_path):
     folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
     with refused(DataError, "too-few-questions", folder, " 7 ", 1800):
         load_dataset(DatasetConfig(kind="wordnet", path=str(folder)))
+
+
+def test_the_words_of_a_definition_are_its_right_answers(tmp_path, monkeypatch):
+    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
+    monkeypatch.setattr("querylect.data.load.load_wordnet", lambda path: load_wordnet(path, 1, 1))
+    config = EnvironmentConfig(dataset=DatasetConfig(kind="wordnet", path=str(folder)))
+    gold = gold_answers(config, AnswersConfig())
+    answers = {right.question.text: right.answers for right in gold.by_id.values()}
+    definition = "a lorry whose contents can be emptied without handling; the bed tilts"
+    assert answers[definition] == ("dump truck", "dumper")
+    assert not gold.choice
 
 
 def test_the_notice_is_carried_into_the_index_and_to_clients(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.rewards.reward import format_reward, node_reward, trajectory_value
+from querylect.rewards.reward import answer_reward, format_reward, node_reward, trajectory_value
 
 unit = st.floats(0, 1)
 
@@ -27,6 +27,25 @@ def test_a_failed_format_is_worth_nothing_whatever_the_metric():
 def test_an_outage_is_never_a_reward():
     assert node_reward(None, True, 0.1) is None
     assert node_reward(None, True, 1.0) is None
+
+
+def test_an_answer_is_rewarded_by_score_gain_and_metric():
+    assert answer_reward(0.5, None, 0.0, 1.0) == 0.5
+    assert answer_reward(0.5, 0.5, 0.0, 1.0) == 0.5
+    assert (answer_reward(1.0, 0.0, 0.0, 1.0), answer_reward(0.0, 1.0, 0.0, 1.0)) == (1.0, 0.0)
+    assert answer_reward(0.75, 0.25, 1.0, 0.25) == pytest.approx(0.75 * 1 + 0.25 * 0.75)
+    for wrong in ((1.5, None, 0, 1), (0, -1, 0, 1), (0, 0, math.nan, 1), (0, 0, 0, 2)):
+        with pytest.raises(ValueError, match="from 0 to 1"):
+            answer_reward(*wrong)
+
+
+@given(unit, unit, unit, unit)
+def test_the_raw_score_moves_all_rewards_of_a_question_alike(one, other, raw, weight):
+    """So it cancels in GRPO's advantages."""
+    with_gain = answer_reward(one, raw, 0.5, weight) - answer_reward(other, raw, 0.5, weight)
+    without = answer_reward(one, None, 0.5, weight) - answer_reward(other, None, 0.5, weight)
+    assert with_gain == pytest.approx(without / 2, abs=1e-12)
+    assert 0 <= answer_reward(one, raw, other, weight) <= 1 + 1e-15
 
 
 @given(unit, unit, unit)

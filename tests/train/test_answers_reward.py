@@ -1,0 +1,368 @@
+"""Rewards by answers: the policy learns what lets a reader answer, and an outage of the reader is no reward."""
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from querylect.configs.differences import flat
+from querylect.configs.load import load_config
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewardConfig, RunConfig
+from querylect.envs.client.in_process import InProcessClient
+from querylect.envs.index.build import build_index
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.schemas import Step
+from querylect.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EngineUnavailableError,
+    EnvironmentUnavailableError,
+)
+from querylect.eval.tasks.gold import read_gold
+from querylect.llms.access import Llm
+from querylect.llms.base import LlmResponse, MissingResponse, Text
+from querylect.train.answers import AnswerClient
+from querylect.train.run import train
+
+from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401
+from ..lessons import ASKED, PROMPT, TEXTS, change, lessons, records, speaking, without_seconds  # noqa: F401
+from ..raising import refused
+
+LIKED = "prevents scurvy"
+"""What the reader of these tests needs to see for a right answer. No question has it in its own ranking."""
+
+
+@pytest.fixture(scope="module")
+def unjudged(tmp_path_factory) -> EnvironmentConfig:
+    """The documents of lessons.py with questions that have right answers, splits of their own, and no judgements."""
+    folder = tmp_path_factory.mktemp("unjudged")
+    lines = [{"_id": name, "title": f"About {name}", "text": text} for name, text in TEXTS.items()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    questions = [
+        {"_id": f"{split}-{name}", "text": f"{before}{text}", "answers": ["Vitamin C"], "split": split}
+        for split, before in (("train", ""), ("validation", "tell me: "))
+        for name, (text, _) in ASKED.items()
+    ]
+    questions.append({"_id": "aside", "text": "of no split", "answers": ["x"]})
+    (folder / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in questions))
+    config = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path=str(folder)), index=str(folder / "index"))
+    build_index(config)
+    return config
+
+
+@pytest.fixture(scope="module")
+def unjudged_url(unjudged, run_app):
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    with run_app(create_app(Environment.open(unjudged), unjudged)) as url:
+        yield url
+
+
+@pytest.fixture
+def reader():
+    """A reader that knows the answer only from the document that it likes."""
+    return ChatServer(lambda body: "vitamin C." if LIKED in last_user(body) else "no idea")
+
+
+@pytest.fixture
+def reader_url(reader, run_app):
+    with serving(run_app, reader) as url:
+        yield url
+
+
+@pytest.fixture
+def run(unjudged, unjudged_url, speaking, reader_url, tmp_path) -> RunConfig:  # noqa: F811
+    """Four steps on those questions, rewarded by that reader."""
+    (tmp_path / "prompt.yaml").write_text(PROMPT)
+    model = {"model": "reader", "base_url": reader_url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 2}
+    return RunConfig.model_validate(
+        {
+            "name": "run",
+            "output": str(tmp_path / "runs"),
+            "env": unjudged.model_dump(),
+            "client": {"urls": [unjudged_url]},
+            "policy": {"model": str(speaking), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
+            "rewriter": {"name": "small", "prompt": str(tmp_path / "prompt.yaml")},
+            "rollout": {"branching": [4], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
+            "reward": {"turn_weights": [1.0], "kind": "answer", "answer": {"reader": model, "metric": "em", "top": 1}},
+            "train": {"steps": 4, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},
+            "tracking": {"wandb": "disabled"},
+        }
+    )
+
+
+def test_the_policy_learns_what_the_reader_likes_without_judgements(run, reader):
+    """Two of eight words find the document that the reader likes."""
+    folder = train(
+        change(
+            run,
+            **{
+                "rollout.branching": [8],
+                "train.steps": 12,
+                "train.questions_per_step": 5,
+                "train.learning_rate": 0.005,
+                "train.save_steps": 12,
+                "train.validate_steps": 12,
+                "train.guard.action": "warn",
+            },
+        )
+    )
+    metrics = records(folder / "metrics.jsonl")
+    assert metrics[0]["answer/turn1"] < 0.5
+    assert sum(line["answer/turn1"] for line in metrics[-3:]) / 3 > 0.7
+    assert all(line["answer/raw"] == 0 and "ndcg/turn1" not in line for line in metrics)
+    for line in metrics:  # a raw score of 0: the reward is .9 (1 + score) / 2 + .1 where the format holds
+        expected = 0.9 * (line["format/turn1"] + line["answer/turn1"]) / 2 + 0.1 * line["format/turn1"]
+        assert line["reward/turn1"] == pytest.approx(expected, abs=1e-5)
+    asked = metrics[0]["reader/calls"] + metrics[0]["reader/cached"]
+    assert asked == metrics[0]["searches"] + 5, "each raw question is read once beside its rewrites"
+    assert len(reader.bodies) == len({last_user(body) for body in reader.bodies}), "equal prompts are asked once"
+    validated = records(folder / "validation.jsonl")
+    assert validated[-1]["answer_reward/turn1"] > validated[0]["answer_reward/turn1"]
+    assert validated[-1]["turn"] == 1
+    assert (folder / "best").is_dir()
+
+
+def learned(folder):
+    """The log without what depends on the clock and on what was asked before."""
+    lines = without_seconds(folder / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if not key.startswith("reader")} for line in lines]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_outage_of_the_reader_stops_the_run_and_it_goes_on_exactly(run, reader, tmp_path):
+    run = change(run, **{"reward.answer.reader.cache": None})
+    straight = train(change(run, output=str(tmp_path / "straight")))
+    log = tmp_path / "runs" / "run" / "metrics.jsonl"
+    reader.always = lambda body: (503, {}) if log.exists() and len(records(log)) == 2 else None
+    with refused((EngineUnavailableError, EnvironmentUnavailableError), None, "503"):
+        train(change(run, **{"train.save_steps": 100}))
+    assert learned(log.parent) == learned(straight)[:2], "the step without rewards was neither trained nor logged"
+    assert [path.name for path in (log.parent / "checkpoints").iterdir()] == ["checkpoint-2"]
+    reader.always = None
+    train(change(run, **{"train.save_steps": 100}), resume=True)
+    assert learned(log.parent) == learned(straight)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_outage_in_the_middle_of_a_step_invents_no_reward(run, reader, tmp_path):
+    """In step 2, the reader answers one prompt; in step 3, none."""
+    log = tmp_path / "runs" / "run" / "metrics.jsonl"
+    after_first_step = []
+
+    def failing(body):
+        if log.exists():
+            after_first_step.append(body)
+        return (503, {}) if len(after_first_step) > 1 else None
+
+    reader.always = failing
+    answer = {"reader": {"cache": None, "concurrency": 1}, "gain": False}
+    with refused((EngineUnavailableError, EnvironmentUnavailableError), None, "503"):
+        train(change(run, **{f"reward.answer.{name}": value for name, value in flat(answer)}))
+    trees = [tree for tree in records(log.parent / "rollouts.jsonl") if tree["step"] == 2]
+    nodes = [(tree["question_id"], node) for tree in trees for node in tree["turns"] if not node["failure"]]
+    answered = {(name, *node["ranking"][:1]) for name, node in nodes if node["reward"] is not None}
+    assert len(answered) == 1
+    missing = [node for _, node in nodes if node["reward"] is None]
+    assert missing
+    assert not any(node["metrics"] for node in missing)
+    assert records(log)[1]["unscorable/turn1"] == pytest.approx(len(missing) / 8)
+    assert len(records(log)) == 2, "the step without rewards was neither trained nor logged"
+
+
+def test_prompts_that_the_reader_refuses_are_unscorable_and_the_others_are_not(run, reader):
+    reader.always = lambda body: (400, {}) if "statin lowers" in last_user(body) else None
+    folder = train(change(run, **{"reward.answer.gain": False}))
+    nodes = [node for tree in records(folder / "rollouts.jsonl") for node in tree["turns"] if not node["failure"]]
+    unscorable = [node for node in nodes if node["reward"] is None]
+    assert ["statin"] in [node["rewrites"] for node in unscorable]
+    for node in nodes:
+        if node not in unscorable:
+            assert node["ranking"][:1] != ["statin"]
+            assert node["reward"] == pytest.approx(0.1 + 0.9 * (node["ranking"][:1] == ["citrus"]))
+    metrics = records(folder / "metrics.jsonl")
+    assert sum(line["reader/missing"] for line in metrics) > 0
+    assert any(line["unscorable/turn1"] > 0 for line in metrics)
+
+
+def test_other_right_answers_are_another_run(run, tmp_path):
+    gold = tmp_path / "gold.jsonl"
+    lines = [{"_id": f"train-{name}", "answers": ["vitamin C"]} for name in ASKED]
+    gold.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = change(run, **{"reward.answer.gold": str(gold), "train.steps": 1, "train.save_steps": 1})
+    folder = train(config)
+    assert "reader" in json.loads((folder / "environment.json").read_text())["answers"]["reader"]
+    train(change(config, **{"train.steps": 2, "reward.answer.reader.deadline": 9}), resume=True)
+    gold.write_text(gold.read_text().replace("vitamin C", "insulin"))
+    with refused(CheckpointError, "other-environment", "answers"):
+        train(change(config, **{"train.steps": 3}), resume=True)
+
+
+@pytest.mark.parametrize("engine", ["turns", "waves"])
+def test_a_local_model_reads_too(run, tiny_policy, engine):
+    """A model in this process, asked by the thread that searches, with two turns and a weight for nothing else."""
+    local = {"model": str(tiny_policy), "dtype": "float32", "cache": run.reward.answer.reader.cache}
+    config = change(
+        run,
+        **{
+            "reward.answer": {"reader": local, "metric": "f1", "max_tokens": 4},
+            "reward.turn_weights": [0.5, 1.0],
+            "rollout.branching": [2, 2],
+            "rollout.streaming": engine == "waves",
+            "train.steps": 1,
+            "train.save_steps": 1,
+        },
+    )
+    folder = train(config)
+    (line,) = records(folder / "metrics.jsonl")
+    assert line["reader/calls"] > 0
+    assert line["seconds/read"] > 0
+    assert 0 <= line["answer/turn2"] <= 1
+    assert "fingerprint" in json.loads((folder / "environment.json").read_text())["answers"]["reader"]
+
+
+def test_a_run_without_judgements_is_evaluated_by_answers(run):
+    """The rankings of an evaluation are recorded, whatever its own table says."""
+    from querylect.eval.answers.run import answer_questions
+    from querylect.eval.run import evaluate
+
+    evaluation = {"split": "validation", "turns": 1, "hyde": False, "training_free": [], "permutations": 9}
+    changes = {f"eval.{name}": value for name, value in evaluation.items()}
+    reader = run.reward.answer.reader.model_dump()
+    config = change(run, **changes, **{"train.steps": 1, "answers.reader": reader, "answers.top": [1]})
+    folder = train(config)
+    evaluate(config, folder, None)
+    (records_of_rankings,) = folder.rglob("eval.jsonl")
+    table = answer_questions(config, records_of_rankings).with_suffix(".json")
+    systems = {row["system"]: row for row in json.loads(table.read_text())["systems"]}
+    assert {"raw", "trained", "untrained"} <= systems.keys()
+
+
+@pytest.mark.parametrize("setting", [{"reward.kind": "metric"}, {"reward.answer.weight": 0.5}])
+def test_a_ranking_without_judgements_is_no_reward(run, setting):
+    with refused(ConfigError, "no-judgements", next(iter(setting)), "reward.kind=answer"):
+        train(change(run, **setting))
+
+
+def test_prompts_are_not_optimised_for_a_reader(run):
+    from querylect.optimize.run import optimize
+
+    with refused(ConfigError, "answer-reward", "reward.kind=metric"):
+        optimize(change(run, **{"optimize.reflection": {"model": "m", "cache": None}}))
+
+
+def test_the_packaged_config_trains(run, unjudged, tmp_path):
+    """On another set, with other models and two steps."""
+    packaged = load_config("answers")
+    assert packaged.reward.kind == "answer"
+    small = {"steps": 2, "questions_per_step": 2, "questions_per_micro_batch": 2, "validate_steps": 0, "save_steps": 2}
+    values = packaged.model_dump() | {
+        name: run.model_dump()[name] for name in ("output", "env", "client", "policy", "rewriter", "tracking")
+    }
+    values["rollout"] |= {"branching": [8], "max_new_tokens": 6}
+    values["reward"]["answer"] |= {"reader": run.reward.answer.reader.model_dump()}
+    values["train"] |= small
+    folder = train(RunConfig.model_validate(values))
+    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
+
+
+@dataclass
+class Parrot:
+    """Answers with the title of the first document that it is shown; `gone` is what it does not answer to."""
+
+    gone: str = "\0"
+    asked: int = 0
+    identity: dict = field(default_factory=lambda: {"local": "parrot"})
+
+    def generate(self, prompts, draw, deliver, costs):
+        for index, prompt in enumerate(prompts):
+            self.asked += 1
+            content = prompt.messages[-1]["content"]
+            title = content.partition("[1] About ")[2].partition(":")[0]
+            missing = self.gone in content
+            deliver(index, MissingResponse("gone") if missing else LlmResponse((Text(title, True),), 1, 1))
+
+
+def scored(environment, tmp_path, parrot, right="citrus", reward=None, **answer):
+    """A client of the environment whose questions all have the same right answer."""
+    gold = tmp_path / "right.jsonl"
+    lines = [{"_id": name, "answers": [right]} for name in ASKED]
+    gold.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = RewardConfig.model_validate({**(reward or {}), "kind": "answer", "answer": {"metric": "em", **answer}})
+    client = AnswerClient(InProcessClient(environment), Llm(parrot), read_gold(gold), settings, 0)
+    assert len(client.questions("train")) == len(ASKED)
+    return client
+
+
+def values(client, *searches):
+    steps = [Step(question_id=name, plan=SearchPlan.of(text)) for name, text in searches]
+    return [result and result.metrics for result in client.step(steps, metrics=["recall@1"])]
+
+
+@pytest.mark.parametrize(
+    ("answer", "rewards"),
+    [
+        ({"gain": False}, [1.0, 0.0]),
+        ({}, [1.0, 0.5]),
+        ({"gain": False, "weight": 0.25}, [0.25, 0.75]),
+        ({"weight": 0.5}, [0.5, 0.75]),
+    ],
+)
+def test_score_gain_and_mixture_by_hand(lessons, tmp_path, answer, rewards):  # noqa: F811
+    """Raw, "too much sugar" finds nothing and scores 0; insulin is what is judged and citrus what is right."""
+    client = scored(lessons, tmp_path, Parrot(), reward={"metric": "recall@1"}, **answer)
+    both = values(client, ("sugar", "citrus"), ("sugar", "insulin"))
+    assert [metrics["answer"] for metrics in both] == [1.0, 0.0]
+    assert [metrics["recall@1"] for metrics in both] == [0.0, 1.0]
+    assert [metrics["answer_reward"] for metrics in both] == rewards
+
+
+def test_a_worse_answer_than_the_raw_questions_is_worth_less_than_half(lessons, tmp_path):  # noqa: F811
+    """Raw, "fat in the blood" finds insulin first, which is right here."""
+    client = scored(lessons, tmp_path, Parrot(), right="insulin")
+    both = values(client, ("fat", "insulin"), ("fat", "citrus"))
+    assert [metrics["answer_reward"] for metrics in both] == [0.5, 0.0]
+    assert client.take_figures().raw_scores == (1.0,)
+
+
+def test_a_raw_question_is_read_once(lessons, tmp_path):  # noqa: F811
+    parrot = Parrot()
+    client = scored(lessons, tmp_path, parrot)
+    values(client, ("sugar", "citrus"), ("sugar", "insulin"))
+    assert parrot.asked == 3
+    values(client, ("sugar", "aspirin"))
+    assert parrot.asked == 4
+    figures = client.take_figures()
+    assert (figures.calls, figures.missing, figures.tokens, figures.raw_scores) == (4, 0, 8, (0.0, 0.0))
+    assert client.take_figures().calls == 0
+
+
+def test_without_a_reply_nothing_is_scored(lessons, tmp_path):  # noqa: F811
+    client = scored(lessons, tmp_path, Parrot(gone="insulin lowers blood"), gain=False)
+    first, second = values(client, ("sugar", "insulin"), ("sugar", "citrus"))
+    assert first is None
+    assert second["answer_reward"] == 1
+    assert "gone" in str(client.last_failure)
+    values(client, ("sugar", "citrus"))
+    assert client.last_failure is None, "an earlier failure is not that of a later outage"
+
+
+def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path):  # noqa: F811
+    parrot = Parrot(gone="blood in it")
+    client = scored(lessons, tmp_path, parrot)
+    parrot.gone = "fat in the blood\n"
+    assert values(client, ("fat", "citrus"), ("sugar", "citrus"))[0] is None
+    parrot.gone = "\0"
+    assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [1.0], "it is asked again"
+
+
+def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):  # noqa: F811
+    gold = tmp_path / "choice.jsonl"
+    gold.write_text(json.dumps({"_id": "sugar", "options": ["citrus", "insulin"], "answer": "B"}) + "\n")
+    settings = RewardConfig.model_validate({"kind": "answer", "answer": {"gain": False}})
+    client = AnswerClient(InProcessClient(lessons), Llm(Parrot()), read_gold(gold), settings, 0)
+    assert [question.id for question in client.questions("train")] == ["sugar"], "the others have no right answer"
+    assert [metrics["answer"] for metrics in values(client, ("sugar", "citrus"), ("sugar", "insulin"))] == [0.0, 1.0]
+    with refused(DataError, "no-matching-answers", "t-head", "reward.answer.gold"):
+        client.questions("test")

@@ -1,0 +1,252 @@
+"""Rewards by answers (`reward.kind: answer`): a frozen reader answers from what a rewrite retrieved.
+
+`AnswerClient` stands between rollouts and the environment's client: it searches there, lets the reader answer from the
+top documents, and adds the score of the answer to the metrics of each step. The environment knows nothing of readers.
+
+An outage of the reader is never a reward. A step without a reply has no result, as one that was not searched, and is
+unscorable; where the reader answers nothing at all, its error ends the step and the run saves a checkpoint.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue
+
+from ..configs.schema import ANSWER, ANSWER_REWARD, RewardConfig, RunConfig
+from ..data.types import Question
+from ..envs.client.base import EnvironmentApi
+from ..envs.plan import SearchPlan
+from ..envs.server.schemas import EnvironmentInfo, Step, StepResult
+from ..errors import ConfigError, DataError
+from ..eval.tasks.gold import Gold, GoldSet, gold_answers
+from ..eval.tasks.reader import ANSWERS_VERSION, reader_prompt
+from ..llms.access import Llm
+from ..llms.base import Costs, LlmResponse, Prompt, SamplingParams
+from ..llms.prose import without_thinking
+from ..rewards.reward import answer_reward
+from ..rollouts.llms import open_llm
+from ..rollouts.local_model import LocalModel
+from .distributed.processes import Processes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFigures:
+    """What the reader did in one process, from one time to another."""
+
+    calls: int
+    """Prompts that it answered."""
+    cached: int
+    """Prompts that needed no call: the reply was in the cache, or an equal prompt was asked beside it."""
+    missing: int
+    """Prompts without a reply."""
+    tokens: int
+    """Read and written in calls, as far as an endpoint reports them."""
+    seconds: float
+    raw_scores: tuple[float, ...]
+    """With the documents of the raw question, for the questions of each call of `step`."""
+
+
+class AnswerClient:
+    """An environment whose steps are also scored by what a reader answers from their documents. Thread-safe."""
+
+    def __init__(self, client: EnvironmentApi, reader: Llm, gold: GoldSet, reward: RewardConfig, seed: int) -> None:
+        """Raises EnvironmentUnavailableError where the environment does not answer."""
+        self._client, self._reader, self._gold, self._reward = client, reader, gold, reward
+        self._judged = client.environment().judged
+        self._metric = "accuracy" if gold.choice else reward.answer.metric
+        self._sampling = SamplingParams(temperature=0.0, max_tokens=reward.answer.max_tokens, seed=seed)
+        self._questions = {name: entry.question for name, entry in gold.by_id.items()}
+        self._raw_scores: dict[str, float] = {}
+        """By question id; a raw question is searched and read once."""
+        self._seen_raw_scores: list[float] = []
+        self._seconds = 0.0
+        self._taken = Costs()
+        """Of the reader, at the last `take_figures`."""
+        self._failure = ""
+        self._lock = threading.Lock()
+
+    @property
+    def last_failure(self) -> object:
+        """Why a reply of the reader to the last steps is missing, else the environment's last failure."""
+        return self._failure or self._client.last_failure
+
+    @property
+    def identity(self) -> dict[str, JsonValue]:
+        """What the scores depend on besides the settings. Loads the weights of a local reader."""
+        reader = dict(self._reader.identity)
+        if isinstance(backend := self._reader.backend, LocalModel):
+            del reader["files"]  # it covers dates, which differ between copies
+            reader["fingerprint"] = backend.fingerprint
+        return {"reader": repr(sorted(reader.items())), "prompt": ANSWERS_VERSION, "right_answers": self._gold.digest}
+
+    def environment(self) -> EnvironmentInfo:
+        """As the client's."""
+        return self._client.environment()
+
+    def plan_outcomes(self) -> dict[str, float] | None:
+        """As the client's; None if it has none."""
+        plan_outcomes = getattr(self._client, "plan_outcomes", None)
+        return plan_outcomes() if plan_outcomes is not None else None
+
+    def questions(self, split: str) -> list[Question]:
+        """The questions of a split that have a right answer, in their fixed order.
+
+        Raises DataError where none has one, and as the client.
+        """
+        questions = self._client.questions(split)
+        answerable = [question for question in questions if question.id in self._gold.by_id]
+        if questions and not answerable:
+            raise DataError(
+                f"none of {len(questions)} questions of the {split} split ({questions[0].id!r} among them) has a right "
+                f"answer in {self._gold.source} ({next(iter(self._gold.by_id))!r} has one), and reward.kind is answer. "
+                "Give the file of this dataset with reward.answer.gold.",
+                code="no-matching-answers",
+            )
+        if len(answerable) < len(questions):
+            log.info("%d of %d %s questions have a right answer", len(answerable), len(questions), split)
+        with self._lock:
+            for question in answerable:
+                options = self._gold.by_id[question.id].question.options
+                self._questions[question.id] = replace(question, options=options)
+        return answerable
+
+    def step(
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """As the client's, always with texts; each result has the metrics ANSWER and ANSWER_REWARD, too, and those of
+        the ranking only if questions have judgements.
+
+        None also where the reader gave no reply, or, with `reward.answer.gain`, none for the raw question. Raises as
+        `Llm.ask` where the reader is not there at all.
+        """
+        with self._lock:
+            self._failure = ""
+            raw_steps = self._raw_steps(steps)
+            all_steps = [*steps, *raw_steps]
+            results = self._client.step(all_steps, with_text=True, metrics=metrics)
+            scores = self._scores(all_steps, results)
+            for step, score in zip(raw_steps, scores[len(steps) :], strict=True):
+                if score is not None:
+                    self._raw_scores[step.question_id] = score
+            names = dict.fromkeys(step.question_id for step in steps)
+            self._seen_raw_scores += [self._raw_scores[name] for name in names if name in self._raw_scores]
+            rewrites = zip(results[: len(steps)], scores[: len(steps)], strict=True)
+            return [self._rewarded(result, score) for result, score in rewrites]
+
+    def take_figures(self) -> ReaderFigures:
+        """What the reader did since the last call."""
+        with self._lock:
+            before, after = self._taken, self._reader.costs
+            figures = ReaderFigures(
+                calls=after.calls - before.calls,
+                cached=after.cached - before.cached,
+                missing=after.missing.total() - before.missing.total(),
+                tokens=after.prompt_tokens + after.tokens - before.prompt_tokens - before.tokens,
+                seconds=self._seconds,
+                raw_scores=tuple(self._seen_raw_scores),
+            )
+            self._taken, self._seconds, self._seen_raw_scores = deepcopy(after), 0.0, []
+            return figures
+
+    def _raw_steps(self, steps: Sequence[Step]) -> list[Step]:
+        """A search with the raw text of each question whose raw score is needed and not known."""
+        if not self._reward.answer.gain:
+            return []
+        names = dict.fromkeys(step.question_id for step in steps if step.question_id not in self._raw_scores)
+        depth = self._reward.answer.top
+        return [Step(question_id=name, plan=SearchPlan.of(self._questions[name].text, k=depth)) for name in names]
+
+    def _scores(self, steps: Sequence[Step], results: Sequence[StepResult | None]) -> list[float | None]:
+        """The score of the reader's answer for each step, in one batch; None without a ranking or a reply."""
+        ranked = [(index, result) for index, result in enumerate(results) if result is not None]
+        replies = self._ask([self._prompt(result) for _, result in ranked])
+        scores: list[float | None] = [None] * len(steps)
+        for (index, result), reply in zip(ranked, replies, strict=True):
+            scores[index] = self._score(self._gold.by_id[result.question_id], reply) if reply is not None else None
+        return scores
+
+    def _prompt(self, result: StepResult) -> Prompt:
+        settings = self._reward.answer
+        documents = [hit.document for hit in result.ranking[: settings.top]]
+        return reader_prompt(self._questions[result.question_id], documents, settings.document_words)
+
+    def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:
+        started, reasons = time.perf_counter(), list[str]()
+        try:
+            replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
+        finally:
+            self._seconds += time.perf_counter() - started
+        if reasons:
+            self._failure = f"the reader {self._reward.answer.reader.model}: {reasons[-1]}"
+            log.warning("%d of %d answers are missing; last: %s", len(reasons), len(prompts), self._failure)
+        return replies
+
+    def _score(self, gold: Gold, reply: LlmResponse) -> float:
+        answer = without_thinking(reply.texts[0].text).strip()
+        score = gold.score(answer, gold.option(answer), [self._metric])[self._metric]
+        assert score is not None, "an answer has a score, of multiple choice the accuracy"
+        return score
+
+    def _rewarded(self, result: StepResult | None, score: float | None) -> StepResult | None:
+        """The result with the reader's metrics; None if it cannot be scored."""
+        settings = self._reward.answer
+        if result is None or score is None:
+            return None
+        raw_score = self._raw_scores.get(result.question_id)
+        if settings.gain and raw_score is None:
+            return None
+        metric = result.metrics[self._reward.metric] if settings.weight < 1 else 0.0
+        reward = answer_reward(score, raw_score, metric, settings.weight)
+        of_ranking = result.metrics if self._judged else {}
+        return result.model_copy(update={"metrics": {**of_ranking, ANSWER: score, ANSWER_REWARD: reward}})
+
+
+@contextmanager
+def rewarding(config: RunConfig, client: EnvironmentApi) -> Iterator[EnvironmentApi]:
+    """The client with the rewards of `config`: itself, or for `reward.kind: answer` an AnswerClient around it.
+
+    Raises ConfigError where the environment's questions lack the judgements that the settings need, and as `open_llm`
+    and `gold_answers`.
+    """
+    _refuse_unjudged(config, client.environment())
+    if config.reward.kind != "answer":
+        yield client
+        return
+    gold = gold_answers(config.env, config.reward.answer)
+    with open_llm(config.reward.answer.reader) as reader:
+        yield AnswerClient(client, reader, gold, config.reward, config.seed)
+
+
+def _refuse_unjudged(config: RunConfig, info: EnvironmentInfo) -> None:
+    reward, raw_metric = config.reward, config.train.raw_metric
+    needing = {
+        "reward.kind is metric": reward.kind == "metric",
+        f"reward.answer.weight is {reward.answer.weight:g}": reward.answer.weight < 1,
+        f"train.raw_metric is {raw_metric}": raw_metric is not None,
+    }
+    setting = next((setting for setting, needs in needing.items() if needs), None)
+    if setting is not None and not info.judged:
+        raise ConfigError(
+            f"{setting}, and the questions of {info.name} have no relevant documents. Set reward.kind=answer, "
+            "reward.answer.weight=1 and train.raw_metric=null, or add judgements (qrels/) to the dataset.",
+            code="no-judgements",
+        )
+
+
+def reader_metrics(client: object, processes: Processes) -> Mapping[str, float]:
+    """The figures of the reader in all processes since the last call, for a log; none without a reader. Collective."""
+    if not isinstance(client, AnswerClient):
+        return {}
+    parts = processes.all_gather(client.take_figures())
+    names = ("calls", "cached", "missing", "tokens")
+    record: dict[str, float] = {f"reader/{name}": sum(getattr(part, name) for part in parts) for name in names}
+    record["seconds/read"] = max(part.seconds for part in parts)
+    raw_scores = [score for part in parts for score in part.raw_scores]
+    return {**record, **({"answer/raw": sum(raw_scores) / len(raw_scores)} if raw_scores else {})}
