@@ -54,8 +54,8 @@ def open_bright(path: str | Path, domain: str, task: Literal["chunks", "document
     name = f"bright-{domain}" if task == "chunks" else f"bright-{domain}-long"
     splits = splits_of(name, questions, {"test": qrels}, notes)
     files = _files(folder, table, domain)
-    about = {"kind": "bright", "domain": domain, "task": task}
-    return Benchmark(name, lambda: _documents(files), splits, about, tuple(notes), LICENCE)
+    origin = {"kind": "bright", "domain": domain, "task": task}
+    return Benchmark(name, lambda: _documents(files), splits, origin, tuple(notes), LICENCE)
 
 
 def _files(folder: Path, table: str, domain: str) -> list[Path]:

@@ -49,8 +49,8 @@ def open_qrecc(path: str | Path) -> Benchmark:
     files = needed_passages(folder)
     notes: list[str] = []
     splits = splits_of("qrecc", questions, qrels, notes)
-    about = {"kind": "qrecc", "passages": [file.name for file in files]}
-    return Benchmark("qrecc", lambda: read_passages(files), splits, about, tuple(notes), LICENCE)
+    origin = {"kind": "qrecc", "passages": [file.name for file in files]}
+    return Benchmark("qrecc", lambda: read_passages(files), splits, origin, tuple(notes), LICENCE)
 
 
 def _relevant(row: ConversationRow) -> list[str]:

@@ -43,8 +43,8 @@ def open_topiocqa(path: str | Path) -> Benchmark:
     def documents() -> Iterator[Document]:
         return read_passages(files) if files else iter(gold.values())
 
-    about = {"kind": "topiocqa", "passages": [file.name for file in files] or "gold passages"}
-    return Benchmark("topiocqa", documents, splits, about, tuple(notes), LICENCE)
+    origin = {"kind": "topiocqa", "passages": [file.name for file in files] or "gold passages"}
+    return Benchmark("topiocqa", documents, splits, origin, tuple(notes), LICENCE)
 
 
 def _gold_passage(row: ConversationRow) -> Document | None:

@@ -83,8 +83,8 @@ def open_trec_conversations(path: str | Path, track: Literal["cast", "ikat"]) ->
     notes: list[str] = []
     splits = splits_of(track, questions, _qrels(_files(folder, "*qrel*"), split_of), notes)
     files = needed_passages(folder)
-    about = {"kind": track, "passages": [file.name for file in files]}
-    return Benchmark(track, lambda: read_passages(files), splits, about, tuple(notes), keys.licence)
+    origin = {"kind": track, "passages": [file.name for file in files]}
+    return Benchmark(track, lambda: read_passages(files), splits, origin, tuple(notes), keys.licence)
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

@@ -61,12 +61,12 @@ class EndpointConversation:
 
     def begin(self, question: Question) -> ChatSoFar:
         """The first turn of a question."""
-        return ChatSoFar(tuple(self.rewriter.first(self._shown(question))))
+        return ChatSoFar(tuple(self.rewriter.first(self._with_cut_history(question))))
 
     def next_turn(self, question: Question, after: ChatSoFar, documents: Sequence[Document], turn: int) -> ChatSoFar:
         """Turn `turn`, which is shown `documents`; both these and the history are cut to their budgets in words."""
         shown = cut_to_words(documents[: self.rollout.documents], self.rollout)
-        message = Message(role="user", content=self.rewriter.follow_up(self._shown(question), shown, turn))
+        message = Message(role="user", content=self.rewriter.follow_up(self._with_cut_history(question), shown, turn))
         return replace(after, messages=(*after.messages, message))
 
     def answer(self, questions: Sequence[Question], chats: Sequence[ChatSoFar], turn: int) -> list[ChatAnswer]:
@@ -82,7 +82,7 @@ class EndpointConversation:
             for index, answer in enumerate(answers)
         ]
 
-    def _shown(self, question: Question) -> Question:
+    def _with_cut_history(self, question: Question) -> Question:
         return cut_history(question, self.rollout.history_tokens)
 
     def _answer(self, rewrite: Rewrite, text: str, chat: ChatSoFar) -> ChatAnswer:

@@ -20,6 +20,7 @@ from ..envs.page.router import MAX_HISTORY, PageRewriteRequest
 from ..envs.page.router import utterances as history_of
 from ..envs.server.problems import MEDIA_TYPE, REQUEST_ID
 from ..errors import RequestError
+from ..storage import parse_json
 from .adapters.common import utterances
 from .results import Continuation, RewriteResult
 from .served import ServedRewriter
@@ -184,7 +185,7 @@ class _ErrorTranslator:
             else:
                 content += message.get("body", b"")
                 if not message.get("more_body", False):
-                    error = json.dumps({"error": _openai_error(json.loads(content))}, ensure_ascii=False).encode()
+                    error = json.dumps({"error": _openai_error(parse_json(content))}, ensure_ascii=False).encode()
                     headers = MutableHeaders(raw=list(start["headers"]))
                     headers["content-type"], headers["content-length"] = "application/json", str(len(error))
                     status = 400 if start["status"] == 422 else start["status"]

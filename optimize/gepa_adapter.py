@@ -78,7 +78,7 @@ class EnvironmentAdapter:
         for question, evaluation in traces:
             raw = self._journal.by_key[evaluation_key(RAW, evaluation.split, question.id)]
             relevant = self._relevant.get(question.id, ())
-            examples.append(feedback(self._scorer.shown(question), evaluation, raw.reward, relevant))
+            examples.append(feedback(self._scorer.with_cut_history(question), evaluation, raw.reward, relevant))
         return dict.fromkeys(components, examples)
 
     def _pending(self, candidate: str, batch: Sequence[Task], searches: int) -> list[Task]:

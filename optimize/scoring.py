@@ -126,7 +126,7 @@ class Scorer:
             )
         return ""
 
-    def shown(self, question: Question) -> Question:
+    def with_cut_history(self, question: Question) -> Question:
         """The question with as much of its history as prompts show."""
         return cut_history(question, self._config.rollout.history_tokens)
 

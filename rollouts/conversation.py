@@ -63,7 +63,7 @@ class Conversation:
 
     def begin(self, question: Question, stream: int = 0) -> Branch:
         """The first turn of a question, in a new tree."""
-        messages = self.rewriter.first(self.shown(question))
+        messages = self.rewriter.first(self.with_cut_history(question))
         return Branch(Tree(question, []), messages, self.chat.first(messages, self.rewriter.opening), None, stream)
 
     def generate(
@@ -96,7 +96,7 @@ class Conversation:
         `branch`, and gives the new branch its random stream.
         """
         message = self.rewriter.follow_up(
-            self.shown(branch.tree.question),
+            self.with_cut_history(branch.tree.question),
             self.cut_documents(documents[: self.rollout.documents]),
             turn,
         )
@@ -132,7 +132,7 @@ class Conversation:
         node.reused = rewrite.stop and last is not None
         return node
 
-    def shown(self, question: Question) -> Question:
+    def with_cut_history(self, question: Question) -> Question:
         """The question as prompts show it, its history cut to `rollout.history_tokens`."""
         return self.chat.plain_question(question, self.rollout.history_tokens)
 

@@ -97,7 +97,7 @@ def plan_sweep(config: str, overrides: Sequence[str], sweep: SweepConfig, local:
             check_settings(run.config, 1) if local else check_combinations(run.config, 1)
             runs.append(run)
         except QuerylectError as error:
-            problems.append(f"{shown(values)}: {in_one_line(error)}")
+            problems.append(f"{settings_text(values)}: {in_one_line(error)}")
     if problems:
         raise _invalid(problems, len(combinations))
     _refuse_equal(runs)
@@ -172,7 +172,7 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def shown(values: Mapping[str, object]) -> str:
+def settings_text(values: Mapping[str, object]) -> str:
     """A combination as it would be typed."""
     return " ".join(f"{key}={text_of(value)}" for key, value in values.items())
 
@@ -194,7 +194,8 @@ def _refuse_equal(runs: Sequence[SweepRun]) -> None:
         twin = by_settings.setdefault(settings, run)
         if twin is not run:
             raise ConfigError(
-                f"{shown(twin.overrides)} and {shown(run.overrides)} are the same run. Leave one of the values out.",
+                f"{settings_text(twin.overrides)} and {settings_text(run.overrides)} are the same run. Leave one of the "
+                "values out.",
                 code="equal-combinations",
             )
 
@@ -211,7 +212,7 @@ def _refuse_unusable(runs: Sequence[SweepRun]) -> None:
         try:
             check_run(config)
         except QuerylectError as error:
-            problems.append(f"{shown(run.overrides)}: {in_one_line(error)}")
+            problems.append(f"{settings_text(run.overrides)}: {in_one_line(error)}")
     if problems:
         raise _invalid(problems, len(runs))
 

@@ -64,14 +64,14 @@ def rows_of(plan: SweepPlan, failed: Mapping[str, int]) -> list[SweepRow]:
 def _row(run: SweepRun, exit_code: int | None) -> SweepRow:
     config = run.config
     record = best_record(run.folder)
-    best = best_value(record, config.reward.metric, len(config.rollout.branching)) if record is not None else None
+    best = best_value(record, config.reward.signal, len(config.rollout.branching)) if record is not None else None
     cost = learning_cost(run.folder)
     return SweepRow(
         run=run.name,
         overrides=run.overrides,
         state=_state(run) if exit_code is None else f"failed (exit code {exit_code})",
         folder=str(run.folder),
-        metric=config.reward.metric,
+        metric=config.reward.signal,
         best_validation=best,
         best_step=int(record["step"] or 0) if record is not None else None,
         final=[_final_score(name, path) for name, path in run.result_files.items() if path.is_file()],

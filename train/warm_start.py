@@ -148,7 +148,7 @@ def _search(config: RunConfig, grower: Grower, steps: Sequence[Step]) -> list[tu
 def demonstration(grower: Grower, lesson: Lesson) -> Demonstration:
     """The conversation of a lesson: the question as first answer, the documents of its search, the second answer."""
     chat, rewriter, opening = grower.chat, grower.rewriter, grower.rewriter.opening
-    question = grower.shown(lesson.question)
+    question = grower.with_cut_history(lesson.question)
     messages = rewriter.first(question)
     prompt = chat.first(messages, opening)
     first = chat.answer(render("", [question.text.lower()]).removeprefix(opening))
