@@ -197,7 +197,8 @@ def _evaluate(config: RunConfig, progress: StageProgress) -> Sequence[str]:
     from ..eval.run import evaluate_each
     from ..train.final_evaluation import track_evaluation
 
-    (report,) = evaluate_each(config, config.run_folder, None)
+    # named, so that it is not put aside where the evaluation's settings were changed after the training
+    (report,) = evaluate_each(config, config.run_folder, config.run_folder)
     track_evaluation(config, config.run_folder, report)
     return [summary(report.with_name("results.json")), str(report)]
 

@@ -1,6 +1,7 @@
 """`querylect adapt`: from a folder of documents to an export, with a served writer and a tiny policy, and resumed."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -103,6 +104,23 @@ def test_a_second_call_does_nothing_and_prints_the_same_paths(adapted, arguments
     assert said.err.count("is there") == len(STAGES)
     assert len(author[1].bodies) == asked
     assert (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes() == before
+
+
+def test_an_evaluation_with_settings_changed_after_the_training_is_written_into_the_run(
+    adapted, arguments, tmp_path, capsys
+):
+    saved, run = shutil.copytree(adapted, tmp_path / "saved"), adapted / "runs" / "handbook"
+    try:
+        for name in ("report.html", "results.json"):
+            (run / name).unlink()
+        with pytest.raises(SystemExit) as ended:
+            main([*command(arguments, adapted), "eval.limit=2"])
+        assert ended.value.code in (0, None)
+        assert capsys.readouterr().out.split()[-2:] == [str(run / "report.html"), str(adapted / "exported")]
+        assert json.loads((run / "results.json").read_text())["questions"] == 2
+    finally:
+        shutil.rmtree(adapted)
+        shutil.copytree(saved, adapted)
 
 
 def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, arguments, tmp_path):
