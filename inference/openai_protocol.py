@@ -8,7 +8,7 @@ request says of sampling. Errors have OpenAI's shape; token, limits and log are 
 import json
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
@@ -19,8 +19,8 @@ from ..data.types import Question
 from ..envs.page.router import MAX_HISTORY, PageRewriteRequest
 from ..envs.page.router import utterances as history_of
 from ..envs.server.problems import MEDIA_TYPE, REQUEST_ID
+from ..envs.server.schemas import Problem
 from ..errors import RequestError
-from ..storage import parse_json
 from .adapters.common import utterances
 from .results import Continuation, RewriteResult
 from .served import ServedRewriter
@@ -185,7 +185,9 @@ class _ErrorTranslator:
             else:
                 content += message.get("body", b"")
                 if not message.get("more_body", False):
-                    error = json.dumps({"error": _openai_error(parse_json(content))}, ensure_ascii=False).encode()
+                    error = json.dumps(
+                        {"error": _openai_error(Problem.model_validate_json(content))}, ensure_ascii=False
+                    ).encode()
                     headers = MutableHeaders(raw=list(start["headers"]))
                     headers["content-type"], headers["content-length"] = "application/json", str(len(error))
                     status = 400 if start["status"] == 422 else start["status"]
@@ -199,14 +201,13 @@ def _is_problem(message: Message) -> bool:
     return Headers(raw=message["headers"]).get("content-type", "").startswith(MEDIA_TYPE)
 
 
-def _openai_error(problem: dict[str, Any]) -> dict[str, object]:
+def _openai_error(problem: Problem) -> dict[str, object]:
     """The error of OpenAI's protocol that says what a problem (RFC 9457) says."""
-    status, invalid = problem["status"], problem.get("invalid", [])
+    fields = [(field.where.removeprefix("body."), field.what) for field in problem.invalid]
     codes = {401: "invalid_api_key", 404: "model_not_found", 503: "overloaded"}
-    what = "".join(f" {field['where'].removeprefix('body.')}: {field['what']}." for field in invalid)
     return {
-        "message": problem["detail"] + what,
-        "type": "server_error" if status >= 500 else "invalid_request_error",
-        "param": invalid[0]["where"].removeprefix("body.") if invalid else None,
-        "code": codes.get(status),
+        "message": problem.detail + "".join(f" {name}: {what}." for name, what in fields),
+        "type": "server_error" if problem.status >= 500 else "invalid_request_error",
+        "param": fields[0][0] if fields else None,
+        "code": codes.get(problem.status),
     }
