@@ -194,8 +194,8 @@ def _refuse_equal(runs: Sequence[SweepRun]) -> None:
         twin = by_settings.setdefault(settings, run)
         if twin is not run:
             raise ConfigError(
-                f"{settings_text(twin.overrides)} and {settings_text(run.overrides)} are the same run. Leave one of the "
-                "values out.",
+                f"{settings_text(twin.overrides)} and {settings_text(run.overrides)} are the same run. Leave one of "
+                "the values out.",
                 code="equal-combinations",
             )
 
