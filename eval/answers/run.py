@@ -70,8 +70,8 @@ def answer_questions(
             searches = recorded_searches(records)
         else:
             searches = raw_searches(_raw_questions(client, info, config.eval, config.answers, gold))
-        asked = client.questions(config.eval.split) if info.splits.get(config.eval.split) else []
-        excluding = {question.id for question in asked if question.excluded}
+        questions = client.questions(config.eval.split) if info.splits.get(config.eval.split) else []
+        excluding = {question.id for question in questions if question.excluded}
         contexts = Contexts(config, client, searches, excluding)
         journal = open_journal(folder / "answers.jsonl", AnswerRecord)
         answering = Answering(config, reader, gold, searches, contexts, journal)

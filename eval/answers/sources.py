@@ -133,14 +133,14 @@ class Contexts:
     def _rankings(self, plans: Sequence[tuple[str, SearchPlan]]) -> list[Sequence[HitBody]]:
         """The ranking of each plan, without the documents that its question excludes."""
         steps = [Step(question_id=name, plan=plan) for name, plan in plans if name in self._excluding]
-        others = [plan for name, plan in plans if name not in self._excluding]
+        without_steps = [plan for name, plan in plans if name not in self._excluding]
         results = self._client.step(steps, with_text=True) if steps else []
         if None in results:
             raise EnvironmentUnavailableError(
                 "a search got no answer before client.deadline. Check the service and run the command again."
             )
         of_steps = iter([result.ranking for result in results if result is not None])
-        of_others = iter(self._client.search(others, with_text=True) if others else [])
+        of_others = iter(self._client.search(without_steps, with_text=True) if without_steps else [])
         return [next(of_steps if name in self._excluding else of_others) for name, _ in plans]
 
     def _recorded(self, record: EvalRecord) -> list[Document]:

@@ -45,12 +45,12 @@ def run_environment_aware(
 def results_page(spec: SpecConfig, tables: Sequence[Table], notes: Sequence[str], theirs: Published) -> str:
     """The whole page; `tables` are those of results.json."""
     parts = ["# Environment-aware retrieval", theirs.citation, CHECK, _models(spec)]
-    whole = [one for one in tables if one.dataset and not spec.has_parts(one.dataset)]
-    groups = [(dataset, [one for one in tables if one.dataset == dataset]) for dataset in spec.datasets]
+    whole = [result for result in tables if result.dataset and not spec.has_parts(result.dataset)]
+    groups = [(dataset, [result for result in tables if result.dataset == dataset]) for dataset in spec.datasets]
     groups = [(dataset, group) for dataset, group in groups if group and spec.has_parts(dataset)]
-    for title, group in [*groups, (", ".join(one.dataset for one in whole), whole)]:
+    for title, group in [*groups, (", ".join(result.dataset for result in whole), whole)]:
         for environment in spec.environments:
-            columns = [one for one in group if environment in one.environments]
+            columns = [result for result in group if environment in result.environments]
             if columns:
                 parts += [f"## {title}: {spec.metrics[0]}, {environment}", _table(columns, environment, spec, theirs)]
     parts.append("\n".join(f"- {note}" for note in (*theirs.notes, *notes)))
@@ -69,7 +69,7 @@ def _models(spec: SpecConfig) -> str:
 def _table(columns: Sequence[Table], environment: str, spec: SpecConfig, theirs: Published) -> str:
     """Our rows, then the paper's; a column for each dataset, or for each part of one and their average."""
     metric = spec.metrics[0]
-    tasks = [f"{one.dataset}/{one.part}" if one.part else one.dataset for one in columns]
+    tasks = [f"{column.dataset}/{column.part}" if column.part else column.dataset for column in columns]
     figures = {
         (figure.system, figure.task): figure.value
         for figure in theirs.figures
@@ -77,13 +77,13 @@ def _table(columns: Sequence[Table], environment: str, spec: SpecConfig, theirs:
     }
     rows = []
     for row in columns[-1].rows:
-        scores = [one.score(row.arm, environment) for one in columns]
+        scores = [column.score(row.arm, environment) for column in columns]
         if any(scores):
             rows.append([HERE, row.label, *(_cell(score, metric) for score in scores)])
     for system in dict.fromkeys(system for system, task in figures if task in tasks):
         values = [figures.get((system, task)) for task in tasks]
         rows.append([THEIRS, system, *("" if value is None else f"{value:g}" for value in values)])
-    names = [one.part or ("average" if spec.has_parts(one.dataset) else one.dataset) for one in columns]
+    names = [column.part or ("average" if spec.has_parts(column.dataset) else column.dataset) for column in columns]
     return table(["", "system", *names], rows)
 
 
