@@ -99,18 +99,18 @@ def test_the_policy_learns_what_the_reader_likes_without_judgements(run, reader)
             run,
             **{
                 "rollout.branching": [8],
-                "train.steps": 12,
+                "train.steps": 8,
                 "train.questions_per_step": 5,
                 "train.learning_rate": 0.005,
-                "train.save_steps": 12,
-                "train.validate_steps": 12,
+                "train.save_steps": 8,
+                "train.validate_steps": 8,
                 "train.guard.action": "warn",
             },
         )
     )
     metrics = records(folder / "metrics.jsonl")
-    assert metrics[0]["answer/turn1"] < 0.5
-    assert sum(line["answer/turn1"] for line in metrics[-3:]) / 3 > 0.7
+    assert metrics[0]["answer/turn1"] < 0.4
+    assert sum(line["answer/turn1"] for line in metrics[-3:]) / 3 > 0.8
     assert all(line["answer/raw"] == 0 and "ndcg/turn1" not in line for line in metrics)
     for line in metrics:  # a raw score of 0: the reward is .9 (1 + score) / 2 + .1 where the format holds
         expected = 0.9 * (line["format/turn1"] + line["answer/turn1"]) / 2 + 0.1 * line["format/turn1"]
