@@ -77,7 +77,7 @@ class EvalRecord:
     """The conversation before the question; left out of a line without one."""
 
     @property
-    def shown(self) -> str:
+    def display_text(self) -> str:
         """The question as pages show it: after what was said before it, on one line."""
         return " · ".join([*(utterance.text for utterance in self.history), self.question])
 

@@ -209,7 +209,7 @@ def _chat(rollout: RolloutConfig, rewriter: RewritingStrategy, loaded: Loaded, e
     stop = [str(token) for token in loaded.tokenizer.convert_ids_to_tokens(loaded.stop_ids)]
     return ExportedChat(
         question=question.text,
-        history=[ExportedMessage(role=said.role, content=said.text) for said in question.history],
+        history=[ExportedMessage(role=utterance.role, content=utterance.text) for utterance in question.history],
         messages=messages,
         template=None if staged or question.history else _template(rewriter),
         opening=rewriter.opening,

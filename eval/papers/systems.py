@@ -192,7 +192,7 @@ class SystemRun:
     def _key(self, item: Gold) -> str:
         """A sha256 over all inputs of a question's record, except those of its scores and its names."""
         run, paper, config, judges = self._run, self._paper, self._config, self._judges
-        said = [lines_of(item.question.history)] if item.question.history else []
+        history = [lines_of(item.question.history)] if item.question.history else []
         right = [item.right, list(item.answers), [document.id for document in item.contents]]
         return data_sha256(
             {
@@ -201,7 +201,7 @@ class SystemRun:
                 "models": [run.reader.identity, run.writer.identity, run.judge.identity if judges else None],
                 "cross-encoder": paper.reranker.model_dump(mode="json") if paper.reranker else None,
                 "environments": [[source, base.facts] for source, base in self._bases.items()],
-                "question": [item.question.id, item.question.text, list(item.question.options), *said],
+                "question": [item.question.id, item.question.text, list(item.question.options), *history],
                 "asked": [config.kind, self._style, config.field, paper.document_words, paper.max_tokens],
                 "answers": paper.form,
                 "judges": [[name, JUDGES[name].version] for name in judges],

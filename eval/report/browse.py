@@ -206,7 +206,7 @@ class _SharedRows:
         key = env.evaluation, env.dataset, pick.question_id
         if key not in self.question_numbers:
             self.question_numbers[key] = len(self.question_rows)
-            self.question_rows.append({"id": pick.question_id, "text": cut(raw_record.shown, QUESTION)})
+            self.question_rows.append({"id": pick.question_id, "text": cut(raw_record.display_text, QUESTION)})
             self.rankings.append(set())
         number = self.question_numbers[key]
         self.rankings[number].update(record.ranking[:PLACES], raw_record.ranking[:PLACES])

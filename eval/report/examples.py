@@ -75,7 +75,7 @@ def choose_examples(records: Sequence[EvalRecord], count: int, gold: Mapping[str
     rows = [
         BeforeAfter(
             group=group,
-            question=cells[(compared[0], question)].shown,
+            question=cells[(compared[0], question)].display_text,
             gold=(gold or {}).get(question, ""),
             change=changes[question],
             sides=tuple(_side(cells[(arm, question)]) for arm in compared),

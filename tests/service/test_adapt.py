@@ -106,7 +106,7 @@ def test_a_second_call_does_nothing_and_prints_the_same_paths(adapted, arguments
     assert (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes() == before
 
 
-def test_an_evaluation_whose_settings_were_changed_later_is_that_of_the_run(adapted, arguments, tmp_path, capsys):
+def test_an_evaluation_with_changed_settings_is_written_into_the_run(adapted, arguments, tmp_path, capsys):
     saved, run = shutil.copytree(adapted, tmp_path / "saved"), adapted / "runs" / "handbook"
     try:
         for name in ("report.html", "results.json"):
