@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..eval.records import HISTORY, HYDE, RAW, TRAINED, UNTRAINED, WARM_START
 from ..eval.table import Arm
@@ -214,7 +214,7 @@ def _training(exported: Exported, base: BaseModelSource) -> list[tuple[str, str]
         ("base model", _model(base) + (", de-quantised from GGUF" if base.dequantised else "")),
         ("weights", f"LoRA, r = {policy['lora']['r']}" if policy.get("lora") else "all of them"),
         ("rollouts", f"branching {rollout['branching']}, temperature {rollout['temperature']}"),
-        ("reward", f"{training['reward']['metric']}, format weight {training['reward']['format_weight']}"),
+        ("reward", f"{_rewarded(training['reward'])}, format weight {training['reward']['format_weight']}"),
         ("credit", f"{train['credit']}, learning rate {train['learning_rate']}, KL {train['beta']}"),
         ("questions per step", str(train["questions_per_step"])),
     ]
@@ -230,6 +230,17 @@ def _training(exported: Exported, base: BaseModelSource) -> list[tuple[str, str]
         if isinstance(state, dict) and state.get("commit"):
             facts.append((f"git, {name}", f"`{state['commit']}`"))
     return [*facts, ("versions", f"querylect {exported.querylect}")]
+
+
+def _rewarded(reward: Mapping[str, Any]) -> str:
+    """What is rewarded: the metric of a ranking, the score of a reader's answers, or a mixture of both."""
+    if reward.get("kind", "metric") == "metric":
+        return str(reward["metric"])
+    answer = reward["answer"]
+    text = f"{answer['metric']} of answers by `{answer['reader']['model']}` from the top {answer['top']} documents"
+    text += ", as gain over those of the question" if answer["gain"] else ""
+    weight = answer["weight"]
+    return text if weight == 1 else f"{weight:g} {text}; {1 - weight:.3g} {reward['metric']}"
 
 
 def _warm_start(settings: Mapping[str, object]) -> str:

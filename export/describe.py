@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
-from ..configs.schema import RolloutConfig, RunConfig
+from ..configs.schema import RewardConfig, RolloutConfig, RunConfig
 from ..data.types import Question
 from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy, Staged
@@ -101,7 +101,7 @@ def training(config: RunConfig, base: BaseModelSource) -> dict[str, JsonValue]:
         "seed": config.seed,
         "policy": policy,
         "rollout": config.rollout.model_dump(mode="json", exclude={"micro_batch", "engine", "vllm", "server"}),
-        "reward": config.reward.model_dump(mode="json"),
+        "reward": _reward(config.reward),
         "train": config.train.model_dump(mode="json"),
         "dataset": {name: member_config.env.dataset.kind for name, member_config in environments(config).items()},
     }
@@ -111,6 +111,14 @@ def training(config: RunConfig, base: BaseModelSource) -> dict[str, JsonValue]:
         weights: dict[str, JsonValue] = {name: member.weight for name, member in config.mix.environments.items()}
         settings["mix"] = {"weights": weights, "curriculum": config.mix.curriculum.model_dump(mode="json")}
     return settings
+
+
+def _reward(reward: RewardConfig) -> dict[str, JsonValue]:
+    if reward.kind == "metric":
+        return reward.model_dump(mode="json", exclude={"answer"})
+    reader: dict[str, JsonValue] = {"model": portable(reward.answer.reader.model)}
+    answer = reward.answer.model_dump(mode="json", exclude={"reader", "gold"}) | {"reader": reader}
+    return {**reward.model_dump(mode="json", exclude={"answer"}), "answer": answer}
 
 
 def _optimization(source: CheckpointSource) -> dict[str, JsonValue]:

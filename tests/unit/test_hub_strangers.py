@@ -11,7 +11,7 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
 from querylect.export.base import BaseModelSource, Licence, base_of
 from querylect.export.card import Address, model_card
-from querylect.export.describe import _settings, findable
+from querylect.export.describe import _settings, findable, training
 from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
 from querylect.inference.load import open_trained
 from querylect.inference.retriever_prompts import RewriterPool
@@ -155,6 +155,21 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
     assert 'AutoTokenizer.from_pretrained(name, revision="v1", trust_remote_code=True)' in card
     assert 'rewrite("an itch", retriever="bm25")' in card
     assert "| environment s\\|e | the retriever `s\\|e` over `e`, 1 documents, corpus `c` |" in card
+
+
+def test_an_export_names_the_reader_of_its_reward_without_address_key_and_files():
+    base = BaseModelSource("acme/base", "acme/base", False, Licence("mit"))
+    reader = {**OBEYED_BY_NOBODY, "model": "/data/reader-7b", "prompts": "/home/me/prompts.yaml"}
+    answer = {"reader": reader, "gold": "/home/me/gold.jsonl", "weight": 0.75, "metric": "em"}
+    config = RunConfig.model_validate({"reward": {"kind": "answer", "answer": answer}})
+    published = training(config, base)
+    assert published["reward"]["answer"]["reader"] == {"model": "reader-7b"}
+    assert not [text for text in ("/home/me", "elsewhere", "HF_TOKEN") if text in str(published["reward"])]
+    card = model_card(Exported.model_validate(exported(training=published)), base, [], Address("."), None)
+    (row,) = (line for line in card.splitlines() if line.startswith("| reward |"))
+    assert "0.75 em of answers by `reader-7b`" in row
+    assert "0.25 ndcg@10" in row
+    assert "answer" not in training(RunConfig(), base)["reward"], "settings that nothing read"
 
 
 def test_a_folder_of_the_hubs_cache_is_the_model_of_its_repository(tmp_path):
