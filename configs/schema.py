@@ -280,6 +280,12 @@ class RewardConfig(Section):
         return self.signals[-1]
 
     @property
+    def raw_signal(self) -> str:
+        """What `train.raw_reward` compares of raw questions: `signal`, but the score where a gain is rewarded, because
+        a raw question has no gain over itself."""
+        return ANSWER if self.kind == "answer" and self.answer.gain else self.signal
+
+    @property
     def signals(self) -> Sequence[str]:
         """The metrics that every scored turn has; they are 0 where the format failed."""
         return (self.metric,) if self.kind == "metric" else (ANSWER, ANSWER_REWARD)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -36,21 +36,29 @@ from .distributed.processes import Processes
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReaderFigures:
     """What the reader did in one process, from one time to another."""
 
-    calls: int
+    calls: int = 0
     """Prompts that it answered."""
-    cached: int
+    cached: int = 0
     """Prompts that needed no call: the reply was in the cache, or an equal prompt was asked beside it."""
-    missing: int
+    missing: int = 0
     """Prompts without a reply."""
-    tokens: int
+    tokens: int = 0
     """Read and written in calls, as far as an endpoint reports them."""
-    seconds: float
-    raw_scores: tuple[float, ...]
+    seconds: float = 0.0
+    raw_scores: list[float] = field(default_factory=list)
     """With the documents of the raw question, for the questions of each call of `step`."""
+
+    def add(self, before: Costs, after: Costs, seconds: float) -> None:
+        """Count the calls between two states of the reader's costs."""
+        self.calls += after.calls - before.calls
+        self.cached += after.cached - before.cached
+        self.missing += after.missing.total() - before.missing.total()
+        self.tokens += after.prompt_tokens + after.tokens - before.prompt_tokens - before.tokens
+        self.seconds += seconds
 
 
 class AnswerClient:
@@ -65,12 +73,11 @@ class AnswerClient:
         self._questions = {name: entry.question for name, entry in gold.by_id.items()}
         self._raw_scores: dict[str, float] = {}
         """By question id; a raw question is searched and read once."""
-        self._seen_raw_scores: list[float] = []
-        self._seconds = 0.0
-        self._taken = Costs()
-        """Of the reader, at the last `take_figures`."""
         self._failure = ""
         self._lock = threading.Lock()
+        """Held while a step is searched and read."""
+        self._figures, self._figures_lock = ReaderFigures(), threading.Lock()
+        """Since the last `take_figures`, which does not wait for a step that another thread samples ahead."""
 
     @property
     def last_failure(self) -> object:
@@ -136,23 +143,16 @@ class AnswerClient:
                 if score is not None:
                     self._raw_scores[step.question_id] = score
             names = dict.fromkeys(step.question_id for step in steps)
-            self._seen_raw_scores += [self._raw_scores[name] for name in names if name in self._raw_scores]
+            raw_scores = [self._raw_scores[name] for name in names if name in self._raw_scores]
+            with self._figures_lock:
+                self._figures.raw_scores += raw_scores
             rewrites = zip(results[: len(steps)], scores[: len(steps)], strict=True)
             return [self._rewarded(result, score) for result, score in rewrites]
 
     def take_figures(self) -> ReaderFigures:
         """What the reader did since the last call."""
-        with self._lock:
-            before, after = self._taken, self._reader.costs
-            figures = ReaderFigures(
-                calls=after.calls - before.calls,
-                cached=after.cached - before.cached,
-                missing=after.missing.total() - before.missing.total(),
-                tokens=after.prompt_tokens + after.tokens - before.prompt_tokens - before.tokens,
-                seconds=self._seconds,
-                raw_scores=tuple(self._seen_raw_scores),
-            )
-            self._taken, self._seconds, self._seen_raw_scores = deepcopy(after), 0.0, []
+        with self._figures_lock:
+            figures, self._figures = self._figures, ReaderFigures()
             return figures
 
     def _raw_steps(self, steps: Sequence[Step]) -> list[Step]:
@@ -178,11 +178,12 @@ class AnswerClient:
         return reader_prompt(self._questions[result.question_id], documents, settings.document_words)
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:
-        started, reasons = time.perf_counter(), list[str]()
+        started, reasons, before = time.perf_counter(), list[str](), deepcopy(self._reader.costs)
         try:
             replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
         finally:
-            self._seconds += time.perf_counter() - started
+            with self._figures_lock:
+                self._figures.add(before, self._reader.costs, time.perf_counter() - started)
         if reasons:
             self._failure = f"the reader {self._reward.answer.reader.model}: {reasons[-1]}"
             log.warning("%d of %d answers are missing; last: %s", len(reasons), len(prompts), self._failure)

@@ -77,7 +77,7 @@ def worth_training(config: RunConfig, client: EnvironmentApi, questions: Sequenc
     lowest, highest = config.train.raw_reward
     if (lowest, highest) == (0.0, 1.0):
         return list(questions)
-    metric = config.train.raw_metric or config.reward.signal
+    metric = config.train.raw_metric or config.reward.raw_signal
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
     results = grade(config, client, steps, "training questions, which train.raw_reward needs,", config.train.raw_metric)
     selected = [

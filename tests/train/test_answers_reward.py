@@ -1,6 +1,8 @@
 """Rewards by answers: the policy learns what lets a reader answer, and an outage of the reader is no reward."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,6 +24,7 @@ from querylect.eval.tasks.gold import read_gold
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 from querylect.train.answers import AnswerClient
+from querylect.train.questions import worth_training
 from querylect.train.run import train
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401
@@ -323,7 +326,7 @@ def test_a_worse_answer_than_the_raw_questions_is_worth_less_than_half(lessons, 
     client = scored(lessons, tmp_path, Parrot(), right="insulin")
     both = values(client, ("fat", "insulin"), ("fat", "citrus"))
     assert [metrics["answer_reward"] for metrics in both] == [0.5, 0.0]
-    assert client.take_figures().raw_scores == (1.0,)
+    assert client.take_figures().raw_scores == [1.0]
 
 
 def test_a_raw_question_is_read_once(lessons, tmp_path):  # noqa: F811
@@ -334,7 +337,7 @@ def test_a_raw_question_is_read_once(lessons, tmp_path):  # noqa: F811
     values(client, ("sugar", "aspirin"))
     assert parrot.asked == 4
     figures = client.take_figures()
-    assert (figures.calls, figures.missing, figures.tokens, figures.raw_scores) == (4, 0, 8, (0.0, 0.0))
+    assert (figures.calls, figures.missing, figures.tokens, figures.raw_scores) == (4, 0, 8, [0.0, 0.0])
     assert client.take_figures().calls == 0
 
 
@@ -355,6 +358,36 @@ def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path): 
     assert values(client, ("fat", "citrus"), ("sugar", "citrus"))[0] is None
     parrot.gone = "\0"
     assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [1.0], "it is asked again"
+
+
+def test_figures_do_not_wait_for_a_step_that_another_thread_samples(lessons, tmp_path):  # noqa: F811
+    begun, end = threading.Event(), threading.Event()
+
+    class Slow(Parrot):
+        def generate(self, *arguments):
+            begun.set()
+            assert end.wait(60)
+            super().generate(*arguments)
+
+    client = scored(lessons, tmp_path, Slow(), gain=False)
+    with ThreadPoolExecutor(2) as pool:
+        sampled = pool.submit(values, client, ("fat", "citrus"))
+        try:
+            assert begun.wait(60)
+            assert pool.submit(client.take_figures).result(10).calls == 0
+        finally:
+            end.set()
+        assert sampled.result()
+    assert (client.take_figures().calls, client.take_figures().calls) == (1, 0)
+
+
+@pytest.mark.parametrize("gain", [True, False])
+def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, gain):  # noqa: F811
+    """A raw question gains nothing over itself, whatever its answer: the gain would select all questions or none."""
+    client = scored(lessons, tmp_path, Parrot(), right="insulin", gain=gain)
+    config = change(run, **{"reward.answer.gain": gain, "train.raw_reward": [0.0, 0.4]})
+    selected = worth_training(config, client, client.questions("train"))
+    assert {question.id for question in selected} == set(ASKED) - {"fat"}
 
 
 def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):  # noqa: F811
