@@ -84,9 +84,18 @@ class Stage:
 
 
 def config_in(config: RunConfig, options: AdaptOptions) -> RunConfig:
-    """The config with its name, output, dataset and index in the folder. Raises ConfigError for a mix."""
+    """The config with its name, output, dataset and index in the folder.
+
+    Raises ConfigError for a mix, and for rewards by answers.
+    """
     if config.mix is not None:
         raise ConfigError("the config mixes environments, and documents are one. Leave mix out.", code="mix")
+    if config.reward.kind == "answer":
+        raise ConfigError(
+            "reward.kind is answer, and the questions that are written have relevant passages and no right answers. Set "
+            "reward.kind=metric.",
+            code="answer-reward",
+        )
     values = config.model_dump()
     values |= {"name": as_name(options.folder.resolve().name), "output": str(options.folder / "runs")}
     dataset = DatasetConfig(kind="beir", path=str(options.dataset))

@@ -31,7 +31,8 @@ def load_run_config(
     config = validated(RunConfig, values, str(path), overrides)
     if not trust:
         untrusted = untrusted_settings(Path(run), config, overrides)
-        unused = [*unused, "optimize.reflection"]  # read by `querylect optimize` alone, which takes no run folder
+        # read by `querylect optimize` and `querylect train` alone, which take no run folder
+        unused = [*unused, "optimize.reflection", "reward.answer"]
         refuse_untrusted(str(run), [setting for setting in untrusted if not among(setting.key, unused)])
     return config
 

@@ -26,6 +26,8 @@ def needs(config: RunConfig, config_name: str, online: bool) -> list[Finding]:
             findings += [_service(f"{prefix}client.urls", url, online) for url in member.client.urls]
         if member.rewriter.name == "hcqr" and member.rewriter.llm is not None:
             findings.append(_llm(f"{prefix}rewriter.llm", member.rewriter.llm, online))
+    if config.reward.kind == "answer":
+        findings.append(_llm("reward.answer.reader", config.reward.answer.reader, online))
     findings += _packages(config.rollout, config.tracking)
     return findings
 

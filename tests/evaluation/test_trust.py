@@ -310,6 +310,14 @@ def test_a_folder_that_names_only_its_own_files_needs_no_flag(stranger):
         assert rewriter.rewrite("my head hurts").turn == 2, "its own index is searched"
 
 
+def test_the_reader_of_a_reward_is_not_asked_by_those_who_use_the_policy(stranger):
+    reader = {"model": "m", "base_url": "http://cluster:8000/v1", "api_key_env": "SOMEBODYS_TOKEN"}
+    answer = {"reader": reader, "gold": "/home/somebody/right.jsonl"}
+    folder = stranger(**{"reward.kind": "answer", "reward.answer": answer})
+    assert load_run_config(folder).reward.answer.reader.base_url == reader["base_url"]
+    assert open_trained(str(folder)).members
+
+
 def test_a_folder_without_a_card_does_not_ask_its_service(stranger, listener):
     url, asked = listener
     folder = stranger(**service(stranger(), url))

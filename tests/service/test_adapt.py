@@ -215,6 +215,13 @@ def test_a_target_inside_the_documents_is_refused(arguments, capsys):
     assert "would be read as documents" in capsys.readouterr().err
 
 
+def test_rewards_by_answers_are_refused_before_a_question_is_written(arguments, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(command([*arguments, "reward.kind=answer"], tmp_path / "adapted"))
+    assert ended.value.code == 2
+    assert "reward.kind=metric" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, arguments, author, tmp_path):
     """Killed twice without warning; the third call ends with the questions and the steps of an undisturbed one."""

@@ -276,6 +276,16 @@ def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy,
     assert found["rewriter.llm.base_url"].state == "needed", "nobody listens there"
 
 
+def test_rewards_by_answers_need_their_reader():
+    here = ["reward.kind=answer", "reward.answer.gold=right.jsonl"]
+    gone = [*here, "reward.answer.reader={model: m, base_url: 'http://127.0.0.1:9/v1'}"]
+    found = by_name(needs(load_config("tiny", gone), "tiny", online=True))
+    assert found["reward.answer.reader.base_url"].state == "needed", "nobody listens there"
+    found = by_name(needs(load_config("tiny", [*here, "reward.answer.reader.model=./none"]), "tiny", online=False))
+    assert found["reward.answer.reader.model"].state == "needed"
+    assert not [name for name in by_name(needs(load_config("tiny", []), "tiny", online=False)) if "reader" in name]
+
+
 def test_remote_indexes_of_a_mix_and_of_a_hybrid_need_their_client(monkeypatch):
     monkeypatch.setattr(needing, "find_spec", lambda name: None)
     config, remote = load_config("tiny", []), RemoteConfig(url="http://search:9200", index="mine")
