@@ -19,8 +19,10 @@ def check(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A BEIR folder, or one that `data get` wrote.")],
     parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas.")] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="How to read a folder that does not say so.")] = None,
-    task: Annotated[str, typer.Option("--task", help="finagentbench: chunks or documents.")] = "chunks",
-    subset: Annotated[str | None, typer.Option("--subset", help="mteb: a language or other subset.")] = None,
+    task: Annotated[str, typer.Option("--task", help="finagentbench, bright: chunks or documents.")] = "chunks",
+    subset: Annotated[
+        str | None, typer.Option("--subset", help="mteb: a language or other subset. bright: the domain.")
+    ] = None,
     leaks: Annotated[
         Path | None, typer.Option("--leaks", metavar="FILE", help="List the leaking questions, for dataset.leave_out.")
     ] = None,
@@ -57,8 +59,10 @@ def prepare(
     copy: From = None,
     parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas; all twelve.")] = None,
     positives: Annotated[str, typer.Option("--positives", help="ragbench: all or relevant.")] = "all",
-    task: Annotated[str, typer.Option("--task", help="finagentbench: chunks or documents.")] = "chunks",
-    subset: Annotated[str | None, typer.Option("--subset", help="mteb: a language or other subset.")] = None,
+    task: Annotated[str, typer.Option("--task", help="finagentbench, bright: chunks or documents.")] = "chunks",
+    subset: Annotated[
+        str | None, typer.Option("--subset", help="mteb: a language or other subset. bright: the domain.")
+    ] = None,
     encoder: Annotated[
         str | None, typer.Option("--encoder", metavar="RETRIEVER", help="Take near-duplicates out, by this encoder.")
     ] = None,

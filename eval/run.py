@@ -333,7 +333,8 @@ def _tabulate(
         dataset=evaluated.info.name,
     )
     missing = [*evaluated.held_out.note(), *(note for cell in cells for note in cell.missing_notes())]
-    return replace(results, sample=evaluated.described.sample, turn=turn, missing=missing)
+    judged, sample = evaluated.info.judged, evaluated.described.sample
+    return replace(results, sample=sample, turn=turn, missing=missing, judged=judged)
 
 
 def _tables(config: RunConfig, results: RunTable, dataset: str) -> Page:

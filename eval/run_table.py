@@ -55,6 +55,8 @@ class RunTable:
     """The turn of the trained policy that counts: the best one on validation; None for the last turn."""
     missing: list[str] = field(default_factory=list)
     """Sentences about the answers that models failed to give."""
+    judged: bool = True
+    """Whether the questions have relevant documents."""
 
     @property
     def rows(self) -> list[Row]:
@@ -175,6 +177,8 @@ def final_comparisons(results: RunTable) -> list[Comparison]:
 
 def headline(results: RunTable) -> str:
     """One sentence on what the policy beats and what it does not."""
+    if not results.judged:
+        return "The questions have no relevant documents, so every figure of this table is 0 and says nothing."
     comparisons = final_comparisons(results)
     if not comparisons:
         only = [row for row in results.rows if row.arm.system == RAW]
@@ -195,6 +199,10 @@ def headline(results: RunTable) -> str:
 
 def explanation(results: RunTable, split: str) -> str:
     """The numbers behind the headline."""
+    if not results.judged:
+        return (
+            "The rankings are recorded: `querylect answers RUN` lets a reader answer from them, and scores its answers."
+        )
     comparisons = final_comparisons(results)
     if not comparisons and len(results.rows) == 1:
         return (

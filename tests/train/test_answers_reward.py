@@ -235,7 +235,10 @@ def test_a_run_without_judgements_is_evaluated_by_answers(run):
     reader = run.reward.answer.reader.model_dump()
     config = change(run, **changes, **{"train.steps": 1, "answers.reader": reader, "answers.top": [1]})
     folder = train(config)
-    evaluate(config, folder, None)
+    report = evaluate(config, folder, None)
+    results = json.loads(report.with_name("results.json").read_text())
+    assert "no relevant documents" in results["headline"], "no verdict from scores that are all 0"
+    assert "querylect answers" in results["explanation"]
     (records_of_rankings,) = folder.rglob("eval.jsonl")
     table = answer_questions(config, records_of_rankings).with_suffix(".json")
     systems = {row["system"]: row for row in json.loads(table.read_text())["systems"]}
