@@ -92,8 +92,8 @@ def config_in(config: RunConfig, options: AdaptOptions) -> RunConfig:
         raise ConfigError("the config mixes environments, and documents are one. Leave mix out.", code="mix")
     if config.reward.kind == "answer":
         raise ConfigError(
-            "reward.kind is answer, and the questions that are written have relevant passages and no right answers. Set "
-            "reward.kind=metric.",
+            "reward.kind is answer, and the questions that are written have relevant passages and no right answers. "
+            "Set reward.kind=metric.",
             code="answer-reward",
         )
     values = config.model_dump()

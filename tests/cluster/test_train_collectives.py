@@ -141,7 +141,7 @@ def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
 
     def act(processes):
         calls, events = [], []
-        grower = SimpleNamespace(clock=None, searched=None)
+        grower = SimpleNamespace(clock=None, searched=None, client=None)
         grower.grow = lambda questions, branching, greedy: (
             calls.append(len(questions)) or [grown(question.id, True) for question in questions]
         )
