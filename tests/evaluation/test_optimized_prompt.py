@@ -1,6 +1,7 @@
 """A run folder of `querylect optimize` in use: evaluated, beside GRPO, in Python, exported, trained from."""
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -103,7 +104,7 @@ def test_a_spec_shows_what_grpo_and_a_prompt_gained_and_cost(optimized, grpo, wo
     assert "What learning gained" in (path.parent / "tables.html").read_text()
 
 
-def test_the_cost_of_training_is_that_of_its_steps_and_validations(grpo):
+def test_the_cost_of_training_is_that_of_its_steps_and_validations(grpo, tmp_path):
     steps, validations = records(grpo / "metrics.jsonl"), records(grpo / "validation.jsonl")
     cost = learning_cost(grpo)
     assert cost.searches == sum(row["searches"] for row in [*steps, *validations]) == 2 * 4 + 2 * 3
@@ -111,6 +112,8 @@ def test_the_cost_of_training_is_that_of_its_steps_and_validations(grpo):
     seconds = sum(row["seconds/step"] for row in steps) + sum(row["seconds"] for row in validations)
     assert cost.minutes == pytest.approx(seconds / 60)
     assert not cost.prompt
-    (grpo / "metrics.jsonl").write_text('{"step": 1, "seconds/step": 6}\n{"step": 2, "sec')
-    assert learning_cost(grpo).searches is None, "an earlier version did not count them"
+    earlier = tmp_path / "earlier"
+    shutil.copytree(grpo, earlier)
+    (earlier / "metrics.jsonl").write_text('{"step": 1, "seconds/step": 6}\n{"step": 2, "sec')
+    assert learning_cost(earlier).searches is None, "an earlier version did not count them"
     assert learning_cost(grpo.parent) is None
