@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..configs.differences import flat
 from ..configs.load import dump_config
-from ..configs.schema import RunConfig
+from ..configs.schema import RolloutConfig, RunConfig
 from ..errors import ConfigError
 from ..storage import KeyedJournal, only_command, write_text
 from .stages import AdaptOptions, Stage, StageProgress, stages_of
@@ -56,7 +56,7 @@ def _refuse_other_settings(stage: Stage, started: StartedStage | None, options: 
             "another folder with --to.",
             code="already-exists",
         )
-    changed = _changes(started.settings, stage.settings)
+    changed = changed_settings(started.settings, stage.settings)
     if changed == ["source"]:
         raise ConfigError(
             f"the documents in {options.source} have changed since {stage.output} was written from them. Name another "
@@ -71,6 +71,10 @@ def _refuse_other_settings(stage: Stage, started: StartedStage | None, options: 
         )
 
 
-def _changes(previous: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+def changed_settings(previous: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """The dotted names of settings that differ; a removed setting of `rollout` counts only if it had an effect."""
     old, new = dict(flat(previous)), dict(flat(now))
+    for name, without_effect in RolloutConfig.removed.items():
+        if old.get(f"rollout.{name}") == without_effect:
+            del old[f"rollout.{name}"]
     return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]

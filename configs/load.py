@@ -216,7 +216,8 @@ def _dotted(key: Key) -> str:
 
 
 def _unknown_key_message(key: Key, schema: type[Section]) -> str:
-    """One sentence that suggests the schema key, of any section, whose last part is most similar."""
+    """What became of a removed setting; for another key, the schema key, of any section, whose last part is most
+    similar."""
 
     def likeness(candidate: Key) -> tuple[float, float]:
         last = difflib.SequenceMatcher(None, str(key[-1]), str(candidate[-1])).ratio()
@@ -224,13 +225,19 @@ def _unknown_key_message(key: Key, schema: type[Section]) -> str:
         return (last, full)
 
     sections = _schema_keys(schema)
+    parent = _schema_key(key[:-1], schema)[0]
+    section = sections.get(parent) if parent else schema
+    if section is not None and key[-1] in section.removed:
+        return (
+            f"{_dotted(key)} was removed; a file may name it only with {section.removed[str(key[-1])]!r}, which had no "
+            "effect. Leave it out; to go on with a run that has another value, install the version that wrote it."
+        )
     nearest = max(sections, key=likeness)
     if likeness(nearest)[0] >= 0.6:
         for depth, name in _schema_key(key, schema)[1].items():
             if nearest[:depth] == key[:depth] and len(nearest) > depth:
                 nearest = (*nearest[:depth], name, *nearest[depth:])
         return f"unknown key {_dotted(key)}; did you mean {_dotted(nearest)}?"
-    parent = _schema_key(key[:-1], schema)[0]
     if parent in sections and sections[parent] is None:
         return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} is a single setting."
     siblings = [str(candidate[-1]) for candidate in sections if candidate[:-1] == parent]

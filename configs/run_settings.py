@@ -1,5 +1,5 @@
 """Reads config.yaml of a run folder, drops the settings that this version does not have, and refuses those of a
-folder from elsewhere that do more than describe (trust.py)."""
+folder from elsewhere that do more than describe (trust.py). Settings in `Section.removed` are left to validation."""
 
 import logging
 import typing
@@ -64,11 +64,11 @@ def _untrusted_of(config: RunConfig, run: Path) -> list[UntrustedSetting]:
 
 
 def known_settings(schema: type[Section], values: object, prefix: str = "") -> tuple[Any, list[str]]:
-    """The values without keys that `schema` does not have, and the dotted names of those keys."""
+    """The values without keys that `schema` neither has nor removed, and the dotted names of those keys."""
     if not isinstance(values, dict):
         return values, []
-    retained: dict[str, object] = {}
-    left_out = [f"{prefix}{name}" for name in values if name not in schema.model_fields]
+    retained: dict[str, object] = {name: values[name] for name in values if name in schema.removed}
+    left_out = [f"{prefix}{name}" for name in values if name not in {*schema.model_fields, *schema.removed}]
     for name in values.keys() & schema.model_fields.keys():
         retained[name] = values[name]
         inner, of_many = _section_in(schema.model_fields[name].annotation)

@@ -33,7 +33,7 @@ from .optimize import OptimizeConfig
 from .questions import ExtendConfig, QuestionsConfig
 from .reward_metric import RewardMetric, cutoff
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
-from .section import PositiveWeight, Section
+from .section import Section
 from .synthetic import SyntheticConfig
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
@@ -152,6 +152,8 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 class RolloutConfig(Section):
     """Rollouts: how a tree of turns is sampled for a question."""
 
+    removed = {"keep_rewrites_weight": 0.0}
+
     branching: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 4]
     """Samples per node, by turn. [4, 4]: 4 first turns, each with 4 second turns. [16]: single-turn."""
     temperature: _Temperature | Annotated[list[_Temperature], Field(min_length=1)] = 1.0
@@ -170,8 +172,6 @@ class RolloutConfig(Section):
     """Maximum tokens of all documents shown to one turn, best ranked first; None: documents × document_tokens."""
     history_tokens: Annotated[int, Field(ge=1)] = 512
     """Maximum tokens of the conversation that a prompt shows before a question; the oldest utterances are left out."""
-    keep_rewrites_weight: PositiveWeight = 0.0
-    """Weight of earlier turns' rewrites in every probe of a later turn's search plan; 0: leave them out."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
     """Generation batch size in sequences (engine transformers; vLLM forms its own batches)."""
     engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"

@@ -124,11 +124,6 @@ def system_identity(
         "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
         "shown": [rollout.documents, rollout.document_tokens, rollout.observation_tokens],
         "sampling": sampled if system.sampled else None,
-        **(
-            {"keep_rewrites_weight": rollout.keep_rewrites_weight}
-            if system.turns > 1 and rollout.keep_rewrites_weight
-            else {}
-        ),
     }
 
 

@@ -23,7 +23,6 @@ from ..llms.access import Llm
 from ..llms.base import Message, SamplingParams
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import FrozenAnswer, ask_turn, cut_to_words
-from ..rewriters.plans import with_earlier
 from ..rewriters.stop import keep
 from .answering import Answered, Asking
 from .journal import AnswerKey
@@ -44,8 +43,6 @@ class _Path:
     seconds: float = 0.0
     open: bool = True
     """False where the model did not answer, or stopped."""
-    earlier: tuple[str, ...] = ()
-    """The rewrites of earlier turns."""
     last_plan: SearchPlan | None = None
     last_result: StepResult | None = None
     """What the last search came to, which a stop keeps; `last_plan` is None before the first."""
@@ -125,10 +122,7 @@ class _Batch:
             for path, answer in zip(paths, answers, strict=True):
                 path.seconds += spent
                 path.open = answer is not None
-                if answer is not None and not answer.rewrite.stop:
-                    weight = self.rollout.keep_rewrites_weight
-                    answer = replace(answer, rewrite=with_earlier(answer.rewrite, path.earlier, weight))
-                elif answer is not None:
+                if answer is not None and answer.rewrite.stop:
                     answer = replace(answer, rewrite=keep(answer.rewrite, path.last_plan))
                 path.answer = answer
 
@@ -168,7 +162,6 @@ class _Batch:
                 )
                 question = cut_history(path.question, self.rollout.history_tokens)
                 message = self.rewriter.follow_up(question, cut_to_words(documents, self.rollout), self.turn + 1)
-                path.earlier += answer.rewrite.rewrites
                 path.chat.append(Message(role="assistant", content=answer.text))
                 path.chat.append(Message(role="user", content=message))
 

@@ -202,7 +202,6 @@ def _rollout(rollout: RolloutConfig, search_depth: int, used: UsedTurn) -> Expor
         document_tokens=rollout.document_tokens,
         observation_tokens=rollout.observation_tokens,
         history_tokens=rollout.history_tokens,
-        keep_rewrites_weight=rollout.keep_rewrites_weight,
         k=search_depth,
     )
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
 from ..configs.run_settings import known_settings
+from ..configs.schema import RolloutConfig
 from ..data.sampling import QuestionSample
 from ..envs.plan import SearchPlan
 from ..errors import ModelError
@@ -222,9 +223,16 @@ class ExportedRollout(_Entry):
     document_tokens: int
     observation_tokens: int | None = None
     history_tokens: Annotated[int, Field(ge=1)] = 512
-    keep_rewrites_weight: float = 0.0
     k: Annotated[int, Field(ge=1)]
     """Number of documents that a search plan requests."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_removed(cls, values: object) -> object:
+        for name, neutral in RolloutConfig.removed.items():
+            if isinstance(values, dict) and values.get(name, neutral) != neutral:
+                raise ValueError(f"{name} is {values[name]!r}, and the setting was removed: {neutral!r} is expected")
+        return values
 
     @property
     def used_turn(self) -> int:

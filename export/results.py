@@ -40,7 +40,6 @@ _ANSWER_SETTINGS = (
     "rollout.document_tokens",
     "rollout.observation_tokens",
     "rollout.history_tokens",
-    "rollout.keep_rewrites_weight",
     "reward.metric",
     "reward.kind",
     "reward.answer.top",

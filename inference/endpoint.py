@@ -20,7 +20,6 @@ from ..llms.access import Llm
 from ..llms.base import Message, Prompt, SamplingParams
 from ..rewriters.base import Rewrite, RewritingStrategy
 from ..rewriters.frozen import ask_turn, cut_to_words
-from ..rewriters.plans import with_earlier
 from ..rewriters.stop import keep
 from ..rollouts.llms import open_llm
 
@@ -33,8 +32,6 @@ class ChatSoFar:
     """The messages of one conversation, from which its next turn continues."""
 
     messages: tuple[Message, ...]
-    earlier: tuple[str, ...] = ()
-    """The rewrites of the turns so far, first turn first."""
     last_plan: SearchPlan | None = None
     """The last plan so far, which a stop keeps."""
 
@@ -88,10 +85,8 @@ class EndpointConversation:
     def _answer(self, rewrite: Rewrite, text: str, chat: ChatSoFar) -> ChatAnswer:
         if rewrite.stop:
             rewrite = keep(rewrite, chat.last_plan)
-        else:
-            rewrite = with_earlier(rewrite, chat.earlier, self.rollout.keep_rewrites_weight)
         messages = (*chat.messages, Message(role="assistant", content=text))
-        after = ChatSoFar(messages, (*chat.earlier, *rewrite.rewrites), rewrite.plan or chat.last_plan)
+        after = ChatSoFar(messages, rewrite.plan or chat.last_plan)
         return ChatAnswer(rewrite, text, after)
 
     def _ask_prompted(

@@ -5,7 +5,7 @@ score. With `keep_question_weight` w_q > 0 every probe also holds the question w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..configs.schema import RewriterConfig
 from ..data.types import Question
@@ -38,18 +38,6 @@ class AnswerReader:
         question_weight = self.config.keep_question_weight or 0.0
         question_terms = (Term(text=question.text, weight=question_weight),) if question_weight > 0 else ()
         return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))
-
-
-def with_earlier(rewrite: Rewrite, earlier: Sequence[str], weight: float) -> Rewrite:
-    """Add the rewrites of earlier turns to every probe of `rewrite`, each as a term of `weight`.
-
-    Unchanged if `weight` is 0, if there are none, or if the format failed.
-    """
-    if rewrite.plan is None or not earlier or weight == 0:
-        return rewrite
-    earlier_terms = tuple(Term(text=text, weight=weight) for text in earlier)
-    probes = tuple(probe.model_copy(update={"terms": (*probe.terms, *earlier_terms)}) for probe in rewrite.plan.probes)
-    return replace(rewrite, plan=rewrite.plan.model_copy(update={"probes": probes}))
 
 
 def union(queries: Sequence[str], per_query: int, budget: int) -> SearchPlan:

@@ -13,7 +13,6 @@ from ..data.types import Document, Question
 from ..errors import ConfigError
 from ..llms.base import Message
 from ..rewriters.base import RewritingStrategy
-from ..rewriters.plans import with_earlier
 from ..rewriters.stop import keep
 from .chat import Chat
 from .engines.base import Completion, Engine, Sampling
@@ -47,8 +46,6 @@ class Branch:
     parent: Node | None
     stream: int = 0
     """The random stream of its samples."""
-    earlier: tuple[str, ...] = ()
-    """The rewrites of the previous turns, first turn first."""
     last_searched: Node | None = None
     """The last turn before with a search plan, whose ranking a stop keeps."""
 
@@ -107,9 +104,8 @@ class Conversation:
             {"role": "user", "content": message},
         ]
         prompt_ids = [*node.prompt_ids, *node.completion_ids, *ids]
-        earlier = (*branch.earlier, *node.rewrite.rewrites)
         last_searched = node if node.rewrite.plan is not None else branch.last_searched
-        return Branch(branch.tree, messages, prompt_ids, node, stream(branch.stream, number), earlier, last_searched)
+        return Branch(branch.tree, messages, prompt_ids, node, stream(branch.stream, number), last_searched)
 
     def sampling(self, turn: int, greedy: bool) -> Sampling:
         """How an answer of that turn is sampled."""
@@ -126,8 +122,6 @@ class Conversation:
         last = branch.last_searched
         if rewrite.stop:
             rewrite = keep(rewrite, last.rewrite.plan if last is not None else None)
-        else:
-            rewrite = with_earlier(rewrite, branch.earlier, self.rollout.keep_rewrites_weight)
         node = Node(turn, branch.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
         node.reused = rewrite.stop and last is not None
         return node

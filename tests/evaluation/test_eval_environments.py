@@ -185,7 +185,6 @@ def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
         {"config": {"rollout": {**BASE["rollout"], "max_prompt_tokens": 99}}},
         {"config": {"rollout": {**BASE["rollout"], "document_tokens": 9}}},
         {"config": {"rollout": {**BASE["rollout"], "observation_tokens": 9}}},
-        {"config": {"rollout": {**BASE["rollout"], "keep_rewrites_weight": 0.5}}},
         {"config": {"rollout": {**BASE["rollout"], "engine": "vllm"}}},
         {"system": {"turns": 3}},
         {"system": {"turns": 2, "samples": 1}},

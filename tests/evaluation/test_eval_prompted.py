@@ -100,14 +100,6 @@ def test_an_endpoint_rewrites_turn_by_turn_and_its_tokens_and_calls_are_counted(
     assert results["cells"][1]["missing"] == {}
 
 
-def test_a_second_turn_keeps_the_rewrite_of_the_first_in_its_plan(values):
-    folder, _, _ = carry_out({**values, "rollout": {**values["rollout"], "keep_rewrites_weight": 0.5}})
-    for one in rows_of(folder):
-        (probe,) = one.plan["probes"]
-        assert [term["weight"] for term in probe["terms"]] == [1.0, 0.5][: one.turn]
-        assert {term["text"] for term in probe["terms"]} == set(one.rewrites)
-
-
 def test_nothing_is_asked_twice_and_what_changes_an_answer_asks_anew(values, endpoint, tmp_path):
     carry_out(values)
     endpoint.bodies.clear()

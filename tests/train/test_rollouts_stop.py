@@ -42,7 +42,7 @@ def grower(client, engine, kind=Grower, price=0.25, **changes):
 def test_a_stop_keeps_the_ranking_before_it_and_costs_no_search(client):
     searched = Searched(client)
     engine = Script(say("headache"), say("sugar"), STOP, say("aspirin"), STOP, STOP)
-    (tree,) = grower(searched, engine, keep_rewrites_weight=0.5).grow([HEAD], [2, 2])
+    (tree,) = grower(searched, engine).grow([HEAD], [2, 2])
     first, other = tree.roots
     stop, search = first.children
     assert (stop.ranking, stop.metrics, stop.reward) == (first.ranking, first.metrics, first.reward)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.schema import PolicyConfig, RunConfig, TrainConfig
-from querylect.errors import CheckpointError, StorageError
+from querylect.errors import CheckpointError, ConfigError, StorageError
 from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder, staged, write_atomically
 
 from ..lessons import change, edit
@@ -52,6 +52,17 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
     newest = checkpoint(folder, 4)
     config = change(RunConfig(), **{"train.num_iterations": 2, "train.beta": 0.1, "policy.lora": None})
     assert folder.newest_checkpoint(config.train, config.policy) == newest
+
+
+def test_a_run_that_records_a_removed_setting_without_effect_is_resumed(tmp_path):
+    config = RunConfig(name="run", output=str(tmp_path))
+    folder, settings = RunFolder.create(config), config.run_folder / "config.yaml"
+    written = settings.read_text()
+    folder.write(settings, written.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.0\n"))
+    RunFolder.reopen(config)
+    folder.write(settings, written.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.6\n"))
+    with refused(ConfigError, "unknown-setting", settings, "rollout.keep_rewrites_weight was removed"):
+        RunFolder.reopen(config)
 
 
 ENVIRONMENT = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")

@@ -43,6 +43,26 @@ def test_settings_that_are_gone_are_left_out_and_named(run, caplog):
     assert set(caplog.text.partition("left out: ")[2].strip().split(", ")) == said
 
 
+def test_a_removed_setting_without_effect_is_passed_over(run, caplog):
+    folder = run(lambda values: values["rollout"].update(keep_rewrites_weight=0.0))
+    with caplog.at_level(logging.WARNING):
+        assert load_run_config(folder) == load_config(str(folder / "config.yaml"))
+    assert not caplog.records
+    assert "keep_rewrites_weight" not in dump_config(load_run_config(folder))
+
+
+@pytest.mark.parametrize("read", [load_run_config, lambda folder: load_config(str(folder / "config.yaml"))])
+def test_a_removed_setting_with_an_effect_is_refused(run, read):
+    folder = run(lambda values: values["rollout"].update(keep_rewrites_weight=0.6))
+    with refused(ConfigError, "unknown-setting", "rollout.keep_rewrites_weight was removed", "0.0", folder):
+        read(folder)
+
+
+def test_an_override_of_a_removed_setting_is_refused(run):
+    with refused(ConfigError, "unknown-setting", "rollout.keep_rewrites_weight was removed"):
+        load_config("demo", ["rollout.keep_rewrites_weight=0"])
+
+
 def test_settings_of_this_version_are_read_as_they_are(run, caplog):
     folder = run(lambda values: None)
     with caplog.at_level(logging.WARNING):
