@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
+from querylect.cli import main
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.beir import load_beir, save_beir
@@ -132,6 +133,23 @@ def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
         open_bright(write(tmp_path / "text", [{**EXAMPLES[0], "gold_ids": "x"}], lines=True), "biology")
     with pytest.raises(ValidationError, match=r"dataset\.subset"):
         DatasetConfig(kind="bright", path="x")
+
+
+def test_the_published_files_are_fetched_by_name(tmp_path, capsys):
+    def end(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main(["data", *map(str, arguments)])
+        said = capsys.readouterr()
+        return caught.value.code or 0, said.out + said.err
+
+    folder, copy = tmp_path / "fetched", write(tmp_path / "copy")
+    (copy / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    code, said = end("get", "bright", "--from", copy, "--to", folder)
+    assert (code, "env.dataset.kind=bright" in said) == (0, True)
+    code, said = end("check", folder, "--subset", "biology")
+    assert (code, "bright-biology" in said) == (0, True)
+    code, said = end("check", folder)
+    assert (code, "dataset.subset" in said) == (2, True)
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["service", "in process"])
