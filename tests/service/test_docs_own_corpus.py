@@ -1,8 +1,8 @@
 """docs/own-corpus.md, run as it stands: every file it shows is written, every command it shows is run, in order.
 
 A minute, because it is the whole way of a user: corpus, index, service, training, evaluation, export, each a
-process of its own. The section with the table encodes a corpus, another minute, and is slow. Only the model is smaller
-than the page's, by the variable that the page names.
+process of its own. The section with the table encodes a corpus, and is slow. Only the model and the corpus are smaller
+than the page's, by the variables that the page names.
 """
 
 import json
@@ -39,7 +39,7 @@ def walked(tmp_path_factory, tiny_policy):
     port = free_port()
     script = "".join(_commands_of_page(table=False))
     script += f'\nprintf %s "$QUERYLECT_TOKEN" > {shlex.quote(str(folder.with_name("token")))}\n'
-    return folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy)}), port
+    return folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy), "EVERY": "3"}), port
 
 
 @pytest.fixture(scope="module")
