@@ -17,7 +17,8 @@ from pathlib import Path
 
 IMPORTED = ["querylect.cli", "querylect.train.run", "querylect.train.trainer", "querylect.train.validation",
             "querylect.train.warm_start", "querylect.rollouts.engines.transformers", "querylect.eval.run",
-            "querylect.export.export", "querylect.envs.index.build"]  # fmt: skip
+            "querylect.export.export", "querylect.envs.index.build",
+            "querylect.tests.frozen"]  # fmt: skip
 PHASES = {
     "index parts": ("querylect.envs.index.build", "_write_parts"),
     "index merge": ("querylect.envs.index.build", "_merge"),

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 _CHILD = "querylect_forked"
-_IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.trainer", "querylect.rollouts.engines.transformers"]
+_IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.trainer", "querylect.rollouts.engines.transformers",
+             "querylect.tests.frozen"]  # fmt: skip
 """Accelerate imports DeepSpeed in every run where it is installed; elsewhere the fork server goes on without it."""
 
 
