@@ -17,10 +17,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from ..errors import EngineUnavailableError, ModelError, in_one_line
-from ..llms.base import Message
+
+if TYPE_CHECKING:
+    from ..llms.base import Message
 
 CPU_SECONDS = 10
 """Processor time for one text; an ordinary template takes less than a millisecond."""
@@ -109,7 +111,7 @@ os.register_at_fork(after_in_child=_forget)
 atexit.register(lambda: _renderer.close())
 
 
-def render(template: str, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
+def render(template: str, messages: "Sequence[Message]", variables: Mapping[str, object]) -> str:
     """The text of a chat up to the assistant's turn. `variables` are the special tokens that the template may name.
 
     Raises ModelError for a template that refuses the messages, and for one that exceeds a limit;
