@@ -110,19 +110,16 @@ def best_samples(tree: Tree, weights: Sequence[float], margin: float, raw: float
 def sample_value(node: Node, weights: Sequence[float]) -> float | None:
     """The value of a sampled turn, later turns included; None if it, or every child, is unscorable.
 
-    `weights` are λ by turn; with v the mean value of the children, (λ_t·r + (λ_{t+1} + … + λ_T)·v) / (λ_t + … + λ_T).
+    `weights` are λ of all T turns; with v the mean value of the children, (λ_t·r + (λ_{t+1} + … + λ_T)·v) /
+    (λ_t + … + λ_T). A turn that stopped keeps its ranking for all turns after it, so its value is its reward.
     """
     if node.reward is None or not node.children:
         return node.reward
     child_values = [value for child in node.children if (value := sample_value(child, weights)) is not None]
     if not child_values:
         return None
-    weight, later_weight = weights[node.turn - 1], sum(weights[node.turn : _last_turn(node)])
+    weight, later_weight = weights[node.turn - 1], sum(weights[node.turn :])
     return (weight * node.reward + later_weight * fmean(child_values)) / ((weight + later_weight) or 1.0)
-
-
-def _last_turn(node: Node) -> int:
-    return max(descendant.turn for descendant in node.walk())
 
 
 def _demonstration(node: Node) -> Demonstration:

@@ -127,6 +127,16 @@ def test_the_value_of_a_turn_leaves_unscorable_turns_out():
     assert sample_value(node(None, children=[node(1.0, turn=2)]), [0.5, 1.0]) is None
 
 
+def test_a_stop_counts_for_the_turns_that_it_leaves_out_whatever_its_siblings_do():
+    """The value of a first turn is the same whether a sibling of its stop goes on, as long as the rewards are equal."""
+    weights = [0.2, 0.3, 0.5]
+    stop = node(0.8, turn=2, rewrite=Rewrite(SearchPlan.of("word"), stop=True))
+    going = node(0.8, turn=2, children=[node(0.8, turn=3)])
+    expected = 0.2 * 0.1 + 0.8 * 0.8
+    for children in ([stop], [stop, going], [going]):
+        assert sample_value(node(0.1, children=children), weights) == pytest.approx(expected)
+
+
 def test_what_is_imitated_is_what_was_sampled(expert, client):
     ready = Ready(expert, client)
     (first, *_) = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
