@@ -56,7 +56,7 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     train_split = processes.on_every_process(lambda: client.questions("train"))
     questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
     rewriter = processes.on_every_process(lambda: rewriter_for(config, client))
-    if config.train.staleness and isinstance(rewriter, Staged):
+    if config.train.staleness and _has_first_stage(rewriter, questions):
         raise ConfigError(
             f"train.staleness is {config.train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
             "replace a question when it comes up. Set train.staleness=0.",
@@ -67,6 +67,11 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     mixture = processes.on_every_process(lambda: _make_mixture(config, questions))
     validation = processes.on_main_process(lambda: validation_questions(config.train, client, train_split))
     return TrainingData(client, rewriter, train_split, questions, mixture, answered(validation))
+
+
+def _has_first_stage(rewriter: RewritingStrategy, questions: Sequence[Question]) -> bool:
+    """Whether a frozen model is asked about any question; a wrapper of a rewriter is `Staged` even if it is not."""
+    return isinstance(rewriter, Staged) and any(rewriter.stage(question) is not None for question in questions)
 
 
 def worth_training(config: RunConfig, client: EnvironmentApi, questions: Sequence[Question]) -> list[Question]:

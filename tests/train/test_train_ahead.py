@@ -9,6 +9,7 @@ from itertools import groupby
 import pytest
 from pydantic import ValidationError
 from querylect.data.types import Question
+from querylect.envs.client.in_process import InProcessClient
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
 from querylect.rollouts.build import make_grower
 from querylect.rollouts.engines.open import load_engine
@@ -16,6 +17,7 @@ from querylect.rollouts.tree import Tree
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_settings
 from querylect.train.distributed.processes import Processes
+from querylect.train.questions import prepare_data
 from querylect.train.rows import question_streams
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
@@ -106,6 +108,29 @@ def test_what_knows_later_questions_or_weights_is_refused(settings):  # noqa: F8
         check_settings(change(settings, **{"train.staleness": 1, "train.curriculum.prefer": "hard"}), 1)
     with refused(ConfigError, "shared-engine", "vllm_server", "train.staleness"):
         check_settings(change(settings, **{"train.staleness": 1, "rollout.engine": "vllm"}), 1)
+
+
+def test_only_a_rewriter_with_a_first_stage_is_refused(settings, lessons):  # noqa: F811
+    """An offer to stop wraps a rewriter, and has a first stage only where the rewriter has one."""
+    ahead = change(settings, **{"train.staleness": 1, "rewriter.stop": True})
+    client = InProcessClient(lessons)
+    assert prepare_data(ahead, Processes(), client).questions == client.questions("train")
+    for stop in (False, True):
+        staged = change(ahead, **{"rewriter.name": "hcqr", "rewriter.stop": stop})
+        with refused(ConfigError, "questions-not-known-ahead", "hcqr"):
+            prepare_data(staged, Processes(), client)
+
+
+def test_sampling_ahead_with_stops_and_prices(settings):  # noqa: F811
+    """The first step has the trees of a run that samples nothing ahead, with as many searches."""
+    config = change(settings, **{"rewriter.stop": True, "reward.search_price": 0.1, "train.steps": 2})
+    one, ahead = (
+        records(train(change(config, name=name, **{"train.staleness": k})) / "metrics.jsonl")
+        for name, k in (("sync", 0), ("ahead", 1))
+    )
+    assert ahead[0]["searches_per_path"] == one[0]["searches_per_path"]
+    assert ahead[0]["searches"] == one[0]["searches"] > 0
+    assert [line["sampling/staleness"] for line in ahead] == [0, 1]
 
 
 class Scripted:
