@@ -1,18 +1,18 @@
 """The collapse guard: detects in the records of a run that training has stopped working.
 
 Each sign is computed from the mean over the newest `window` steps. Four signs mean that the policy collapses: a drop of
-the last turn's reward below its best mean so far, and low entropy, copies, or groups without signal in *every* turn (a
-first turn that always repeats the question is harmless; a policy that does so in all turns has stopped searching). Two
-signs mean that the arithmetic is wrong although curves look healthy: optimizer steps that change almost no weight, and
-a sampler that differs from the trained model. A sign is reported when it appears; if it persists for `patience` steps
-and `action` is `stop`, the run ends. The guard depends on the records alone, so a resumed run restores it by replaying
-them.
+the last turn's reward (a turn that stopped is the last of its path) below its best mean so far, and low entropy,
+copies, or groups without signal in *every* turn (a first turn that always repeats the question is harmless; a policy
+that does so in all turns has stopped searching). Two signs mean that the arithmetic is wrong although curves look
+healthy: optimizer steps that change almost no weight, and a sampler that differs from the trained model. A sign is
+reported when it appears; if it persists for `patience` steps and `action` is `stop`, the run ends. The guard depends on
+the records alone, so a resumed run restores it by replaying them.
 """
 
 import math
 import shlex
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +22,7 @@ import torch
 
 from ..configs.schema import GuardConfig, RolloutConfig
 from ..errors import CollapseError
-from .metrics import turns_of
+from .metrics import FINAL_REWARD, turns_of
 from .mismatch import DIFFERENCE
 from .run_folder import RunFolder, step_of
 
@@ -89,15 +89,15 @@ class CollapseGuard:
 
     def _signs(self, step: int) -> Iterator[Sign]:
         config, span = self.config, f"over the last {self.config.window} steps"
-        reward = self._means("reward")[-1:]
-        if config.reward_drop is not None and reward:
-            if self._best is None or reward[0] > self._best[0]:
-                self._best = reward[0], step
+        reward = _final_reward(self._rows)
+        if config.reward_drop is not None and reward is not None:
+            if self._best is None or reward > self._best[0]:
+                self._best = reward, step
             best, best_step = self._best
-            if reward[0] < (1 - config.reward_drop) * best:
+            if reward < (1 - config.reward_drop) * best:
                 yield Sign(
                     "reward_drop",
-                    f"the last turn's mean reward {span} is {reward[0]:.3f}; it was {best:.3f} at step {best_step} "
+                    f"the last turn's mean reward {span} is {reward:.3f}; it was {best:.3f} at step {best_step} "
                     f"(limit: a loss of {config.reward_drop:.0%})",
                 )
         entropy = self._means("entropy")
@@ -157,6 +157,16 @@ class CollapseGuard:
         return [fmean(row[key] for row in self._rows if key in row) for key in turns]
 
 
+def _final_reward(rows: Iterable[Mapping[str, float]]) -> float | None:
+    """Mean reward of the last turn over some steps; of a step with stops, that of the last turn of each path. None
+    without a reward."""
+    rows = list(rows)
+    turns = sorted({turn for row in rows for turn in turns_of(row, "reward")})
+    keys = [FINAL_REWARD, *(key for _, key in turns[-1:])]
+    values = [next(row[key] for key in keys if key in row) for row in rows if any(key in row for key in keys)]
+    return fmean(values) if values else None
+
+
 def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mapping[str, float]], window: int) -> str:
     """Describe the best policy of a collapsed run: that of validation, else the checkpoint with the highest mean reward
     of the last turn over the preceding `window` steps."""
@@ -166,9 +176,8 @@ def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mappin
     for path in checkpoints:
         step = step_of(path)
         rows = [row for row in records if step - window < row["step"] <= step]
-        turns = sorted({key for row in rows for _, key in turns_of(row, "reward")})
-        if turns:
-            values[path] = fmean(row[turns[-1]] for row in rows if turns[-1] in row)
+        if (reward := _final_reward(rows)) is not None:
+            values[path] = reward
     if not values:
         return "no checkpoint is left from before"
     path = max(values, key=lambda checkpoint: values[checkpoint])

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from statistics import fmean, pstdev
 
 from ..data.leakage import words
@@ -11,12 +10,16 @@ from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
 from .credit import Credit, states
 
+FINAL_REWARD = "final_reward"
+"""The mean reward at the end of a path. Where a turn stopped, that of the last turn is only of paths that went on."""
+
 
 def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
     """Means over the nodes of each turn; unscorable turns are counted and excluded from the means.
 
     `zero_variance` is a share of groups, `signal` a share of nodes; `states` is the number of distinct states per
-    question. `stopped` and `searches_per_path` are there where a turn stopped; the latter also where searches cost.
+    question. `stopped`, `final_reward` and `searches_per_path` are there where a turn stopped; the last also where
+    searches cost.
     """
     by_turn: dict[int, list[Node]] = {}
     with_history: dict[int, list[tuple[Node, set[str]]]] = {}
@@ -57,10 +60,19 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
         rewritten = [(node.rewrite.rewrites, history) for node, history in with_history[turn] if node.rewrite.rewrites]
         put("copy", [float(repeats(rewrites, history)) for rewrites, history in rewritten])
         record[f"advantage_spread/turn{turn}"] = pstdev([credit.of(node) for node in nodes])
-    if any(node.rewrite.stop or node.cost for node in chain.from_iterable(by_turn.values())):
-        record["searches_per_path"] = fmean(
-            sum(node.searched for node in path) for tree in trees for path in tree.paths()
-        )
+    return record | _path_metrics(trees)
+
+
+def _path_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    """Means over the scored paths, if a turn stopped or searches cost: each stop counts as the paths that it ends."""
+    nodes = [node for tree in trees for node in tree.walk()]
+    stopped = any(node.rewrite.stop for node in nodes)
+    paths = [path for tree in trees for path in tree.paths() if path[-1].reward is not None]
+    record: dict[str, float] = {}
+    if paths and (stopped or any(node.cost for node in nodes)):
+        record["searches_per_path"] = fmean(sum(node.searched for node in path) for path in paths)
+    if paths and stopped:
+        record[FINAL_REWARD] = fmean(path[-1].reward or 0.0 for path in paths)
     return record
 
 

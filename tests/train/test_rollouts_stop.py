@@ -11,8 +11,11 @@ from querylect.eval.records import records_of_trees
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.stop import FIRST, LATER
+from querylect.rollouts.chat import Chat
 from querylect.rollouts.grow import Grower
 from querylect.rollouts.streaming import StreamingGrower, WaveGrower
+from querylect.train.credit import assign_credit
+from querylect.train.metrics import step_metrics
 from querylect.train.run import train
 from querylect.train.validation import validation_metrics
 
@@ -82,6 +85,19 @@ def test_a_stop_below_an_outage_is_unscorable(client):
     (tree,) = grower(out, Script(say("headache"), STOP)).grow([HEAD], [1, 1])
     assert [node.reward for node in tree.walk()] == [None, None]
     assert out.batches == [1]
+
+
+def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(client):
+    engine = Script(STOP, say("headache"), say("aspirin"), "no format")
+    (tree,) = grower(client, engine).grow([HEAD], [2, 2])
+    (lost,) = grower(Searched(client, out=[SUGAR.id]), Script(say("sugar"), say("blood"))).grow([SUGAR], [1, 1])
+    trees = [tree, lost]
+    credit = assign_credit(trees, "turn", [0.5, 1.0], "none")
+    figures = step_metrics(trees, credit, Chat(engine.tokenizer, {engine.tokenizer.eos_token_id}))
+    stop, searched = tree.roots
+    ends = [stop.reward, stop.reward, *(child.reward for child in searched.children)]
+    assert figures["final_reward"] == pytest.approx(mean(ends))
+    assert figures["searches_per_path"] == mean([1, 1, 2, 1])
 
 
 class Hesitant(Uneven):

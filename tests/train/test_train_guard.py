@@ -63,6 +63,15 @@ def test_the_limit_is_a_share_that_may_be_lost():
     assert signs(log(**{"reward/turn1": [0.5, 0.5, 0.4, 0.36]}), reward_drop=0.2)[1] == [(4, "reward_drop")]
 
 
+def test_questions_that_stop_early_are_no_drop_of_those_that_go_on():
+    """More and more easy questions stop after the first turn, until all do; at the end of all paths nothing is lost."""
+    rows = log(**{"reward/turn1": 0.7, "reward/turn2": [0.6] * 4 + [0.2] * 4, "final_reward": [0.6] * 4 + [0.7] * 4})
+    rows += [{"step": step, "reward/turn1": 0.7, "final_reward": 0.7} for step in (9, 10)]
+    assert signs(rows)[1] == []
+    lost = [{**row, "final_reward": 0.6 if row["step"] < 5 else 0.2} for row in rows]
+    assert signs(lost)[1] == [(6, "reward_drop")]
+
+
 def test_a_sign_that_goes_away_is_forgiven_and_told_again():
     rewards = [0.4, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1]
     guard, found = signs(log(**{"reward/turn1": rewards}))
