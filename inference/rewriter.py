@@ -223,8 +223,9 @@ class Rewriter:
         `retriever` selects the retriever of a policy trained for several. For a policy trained for one it is compared
         with the card of training, and a difference is logged. `documents` replaces the search: the answer is that of
         the turn after the one that retrieved them. Pass a list for one question, a list of lists for several. `after`
-        is the result of the previous turn; without it the first turn is generated again. `history` is what was said
-        before the question, oldest first; of several questions, each Question has its own.
+        is the result of the previous turn, and of this one if that stopped; without it the first turn is generated
+        again. `history` is what was said before the question, oldest first; of several questions, each Question has its
+        own.
 
         A failed answer returns the question, with the reason in `failure`. Raises ConfigError for an unknown or
         ambiguous retriever, for a later turn without anything to search, and if `rollout.max_prompt_tokens` is too

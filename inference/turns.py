@@ -41,7 +41,7 @@ def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) 
     """The greedy answer to each order, in input order.
 
     `base` is the model of first stages that name none; `depth` is the number of documents in the fallback plan of a
-    failed answer.
+    failed answer. After a turn that stopped there is none: its result is returned again.
     Raises ConfigError if the prompt is too long even without a question.
     """
     restarts = [index for index, order in enumerate(orders) if order.documents is not None and order.after is None]
@@ -53,6 +53,9 @@ def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) 
     results: dict[int, RewriteResult] = {}
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, order in enumerate(orders):
+        if order.after is not None and order.documents is not None and order.after.stopped:
+            results[index] = order.after
+            continue
         turn = order.after.turn + 1 if order.after is not None and order.documents is not None else 1
         groups[id(order.prompts.conversation), turn].append(index)
     for (_, turn), indices in groups.items():

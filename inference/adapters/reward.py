@@ -37,7 +37,14 @@ class RewardFunction:
     def __init__(
         self, client: SyncEnvironmentClient, rewriter: RewriterConfig, turn: int = 1, owns_client: bool = False
     ) -> None:
-        """Raises ConfigError for an unknown rewriter and for one that asks a frozen model first, and as the client."""
+        """Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may stop in
+        a later `turn`, and as the client."""
+        if rewriter.stop and turn > 1:
+            raise ConfigError(
+                f"turn is {turn} and rewriter.stop is true: a stop keeps the ranking of the turns before, which a "
+                "reward function does not know. Set rewriter.stop=false, or turn=1.",
+                code="unknown-earlier-turns",
+            )
         card = RetrieverCard.from_service(client.environment().retriever)
         self._client, self._turn, self._owns_client = client, turn, owns_client
         self._rewriter = make_rewriter(rewriter, card)

@@ -211,6 +211,10 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         assert raw.failure is None
         assert len(server.bodies) == 3
         assert rewriter.rewrite("my head hurts", client=counted).plan == kept.rewrite.plan
+        answered = len(server.bodies)
+        assert rewriter.rewrite("my head hurts", documents=["any"], after=kept.rewrite) == kept.rewrite
+        assert len(server.bodies) == answered, "nothing is asked after a stop"
+        assert rewriter.rewrite("common pills", documents=["any"]).turn == 1
         counted.batches.clear()
         assert len(rewriter.search("my head hurts", counted, k=1).ranking) == 1
         assert [len(plans) for plans in counted.batches] == [1]

@@ -64,6 +64,18 @@ def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tm
         assert reward(completions=completions, question_id=["head"] * 3) == [1.0, 1.0, 0.0]
 
 
+def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(lesson_url):  # noqa: F811
+    """Of a later turn it would keep a ranking that is not known here."""
+    rewriter = RewriterConfig(name="general", stop=True)
+    with querylect.reward_function(lesson_url, rewriter) as reward:
+        raw = Step(question_id="fat", plan=SearchPlan.of("fat in the blood"))
+        (found,) = reward._client.step([raw])
+        assert reward(completions=["<stop/>", GOOD], question_id=["fat", "head"]) == [found.reward, 1.0]
+        assert found.reward > 0
+    with refused(ConfigError, "unknown-earlier-turns", "turn is 2", "rewriter.stop"):
+        querylect.reward_function(lesson_url, rewriter, turn=2)
+
+
 def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, gone):  # noqa: F811
     with refused(ConfigError, "missing-column", "question_id"):
         reward(["…"], [GOOD])
