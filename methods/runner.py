@@ -77,8 +77,9 @@ class Runner:
     def run(self, method: Method, questions: Sequence[Question]) -> list[MethodRun]:
         """The outcome of `method` for each question, in their order.
 
-        Raises ConfigError if the method needs a source, a model or a cross-encoder that is missing, and as `Llm.ask`
-        and the clients' `search`. An environment that does not answer raises nothing: the method gets None and decides.
+        Raises ConfigError if the method needs a source, a model or a cross-encoder that is missing, or searches for a
+        question that excludes documents, and as `Llm.ask` and the clients' `search`. An environment that does not
+        answer raises nothing: the method gets None and decides.
         """
         runs = [_QuestionRun(question, method.steps(question)) for question in questions]
         for run in runs:
@@ -113,6 +114,7 @@ class Runner:
 
     def _search(self, requests: Sequence["_PendingStep"]) -> None:
         for source, group in _groups(requests, SearchStep, lambda step: step.source):
+            _refuse_exclusions([request.run.question for request, _ in group])
             rankings: Sequence[Sequence[HitBody] | None]
             try:
                 rankings = self._searcher(source).search([step.plan for _, step in group], with_text=True)
@@ -223,6 +225,19 @@ class _QuestionRun:
         """The outcome."""
         assert self._outcome is not None, "a method returns an Outcome"
         return self._outcome
+
+
+def _refuse_exclusions(questions: Sequence[Question]) -> None:
+    """Raise ConfigError for a question that excludes documents: a knowledge base is searched without knowing whose
+    question it is, so its rankings would hold them."""
+    excluding = next((question for question in questions if question.excluded), None)
+    if excluding is not None:
+        raise ConfigError(
+            f"the question {excluding.id!r} excludes documents ({excluding.excluded[0]!r} among them), which the "
+            "searches of a method cannot leave out. Compare systems on these questions with an evaluation spec "
+            "(querylect eval), or take excluded_ids out of a copy of the questions.",
+            code="excluded-documents",
+        )
 
 
 def _plus(total: int | None, count: int | None) -> int | None:

@@ -18,6 +18,7 @@ from ...data.beir import beir_folder
 from ...data.history import parse_history
 from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
 from ...data.load import load_dataset
+from ...data.rows import strings_of
 from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
 from ...storage import data_sha256
@@ -127,8 +128,11 @@ def read_gold(path: Path) -> GoldSet:
         gold = _gold(identifier, row, f"{path}, line {number}")
         if gold is None:
             skipped += 1
-        else:
-            by_id[identifier] = gold
+            continue
+        if "excluded_ids" in row:
+            excluded = tuple(strings_of(row, "excluded_ids", path, number))
+            gold = replace(gold, question=replace(gold.question, excluded=excluded))
+        by_id[identifier] = gold
     if not by_id:
         raise DataError(
             f"{path} holds no right answer ({skipped} lines without one); expected a field 'answers' (a list of texts) "

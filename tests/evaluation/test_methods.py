@@ -12,6 +12,7 @@ from querylect.llms.structured import AskForm, FormPrompt
 from querylect.methods.method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep
 from querylect.methods.runner import Runner
 
+from ..method_doubles import made
 from ..raising import refused
 
 QUESTIONS = [Question(f"q{number}", text) for number, text in enumerate(["one", "two", "three", "silence", "five"])]
@@ -120,6 +121,17 @@ def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
     assert (wiki.batches, ran[0].outcome.documents[0].id) == ([], "pairs-0")
     with refused(ConfigError, "unknown-source", "'web'", "'wiki', 'pairs'"):
         Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(TwoStages("web"), QUESTIONS[:1])
+
+
+def test_a_search_that_would_rank_an_excluded_document_is_refused():
+    """A knowledge base does not know whose question a plan is for. What is only asked or judged needs no search."""
+    excluding = Question("q7", "seven", excluded=("shelf-0",))
+    shelf = Shelf()
+    with refused(ConfigError, "excluded-documents", "'q7'", "'shelf-0'"):
+        Runner(Llm(Echo()), {"": shelf}).run(TwoStages(), [*QUESTIONS, excluding])
+    assert shelf.batches == []
+    (ran,) = Runner(Llm(Echo()), {}).run(made("direct_gen"), [excluding])
+    assert not ran.outcome.failure
 
 
 @pytest.mark.parametrize(

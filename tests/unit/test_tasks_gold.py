@@ -46,6 +46,13 @@ def test_open_questions_in_every_form(tmp_path):
     assert gold.by_id["nq"].score("It was Röntgen", "", SCORES) == pytest.approx({"accuracy": 1, "f1": 0.5, "em": 0})
 
 
+def test_a_question_keeps_the_documents_that_it_excludes(tmp_path):
+    rows = [{"_id": "q", "text": "?", "answers": ["x"], "excluded_ids": ["d1"]}, {"_id": "r", "answers": ["y"]}]
+    assert [gold.question.excluded for gold in read_gold(file(tmp_path, *rows)).by_id.values()] == [("d1",), ()]
+    with refused(DataError, "invalid-field", "row 1", "excluded_ids", "d1"):
+        read_gold(file(tmp_path, {**rows[0], "excluded_ids": "d1"}))
+
+
 def test_multiple_choice_by_letter_text_and_list(tmp_path):
     gold = read_gold(
         file(
