@@ -113,6 +113,8 @@ class PageRewriteRequest(RequestBody):
     question: str = Field(min_length=1, max_length=MAX_QUESTION)
     options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
     history: AskedHistory = Field([])
+    question_id: str = Field("", max_length=MAX_QUESTION)
+    """The id of a question of the service; its searches between turns leave out the documents that it excludes."""
 
 
 def page_router(
@@ -175,7 +177,7 @@ def page_router(
             raise OverloadedError("another rewrite is being generated; ask again when it is done")
         async with writing:
             try:
-                search = partial(_search, environment, rank, asyncio.get_running_loop())
+                search = partial(_search, environment, rank, asyncio.get_running_loop(), request.question_id)
                 generated = await asyncio.to_thread(writer, question, environment.card, search)
             except (RequestError, EnvironmentUnavailableError):
                 raise
@@ -190,12 +192,14 @@ def _search(
     environment: Environment,
     rank: Callable[[Sequence[SearchPlan]], Awaitable[list[Hits]]],
     loop: asyncio.AbstractEventLoop,
+    question_id: str,
     plans: Sequence[SearchPlan],
 ) -> list[list[HitBody]]:
-    """`Search` from a thread beside the loop in which the service searches."""
+    """`Search` for a question from a thread beside the loop in which the service searches."""
+    searched = [environment.plan_for(question_id, plan) for plan in plans]
 
     async def ranked() -> list[Hits]:
-        return await rank(plans)
+        return await rank(searched)
 
     def hit(name: str, score: float) -> HitBody:
         document = environment.document(name)

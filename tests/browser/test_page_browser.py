@@ -315,7 +315,11 @@ def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
     with visit(writer=writer) as page:
         ready(page)
         generate = page.get_by_role("button", name="Generate with runs/<demo>")
-        generate.click()
+        with page.expect_request("**/page/rewrite") as sent:
+            generate.click()
+        name = sent.value.post_data_json["question_id"]
+        assert name, "a picked question is sent with its id"
+        assert name in page.locator("#which").inner_text()
         page.get_by_role("status").filter(has_text="rewrite").wait_for()
         assert page.locator("#written").inner_text() == "Thought: <u>why</u>"
         lines = page.get_by_label("One query a line")

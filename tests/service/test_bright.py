@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -18,6 +19,7 @@ from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment, settings_hash
 from querylect.envs.index.build import build_index
+from querylect.envs.page.router import PageRewrite
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
 from querylect.envs.server.schemas import Step
@@ -185,6 +187,24 @@ def test_a_ranking_with_excluded_documents_is_scored_without_them(env):
 def test_clients_know_what_a_question_excludes(client):
     first, second = client.questions("test")
     assert (first.excluded, second.excluded) == (tuple(EXAMPLES[0]["excluded_ids"]), ())
+
+
+def test_a_rewriter_of_the_page_is_not_shown_what_a_picked_question_excludes(env, run_app):
+    shown = []
+
+    class Looking:
+        name = "looking"
+
+        def __call__(self, question, card, search):
+            (ranking,) = search([MOTHS])
+            shown.append({hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"]))
+            return PageRewrite(text="…", plan=MOTHS)
+
+    app = create_app(Environment.open(env), env, writer=Looking())
+    with run_app(app) as url, httpx.Client(base_url=url, timeout=30) as http:
+        for asked in ({"question_id": "0"}, {"question_id": "1"}, {}):
+            assert http.post("/page/rewrite", json={"question": EXAMPLES[0]["query"], **asked}).status_code == 200
+    assert [len(documents) for documents in shown] == [0, 2, 2]
 
 
 def toy(*excluded):
