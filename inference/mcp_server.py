@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from ..configs.schema import ClientConfig
 from ..envs.client.client import EnvironmentClient
-from ..envs.page.router import MAX_QUESTION
+from ..envs.page.router import MAX_QUESTION, AskedHistory, utterances
 from ..envs.server.process import bound
 from ..envs.server.schemas import HitBody
 from ..version import __version__
@@ -68,9 +68,12 @@ def search_server(rewriter: Rewriter, client: EnvironmentClient) -> MCPServer:
     async def search(
         question: Annotated[str, Field(min_length=1, max_length=MAX_QUESTION, description="The question in full.")],
         k: Annotated[int, Field(ge=1, le=MAX_DOCUMENTS, description="How many documents to return.")] = 10,
+        history: Annotated[
+            AskedHistory, Field(description="What was said before a question that refers to it, oldest first.")
+        ] = [],  # noqa: B006 (a default of a schema, which is copied)
     ) -> ToolAnswer:
         """Find the documents that answer a question. Ask the whole question: it is rewritten for the search engine."""
-        return ToolAnswer.from_result(await rewriter.asearch(question, client, k=k))
+        return ToolAnswer.from_result(await rewriter.asearch(question, client, k=k, history=utterances(history)))
 
     return server
 

@@ -56,7 +56,7 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(export, expected,
     tool, answer, wrong, blank = asyncio.run(talk())
     assert tool.name == "search"
     assert tool.input_schema["required"] == ["question"]
-    assert set(tool.input_schema["properties"]) == {"question", "k"}
+    assert set(tool.input_schema["properties"]) == {"question", "k", "history"}
     assert answer.structured_content == expected
     assert not answer.is_error
     assert expected["documents"]
@@ -102,6 +102,31 @@ def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesso
     gone = asyncio.run(ask("http://127.0.0.1:9"))
     assert gone.is_error
     assert "no environment service answers at http://127.0.0.1:9" in gone.content[0].text
+
+
+def test_a_question_is_rewritten_after_its_history(export, lesson_url):  # noqa: F811
+    said = [{"role": "user", "text": "I have a migraine"}, {"role": "assistant", "text": "Since when?"}]
+    results = []
+
+    class Noting(Rewriter):
+        async def asearch(self, *questions, **options):
+            results.append(await super().asearch(*questions, **options))
+            return results[-1]
+
+    async def ask(*histories):
+        rewriter = Noting.from_pretrained(export)
+        async with (
+            EnvironmentClient(ClientConfig(), [lesson_url]) as client,
+            Client(mcp_server.search_server(rewriter, client)) as agent,
+        ):
+            return [await agent.call_tool("search", {"question": QUESTION, "history": said}) for said in histories]
+
+    answer, wrong = asyncio.run(ask(said, [{"role": "tool", "text": "x"}]))
+    assert (answer.is_error, wrong.is_error) == (False, True)
+    (result,) = results
+    assert [(entry.role, entry.text) for entry in result.question.history] == [tuple(entry.values()) for entry in said]
+    assert "I have a migraine" in result.rewrite.continuation.branch.messages[-1]["content"]
+    assert answer.structured_content["rewrite"] == result.rewrite.text
 
 
 def test_what_cannot_be_served_ends_the_command(export, capsys):
