@@ -33,7 +33,7 @@ from ..table import Arm
 from ..tasks.gold import Gold, GoldSet, gold_answers
 from ..tasks.reader import ANSWERS_VERSION, reader_prompt
 from ..tasks.records import keyed_records, open_journal, reader_name, refuse_silence
-from .sources import Contexts, Searches, raw_searches, recorded_ndcg, recorded_searches
+from .sources import Contexts, Searches, known_questions, raw_searches, recorded_ndcg, recorded_searches
 from .table import SCORES, AnswerRecord, RowKey, markdown, tabulate_answers
 
 PROMPTS_AT_ONCE = 256
@@ -70,9 +70,8 @@ def answer_questions(
             searches = recorded_searches(records)
         else:
             searches = raw_searches(_raw_questions(client, info, config.eval, config.answers, gold))
-        questions = client.questions(config.eval.split) if info.splits.get(config.eval.split) else []
-        excluding = {question.id for question in questions if question.excluded}
-        contexts = Contexts(config, client, searches, excluding)
+        searched = {name for by_id in searches.values() for name in by_id}
+        contexts = Contexts(config, client, searches, known_questions(client, config.eval.split, searched))
         journal = open_journal(folder / "answers.jsonl", AnswerRecord)
         answering = Answering(config, reader, gold, searches, contexts, journal)
         refuse_other(folder / "answers.json", answering.identity, overwrite)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ...configs.schema import RunConfig
 from ...data.load import load_dataset
 from ...data.types import Document, Question
-from ...envs.client.base import SearchClient, StepClient
+from ...envs.client.base import EnvironmentApi, SearchClient, StepClient
 from ...envs.plan import SearchPlan
 from ...envs.server.schemas import HitBody, Step
 from ...errors import ConfigError, DataError, EnvironmentUnavailableError, in_one_line
@@ -74,6 +74,18 @@ def _plan(record: EvalRecord) -> SearchPlan | None:
         ) from error
 
 
+def known_questions(client: EnvironmentApi, split: str, searched: Collection[str]) -> set[str]:
+    """Those of the ids `searched` that are of questions of the environment. Its splits are read until all are found,
+    `split` first, which is where an evaluation takes its questions from."""
+    sizes = client.environment().splits
+    known: set[str] = set()
+    for name in sorted(filter(sizes.__getitem__, sizes), key=lambda name: name != split):
+        known.update({question.id for question in client.questions(name)}.intersection(searched))
+        if len(known) == len(searched):
+            break
+    return known
+
+
 class ContextClient(SearchClient, StepClient, Protocol):
     """Searches plans, alone or for a question."""
 
@@ -82,14 +94,14 @@ class Contexts:
     """The documents of searches, from the environment or from the dataset."""
 
     def __init__(
-        self, config: RunConfig, client: ContextClient, searches: Searches, excluding: Collection[str] = ()
+        self, config: RunConfig, client: ContextClient, searches: Searches, known: Collection[str] = ()
     ) -> None:
-        """`excluding`: the ids of the environment's questions that exclude documents.
+        """`known`: the ids that are those of the environment's questions (`known_questions`).
 
         Raises ConfigError where `answers.top` needs more documents than a record without a plan has.
         """
         self._config, self._client, self._deepest = config, client, max(config.answers.top)
-        self._excluding = excluding
+        self._known = known
         records = [record for by_id in searches.values() for record in by_id.values()]
         unplanned = [record for record in records if record.format_ok and record.plan is None and record.system != RAW]
         longest = max((len(record.ranking) for record in unplanned), default=self._deepest)
@@ -131,9 +143,9 @@ class Contexts:
         return contexts
 
     def _rankings(self, plans: Sequence[tuple[str, SearchPlan]]) -> list[Sequence[HitBody]]:
-        """The ranking of each plan, without the documents that its question excludes."""
-        steps = [Step(question_id=name, plan=plan) for name, plan in plans if name in self._excluding]
-        without_steps = [plan for name, plan in plans if name not in self._excluding]
+        """The ranking of each plan, without the documents that the environment leaves out for its question."""
+        steps = [Step(question_id=name, plan=plan) for name, plan in plans if name in self._known]
+        without_steps = [plan for name, plan in plans if name not in self._known]
         results = self._client.step(steps, with_text=True) if steps else []
         if None in results:
             raise EnvironmentUnavailableError(
@@ -141,7 +153,7 @@ class Contexts:
             )
         of_steps = iter([result.ranking for result in results if result is not None])
         of_others = iter(self._client.search(without_steps, with_text=True) if without_steps else [])
-        return [next(of_steps if name in self._excluding else of_others) for name, _ in plans]
+        return [next(of_steps if name in self._known else of_others) for name, _ in plans]
 
     def _recorded(self, record: EvalRecord) -> list[Document]:
         unknown = [document_id for document_id in record.ranking if document_id not in self._dataset]

@@ -24,7 +24,7 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
 from querylect.envs.server.schemas import Step
 from querylect.errors import DataError
-from querylect.eval.answers.sources import Contexts
+from querylect.eval.answers.sources import Contexts, known_questions
 from querylect.eval.identity import exclusions_identity
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
@@ -251,8 +251,11 @@ def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path, served)
     assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
     assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
     settings = {"answers": {"top": [4]}}
-    contexts = Contexts(RunConfig.model_validate(settings), SyncEnvironmentClient(ClientConfig(urls=[url])), {}, {"0"})
-    shown, other = contexts.of([records["0"], records["1"]])
+    with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+        known = known_questions(client, "validation", {"0", "1", "of another dataset"})
+        assert known == {"0", "1"}, "also those of another split than the one that is evaluated"
+        contexts = Contexts(RunConfig.model_validate(settings), client, {}, known)
+        shown, other = contexts.of([records["0"], records["1"]])
     assert {document.id for document in shown} == set(records["0"].ranking), "deeper rankings leave them out, too"
     assert [document.id for document in other][:1] == ["tides/moon_0.txt"]
     assert contexts.moved == 0

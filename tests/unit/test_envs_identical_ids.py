@@ -1,15 +1,17 @@
 """Documents that bear the id of the question: left out where the dataset says so, as BEIR's own evaluation does."""
 
 import pytest
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.index.build import (
     build_index,
 )
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
 from querylect.errors import DataError
+from querylect.eval.answers.sources import Contexts, known_questions, raw_searches
 
 TEXTS = {
     "a": "taxes should rise because taxes pay for schools",
@@ -112,3 +114,17 @@ def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp
         assert [hit["id"] for hit in ranking] == ["a", "b"]
         refused = client.post("/v1/search", json={"plans": [{**plan, "without": "a"}]})
         assert refused.status_code == 422
+
+
+def test_a_reader_of_answers_is_not_shown_the_own_document(tmp_path):
+    save_beir(dataset(ignore_identical_ids=True), tmp_path / "data")
+    source = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
+    config = EnvironmentConfig(dataset=source, index=str(tmp_path / "index"))
+    build_index(config)
+    client = InProcessClient(config)
+    searches = raw_searches([*client.questions("test"), Question("of another dataset", TEXTS["a"])])
+    records = [record for by_id in searches.values() for record in by_id.values()]
+    settings = RunConfig.model_validate({"answers": {"top": [2]}})
+    known = known_questions(client, "test", {record.question_id for record in records})
+    shown = Contexts(settings, client, searches, known).of(records)
+    assert [[document.id for document in documents] for documents in shown] == [["b", "c"], ["a", "b"], ["a", "b"]]
