@@ -137,13 +137,14 @@ class AnswerClient:
             self._failure = ""
             raw_steps = self._raw_steps(steps)
             all_steps = [*steps, *raw_steps]
-            results = self._client.step(all_steps, with_text=True, metrics=metrics)
+            names = dict.fromkeys([self._reward.metric, *metrics])
+            results = self._client.step(all_steps, with_text=True, metrics=list(names))
             scores = self._scores(all_steps, results)
             for step, score in zip(raw_steps, scores[len(steps) :], strict=True):
                 if score is not None:
                     self._raw_scores[step.question_id] = score
-            names = dict.fromkeys(step.question_id for step in steps)
-            raw_scores = [self._raw_scores[name] for name in names if name in self._raw_scores]
+            asked = dict.fromkeys(step.question_id for step in steps)
+            raw_scores = [self._raw_scores[name] for name in asked if name in self._raw_scores]
             with self._figures_lock:
                 self._figures.raw_scores += raw_scores
             rewrites = zip(results[: len(steps)], scores[: len(steps)], strict=True)
