@@ -223,7 +223,7 @@ class RewritingSystem(System):
         if self.settings.passages > 1 and not joins(rewriter):
             raise ConfigError(
                 f"systems.{self.name}.passages is {self.settings.passages}, and {rewriter.name} searches with one "
-                "answer. Take rewriter.name=hyde, or leave passages out.",
+                "answer. Take rewriter.name=hyde without rewriter.stop, or leave passages out.",
                 code="passages-not-joined",
             )
         return rewriter
