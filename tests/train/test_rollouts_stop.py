@@ -3,7 +3,7 @@
 from statistics import fmean as mean
 
 import pytest
-from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig, RolloutConfig
+from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig, RolloutConfig, RunConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
@@ -16,10 +16,12 @@ from querylect.rollouts.grow import Grower
 from querylect.rollouts.streaming import StreamingGrower, WaveGrower
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
+from querylect.train.mix import refuse_outage
 from querylect.train.run import train
 from querylect.train.validation import validation_metrics
 
 from ..lessons import CLOSE, OPEN, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
+from .test_answers_reward import Parrot, scored
 from .test_rollouts_grow import HEAD, SUGAR, Script, say
 from .test_rollouts_streaming import QUESTIONS, STREAMS, Searched, Uneven
 
@@ -98,6 +100,30 @@ def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(c
     ends = [stop.reward, stop.reward, *(child.reward for child in searched.children)]
     assert figures["final_reward"] == pytest.approx(mean(ends))
     assert figures["searches_per_path"] == mean([1, 1, 2, 1])
+
+
+def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp_path):  # noqa: F811
+    """Raw, "too much sugar" finds nothing that answers; citrus does. A stop of turn 1 gains nothing over the raw
+    question, one of turn 2 asks the reader nothing, and one below a missing reply is unscorable."""
+    parrot = Parrot(gone="insulin lowers blood")
+    answering = scored(lessons, tmp_path, parrot)
+    (question,) = [question for question in answering.questions("train") if question.id == "sugar"]
+    rewriter = make_rewriter(RewriterConfig(name="general", stop=True), RetrieverCard("bm25", "bm25"))
+    reward = RewardConfig.model_validate({"kind": "answer", "search_price": 0.25, "format_weight": 0})
+    engine = Script(STOP, say("citrus"), say("insulin"), STOP, STOP)
+    rollout = RolloutConfig(max_prompt_tokens=4096)
+    (tree,) = Grower(engine, rewriter, answering, rollout, reward).grow([question], [3, 1])
+    _, found, missing = tree.roots
+    assert [node.reward for node in tree.roots] == [0.5, 1.0, None]
+    (kept,), (lost,) = found.children, missing.children
+    assert (kept.reward, kept.cost, kept.metrics) == (1.0, 0.0, found.metrics)
+    assert (lost.reward, lost.cost) == (None, 0.0)
+    assert parrot.asked == 3, "a stop of turn 1 and the raw question read the same documents"
+    assert tree.searches == 3
+    refuse_outage(RunConfig(reward=reward), [tree], answering, "no rollout", "")
+    values = {id(node): value for group in assign_credit([tree], "turn", [0.5, 1.0], "none").groups
+              for node, value in zip(group.members, group.values, strict=True)}  # fmt: skip
+    assert [values[id(node)] for node in tree.roots] == [1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, None]
 
 
 class Hesitant(Uneven):
