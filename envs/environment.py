@@ -20,7 +20,7 @@ from ..storage import data_sha256
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
-from .retrievers.base import Retriever, Steps, rank_in_steps, run_steps, truncation_of, work_of
+from .retrievers.base import Retriever, Steps, depth_limit_of, rank_in_steps, run_steps, truncation_of, work_of
 from .retrievers.fusion import Scored, fuse
 from .retrievers.open import check_corpus, open_retriever, verify_indexes
 from .retrievers.rerank import Reranked, Reranker
@@ -218,7 +218,7 @@ class Environment:
                         f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out.",
                         code="unknown-source",
                     )
-                depth = (probe.k or plan.k) + (len(plan.without) if isinstance(plan, PlanWithout) else 0)
+                depth = self._depth(probe.k or plan.k, len(plan.without) if isinstance(plan, PlanWithout) else 0)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
         with self.intact():
@@ -226,6 +226,12 @@ class Environment:
             truncated = map(truncation_of(self._retriever), probes)
             by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
             return [self._ranking(plan, by_terms) for plan in plans]
+
+    def _depth(self, asked: int, left_out: int) -> int:
+        """How many documents a probe has to rank so that `asked` remain without those that are left out. Where the
+        retriever stops at a depth of its own, fewer may remain."""
+        limit = depth_limit_of(self._retriever)
+        return asked + left_out if limit is None else max(asked, min(asked + left_out, limit))
 
     def score(self, question_id: str, ranking: Ranking, metrics: Sequence[str]) -> dict[str, float]:
         """Value of each metric, in [0, 1], for a question's ranking; a document that is ignored there is passed over.

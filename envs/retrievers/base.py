@@ -29,8 +29,9 @@ Steps = Generator[None, None, Value]
 
 
 class Retriever(Protocol):
-    """Ranks probes over one corpus. It may also have the methods that `work_of`, `rank_in_steps` and `truncation_of`
-    call."""
+    """Ranks probes over one corpus. It may also have what `work_of`, `rank_in_steps`, `truncation_of` and
+    `depth_limit_of` look for.
+    """
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents."""
@@ -73,6 +74,12 @@ def truncation_of(retriever: Retriever) -> Callable[[Probe], int]:
     retriever without such a limit."""
     count: Callable[[Probe], int] = getattr(retriever, "truncated", lambda probe: 0)
     return count
+
+
+def depth_limit_of(retriever: Retriever) -> int | None:
+    """The retriever's `depth_limit`, the most documents that it ranks for a probe; None for one without a limit."""
+    limit: int | None = getattr(retriever, "depth_limit", None)
+    return limit
 
 
 OpenMember = Callable[[Index, EnvironmentConfig], Retriever]

@@ -60,7 +60,7 @@ class Merged:
         """`files`: the files of the members' indexes."""
         self.guarded_files = files
         self._members = members
-        self._depth = depth
+        self.depth_limit = depth
         self._documents = documents
         self.caches = {
             f"{name}_{number}": cache
@@ -81,6 +81,6 @@ class Merged:
 
         Raises RequestError if more than `depth` documents are requested.
         """
-        check_depth(limits, self._depth, self._documents, "env.hybrid.depth")
-        ranked = [member.rank(probes, [self._depth] * len(probes)) for member in self._members]
+        check_depth(limits, self.depth_limit, self._documents, "env.hybrid.depth")
+        ranked = [member.rank(probes, [self.depth_limit] * len(probes)) for member in self._members]
         return [fuse(rankings, "rrf", limit) for rankings, limit in zip(zip(*ranked, strict=True), limits, strict=True)]

@@ -118,6 +118,7 @@ class Reranked:
         self._retriever = retriever
         self._reranker = reranker
         self._documents = documents
+        self.depth_limit = reranker.depth
         self._cache: ByteCache[tuple[str, int], float] = ByteCache(_CACHE_BYTES, _bytes)
         self.caches: dict[str, ByteCache] = {**getattr(retriever, "caches", {}), "pairs": self._cache}
         self.truncated = truncation_of(retriever)

@@ -31,7 +31,7 @@ from querylect.envs.index.open import (
     open_index,
 )
 from querylect.envs.index_names import member_settings
-from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.envs.retrievers.open import (
     verify_indexes,
@@ -275,6 +275,20 @@ def test_a_second_stage_that_cannot_answer_is_refused(models, dataset, tmp_path)
     for model, code, facts in ((models["many"], "several-scores", [" 3 "]), (str(tmp_path), "unloadable-model", [])):
         with refused(ModelError, code, "env.rerank.model", model, *facts):
             Environment.open(config.model_copy(update={"rerank": RerankConfig(model=model)}))
+
+
+def test_documents_that_are_left_out_are_no_request_beyond_the_depth(models, dataset, tmp_path):
+    """A stage of three documents is asked for three of them, of which one is left out."""
+    reranked = EnvironmentConfig(
+        dataset=dataset, index=str(tmp_path / "index"), rerank=RerankConfig(model=models["cross"], depth=3)
+    )
+    for config in (reranked, hybrid(dataset, models, tmp_path, depth=3)):
+        environment = opened(config)
+        (plan, *_) = plans(3)
+        (ranking,) = environment.search([plan])
+        (rest,) = environment.search([PlanWithout(probes=plan.probes, k=3, without=(ranking[0].id,))])
+        assert len(ranking) == 3
+        assert [hit.id for hit in rest] == [hit.id for hit in ranking[1:]]
 
 
 def test_every_pair_is_scored_once(models, dataset, tmp_path, monkeypatch):
