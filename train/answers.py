@@ -70,7 +70,8 @@ class AnswerClient:
         self._judged = client.environment().judged
         self._metric = "accuracy" if gold.choice else reward.answer.metric
         self._sampling = SamplingParams(temperature=0.0, max_tokens=reward.answer.max_tokens, seed=seed)
-        self._questions = {name: entry.question for name, entry in gold.by_id.items()}
+        self._questions: dict[str, Question] = {}
+        """Those that have a right answer, by id, as they were read; with the options of the right answers."""
         self._raw_scores: dict[str, float] = {}
         """By question id; a raw question is searched and read once."""
         self._failure = ""
@@ -119,9 +120,7 @@ class AnswerClient:
         if len(answerable) < len(questions):
             log.info("%d of %d %s questions have a right answer", len(answerable), len(questions), split)
         with self._lock:
-            for question in answerable:
-                options = self._gold.by_id[question.id].question.options
-                self._questions[question.id] = replace(question, options=options)
+            self._remember(answerable)
         return answerable
 
     def step(
@@ -156,13 +155,26 @@ class AnswerClient:
             figures, self._figures = self._figures, ReaderFigures()
             return figures
 
+    def _remember(self, questions: Sequence[Question]) -> None:
+        for question in questions:
+            if (gold := self._gold.by_id.get(question.id)) is not None:
+                self._questions[question.id] = replace(question, options=gold.question.options)
+
+    def _question(self, name: str) -> Question:
+        """The question of an id. Another process may have drawn it: the splits are read until it is found."""
+        for split in self._client.environment().splits:
+            if name in self._questions:
+                break
+            self._remember(self._client.questions(split))
+        return self._questions[name]
+
     def _raw_steps(self, steps: Sequence[Step]) -> list[Step]:
         """A search with the raw text of each question whose raw score is needed and not known."""
         if not self._reward.answer.gain:
             return []
         names = dict.fromkeys(step.question_id for step in steps if step.question_id not in self._raw_scores)
         depth = self._reward.answer.top
-        return [Step(question_id=name, plan=SearchPlan.of(self._questions[name].text, k=depth)) for name in names]
+        return [Step(question_id=name, plan=SearchPlan.of(self._question(name).text, k=depth)) for name in names]
 
     def _scores(self, steps: Sequence[Step], results: Sequence[StepResult | None]) -> list[float | None]:
         """The score of the reader's answer for each step, in one batch; None without a ranking or a reply."""
@@ -176,7 +188,7 @@ class AnswerClient:
     def _prompt(self, result: StepResult) -> Prompt:
         settings = self._reward.answer
         documents = [hit.document for hit in result.ranking[: settings.top]]
-        return reader_prompt(self._questions[result.question_id], documents, settings.document_words)
+        return reader_prompt(self._question(result.question_id), documents, settings.document_words)
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:
         started, reasons, before = time.perf_counter(), list[str](), deepcopy(self._reader.costs)

@@ -279,12 +279,14 @@ class Parrot:
 
     gone: str = "\0"
     asked: int = 0
+    prompts: list[str] = field(default_factory=list)
     identity: dict = field(default_factory=lambda: {"local": "parrot"})
 
     def generate(self, prompts, draw, deliver, costs):
         for index, prompt in enumerate(prompts):
             self.asked += 1
             content = prompt.messages[-1]["content"]
+            self.prompts.append(content)
             title = content.partition("[1] About ")[2].partition(":")[0]
             missing = self.gone in content
             deliver(index, MissingResponse("gone") if missing else LlmResponse((Text(title, True),), 1, 1))
@@ -342,6 +344,15 @@ def test_a_raw_question_is_read_once(lessons, tmp_path):  # noqa: F811
     figures = client.take_figures()
     assert (figures.calls, figures.missing, figures.tokens, figures.raw_scores) == (4, 0, 8, [0.0, 0.0])
     assert client.take_figures().calls == 0
+
+
+def test_questions_that_another_process_drew_are_read_from_the_environment(lessons, tmp_path):  # noqa: F811
+    """The file of right answers has no texts; raw, "fat in the blood" finds insulin first, which is right here."""
+    parrot = Parrot()
+    known = scored(lessons, tmp_path, parrot, right="insulin")
+    client = AnswerClient(InProcessClient(lessons), Llm(parrot), known._gold, known._reward, 0)
+    assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [0.0]
+    assert any("Question: fat in the blood" in prompt for prompt in parrot.prompts)
 
 
 def test_without_a_reply_nothing_is_scored(lessons, tmp_path):  # noqa: F811
