@@ -81,6 +81,11 @@ class AnswerClient:
         """Since the last `take_figures`, which does not wait for a step that another thread samples ahead."""
 
     @property
+    def environment_client(self) -> EnvironmentApi:
+        """The client that searches, without the reader."""
+        return self._client
+
+    @property
     def last_failure(self) -> object:
         """Why a reply of the reader to the last steps is missing, else the environment's last failure."""
         return self._failure or self._client.last_failure
@@ -136,14 +141,13 @@ class AnswerClient:
             self._failure = ""
             raw_steps = self._raw_steps(steps)
             all_steps = [*steps, *raw_steps]
-            names = dict.fromkeys([self._reward.metric, *metrics])
-            results = self._client.step(all_steps, with_text=True, metrics=list(names))
+            results = self._client.step(all_steps, with_text=True, metrics=metrics)
             scores = self._scores(all_steps, results)
             for step, score in zip(raw_steps, scores[len(steps) :], strict=True):
                 if score is not None:
                     self._raw_scores[step.question_id] = score
-            asked = dict.fromkeys(step.question_id for step in steps)
-            raw_scores = [self._raw_scores[name] for name in asked if name in self._raw_scores]
+            names = dict.fromkeys(step.question_id for step in steps)
+            raw_scores = [self._raw_scores[name] for name in names if name in self._raw_scores]
             with self._figures_lock:
                 self._figures.raw_scores += raw_scores
             rewrites = zip(results[: len(steps)], scores[: len(steps)], strict=True)
@@ -236,6 +240,11 @@ def rewarding(config: RunConfig, client: EnvironmentApi) -> Iterator[Environment
     gold = gold_answers(config.env, config.reward.answer)
     with open_llm(config.reward.answer.reader) as reader:
         yield AnswerClient(client, reader, gold, config.reward, config.seed)
+
+
+def without_reader(client: EnvironmentApi) -> EnvironmentApi:
+    """The client of the environment alone, for metrics of rankings, which need no answer."""
+    return client.environment_client if isinstance(client, AnswerClient) else client
 
 
 def _refuse_unjudged(config: RunConfig, info: EnvironmentInfo) -> None:

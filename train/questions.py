@@ -11,6 +11,7 @@ from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
 from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy, Staged
+from .answers import without_reader
 from .distributed.processes import Processes
 from .grading import grade
 from .mix import Mixture
@@ -84,7 +85,9 @@ def worth_training(config: RunConfig, client: EnvironmentApi, questions: Sequenc
         return list(questions)
     metric = config.train.raw_metric or config.reward.raw_signal
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = grade(config, client, steps, "training questions, which train.raw_reward needs,", config.train.raw_metric)
+    searching = client if config.train.raw_metric is None else without_reader(client)
+    label = "training questions, which train.raw_reward needs,"
+    results = grade(config, searching, steps, label, config.train.raw_metric)
     selected = [
         question
         for question, result in zip(questions, results, strict=True)

@@ -404,12 +404,14 @@ def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, 
     assert {question.id for question in selected} == set(ASKED) - {"fat"}
 
 
-def test_questions_are_chosen_by_another_metric_than_the_one_in_the_mixture(run, lessons, tmp_path):  # noqa: F811
-    """Raw, only "fat in the blood" finds a relevant document."""
-    client = scored(lessons, tmp_path, Parrot(), reward={"metric": "mrr@5"}, weight=0.5)
+def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, lessons, tmp_path):  # noqa: F811
+    """Raw, only "fat in the blood" finds a relevant document. The mixture has another metric."""
+    parrot = Parrot()
+    client = scored(lessons, tmp_path, parrot, reward={"metric": "mrr@5"}, weight=0.5)
     changes = {"reward.metric": "mrr@5", "reward.answer.weight": 0.5, "train.raw_metric": "recall@5"}
     config = change(run, **changes, **{"train.raw_reward": [0.1, 1.0]})
     assert [question.id for question in worth_training(config, client, client.questions("train"))] == ["fat"]
+    assert parrot.asked == 0
 
 
 def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):  # noqa: F811
