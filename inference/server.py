@@ -85,6 +85,8 @@ class RewriteBody(Wire):
     """Why the answer could not be used; null where it could."""
     fallback: bool
     """Whether the question itself stands in place of a rewrite."""
+    stopped: bool = False
+    """Whether the policy stopped: the plan is that of the last search, or else the question."""
 
     @classmethod
     def of(cls, result: RewriteResult) -> "RewriteBody":
@@ -97,6 +99,7 @@ class RewriteBody(Wire):
             turn=result.turn,
             failure=result.failure,
             fallback=result.fallback,
+            stopped=result.stopped,
         )
 
 

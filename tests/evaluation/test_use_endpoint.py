@@ -14,6 +14,7 @@ from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.errors import ConfigError, EngineUnavailableError, MissingPackageError
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.rewriter import Rewriter
+from querylect.inference.server import RewriteBody
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixtures)
 from ..lessons import CLOSE, OPEN, change, lesson_url, lessons, save_chain, settings, speaking  # noqa: F401 (fixtures)
@@ -207,6 +208,7 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         assert {hit.id for hit in kept.ranking} == {"aspirin", "triptan"}
         assert (kept.rewrite.plan, kept.rewrite.rewrites) == (kept.turns[0].rewrite.plan, ())
         assert kept.rewrite.record()["stopped"]
+        assert [RewriteBody.of(turn.rewrite).stopped for turn in kept.turns] == [False, True]
         assert [(turn.rewrite.turn, turn.rewrite.text) for turn in raw.turns] == [(1, "common pills")]
         assert raw.failure is None
         assert len(server.bodies) == 3
