@@ -69,6 +69,11 @@ def held(monkeypatch):
     go_on.set()
 
 
+def answer_of(result):
+    """A result as the service gives it."""
+    return {"stopped": False, **{key: value for key, value in result.record().items() if key != "question"}}
+
+
 def wait_until(holds):
     """Wait for something that another thread does; the test's own limit ends it."""
     while not holds():
@@ -82,9 +87,7 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
             expected = {turns: rewriter.search(asked, client, turns=turns) for turns in (1, 2)}
         told = http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()
         assert told["rewriter"] == str(trained[1])
-        assert told["rewrites"] == [
-            {key: value for key, value in found.rewrite.record().items() if key != "question"} for found in expected[1]
-        ]
+        assert told["rewrites"] == [answer_of(found.rewrite) for found in expected[1]]
         for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "with_text": False, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
             for one, found in zip(answer["answers"], expected[turns], strict=True):
@@ -102,9 +105,7 @@ def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(servi
     with service(turn=2) as (http, rewriter):
         asked = [asked_as(one) for one in QUESTIONS]
         with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
-            expected = [found.rewrite.record() for found in rewriter.search(asked, client)]
-        for record in expected:
-            del record["question"]
+            expected = [answer_of(found.rewrite) for found in rewriter.search(asked, client)]
         assert [record["turn"] for record in expected] == [2, 2, 2]
         assert http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()["rewrites"] == expected
         first = http.post("/v1/rewrite", json={"questions": QUESTIONS, "turn": 1}).json()["rewrites"]
