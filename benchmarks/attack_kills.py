@@ -43,7 +43,8 @@ def attack(world: World, tries: int, seed: int) -> Tally:
             again = world.again(command)
             code = again.wait()
             if code != 0:
-                broken.append(f"exit code {code}: {again.error().strip()[-300:]}")
+                ended = "it did not end in time" if code is None else f"exit code {code}"
+                broken.append(f"{ended}: {again.error().strip()[-300:]}")
             broken += [f"{path} differs" for path in world.differences(command)]
             broken += [f"{path} was left" for path in world.leftovers()]
     return tally
