@@ -142,22 +142,20 @@ def test_nothing_waits_for_the_longest_answer_of_a_turn(client):
 
 def test_turns_that_end_during_a_search_are_searched_together(client):
     """One search runs at a time; what ends meanwhile waits for it, so a slow service gets large batches."""
-    engine = Uneven()
-    release, together = threading.Event(), []
+    engine, all_have_ended = Uneven(), threading.Event()
 
     class Slow(Searched):
         def step(self, steps, **options):
-            if not self.batches:
-                release.wait(20)
-            together.append(threading.active_count())
+            assert all_have_ended.wait(60), "sampling goes on while the first search runs"
             return super().step(steps, **options)
 
     slow = Slow(client, engine)
 
     def advance(before=engine.advance):
-        if engine.rounds > 60:  # every first turn has ended
-            release.set()
-        return before()
+        computed = before()
+        if not engine.under_way:
+            all_have_ended.set()
+        return computed
 
     engine.advance = advance
     grower(StreamingGrower, engine, slow).grow(QUESTIONS, [6], streams=STREAMS)
