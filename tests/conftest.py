@@ -126,6 +126,7 @@ SLOW = {
     "test_reproduction",
     "test_rollouts_policy",
     "test_service_scifact",
+    "test_train_memory_estimate",
     "test_train_stops",
 }
 """Files that only `make test-all` runs, besides the folder `cluster` and single tests."""
