@@ -166,10 +166,11 @@ class AnswerClient:
 
     def _question(self, name: str) -> Question:
         """The question of an id. Another process may have drawn it: the splits are read until it is found."""
-        for split in self._client.environment().splits:
-            if name in self._questions:
-                break
-            self._remember(self._client.questions(split))
+        if name not in self._questions:
+            for split in self._client.environment().splits:
+                self._remember(self._client.questions(split))
+                if name in self._questions:
+                    break
         return self._questions[name]
 
     def _raw_steps(self, steps: Sequence[Step]) -> list[Step]:
