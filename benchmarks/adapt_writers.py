@@ -14,7 +14,6 @@ The settings change all rows. An interrupted call goes on where it was.
 """
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from machine import describe
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.load import load_dataset
-from querylect.data.types import Dataset, relevant
+from querylect.data.types import AllDocuments, Dataset, relevant
 from querylect.markdown_tables import markdown_table
 from querylect.questions.prompts import cut
 
@@ -146,8 +145,7 @@ def _lead(test: Mapping[str, float]) -> str:
 
 
 def _training_questions(folder: Path) -> int:
-    with (folder / "qrels" / "train.tsv").open(encoding="utf-8", newline="") as file:
-        return len({row["query-id"] for row in csv.DictReader(file, delimiter="\t")})
+    return len(load_beir(folder, ["train"], AllDocuments()).splits["train"].questions)
 
 
 if __name__ == "__main__":

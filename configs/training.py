@@ -88,8 +88,8 @@ class TrainConfig(Section, LossConfig):
     A question whose relevant documents are far down its ranking rarely gives a signal, and costs time."""
     raw_metric: RewardMetric | None = None
     """Metric of `raw_reward`; a larger k than the reward's keeps questions whose relevant documents stand below the
-    ranks that are rewarded, but within reach. None: what `reward` rewards; where that is a
-    gain (reward.answer.gain), the score of the answer."""
+    ranks that are rewarded, but within reach. None: what `reward` rewards; where that is a gain (reward.answer.gain),
+    the score of the answer."""
     resample_rounds: Annotated[int, Field(ge=0)] = 0
     """Dynamic sampling: extra rollout rounds per step that replace questions whose whole tree has no signal."""
     curriculum: CurriculumConfig = CurriculumConfig()

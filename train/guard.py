@@ -162,8 +162,8 @@ def _final_reward(rows: Iterable[Mapping[str, float]]) -> float | None:
     without a reward."""
     rows = list(rows)
     turns = sorted({turn for row in rows for turn in turns_of(row, "reward")})
-    keys = [FINAL_REWARD, *(key for _, key in turns[-1:])]
-    values = [next(row[key] for key in keys if key in row) for row in rows if any(key in row for key in keys)]
+    last = turns[-1][1] if turns else FINAL_REWARD
+    values = [value for row in rows if (value := row.get(FINAL_REWARD, row.get(last))) is not None]
     return fmean(values) if values else None
 
 
