@@ -192,6 +192,9 @@ def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], sourc
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
     }
+    if not torch.cuda.is_available():
+        # vLLM 0.30 takes the random numbers of a part of a prompt back, which PyTorch's generators for CPUs cannot
+        settings["enable_chunked_prefill"] = False
     if processes > 1:
         settings["distributed_executor_backend"] = "external_launcher"
     return VllmEngine(_start(settings), tokenizer, stop_ids, source)
