@@ -4,7 +4,9 @@
 
 PY ?= python3
 ARGS ?=
-WORKERS ?= 2
+# Tests wait for a quarter of their time: for processes that start, for jobs, for deadlines. So one more than processors,
+# up to five, of 2 GiB each.
+WORKERS ?= $(shell n=$$(nproc 2> /dev/null || echo 2); echo $$((n < 4 ? n + 1 : 5)))
 BIN := .venv/bin
 STAMP := .venv/.stamp
 TESTED := .venv/.stamp-extras
@@ -16,7 +18,7 @@ RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_
 
 help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
-	@echo 'make test      run the tests that are not slow, WORKERS=2 files at a time; ARGS="-k config" goes to pytest,'
+	@echo 'make test      run the tests that are not slow, WORKERS=$(WORKERS) files at a time; ARGS="-k config" goes to pytest,'
 	@echo '               ARGS="-p randomly" shuffles them'
 	@echo 'make test-fast run those without a server or a torch model'
 	@echo 'make test-all  run all of them, as .ci/run does'

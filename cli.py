@@ -98,6 +98,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `querylect`: run one command and exit the process with its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    gc.set_threshold(10_000, 20, 20)  # a sixth of the time to import PyTorch and TRL went to looking for garbage
     try:
         with optional_packages(_EXTRAS.get(arguments[0] if arguments else "")):
             app(arguments)

@@ -122,10 +122,12 @@ LONGEST = (
 
 SLOW = {
     "test_docs_own_corpus",
+    "test_envs_milvus",
     "test_envs_peers",
     "test_reproduction",
     "test_rollouts_policy",
     "test_service_scifact",
+    "test_tracking",
     "test_train_memory_estimate",
     "test_train_stops",
 }

@@ -166,7 +166,7 @@ def server(environment, speaking, tmp_path):
     port = free_port()
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", speaking, "--dtype", "float32"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024", "--enforce-eager"]
-    command += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching"]
+    command += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching", "--no-enable-chunked-prefill"]
     around = environment | {"VLLM_SERVER_DEV_MODE": "1"}
     with (tmp_path / "server.log").open("w") as log:
         process = subprocess.Popen(command, env=around, stdout=log, stderr=log, start_new_session=True)
