@@ -11,7 +11,7 @@ from querylect.envs.server.app import create_app
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference import served
 from querylect.inference.load import open_trained
-from querylect.inference.openai_protocol import CHAT_PATH
+from querylect.inference.openai_protocol import CHAT_PATH, AskedMessage, question_of
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import open_rewriter
 
@@ -106,6 +106,12 @@ def test_messages_before_the_last_question_are_its_history(http, export, rewrite
     assert answer["usage"]["prompt_tokens"] == tokens(expected)[0] > tokens(rewriter.rewrite("what helps"))[0]
     later = [*CHAT, {"role": "system", "content": "Be brief."}]
     assert http.post(CHAT_PATH, json={"model": export, "messages": later}).json()["rewrite"] == expected.record()
+
+
+def test_the_newest_messages_of_a_long_chat_are_its_history():
+    earlier = [AskedMessage(role=("user", "assistant")[at % 2], content=f"text {at}") for at in range(100)]
+    history = question_of([*earlier, AskedMessage(role="user", content="and now?")]).history
+    assert [utterance.text for utterance in history] == [f"text {at}" for at in range(36, 100)]
 
 
 def test_a_stream_is_one_chunk_and_its_end(http, export, rewriter):

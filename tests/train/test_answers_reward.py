@@ -334,6 +334,15 @@ def test_a_worse_answer_than_the_raw_questions_is_worth_less_than_half(lessons, 
     assert client.take_figures().raw_scores == [1.0]
 
 
+def test_the_reader_sees_the_first_documents_alone(lessons, tmp_path):  # noqa: F811
+    """ "blood headache" finds four documents."""
+    parrot = Parrot()
+    client = scored(lessons, tmp_path, parrot, top=2, document_words=2, gain=False)
+    values(client, ("sugar", "blood headache"))
+    (prompt,) = parrot.prompts
+    assert (prompt.count("About "), "[2] About" in prompt, "[3]" in prompt) == (2, True, False)
+
+
 def test_a_raw_question_is_read_once(lessons, tmp_path):  # noqa: F811
     parrot = Parrot()
     client = scored(lessons, tmp_path, parrot)

@@ -1,9 +1,10 @@
 """Prompt optimisation of a real policy on a real service, with a reflection endpoint whose proposals are scripted."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Utterance
+from querylect.envs.client.connect import open_environment
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, MissingPackageError
@@ -154,6 +156,21 @@ def test_several_turns_are_weighted_as_in_training_and_each_takes_a_search(promp
         assert row["searches"] == len(row["rewrites"]) == 2
     best = json.loads((folder / "best" / "best.json").read_text())
     assert best["turn"] == 1 + (best["ndcg/turn2"] > best["ndcg/turn1"])
+
+
+def test_a_prompt_has_to_leave_room_for_earlier_turns(prompting):  # noqa: F811
+    """What just fits one turn does not fit two: the second prompt also holds an answer and what it retrieved."""
+    two = {"rollout.branching": [2, 2], "reward.turn_weights": [1.0, 1.0]}
+    with open_environment(prompting) as client, ExitStack() as models:
+        questions = client.questions("train")
+
+        def refusal(**values):
+            scorer = scoring.Scorer(change(prompting, **values), client, models)
+            return scorer.refusal(scorer.start, questions)
+
+        needed = int(re.search(r"takes (\d+) tokens", refusal(**{"rollout.max_prompt_tokens": 16}))[1])
+        assert refusal(**{"rollout.max_prompt_tokens": needed}) == refusal(**two) == ""
+        assert "tokens" in refusal(**two, **{"rollout.max_prompt_tokens": needed})
 
 
 @pytest.fixture

@@ -5,14 +5,27 @@ import logging
 
 import pytest
 from querylect.configs.load import load_config
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.envs.client.connect import open_environment
+from querylect.envs.index.build import build_index
 from querylect.eval.answering import greedy_trees
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
 from querylect.train.run import train
 
-from ..chat_server import ChatServer, serving
-from ..lessons import WORDS, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
+from ..chat_server import ChatServer, last_user, serving
+from ..lessons import (  # noqa: F401
+    ASKED,
+    TEXTS,
+    WORDS,
+    change,
+    lesson_url,
+    lessons,
+    records,
+    save_chain,
+    settings,
+    speaking,
+)
 from ..several import Started
 
 LABELS = {
@@ -134,3 +147,53 @@ def test_the_queries_for_missing_knowledge_are_learned_in_two_turns(settings, tm
     for question, node in nodes:
         texts = [probe.terms[0].text for probe in node.rewrite.plan.probes]
         assert texts == ([question] if node.turn == 1 else [question, *node.rewrite.rewrites])
+
+
+@pytest.fixture(scope="module")
+def choices(tmp_path_factory):
+    """Multiple choice without judgements; the second option is always right."""
+    folder = tmp_path_factory.mktemp("choices")
+    documents = [{"_id": name, "title": f"About {name}", "text": text} for name, text in TEXTS.items()]
+    questions = [
+        {"_id": name, "text": text, "options": ["Rest", "Vitamin C"], "answer": "B", "split": "train"}
+        for name, (text, _) in ASKED.items()
+    ]
+    for name, lines in (("corpus", documents), ("queries", questions)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path=str(folder)), index=str(folder / "index"))
+    build_index(config)
+    return config
+
+
+@pytest.mark.parametrize("name", ["chr", "hcqr", "misknow"])
+def test_methods_learn_their_own_task_from_a_readers_choice(name, run, choices, tmp_path, run_app):
+    """The reader knows the right option only where it sees what prevents scurvy."""
+    of, server = run
+    server.answer = lambda body: json.dumps(HYPOTHESIS | {"best_guess": "B", "best_guess_text": "Vitamin C"})
+    reader = ChatServer(lambda body: json.dumps({"answer_choice": "AB"["prevents scurvy" in last_user(body)]}))
+    two_turns = name == "misknow"
+    config = of("chr" if two_turns else name)
+    if two_turns:
+        config = change(config, **{"policy.model": str(save_doubter(tmp_path / "doubter"))})
+    with serving(run_app, reader) as url:
+        answer = {"reader": {"model": "reader", "base_url": url}, "top": 2, "gain": False}
+        config = change(
+            config,
+            **{
+                "env": choices.model_dump(),
+                "client.urls": "local",
+                "rewriter.name": name,
+                "rollout.branching": [4, 4] if two_turns else [8],
+                "rollout.max_new_tokens": 10,
+                "reward": {"kind": "answer", "answer": answer, "turn_weights": [0.5, 1.0] if two_turns else [1.0]},
+                "train.steps": 5,
+                "train.questions_per_step": 5,
+                "train.learning_rate": 0.005,
+                "train.guard.action": "warn",
+            },
+        )
+        metrics = records(train(config) / "metrics.jsonl")
+    right = [line[f"answer/turn{1 + two_turns}"] for line in metrics]
+    assert 0 < right[0] < 0.9
+    assert max(right) > right[0] + 0.15
+    assert not any(key.startswith("ndcg") for key in metrics[0]), "there are no judgements"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,8 @@ def test_the_table_is_read_from_the_run_folders(capsys):
     (runs.runs[1].folder / "results.json").write_text(json.dumps(results))
     rows = rows_of(runs, {"seed-2": 1})
     assert best_run(rows) == "seed-1"
+    other = replace(rows[0], metric="mrr@10")
+    assert best_run([other, rows[1]]) is None, "two metrics have no common best"
     assert command("tiny", "--set", "seed=0,1,2", "--table") == 0
     said = capsys.readouterr()
     assert said.out == "runs/tiny-sweep/sweep.md\n"
