@@ -165,6 +165,22 @@ def test_a_copy_of_the_prompts_example_is_no_question(tmp_path, corpus):
     assert sum("copies an example" in draft["failure"] for draft in drafts) > 5
 
 
+class Repeats(Author):
+    """Asks the same about half of the things."""
+
+    def question(self, prompt, things):
+        return "What is the price?" if set(things) & set(list(THINGS)[::2]) else super().question(prompt, things)
+
+
+def test_a_question_of_two_splits_belongs_to_the_first_alone(tmp_path, corpus):
+    write(Repeats(), corpus, tmp_path / "set", judge=False, styles=["question", "keyword"])
+    splits = load_beir(tmp_path / "set").splits
+    repeated = [name for name, split in splits.items() if "What is the price?" in {q.text for q in split.questions}]
+    assert len(repeated) == 1
+    for split in splits.values():
+        assert set(split.qrels) == {question.id for question in split.questions}
+
+
 def test_missing_replies_write_nothing(tmp_path, corpus):
     with refused(IncompleteError, None, "of 60"):
         write(Author(silent=["omnibus"]), corpus, tmp_path / "set")
@@ -248,6 +264,12 @@ def test_a_plan_keeps_documents_apart_and_asks_nothing_twice(documents, passages
     for question in planned:
         assert {partition.split_of[document_of[passage.id]] for passage in question.passages} == {question.split}
         assert len({passage.id for passage in question.passages}) == (2 if question.style == "multi_hop" else 1)
+
+
+def test_the_second_passage_of_a_question_is_the_next_and_for_the_last_one_the_one_before():
+    first, second, third, alone = map(words_of, range(4))
+    document_of = {"p0": "a", "p1": "a", "p2": "a", "p3": "b"}
+    assert neighbours([first, second, third, alone], document_of) == {"p0": second, "p1": third, "p2": second}
 
 
 def test_shares_of_documents_of_different_size():
