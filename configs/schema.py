@@ -251,6 +251,8 @@ def _of_turn(value: _Value | list[_Value], turn: int) -> _Value:
 
 
 ANSWER, ANSWER_REWARD = "answer", "answer_reward"
+NET = "net"
+"""In validation records: the rewarded metric less the price of the searches up to its turn."""
 """Metrics of a turn with `reward.kind: answer`: the score of the reader's answer, and what is rewarded."""
 
 
@@ -278,6 +280,11 @@ class RewardConfig(Section):
     def signal(self) -> str:
         """The name of what is rewarded, among the metrics of a turn; in [0, 1]."""
         return self.signals[-1]
+
+    @property
+    def objective(self) -> str:
+        """What validation maximises, among the means of a turn: `signal`, or NET where searches cost."""
+        return NET if self.search_price else self.signal
 
     @property
     def raw_signal(self) -> str:

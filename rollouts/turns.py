@@ -35,10 +35,10 @@ def used_turn(config: RunConfig, run: Path | None, checkpoint: Path | None) -> U
     if run is None or checkpoint is None:
         return UsedTurn(1, "of no run, so the first turn")
     record = _validation_record(config.train, run, checkpoint)
-    winner = record and winning_turn(record, config.reward.signal, turns)
+    metric = config.reward.objective
+    winner = record and winning_turn(record, metric, turns)
     if not record or not winner:
         return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")
-    metric = config.reward.signal
     scores = ", ".join(f"turn {turn} {value:.3f}" for turn, value in _means(record, metric, turns).items())
     return UsedTurn(winner, f"best on {record.get('questions', '?')} validation questions: {metric} of {scores}")
 

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 from ..configs.evaluation import RAW
+from ..configs.schema import RewardConfig
 from ..eval.learning_cost import learning_cost
 from ..eval.records import TRAINED
 from ..markdown_tables import markdown_table
@@ -64,19 +65,24 @@ def rows_of(plan: SweepPlan, failed: Mapping[str, int]) -> list[SweepRow]:
 def _row(run: SweepRun, exit_code: int | None) -> SweepRow:
     config = run.config
     record = best_record(run.folder)
-    best = best_value(record, config.reward.signal, len(config.rollout.branching)) if record is not None else None
+    best = best_value(record, config.reward.objective, len(config.rollout.branching)) if record is not None else None
     cost = learning_cost(run.folder)
     return SweepRow(
         run=run.name,
         overrides=run.overrides,
         state=_state(run) if exit_code is None else f"failed (exit code {exit_code})",
         folder=str(run.folder),
-        metric=config.reward.signal,
+        metric=_objective(config.reward),
         best_validation=best,
         best_step=int(record["step"] or 0) if record is not None else None,
         final=[_final_score(name, path) for name, path in run.result_files.items() if path.is_file()],
         minutes=cost.minutes if cost is not None else None,
     )
+
+
+def _objective(reward: RewardConfig) -> str:
+    """What the runs of a sweep are compared by; values less different prices are not comparable."""
+    return f"{reward.signal} less {reward.search_price:g} a search" if reward.search_price else reward.signal
 
 
 def _state(run: SweepRun) -> str:

@@ -1,9 +1,9 @@
 """Validate the policy during training, and save the best one.
 
 Answers a sample of the validation split greedily, one answer per turn, as `querylect eval` does. The score is the
-reward's metric at the turn where it is highest, which is the turn that users of the policy get (rollouts/turns.py). A
-policy better than all previous ones is saved in `best/`, which checkpoint rotation does not remove. The random states
-of training are restored afterwards.
+reward's metric, less the price of searches where they cost, at the turn where it is highest, which is the turn that
+users of the policy get (rollouts/turns.py). A policy better than all previous ones is saved in `best/`, which
+checkpoint rotation does not remove. The random states of training are restored afterwards.
 """
 
 import json
@@ -15,7 +15,7 @@ from statistics import fmean
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..configs.schema import RunConfig, TrainConfig
+from ..configs.schema import NET, RunConfig, TrainConfig
 from ..data.leakage import overlap_with_train
 from ..data.sampling import draw
 from ..data.types import Question
@@ -138,7 +138,9 @@ class Validator(TrainerCallback):
             "seconds": time.perf_counter() - started,
             **reader_metrics(self.grower.client, self.processes),
         }
-        record["turn"] = winning_turn(record, self.config.reward.signal, turns)
+        if self.config.reward.search_price:
+            record |= net_values(trees, self.config.reward.signal)
+        record["turn"] = winning_turn(record, self.config.reward.objective, turns)
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
     def _keep_best(self, step: int, record: ValidationRecord) -> None:
@@ -149,7 +151,7 @@ class Validator(TrainerCallback):
             )  # fmt: skip
             return
         best = self.processes.on_main_process(lambda: best_of(self.folder))
-        metric, turns = self.config.reward.signal, len(self.config.rollout.branching)
+        metric, turns = self.config.reward.objective, len(self.config.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.staged(self.folder.best) as path:
                 self.save(path)
@@ -180,4 +182,20 @@ def validation_metrics(trees: Sequence[Tree]) -> dict[str, float]:
                 values = [node.metrics.get(metric, 0.0) for node in scored]
                 record[f"{metric.split('@')[0]}/turn{turn}"] = fmean(values)
             record[f"format/turn{turn}"] = fmean(node.rewrite.format_ok for node in scored)
+    return record
+
+
+def net_values(trees: Sequence[Tree], metric: str) -> dict[str, float]:
+    """`net/turnN`: the mean of a metric in turn N less the price of the searches up to it, over the scored paths.
+
+    A path that stopped counts in every later turn with the turn in which it did.
+    """
+    paths = [path for tree in trees for path in tree.paths()]
+    record: dict[str, float] = {}
+    for turn in range(1, max(map(len, paths), default=0) + 1):
+        reached = [path[:turn] for path in paths if len(path) >= turn or path[-1].rewrite.stop]
+        scored = [path for path in reached if path[-1].reward is not None]
+        if scored:
+            values = (path[-1].metrics.get(metric, 0.0) - sum(node.cost for node in path) for path in scored)
+            record[f"{NET}/turn{turn}"] = fmean(values)
     return record

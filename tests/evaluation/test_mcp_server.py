@@ -106,10 +106,11 @@ def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesso
 
 def test_a_question_is_rewritten_after_its_history(export, lesson_url):  # noqa: F811
     said = [{"role": "user", "text": "I have a migraine"}, {"role": "assistant", "text": "Since when?"}]
-    results = []
+    results, depths = [], []
 
     class Noting(Rewriter):
         async def asearch(self, *questions, **options):
+            depths.append(options["k"])
             results.append(await super().asearch(*questions, **options))
             return results[-1]
 
@@ -119,11 +120,14 @@ def test_a_question_is_rewritten_after_its_history(export, lesson_url):  # noqa:
             EnvironmentClient(ClientConfig(), [lesson_url]) as client,
             Client(mcp_server.search_server(rewriter, client)) as agent,
         ):
-            return [await agent.call_tool("search", {"question": QUESTION, "history": said}) for said in histories]
+            return [
+                await agent.call_tool("search", {"question": QUESTION, "history": said, "k": 3}) for said in histories
+            ]
 
     answer, wrong = asyncio.run(ask(said, [{"role": "tool", "text": "x"}]))
     assert (answer.is_error, wrong.is_error) == (False, True)
     (result,) = results
+    assert depths == [3]
     assert [(entry.role, entry.text) for entry in result.question.history] == [tuple(entry.values()) for entry in said]
     assert "I have a migraine" in result.rewrite.continuation.branch.messages[-1]["content"]
     assert answer.structured_content["rewrite"] == result.rewrite.text

@@ -18,7 +18,7 @@ from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
 from querylect.train.mix import refuse_outage
 from querylect.train.run import train
-from querylect.train.validation import validation_metrics
+from querylect.train.validation import net_values, validation_metrics
 
 from ..lessons import CLOSE, OPEN, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
 from .test_answers_reward import Parrot, scored
@@ -171,6 +171,18 @@ def test_every_later_turn_of_an_evaluation_has_the_record_of_the_stop(client):
     scores = [[record.metrics["ndcg@10"] for record in path] for path in (stopped, going)]
     for turn in (1, 2, 3):
         assert measured[f"ndcg/turn{turn}"] == pytest.approx(sum(path[turn - 1] for path in scores) / 2)
+
+
+def test_the_value_of_a_turn_is_its_metric_less_the_price_of_its_searches(client):
+    """One path stops in turn 2, one goes on, one writes no format in turn 2, and a first turn stops."""
+    engine = Script(say("headache"), say("insulin"), say("insulin"), STOP, STOP, say("sugar"), "none")
+    trees = grower(client, engine, price=0.25).grow([HEAD, SUGAR, SUGAR, HEAD], [1, 1], greedy=True)
+    scores = [[node.metrics["ndcg@10"] for node in path] for tree in trees for path in tree.paths()]
+    values = net_values(trees, "ndcg@10")
+    assert values["net/turn1"] == pytest.approx(mean(path[0] for path in scores) - 0.25)
+    assert values["net/turn2"] == pytest.approx(mean(path[-1] for path in scores) - 0.25 * mean((1, 2, 2, 1)))
+    assert RewardConfig(search_price=0.25).objective == "net"
+    assert RewardConfig().objective == "ndcg@10"
 
 
 def test_the_offer_stands_in_every_prompt(client):
