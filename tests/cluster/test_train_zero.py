@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO with two processes against one process without it. Skipped where DeepSpeed is not installed."""
+"""DeepSpeed's ZeRO with two and four processes against one process without it. Skipped where it is not installed."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def launch_zero(stage: int, config, folder: Path, *arguments: str) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]
 
 
-def fork_zero(stage: int, config, folder: Path, *arguments: str, code: str | None = None) -> None:
+def fork_zero(stage: int, config, folder: Path, *arguments: str, processes: int = 2, code: str | None = None) -> None:
     """The same with the surroundings that the launcher gives to its processes, which costs a third of its time; with
     `code` in the place of the command."""
     surroundings = {
@@ -49,8 +49,8 @@ def fork_zero(stage: int, config, folder: Path, *arguments: str, code: str | Non
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(CONFIGS / f"zero{stage}.json"),
         "ACCELERATE_MIXED_PRECISION": "no",
     }
-    with Started(config, folder / "forked", 2, *arguments, code=code, **surroundings) as started:
-        assert started.codes() == [0, 0], started.said(0)[-4000:] + started.said(1)[-4000:]
+    with Started(config, folder / "forked", processes, *arguments, code=code, **surroundings) as started:
+        assert started.codes() == [0] * processes, [started.said(rank)[-4000:] for rank in range(processes)]
 
 
 def needs_deepspeed():
@@ -262,25 +262,31 @@ def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("stage", "launched", "changes"),
+    ("stage", "processes", "changes"),
     [
-        (2, True, {}),
-        (3, False, {"train.gradient_checkpointing": True}),
-        (3, False, {"policy.lora": None, "train.learning_rate": 1e-3, "train.max_tokens_per_micro_batch": 300}),
+        (2, 2, {}),
+        (3, 4, {"train.gradient_checkpointing": True}),
+        (3, 2, {"policy.lora": None, "train.learning_rate": 1e-3, "train.max_tokens_per_micro_batch": 300}),
     ],
-    ids=["zero-2 lora", "zero-3 lora", "zero-3 full split"],
+    ids=["zero-2 lora", "zero-3 lora in four", "zero-3 full split"],
 )
-def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, launched, changes):  # noqa: F811
+def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, processes, changes):  # noqa: F811
     """Two steps, the second after a resume: samples as of the whole weights, and the weights themselves."""
     needs_deepspeed()
-    common = {"train.questions_per_step": 2, "train.save_steps": 1, "train.steps": 1, **changes}
+    common = {"train.questions_per_step": processes, "train.save_steps": 1, "train.steps": 1, **changes}
     split = change(settings, output=str(tmp_path / "split"), **common)
-    (launch_zero if launched else fork_zero)(stage, split, tmp_path)
-    fork_zero(stage, split, tmp_path, "--resume", "train.steps=2")
-    two = tmp_path / "split" / "run"
+    if stage == 2:
+        launch_zero(stage, split, tmp_path)
+    else:
+        fork_zero(stage, split, tmp_path, processes=processes)
+    fork_zero(stage, split, tmp_path, "--resume", "train.steps=2", processes=processes)
+    several = tmp_path / "split" / "run"
     one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
-    assert records(two / "rollouts.jsonl") == records(one / "rollouts.jsonl")
-    before, after = weights_of(one), weights_of(two)
+    assert records(several / "rollouts.jsonl") == records(one / "rollouts.jsonl")
+    for alone, split_up in zip(records(one / "metrics.jsonl"), records(several / "metrics.jsonl"), strict=True):
+        for name in ("loss", "grad_norm"):
+            assert split_up[name] == pytest.approx(alone[name], rel=1e-5, abs=1e-5), name
+    before, after = weights_of(one), weights_of(several)
     assert before.keys() == after.keys()
     for name, weights in before.items():
         assert (weights - after[name]).abs().max() < 1e-2 * split.train.learning_rate, name
