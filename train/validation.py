@@ -192,7 +192,7 @@ def net_values(trees: Sequence[Tree], metric: str) -> dict[str, float]:
     """
     paths = [path for tree in trees for path in tree.paths()]
     record: dict[str, float] = {}
-    for turn in range(1, max(map(len, paths), default=0) + 1):
+    for turn in range(1, max((tree.turns for tree in trees), default=0) + 1):
         reached = [path[:turn] for path in paths if len(path) >= turn or path[-1].rewrite.stop]
         scored = [path for path in reached if path[-1].reward is not None]
         if scored:
