@@ -57,7 +57,7 @@ def main() -> None:
     print(describe())
     config = load_run_config(given.run, [*given.changes, "eval.turns=1"], trust=True)
     checkpoint = find_checkpoint(given.run)
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         questions = draw(client.questions(given.split), given.questions, config.eval.sample_seed)
 
         def search(plans: Sequence[SearchPlan], with_text: bool = False) -> list[StepResult | None]:

@@ -54,7 +54,7 @@ def main(
     build_index(config.env)
     engine = Listening(load_engine(config, None))
     pairs = []
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         card = RetrieverCard.from_service(client.environment().retriever)
         rewriter = make_rewriter(config.rewriter, card, max(10, config.rollout.documents))
         asked = client.questions("test")[: int(questions)]

@@ -30,7 +30,7 @@ def main(*overrides: str) -> None:
             "hpo", [f"output={folder}", "tracking.wandb=disabled", "train.validate_steps=0", *overrides]
         )
         run = train(config)
-        with open_environment(config) as client:
+        with open_environment(config.env, config.client) as client:
             questions = client.questions("validation")
             scores = {"raw question": [record.metrics[METRICS[0]] for record in run_raw(client, questions)]}
             for name, checkpoint in (("after the warm start", "warm_start"), ("after GRPO", "final")):

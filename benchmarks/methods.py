@@ -79,7 +79,7 @@ def main(told: argparse.Namespace) -> None:
     llm = LlmConfig(model=told.model, cache=None)
     model = Listening(llm)
     Llm(model).ask([Prompt(({"role": "user", "content": "ready?"},))], SamplingParams(max_tokens=2))  # loads it
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         card = RetrieverCard.from_service(client.environment().retriever)
         asked = questions(told) or client.questions("test")[: told.questions]
         print(describe("torch", "transformers", "querylect"))

@@ -196,7 +196,7 @@ class Services:
             address = self._addresses / f"{Path(index).name}.json"
             register_service(address, service.url, config.env, service.token or "")
             self._stack.enter_context(_variable(VARIABLE, str(self._addresses)))
-            self._clients[index] = self._stack.enter_context(open_environment(config))
+            self._clients[index] = self._stack.enter_context(open_environment(config.env, config.client))
         return self._clients[index]
 
     def questions(self, config: RunConfig) -> list[Question]:

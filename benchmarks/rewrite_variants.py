@@ -37,7 +37,7 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     print(describe())
     config = load_run_config(given.run, [*given.changes, "eval.turns=1"], trust=True)
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         questions = draw(client.questions(given.split), given.questions, config.eval.sample_seed)
 
         def scores(plans: Sequence[SearchPlan]) -> list[float | None]:

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..configs.environment import DatasetConfig, EnvironmentConfig, VectorsConfig
+from ..configs.environment import ClientConfig, DatasetConfig, EnvironmentConfig, VectorsConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
-from ..configs.schema import RunConfig
 from ..data.corpus import open_corpus
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ..data.types import AllDocuments, Dataset, Question, Split
@@ -39,8 +38,9 @@ class EvalEnvironment:
     """The dataset's name in the evaluation."""
     name: str
     """The environment's name in the evaluation."""
-    config: RunConfig
-    """Settings for opening a client; only `env` and `client` are used."""
+    env: EnvironmentConfig
+    """What `connect` opens, with `client_config`."""
+    client_config: ClientConfig
     card: RetrieverCard
     questions: list[Question]
     """The questions that are evaluated."""
@@ -79,7 +79,7 @@ class EvalEnvironment:
         if self.client is not None:
             yield self.client
             return
-        with (open_environment if served else open_unserved)(self.config) as client:
+        with (open_environment if served else open_unserved)(self.env, self.client_config) as client:
             info = client.environment()
             changed = [
                 f"{name}: {hash_} → {getattr(info, name)}"
@@ -98,20 +98,21 @@ class EvalEnvironment:
 def described_by_service(
     dataset: str,
     name: str,
-    config: RunConfig,
+    env: EnvironmentConfig,
+    client_config: ClientConfig,
     info: EnvironmentInfo,
     questions: Sequence[Question],
     everything: Sequence[Question],
     published_dataset: str,
     split: Split | None = None,
     sample: QuestionSample | None = None,
-    client: EnvironmentApi | None = None,
 ) -> EvalEnvironment:
     """An environment with the facts that its service gives (`info`)."""
     return EvalEnvironment(
         dataset=dataset,
         name=name,
-        config=config,
+        env=env,
+        client_config=client_config,
         card=RetrieverCard.from_service(info.retriever),
         questions=list(questions),
         everything=list(everything),
@@ -128,7 +129,6 @@ def described_by_service(
         },
         sample=sample,
         relevance_level=info.relevance_level,
-        client=client,
         expected={"index_hash": info.index_hash, "settings_hash": info.settings_hash},
     )
 
@@ -158,10 +158,8 @@ class SpecEnvironments:
                     code="no-service",
                 )
             return self._local(dataset, environment, settings, source)
-        config = RunConfig(
-            env=settings.env, client=settings.client.model_copy(update={"urls": urls}), name=f"{dataset}-{environment}"
-        )
-        with open_environment(config) as client:
+        client_config = settings.client.model_copy(update={"urls": urls})
+        with open_environment(settings.env, client_config) as client:
             info = client.environment()
             if not info.splits.get(spec.split):
                 raise _no_split(spec.split, f"the service of {environment} on {dataset}", dict(info.splits))
@@ -171,7 +169,8 @@ class SpecEnvironments:
         return described_by_service(
             dataset,
             environment,
-            config,
+            settings.env,
+            client_config,
             info,
             selected,
             questions,
@@ -201,7 +200,8 @@ class SpecEnvironments:
         return EvalEnvironment(
             dataset=dataset,
             name=environment,
-            config=RunConfig(env=env, client=settings.client, name=f"{dataset}-{environment}"),
+            env=env,
+            client_config=settings.client,
             card=RetrieverCard.from_service(card),
             questions=selected,
             everything=list(split.questions),

@@ -170,7 +170,9 @@ def evaluate_each(
             key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
         }
         checked = {
-            key: _check_baselines(environment.described, folders[key], check) if check is not None else []
+            key: _check_baselines(environment.described, config.eval.split, folders[key], check)
+            if check is not None
+            else []
             for key, environment in opened.items()
         }
         for key, member in members.items():
@@ -250,17 +252,18 @@ class RunEnvironment:
         """The environment in the form in which cells are answered in it."""
         name, settings = self.info.name, self.config.eval
         everything = self.client.questions(settings.split)
-        return described_by_service(
+        described = described_by_service(
             "",
             name,
-            self.config,
+            self.config.env,
+            self.config.client,
             self.info,
             self.questions,
             everything,
             published_dataset=self.dataset.name if self.dataset is not None else name.rpartition("/")[0] or name,
             sample=sampled(len(self.questions), len(everything), settings.limit, settings.sample_seed),
-            client=self.client,
         )
+        return replace(described, client=self.client)
 
 
 def evaluate_systems(
@@ -382,7 +385,9 @@ def _answer(
     return cells
 
 
-def _check_baselines(environment: EvalEnvironment, folder: Path, check: Callable[[str], None]) -> list[BaselineCheck]:
+def _check_baselines(
+    environment: EvalEnvironment, split: str, folder: Path, check: Callable[[str], None]
+) -> list[BaselineCheck]:
     """Compare raw questions with published figures and pass one sentence per figure to `check`.
 
     The answers are stored in the cells of `folder`. Raises BaselineError where a score differs from the published one,
@@ -393,7 +398,7 @@ def _check_baselines(environment: EvalEnvironment, folder: Path, check: Callable
             environment,
             environment.name,
             folder,
-            environment.config.eval.split,
+            split,
             METRICS,
             DEPTH,
             ANSWERED_AT_ONCE,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from ...configs.mix import environments, only
+from ...configs.mix import environments
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from .address import ServiceAddress
 from .base import EnvironmentApi
@@ -17,36 +17,32 @@ AnyClient = SyncEnvironmentClient | MixedClient
 
 
 @contextmanager
-def open_environment(config: RunConfig) -> Iterator[SyncEnvironmentClient]:
-    """A client of the configured environment; for `local` the service runs as a child process until the end, unless
-    one is handed over.
-
-    Raises ConfigError where the config mixes several.
-    """
-    config = only(config, None)
-    urls = known_services(config.env, config.client)
+def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[SyncEnvironmentClient]:
+    """A client of one environment; for `local` the service runs as a child process until the end, unless one is handed
+    over."""
+    urls = known_services(env, settings)
     if urls is None:
-        with local_service(config.env) as service, SyncEnvironmentClient(config.client, urls=[service]) as client:
+        with local_service(env) as service, SyncEnvironmentClient(settings, urls=[service]) as client:
             yield client
     else:
-        with SyncEnvironmentClient(config.client, urls=urls) as client:
+        with SyncEnvironmentClient(settings, urls=urls) as client:
             yield client
 
 
 @contextmanager
-def open_unserved(config: RunConfig) -> Iterator[EnvironmentApi]:
+def open_unserved(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentApi]:
     """As `open_environment`, but an environment that only reads an index of this machine is opened in this process: no
     service is started for it.
 
     For callers that hold no model: the retriever's threads and memory are theirs. Code of users, and whatever leans on
     another service (OpenSearch, Milvus), stays in a process of its own, with the client's retries and deadline.
     """
-    if known_services(config.env, config.client) is None and only_reads_index(config.env):
+    if known_services(env, settings) is None and only_reads_index(env):
         from .in_process import InProcessClient
 
-        yield InProcessClient(config.env)
+        yield InProcessClient(env)
     else:
-        with open_environment(config) as client:
+        with open_environment(env, settings) as client:
             yield client
 
 
@@ -70,5 +66,8 @@ def known_services(env: EnvironmentConfig, client: ClientConfig) -> Sequence[str
 def open_environments(config: RunConfig) -> Iterator[AnyClient]:
     """A client of the configured environment, or of all that the config mixes; local ones start one after another."""
     with ExitStack() as stack:
-        clients = {name: stack.enter_context(open_environment(member)) for name, member in environments(config).items()}
+        clients = {
+            name: stack.enter_context(open_environment(member.env, member.client))
+            for name, member in environments(config).items()
+        }
         yield MixedClient(clients) if config.mix is not None else clients[""]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ...configs.mix import only
 from ...configs.schema import AnswersConfig, EvalConfig, RunConfig
 from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
@@ -50,11 +51,12 @@ def answer_questions(
     or in the run's output folder where there are none.
 
     Raises ConfigError where the folder holds answers to other questions or of other systems (unless `overwrite`, which
-    replaces their tables), for the training split and for unusable settings; DataError where no question has a right
+    replaces their tables), for the training split, a mix and unusable settings; DataError where no question has a right
     answer; EnvironmentUnavailableError, EngineUnavailableError or ModelError where the environment or the reader fails,
     after which the same command resumes.
     """
     refuse_training_split(config.eval)
+    config = only(config, None)
     base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
     folder = output or base / "answers" / reader_name(config.answers.reader.model)
     refuse_unwritable(folder)
@@ -62,7 +64,7 @@ def answer_questions(
     taken = f"another process is writing answers into {folder}. Wait for it, or give another --output."
     with (
         only_writer(folder, ".answers.lock", "Give another with --output.", taken),
-        open_environment(config) as client,
+        open_environment(config.env, config.client) as client,
         open_llm(config.answers.reader) as reader,
     ):
         info = client.environment()
@@ -71,7 +73,9 @@ def answer_questions(
         else:
             searches = raw_searches(_raw_questions(client, info, config.eval, config.answers, gold))
         searched = {name for by_id in searches.values() for name in by_id}
-        contexts = Contexts(config, client, searches, known_questions(client, config.eval.split, searched))
+        dataset = config.env.dataset if config.client.urls == "local" else None
+        known = known_questions(client, config.eval.split, searched)
+        contexts = Contexts(max(config.answers.top), dataset, client, searches, known)
         journal = open_journal(folder / "answers.jsonl", AnswerRecord)
         answering = Answering(config, reader, gold, searches, contexts, journal)
         refuse_other(folder / "answers.json", answering.identity, overwrite)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from ...configs.schema import RunConfig
+from ...configs.schema import DatasetConfig
 from ...data.load import load_dataset
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi, SearchClient, StepClient
@@ -94,14 +94,19 @@ class Contexts:
     """The documents of searches, from the environment or from the dataset."""
 
     def __init__(
-        self, config: RunConfig, client: ContextClient, searches: Searches, known: Collection[str] = ()
+        self,
+        deepest: int,
+        dataset: DatasetConfig | None,
+        client: ContextClient,
+        searches: Searches,
+        known: Collection[str] = (),
     ) -> None:
-        """`known`: the ids that are those of the environment's questions (`known_questions`).
+        """`deepest`: the largest of `answers.top`; `dataset`: that of the environment, None if it is on another
+        machine; `known`: the ids that are those of the environment's questions (`known_questions`).
 
         Raises ConfigError where `answers.top` needs more documents than a record without a plan has.
         """
-        self._config, self._client, self._deepest = config, client, max(config.answers.top)
-        self._known = known
+        self._deepest, self._source, self._client, self._known = deepest, dataset, client, known
         records = [record for by_id in searches.values() for record in by_id.values()]
         unplanned = [record for record in records if record.format_ok and record.plan is None and record.system != RAW]
         longest = max((len(record.ranking) for record in unplanned), default=self._deepest)
@@ -165,9 +170,9 @@ class Contexts:
 
     @cached_property
     def _dataset(self) -> Mapping[str, Document]:
-        if self._config.client.urls != "local":
+        if self._source is None:
             raise ConfigError(
                 "the records hold no search plans, and the environment is on another machine: the texts of their "
                 "documents are not known here. Run `querylect eval` again with this version."
             )
-        return {document.id: document for document in load_dataset(self._config.env.dataset).corpus}
+        return {document.id: document for document in load_dataset(self._source).corpus}

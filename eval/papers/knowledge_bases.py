@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
-from ...configs.schema import RunConfig
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.client.connect import open_environment
 from ...envs.index.build import build_index
@@ -117,7 +116,7 @@ def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> KnowledgeB
     if _lacks_index(settings):
         with progress_bar(f"indexing {name}") as progress:
             build_index(settings.env, progress=progress)
-    client = stack.enter_context(open_environment(RunConfig(env=settings.env, client=settings.client, name=name)))
+    client = stack.enter_context(open_environment(settings.env, settings.client))
     info = client.environment()
     facts = {
         "name": info.name,

@@ -341,16 +341,14 @@ def test_rankings_without_plans_take_their_texts_from_the_dataset(small_environm
     bare[4]["metrics"] = {"ndcg@10": None}
     searches = recorded_searches(lines(tmp_path / "eval.jsonl", bare))
     (found,) = searches.values()
-    settings = {"env": small_environment.model_dump(mode="json"), "answers": {"top": [2]}}
-    contexts = Contexts(RunConfig.model_validate(settings), None, searches).of(list(found.values()))
+    contexts = Contexts(2, small_environment.dataset, None, searches).of(list(found.values()))
     assert [one.title for one in contexts[0]] == ["About triptan", "About aspirin"]
     assert contexts[1:] == [None, []], "unscorable is missing, a wrong format has no documents"
-    settings["answers"]["top"] = [5]
     with refused(ConfigError, "too-few-documents", "answers.top", 5, "--top 2"):
-        Contexts(RunConfig.model_validate(settings), None, searches)
+        Contexts(5, small_environment.dataset, None, searches)
     (broken,) = recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "plan": {"k": 0}}])).values()
     with refused(DataError, "invalid-record", "'q-head'", "k"):
-        Contexts(RunConfig.model_validate(settings), None, {}).of(list(broken.values()))
+        Contexts(5, small_environment.dataset, None, {}).of(list(broken.values()))
     with refused(DataError, "invalid-record", "line 1", "turn"):
         recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "turn": "last"}]))
 

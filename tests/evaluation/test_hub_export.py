@@ -100,7 +100,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
     from querylect.envs.client.connect import open_environment
 
     config = load_config(str(run / "config.yaml"))
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         grower = make_grower(config, client, load_engine(config, find_checkpoint(run)))
     messages = grower.rewriter.first(grower.chat.plain_question(Question("q", question)))
     prompt = grower.chat.first(messages, grower.rewriter.opening)

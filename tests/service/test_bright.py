@@ -9,7 +9,7 @@ from pyarrow import parquet
 from pydantic import ValidationError
 from querylect.cli import main
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig, RunConfig
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.bright import open_bright
 from querylect.data.load import load_dataset
@@ -250,11 +250,10 @@ def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path, served)
     }
     assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
     assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
-    settings = {"answers": {"top": [4]}}
     with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
         known = known_questions(client, "validation", {"0", "1", "of another dataset"})
         assert known == {"0", "1"}, "also those of another split than the one that is evaluated"
-        contexts = Contexts(RunConfig.model_validate(settings), client, {}, known)
+        contexts = Contexts(4, None, client, {}, known)
         shown, other = contexts.of([records["0"], records["1"]])
     assert {document.id for document in shown} == set(records["0"].ranking), "deeper rankings leave them out, too"
     assert [document.id for document in other][:1] == ["tides/moon_0.txt"]

@@ -88,7 +88,7 @@ def test_a_run_and_a_service_end_with_that_sentence(token_file, small_environmen
         {"env": small_environment.model_dump(), "client": {"urls": ["http://127.0.0.1:9"], "token_env": "MINE"}}
     )
     token_file.chmod(0o644)
-    with refused(ConfigError, "exposed-token-file", token_file, "644"), open_environment(config):
+    with refused(ConfigError, "exposed-token-file", token_file, "644"), open_environment(config.env, config.client):
         pass
     with pytest.raises(SystemExit) as ended:
         main(["serve", "tiny", "client.token_env=MINE"])
@@ -123,7 +123,7 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
 
             config = RunConfig.model_validate({"env": small_environment.model_dump()})
             monkeypatch.setenv("QUERYLECT_SERVICES", str(services))
-            with open_environment(config) as client:
+            with open_environment(config.env, config.client) as client:
                 assert client.environment().corpus_size == 6
             assert discover_services(config.env) == [ServiceAddress(url, "s3cret")]
             other = config.env.model_copy(update={"index": "indexes/other"})
@@ -151,7 +151,7 @@ def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(small_en
             assert len(told["token"]) >= 32
             assert httpx.get(f"{told['url']}/v1/environment", trust_env=False).status_code == 401
             monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
-            with open_environment(RunConfig.model_validate({"env": small_environment.model_dump()})) as client:
+            with open_environment(small_environment, ClientConfig()) as client:
                 assert client.environment().corpus_size == 6
         finally:
             service.send_signal(signal.SIGTERM)

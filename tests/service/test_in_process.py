@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from querylect.configs.environment import HybridConfig, MemberConfig, RemoteConfig
-from querylect.configs.schema import ClientConfig, RunConfig
+from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.connect import only_reads_index, open_unserved
 from querylect.envs.client.in_process import PLANS_AT_ONCE, InProcessClient
@@ -71,7 +71,7 @@ def test_only_what_searches_files_of_this_machine_is_opened_in_this_process(smal
 
 def test_no_service_is_started_for_an_index_of_this_machine(small_environment, monkeypatch):
     monkeypatch.setattr("querylect.envs.client.connect.local_service", None)
-    with open_unserved(RunConfig(env=small_environment)) as client:
+    with open_unserved(small_environment, ClientConfig()) as client:
         assert isinstance(client, InProcessClient)
 
 

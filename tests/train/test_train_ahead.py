@@ -48,7 +48,7 @@ def test_every_tree_is_sampled_with_the_weights_of_one_update_before(settings, c
     }
     assert logged[1] == in_order[1]
     assert any(logged[step] != in_order[step] for step in (2, 3, 4, 5)), "older weights sample something else"
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         for step, trees in logged.items():
             checkpoint = folder / "checkpoints" / f"checkpoint-{step - 2}" if step > 2 else None
             grower = make_grower(config, client, load_engine(config, checkpoint))

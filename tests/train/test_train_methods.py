@@ -82,7 +82,7 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
     assert {line[f"format/turn{turn}"] for line in metrics for turn in (1, 2)} == {1.0}
     assert max(line["reward/turn1"] for line in metrics) > 0.1, "some plan found something"
     assert any(line["grad_norm"] > 0 for line in metrics)
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         asked = client.questions("train")
         trees = greedy_trees(config, client, None, asked)
     plans = [node.rewrite.plan for tree in trees for node in tree.walk()]
@@ -140,7 +140,7 @@ def test_the_queries_for_missing_knowledge_are_learned_in_two_turns(settings, tm
     assert any(line["grad_norm"] > 0 for line in metrics)
     assert all(max(line[f"format/turn{turn}"] for line in metrics) > 0 for turn in (1, 2))
     assert min(line["format/turn2"] for line in metrics) < 1, "the form of the first turn is none of the second"
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         trees = greedy_trees(config, client, None, client.questions("train"))
     nodes = [(tree.question.text, node) for tree in trees for node in tree.walk() if node.rewrite.plan is not None]
     assert nodes

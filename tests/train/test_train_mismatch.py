@@ -326,7 +326,7 @@ def test_policies_are_evaluated_with_the_engine_of_the_config(served):
     config, _ = served
     questions = [Question("head", "my head hurts"), Question("gums", "bleeding gums")]
     said = []
-    with open_environment(config) as client:
+    with open_environment(config.env, config.client) as client:
         for each in (config, change(config, **{"rollout.engine": "transformers"})):
             trees = greedy_trees(each, client, None, questions)
             said.append([[node.text for node in tree.walk()] for tree in trees])

@@ -1,7 +1,7 @@
 """Documents that bear the id of the question: left out where the dataset says so, as BEIR's own evaluation does."""
 
 import pytest
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.client.in_process import InProcessClient
@@ -124,7 +124,6 @@ def test_a_reader_of_answers_is_not_shown_the_own_document(tmp_path):
     client = InProcessClient(config)
     searches = raw_searches([*client.questions("test"), Question("of another dataset", TEXTS["a"])])
     records = [record for by_id in searches.values() for record in by_id.values()]
-    settings = RunConfig.model_validate({"answers": {"top": [2]}})
     known = known_questions(client, "test", {record.question_id for record in records})
-    shown = Contexts(settings, client, searches, known).of(records)
+    shown = Contexts(2, None, client, searches, known).of(records)
     assert [[document.id for document in documents] for documents in shown] == [["b", "c"], ["a", "b"], ["a", "b"]]

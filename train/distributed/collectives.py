@@ -14,7 +14,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...configs.mix import environments
-from ...configs.schema import RunConfig, TrainConfig
+from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, TrainConfig
 from ...envs.client.child_process import local_service
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
@@ -37,26 +37,26 @@ def shared_environment(config: RunConfig, processes: Processes) -> Iterator[AnyC
         return
     with ExitStack() as stack:
         clients = {
-            name: stack.enter_context(_shared_client(member, processes))
+            name: stack.enter_context(_shared_client(member.env, member.client, processes))
             for name, member in environments(config).items()
         }
         yield MixedClient(clients) if config.mix is not None else clients[""]
 
 
 @contextmanager
-def _shared_client(config: RunConfig, processes: Processes) -> Iterator[SyncEnvironmentClient]:
-    if known_services(config.env, config.client) is not None:
-        with open_environment(config) as client:
+def _shared_client(
+    env: EnvironmentConfig, settings: ClientConfig, processes: Processes
+) -> Iterator[SyncEnvironmentClient]:
+    if known_services(env, settings) is not None:
+        with open_environment(env, settings) as client:
             yield client
         return
     machine = os.environ.get("GROUP_RANK") or socket.gethostname()
     is_starter = processes.all_gather(machine).index(machine) == processes.rank
     with ExitStack() as stack:
-        service = processes.on_every_process(
-            lambda: stack.enter_context(local_service(config.env)) if is_starter else None
-        )
+        service = processes.on_every_process(lambda: stack.enter_context(local_service(env)) if is_starter else None)
         services = {host: address for host, address in processes.all_gather((machine, service)) if address}
-        with SyncEnvironmentClient(config.client, urls=[services[machine]]) as client:
+        with SyncEnvironmentClient(settings, urls=[services[machine]]) as client:
             yield client
 
 
