@@ -52,7 +52,7 @@ def main(
     folder = Path(tempfile.mkdtemp())
     config = load_config("hpo", [f"policy.model={model}", f"env.index={folder / 'index'}"])
     build_index(config.env)
-    engine = Listening(load_engine(config, None))
+    engine = Listening(load_engine(config.policy, config.rollout, config.seed, None))
     pairs = []
     with open_environment(config.env, config.client) as client:
         card = RetrieverCard.from_service(client.environment().retriever)

@@ -26,7 +26,7 @@ def differences(model: str, kind: str, prompts: int, samples: int, tokens: int) 
     dtype, mixed = KINDS[kind]
     config = RunConfig.model_validate({"policy": {"model": model, "dtype": dtype, "lora": None}})
     policy, tokenizer = load_policy(config.policy)
-    engine, _ = open_engine(config, policy, tokenizer)
+    engine, _ = open_engine(config.policy, config.rollout, config.seed, policy, tokenizer)
     engine.compute_dtype = mixed
     torch.manual_seed(0)
     chats = [[{"role": "user", "content": QUESTIONS[at % len(QUESTIONS)]}] for at in range(prompts)]

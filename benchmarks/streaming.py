@@ -20,7 +20,7 @@ from querylect.configs.load import load_config
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.logs import set_up_logging
-from querylect.rollouts.build import make_grower
+from querylect.rollouts.build import make_grower, rewriter_for
 from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.random_streams import stream
 
@@ -53,8 +53,15 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
         asked = client.questions("train")[: int(questions)]
         streams = [stream("benchmark", question.id) for question in asked]
         slow = Slow(client, float(wait))
-        loaded = {config.rollout.engine: load_engine(config, None) for config in configs.values()}
-        growers = {name: make_grower(config, slow, loaded[config.rollout.engine]) for name, config in configs.items()}
+        loaded = {
+            config.rollout.engine: load_engine(config.policy, config.rollout, config.seed, None)
+            for config in configs.values()
+        }
+        rewriter = rewriter_for(first.rewriter, None, client, first.search_depth)
+        growers = {
+            name: make_grower(loaded[config.rollout.engine], rewriter, slow, config.rollout, config.reward)
+            for name, config in configs.items()
+        }
         taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in growers}
         for _ in range(int(rounds) + 1):
             for name, grower in growers.items():

@@ -183,7 +183,7 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
         config = RunConfig.model_validate(settings)
         model, tokenizer = load_policy(config.policy)
         model.to(device)
-        engine, weights = open_engine(config, model, tokenizer)
+        engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
         reference = TransformersEngine(model, tokenizer)
         prompts, greedy = _tree(work, device)[0][::4, : work.lengths[0]].tolist(), Sampling(0.0, max_new_tokens=32)
         said = []

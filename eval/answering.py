@@ -136,9 +136,10 @@ def greedy_trees(
     """
     from ..rollouts.engines.open import load_engine
 
-    rewriter = rewriter_for(with_prompt(config, checkpoint), client)
+    prompted = with_prompt(config, checkpoint)
+    rewriter = rewriter_for(prompted.rewriter, prompted.mix, client, prompted.search_depth)
     first_stage = ask_first_stage(rewriter, questions, config.policy, history_words=config.rollout.history_tokens)
-    engine = load_engine(config, checkpoint)
+    engine = load_engine(config.policy, config.rollout, config.seed, checkpoint)
     asking = Asking(config.eval.turns, METRICS)
     parts = batches(first_stage, ANSWERED_AT_ONCE)
     trees = {

@@ -79,7 +79,7 @@ def systems_of_run(config: RunConfig, checkpoint: Path | None, warm_start: Path 
 
     The trained policy is the first to be loaded, so that an incompatible checkpoint fails before the others answer.
     """
-    task = task_model(config, checkpoint)
+    task = task_model(config.optimize, checkpoint)
     base_model = model_identity(config.policy.model) if task is None else ""
 
     def system(name: str, config: RunConfig, checkpoint: Path | None) -> RewritingSystem:
@@ -298,8 +298,8 @@ def evaluate_systems(
         cells = _answer(settings, config.seed, environment, systems, folder)
         records = [record for cell in cells for record in cell.records()]
         write_records(folder / "eval.jsonl", records)
-        turn = used_turn(config, run, checkpoint).turn if checkpoint is not None else None
-        results = _tabulate(evaluated, cells, records, turn)
+        used = used_turn(config.rollout, config.reward, config.train, run, checkpoint)
+        results = _tabulate(evaluated, cells, records, used.turn if checkpoint is not None else None)
         write_leaks_file(folder, evaluated.held_out.records())
         created = now()
         content = {

@@ -95,7 +95,8 @@ def _settings(spec: SpecConfig, system: SystemConfig, config: RunConfig | None) 
     rewriter = system.rewriter or (config.rewriter if config is not None else spec.rewriter)
     rollout = system.rollout or (config.rollout if config is not None else spec.rollout)
     mix = config.mix if config is not None and system.rewriter is None else None
-    task = task_model(config, Path(system.run).expanduser() / "best") if config is not None and system.run else None
+    best = Path(system.run).expanduser() / "best" if system.run else None
+    task = task_model(config.optimize, best) if config is not None else None
     how = system.model_dump(exclude={"run", "checkpoint", "policy", "rewriter", "rollout"})
     untrained = RunConfig().model_copy(update={"policy": policy, "rewriter": rewriter, "rollout": rollout})
     return answer_settings(untrained), mix, task, how

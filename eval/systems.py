@@ -246,7 +246,7 @@ class RewritingSystem(System):
         from ..rollouts.engines.open import load_engine
 
         log.info("loading %s", self.checkpoint or self.config.policy.model)
-        return load_engine(self.config, self.checkpoint)
+        return load_engine(self.config.policy, self.config.rollout, self.config.seed, self.checkpoint)
 
     def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
         """As System.answer. Raises as `ask_first_stage`, the model and the client."""
@@ -298,7 +298,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
         if settings.checkpoint != UNTRAINED:
             checkpoint = open_checkpoint(folder, settings.checkpoint)
             config = with_prompt(config, checkpoint)
-        settings = settings.model_copy(update={"llm": task_model(config, folder / "best")})
+        settings = settings.model_copy(update={"llm": task_model(config.optimize, folder / "best")})
     elif settings.llm is None:
         config = config.model_copy(update={"policy": settings.policy or spec.policy})
     rollout = settings.rollout or config.rollout

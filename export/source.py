@@ -40,7 +40,8 @@ class CheckpointSource:
     @property
     def used(self) -> UsedTurn:
         """The turn whose rewrite is used."""
-        return used_turn(self.config, self.run, self.checkpoint)
+        config = self.config
+        return used_turn(config.rollout, config.reward, config.train, self.run, self.checkpoint)
 
     @property
     def is_adapter(self) -> bool:
@@ -70,7 +71,7 @@ def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     config = load_run_config(run, trust=trust)
     folder = open_checkpoint(run, checkpoint)
-    refuse_task_model(config, folder)
+    refuse_task_model(config.optimize, folder)
     return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config))
 
 

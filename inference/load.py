@@ -130,8 +130,8 @@ def open_trained(
     if run:
         config = load_run_config(folder, settings, trust=trust, unused=_UNUSED)
         checkpoint_path = open_checkpoint(folder, checkpoint)
-        refuse_task_model(config, checkpoint_path)
-        turn = used_turn(config, folder, checkpoint_path)
+        refuse_task_model(config.optimize, checkpoint_path)
+        turn = used_turn(config.rollout, config.reward, config.train, folder, checkpoint_path)
         prompted = with_prompt(config, checkpoint_path)
         trained = of_config(name, prompted, checkpoint_path, _environment_record(folder), turn)
         untrusted = [] if trust else untrusted_settings(folder, config, settings)
@@ -193,7 +193,7 @@ def of_config(
     retriever: Mapping[str, Any] = record["retriever"] if record is not None else {}
     cards = retriever if config.mix is not None else {"": retriever}
     members = {env: _member(section.rewriter, cards.get(env)) for env, section in environments(config).items()}
-    used = used or used_turn(config, None, None)
+    used = used or used_turn(config.rollout, config.reward, config.train, None, None)
     return Trained(name, config, checkpoint, members, config.policy, config.search_depth, used, searchable=True)
 
 

@@ -92,7 +92,10 @@ class Rewriter:
             with optional_packages("local"):
                 from ..rollouts.engines.open import load_engine
 
-                engine = load_engine(trained.config, trained.checkpoint, trained.base_fingerprint)
+                config = trained.config
+                engine = load_engine(
+                    config.policy, config.rollout, config.seed, trained.checkpoint, trained.base_fingerprint
+                )
         self._trained = trained
         self._engine = engine
         self._prompts = RewriterPool(trained, engine)

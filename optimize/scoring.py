@@ -74,7 +74,7 @@ class Scorer:
                 "stop. Set rewriter.stop=false.",
                 code="stop-without-training",
             )
-        rewriter = rewriter_for(config, client)
+        rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
         if not isinstance(rewriter, SmallRewriter):
             raise ConfigError(
                 f"rewriter.name is {config.rewriter.name!r}, whose prompt is part of the code. `querylect optimize` "
@@ -105,7 +105,7 @@ class Scorer:
             return self._models.enter_context(open_llm(self._config.optimize.task))
         from ..rollouts.engines.open import load_engine
 
-        return load_engine(self._config, None)
+        return load_engine(self._config.policy, self._config.rollout, self._config.seed, None)
 
     def refusal(self, prompt: FewShotPrompt, questions: Sequence[Question]) -> str:
         """Why the policy cannot be asked with this prompt, in one sentence; "" if it can."""

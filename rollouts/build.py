@@ -2,9 +2,8 @@
 
 import logging
 
-from ..configs.mix import environments
-from ..configs.schema import RunConfig
-from ..envs.client.base import EnvironmentApi
+from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutConfig
+from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.client.multi import MixedClient
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.card import RetrieverCard
@@ -18,25 +17,24 @@ log = logging.getLogger(__name__)
 
 
 def make_grower(
-    config: RunConfig, client: EnvironmentApi, engine: Engine, rewriter: RewritingStrategy | None = None
+    engine: Engine, rewriter: RewritingStrategy, client: StepClient, rollout: RolloutConfig, reward: RewardConfig
 ) -> Grower:
-    """The rewriter of `config`, unless it is given, around an engine; the environment says which retriever it is."""
-    grower = rewriter or rewriter_for(config, client), client, config.rollout, config.reward
-    if not config.rollout.streams:
-        return Grower(engine, *grower)
-    return WaveGrower(engine, *grower) if config.rollout.engine == "transformers" else StreamingGrower(engine, *grower)
+    """What grows trees with this engine, and searches them turn by turn or while they are sampled."""
+    parts = engine, rewriter, client, rollout, reward
+    if not rollout.streams:
+        return Grower(*parts)
+    return WaveGrower(*parts) if rollout.engine == "transformers" else StreamingGrower(*parts)
 
 
-def rewriter_for(config: RunConfig, client: EnvironmentApi) -> RewritingStrategy:
-    """The rewriter of `config`; the environment says which retriever it speaks to, each question's own in a mix."""
-    k = config.search_depth
-    if not isinstance(client, MixedClient):
-        return make_rewriter(config.rewriter, RetrieverCard.from_service(client.environment().retriever), k)
-    settings = environments(config)
+def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: EnvironmentApi, k: int) -> RewritingStrategy:
+    """The rewriter whose plans ask for `k` documents; the environment says which retriever it speaks to, each
+    question's own in a mix, whose environments have rewriters of their own."""
+    if mix is None or not isinstance(client, MixedClient):
+        return make_rewriter(rewriter, RetrieverCard.from_service(client.environment().retriever), k)
     cards = {name: info.retriever for name, info in client.environments().items()}
     mixed = MixedRewriter(
         {
-            name: make_rewriter(settings[name].rewriter, RetrieverCard.from_service(card), k)
+            name: make_rewriter(mix.environments[name].rewriter, RetrieverCard.from_service(card), k)
             for name, card in cards.items()
         }
     )

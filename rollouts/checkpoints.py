@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from ..configs.llm import LlmConfig
-from ..configs.schema import RunConfig
+from ..configs.schema import OptimizeConfig, RunConfig
 from ..digests import refuse_damaged, refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError
 from ..storage import parse_json
@@ -87,14 +87,14 @@ def with_prompt(config: RunConfig, checkpoint: Path | None) -> RunConfig:
     return config.model_copy(update={"rewriter": config.rewriter.model_copy(update={"prompt": str(prompt)})})
 
 
-def task_model(config: RunConfig, checkpoint: Path | None) -> LlmConfig | None:
+def task_model(settings: OptimizeConfig, checkpoint: Path | None) -> LlmConfig | None:
     """The frozen model whose prompt a checkpoint of `querylect optimize` holds; None where that is the policy."""
-    return config.optimize.task if optimized_prompt(checkpoint) is not None else None
+    return settings.task if optimized_prompt(checkpoint) is not None else None
 
 
-def refuse_task_model(config: RunConfig, checkpoint: Path) -> None:
+def refuse_task_model(settings: OptimizeConfig, checkpoint: Path) -> None:
     """Raise ConfigError for a checkpoint with the prompt of `optimize.task`: there is no policy to load."""
-    task = task_model(config, checkpoint)
+    task = task_model(settings, checkpoint)
     if task is not None:
         raise ConfigError(
             f"{checkpoint} holds a prompt for optimize.task ({task.model}), which is no policy that can be loaded. "

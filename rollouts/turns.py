@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..configs.schema import RunConfig, TrainConfig
+from ..configs.schema import RewardConfig, RolloutConfig, TrainConfig
 from ..storage import parse_json
 
 ValidationRecord = Mapping[str, float | None]
@@ -27,15 +27,16 @@ class UsedTurn:
     """Why this one, in a few words."""
 
 
-def used_turn(config: RunConfig, run: Path | None, checkpoint: Path | None) -> UsedTurn:
+def used_turn(
+    rollout: RolloutConfig, reward: RewardConfig, train: TrainConfig, run: Path | None, checkpoint: Path | None
+) -> UsedTurn:
     """The turn of a checkpoint of a run folder; the first one for a policy of no run (None), which searches nothing."""
-    turns = len(config.rollout.branching)
+    turns, metric = len(rollout.branching), reward.objective
     if turns == 1:
         return UsedTurn(1, "it has one turn")
     if run is None or checkpoint is None:
         return UsedTurn(1, "of no run, so the first turn")
-    record = _validation_record(config.train, run, checkpoint)
-    metric = config.reward.objective
+    record = _validation_record(train, run, checkpoint)
     winner = record and winning_turn(record, metric, turns)
     if not record or not winner:
         return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")

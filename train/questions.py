@@ -56,7 +56,9 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
 
     train_split = processes.on_every_process(lambda: client.questions("train"))
     questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
-    rewriter = processes.on_every_process(lambda: rewriter_for(config, client))
+    rewriter = processes.on_every_process(
+        lambda: rewriter_for(config.rewriter, config.mix, client, config.search_depth)
+    )
     if config.train.staleness and _has_first_stage(rewriter, questions):
         raise ConfigError(
             f"train.staleness is {config.train.staleness}, and the first stage of rewriter {config.rewriter.name} may "

@@ -229,8 +229,8 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     checkpointing = settle_checkpointing(config, model, processes.device, processes.count)
     config = _with_train(config, gradient_checkpointing=checkpointing)
     separate = zero_stage() == 3 or config.train.staleness > 0
-    engine, sampler = open_engine(config, model, tokenizer, separate)
-    grower = make_grower(config, data.client, engine, data.rewriter)
+    engine, sampler = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
+    grower = make_grower(engine, data.rewriter, data.client, config.rollout, config.reward)
     return _Policy(config, model, tokenizer, sampler, grower, base)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ...configs.schema import RunConfig
+from ...configs.schema import PolicyConfig, RolloutConfig
 from ..policy import MergedCopy, load_policy, torch_dtype
 from .base import Engine, Tokenizer, Weights
 from .policy_weights import PolicyWeights
@@ -13,39 +13,49 @@ from .transformers import TransformersEngine, stop_ids
 
 
 def open_engine(
-    config: RunConfig, policy: nn.Module, tokenizer: Tokenizer, separate: bool = False
+    policy: PolicyConfig,
+    rollout: RolloutConfig,
+    seed: int,
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    separate: bool = False,
 ) -> tuple[Engine, Weights]:
-    """The engine of `rollout.engine`, and what keeps it at the weights of `policy`: refresh it before sampling.
+    """The engine of `rollout.engine`, and what keeps it at the weights of `model`: refresh it before sampling.
 
-    `separate`: several processes will split the weights of `policy`, so the engine needs its own (see MergedCopy).
+    `separate`: several processes will split the weights of `model`, so the engine needs its own (see MergedCopy).
     Raises ConfigError where the engine is not installed or does not fit, EngineUnavailableError for a server that does
     not answer, ModelError for a policy that transformers cannot sample with shared prefixes.
     """
-    kind = config.rollout.engine
-    if kind == "transformers":
-        sampler = MergedCopy(policy, separate)
-        rollout, dtype = config.rollout, torch_dtype(config.policy)
+    dtype = torch_dtype(policy)
+    if rollout.engine == "transformers":
+        sampler = MergedCopy(model, separate)
         longest = rollout.longest_sequence
         return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, longest, dtype), sampler
-    stops = stop_ids(policy, tokenizer)
+    stops = stop_ids(model, tokenizer)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    source = PolicyWeights(policy, torch_dtype(config.policy), device)
-    if kind == "vllm":
+    source = PolicyWeights(model, dtype, device)
+    if rollout.engine == "vllm":
         from .vllm import open_vllm
 
-        vllm = open_vllm(config, tokenizer, stops, source)
+        vllm = open_vllm(policy, rollout, seed, tokenizer, stops, source)
         return vllm, vllm
     from .vllm_server import VllmServerEngine
 
-    server = VllmServerEngine(config.rollout, tokenizer, stops, source)
+    server = VllmServerEngine(rollout, tokenizer, stops, source)
     return server, server
 
 
-def load_engine(config: RunConfig, checkpoint: Path | None, base_fingerprint: str | None = None) -> Engine:
+def load_engine(
+    policy: PolicyConfig,
+    rollout: RolloutConfig,
+    seed: int,
+    checkpoint: Path | None,
+    base_fingerprint: str | None = None,
+) -> Engine:
     """An engine that holds the policy of a checkpoint; None is the untrained policy. Arguments as of `load_policy`."""
-    model, tokenizer = load_policy(config.policy, checkpoint, base_fingerprint)
-    if config.rollout.engine == "transformers":  # vLLM has its own copy on the GPU
+    model, tokenizer = load_policy(policy, checkpoint, base_fingerprint)
+    if rollout.engine == "transformers":  # vLLM has its own copy on the GPU
         model.to("cuda" if torch.cuda.is_available() else "cpu")
-    engine, weights = open_engine(config, model, tokenizer)
+    engine, weights = open_engine(policy, rollout, seed, model, tokenizer)
     weights.refresh()
     return engine

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...configs.schema import RunConfig
+from ...configs.schema import PolicyConfig, RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
 from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
@@ -164,13 +164,20 @@ class VllmEngine:
             self._started.asleep = True
 
 
-def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights) -> VllmEngine:
+def open_vllm(
+    policy: PolicyConfig,
+    rollout: RolloutConfig,
+    seed: int,
+    tokenizer: Tokenizer,
+    stop_ids: set[int],
+    source: PolicyWeights,
+) -> VllmEngine:
     """The vLLM engine for `policy.model`, started at the first call and taken over by later ones with equal settings.
 
     Raises ConfigError where vLLM is missing or the processes do not fit `tensor_parallel_size`.
     """
     require_vllm("vllm")
-    rollout, chosen = config.rollout, config.rollout.vllm
+    chosen = rollout.vllm
     processes = int(os.environ.get("WORLD_SIZE") or 1)
     if processes % chosen.tensor_parallel_size:
         raise ConfigError(
@@ -180,10 +187,10 @@ def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], sourc
             code="indivisible-processes",
         )
     settings: Settings = {
-        "model": safetensors_source(config.policy),
-        "trust_remote_code": config.policy.trust_remote_code,
-        "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
-        "seed": config.seed,
+        "model": safetensors_source(policy),
+        "trust_remote_code": policy.trust_remote_code,
+        "dtype": str(torch_dtype(policy)).removeprefix("torch."),
+        "seed": seed,
         "gpu_memory_utilization": chosen.gpu_memory_utilization,
         "tensor_parallel_size": chosen.tensor_parallel_size,
         "max_model_len": chosen.max_model_len or rollout.longest_sequence,

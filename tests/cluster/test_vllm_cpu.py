@@ -53,7 +53,7 @@ adapters = [weight for name, weight in policy.named_parameters() if "lora_B" in 
 torch.manual_seed(0)
 for weight in adapters:
     weight.data.normal_(0, 0.2)
-engine, weights = open_engine(config, policy, tokenizer)
+engine, weights = open_engine(config.policy, config.rollout, config.seed, policy, tokenizer)
 plain = TransformersEngine(policy, tokenizer)
 
 
@@ -196,7 +196,7 @@ def test_a_real_server_gives_what_the_policy_gives(config, server, monkeypatch):
     monkeypatch.setattr(vllm_server, "transfer_device", lambda: "cpu")
     config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": server})
     model, tokenizer = load_policy(config.policy)
-    engine, weights = open_engine(config, model, tokenizer)
+    engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
     weights.refresh()
     assert len(sent) == len(model.state_dict())
     expected = TransformersEngine(model, tokenizer).generate(PROMPTS, 2, GREEDY)

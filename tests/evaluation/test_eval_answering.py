@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from querylect.configs.schema import RewriterConfig, RolloutConfig, RunConfig
+from querylect.configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question, Utterance
 from querylect.envs.server.schemas import HitBody, StepResult
 from querylect.errors import ConfigError
@@ -21,7 +21,7 @@ ROLLOUT = RolloutConfig(max_new_tokens=6, documents=2, document_tokens=8)
 
 @pytest.fixture(scope="module")
 def engine(speaking):  # noqa: F811
-    return load_engine(RunConfig.model_validate({"policy": {"model": str(speaking), "dtype": "float32"}}), None)
+    return load_engine(PolicyConfig(model=str(speaking), dtype="float32"), RolloutConfig(), 0, None)
 
 
 @pytest.fixture

@@ -55,8 +55,8 @@ def asked(monkeypatch):
     calls = {"prompts": 0, "loads": 0}
     load = engines.load_engine
 
-    def counting(config, checkpoint):
-        engine = load(config, checkpoint)
+    def counting(*settings):
+        engine = load(*settings)
         calls["loads"] += 1
         generate = engine.generate
 
@@ -276,8 +276,8 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
             return self.client.step(steps, **options) if self.left >= 0 else [None] * len(steps)
 
     class Opened:
-        def __init__(self, config):
-            self.context = opened(config)
+        def __init__(self, env, settings):
+            self.context = opened(env, settings)
 
         def __enter__(self):
             return Dying(self.context.__enter__())

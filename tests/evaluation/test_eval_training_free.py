@@ -365,9 +365,9 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     save_file(weights, folder / "warm_start" / "model.safetensors", {"format": "pt"})
     loaded, load = [], engines.load_engine
 
-    def note_and_load(config, checkpoint):
+    def note_and_load(policy, rollout, seed, checkpoint):
         loaded.append(checkpoint)
-        return load(config, checkpoint)
+        return load(policy, rollout, seed, checkpoint)
 
     monkeypatch.setattr(engines, "load_engine", note_and_load)
     mine = {"run": str(folder)}

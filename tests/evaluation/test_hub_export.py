@@ -25,12 +25,11 @@ from querylect.export.source import open_source
 from querylect.export.weights import refuse_lone_adapter
 from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
-from querylect.rollouts.build import make_grower
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
-from querylect.rollouts.engines.open import load_engine
 
 from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
+from ..growers import engine_of, grower_of
 from ..lessons import change, edit, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 
@@ -101,7 +100,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
 
     config = load_config(str(run / "config.yaml"))
     with open_environment(config.env, config.client) as client:
-        grower = make_grower(config, client, load_engine(config, find_checkpoint(run)))
+        grower = grower_of(config, client, engine_of(config, find_checkpoint(run)))
     messages = grower.rewriter.first(grower.chat.plain_question(Question("q", question)))
     prompt = grower.chat.first(messages, grower.rewriter.opening)
     sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))

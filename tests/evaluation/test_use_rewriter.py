@@ -26,10 +26,10 @@ from querylect.inference.batching import ClosedError, DynamicBatcher
 from querylect.inference.load import only_member, open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.fingerprint import fingerprint
 from querylect.rollouts.policy import load_policy
 
+from ..growers import engine_of
 from ..hub_models import Hub, Repository, serving
 from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
@@ -157,8 +157,9 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
             Rewriter.from_pretrained(place, trust=True)
     with refused(CheckpointError, "other-weights"):
         export_to_folder(folder, tmp_path / "again", WISHES)
+    evaluated = load_config(str(folder / "config.yaml"))
     with refused(CheckpointError, "other-weights"):
-        load_engine(load_config(str(folder / "config.yaml")), find_checkpoint(folder))  # as an evaluation does
+        engine_of(evaluated, find_checkpoint(folder))
     assert not (tmp_path / "again").exists()
 
 

@@ -18,13 +18,12 @@ from querylect.errors import ConfigError, EngineUnavailableError, EnvironmentUna
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts.build import make_grower
 from querylect.rollouts.engines.base import Completion, Sampling
-from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.grow import Grower
 from querylect.rollouts.random_streams import stream
 from querylect.rollouts.streaming import StreamingGrower, WaveGrower
 
+from ..growers import engine_of, grower_of
 from ..lessons import change
 from ..tiny import tiny_tokenizer
 from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
@@ -236,10 +235,10 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(name, client, v
     )
     with serving(run_app, monkeypatch, tiny_policy) as (url, _):
         config = change(config, **{"rollout.server.base_url": url, "rollout.server.sync": False})
-        engine = load_engine(config, None)
-        streaming = make_grower(config, client, engine)
+        engine = engine_of(config)
+        streaming = grower_of(config, client, engine)
         assert type(streaming) is StreamingGrower
-        turn_by_turn = make_grower(change(config, **{"rollout.streaming": False}), client, engine)
+        turn_by_turn = grower_of(change(config, **{"rollout.streaming": False}), client, engine)
         assert type(turn_by_turn) is Grower
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
@@ -260,7 +259,7 @@ def test_an_engine_in_the_process_drops_what_is_under_way(vllm, tiny_policy):
             "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 64, "engine": "vllm"},
         }
     )
-    engine = load_engine(config, None)
+    engine = engine_of(config)
     futures = engine.submit([5, 6, 7], 3, Sampling(max_new_tokens=6))
     assert engine.advance()
     engine.cancel()
@@ -290,10 +289,10 @@ def test_the_transformers_engine_samples_waves_where_asked(client, tiny_policy):
             "rewriter": {"name": "general"},
         }
     )
-    engine = load_engine(config, None)
-    waves = make_grower(config, client, engine)
+    engine = engine_of(config)
+    waves = grower_of(config, client, engine)
     assert type(waves) is WaveGrower
-    expected = make_grower(change(config, **{"rollout.streaming": "auto"}), client, engine)
+    expected = grower_of(change(config, **{"rollout.streaming": "auto"}), client, engine)
     assert type(expected) is Grower
     ids = [
         [node.completion_ids for tree in each.grow(QUESTIONS, [2, 2], streams=STREAMS) for node in tree.walk()]

@@ -15,12 +15,12 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EngineUnavailableError, ModelError
 from querylect.rollouts.engines import policy_weights
 from querylect.rollouts.engines.base import Sampling
-from querylect.rollouts.engines.open import load_engine, open_engine
 from querylect.rollouts.engines.policy_weights import layers
 from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.engines.vllm import make_sample
 from querylect.rollouts.policy import add_lora, load_policy
 
+from ..growers import engine_around, engine_of
 from ..lessons import change
 from ..raising import refused
 from ..tiny import tiny_model
@@ -58,7 +58,7 @@ def opened(request, config, vllm, run_app, monkeypatch, tiny_policy):
     policy, tokenizer = trained(config)
     with serving(run_app, monkeypatch, tiny_policy) as (url, _):
         config = change(config, **{"rollout.engine": request.param, "rollout.server.base_url": url})
-        engine, weights = open_engine(config, policy, tokenizer)
+        engine, weights = engine_around(config, policy, tokenizer)
         weights.refresh()
         yield engine, policy, tokenizer, config
 
@@ -154,7 +154,7 @@ def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_cach
 
     policy, tokenizer = trained(config)
     config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.gpu_memory_utilization": 0.45, "seed": 7})
-    engine, weights = open_engine(config, policy, tokenizer)
+    engine, weights = engine_around(config, policy, tokenizer)
     weights.refresh()
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "weights cannot be handed to another process"
     (llm,) = vllm
@@ -171,13 +171,13 @@ def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_cach
     assert {tuple(one.stop_token_ids) for one in asked} == {(tokenizer.eos_token_id,)}
     seeds = [one.seed for one in asked]
     assert seeds == [seeds[0], seeds[0] + 4, seeds[0] + 8], "samples of two prompts never share a seed"
-    assert open_engine(change(config, **{"rollout.vllm.max_model_len": 99}), policy, tokenizer)
+    assert engine_around(change(config, **{"rollout.vllm.max_model_len": 99}), policy, tokenizer)
     assert [one.settings["max_model_len"] for one in vllm] == [72, 99]
 
 
 def test_one_engine_serves_all_policies_of_a_process(config, vllm):
     config = change(config, **{"rollout.engine": "vllm"})
-    one, other = load_engine(config, None), load_engine(config, None)
+    one, other = engine_of(config), engine_of(config)
     assert len(vllm) == 1
     assert one.generate(PROMPTS, 1, Sampling(0.0)) == other.generate(PROMPTS, 1, Sampling(0.0))
 
@@ -185,7 +185,7 @@ def test_one_engine_serves_all_policies_of_a_process(config, vllm):
 def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(config, vllm):
     policy, tokenizer = trained(config)
     config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True})
-    engine, weights = open_engine(config, policy, tokenizer)
+    engine, weights = engine_around(config, policy, tokenizer)
     weights.refresh()
     torch.manual_seed(0)
     before = engine.generate(PROMPTS, 2, HOT)
@@ -200,7 +200,7 @@ def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(confi
 
 
 def test_without_sleep_mode_an_engine_stays_awake(config, vllm):
-    engine, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), *trained(config))
+    engine, weights = engine_around(change(config, **{"rollout.engine": "vllm"}), *trained(config))
     weights.sleep()
     assert engine.generate(PROMPTS, 1, HOT)
     assert vllm[0].events == []
@@ -227,7 +227,7 @@ def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(c
         torch.distributed, "new_subgroups_by_enumeration", lambda ranks: made.append(ranks) or ("two", 0)
     )
     config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
-    engine, _ = open_engine(config, *trained(config))
+    engine, _ = engine_around(config, *trained(config))
     assert made == [[[0, 1]]]
     assert vllm[0].settings["distributed_executor_backend"] == "external_launcher"
     torch.manual_seed(5)
@@ -247,18 +247,18 @@ def test_tensor_parallelism_that_the_processes_do_not_fit_is_refused(config, vll
         "1 processes",
         "rollout.engine=vllm_server",
     ):
-        open_engine(config, *trained(config))
+        engine_around(config, *trained(config))
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
 def test_without_vllm_the_error_names_the_extra(config, kind):
     with refused(ConfigError, "missing-package", kind, "-e '.[gpu]'"):
-        load_engine(change(config, **{"rollout.engine": kind}), None)
+        engine_of(change(config, **{"rollout.engine": kind}))
 
 
 def test_vllm_is_not_imported_before_it_is_asked_for(config):
-    assert load_engine(config, None)
+    assert engine_of(config)
     assert "vllm" not in sys.modules
 
 
@@ -272,7 +272,7 @@ def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(
     policy, tokenizer = trained(config)
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):
         config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
-        engine, weights = open_engine(config, policy, tokenizer)
+        engine, weights = engine_around(config, policy, tokenizer)
         weights.refresh()
         assert server.events == ["init", "start", "update", "finish", "reset"]
         engine.generate([*PROMPTS, PROMPTS[0]], 4, HOT)
@@ -309,7 +309,7 @@ def test_a_server_that_was_started_in_another_way_is_refused(
     with serving(run_app, monkeypatch, tiny_policy, **info) as (url, _):
         config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
         with refused(ConfigError, "other-server-settings", url, *facts):
-            open_engine(config, *trained(config))
+            engine_around(config, *trained(config))
 
 
 def test_a_server_without_development_routes_says_how_to_start_it(
@@ -322,10 +322,10 @@ def test_a_server_without_development_routes_says_how_to_start_it(
     with serving(run_app, monkeypatch, tiny_policy, weight_transfer_config=None) as (url, server):
         config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
         with refused(EngineUnavailableError, None, url, "--weight-transfer-config"):
-            open_engine(config, *trained(config))
+            engine_around(config, *trained(config))
         server.info = None
         with refused(EngineUnavailableError, None, url, "VLLM_SERVER_DEV_MODE=1"):
-            open_engine(config, *trained(config))
+            engine_around(config, *trained(config))
 
 
 def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monkeypatch, tiny_policy):
@@ -335,10 +335,10 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monk
         "rollout.server.timeout": 0,
     }
     with refused(EngineUnavailableError, None, "http://127.0.0.1:9 "):
-        open_engine(change(config, **nowhere), *trained(config))
+        engine_around(change(config, **nowhere), *trained(config))
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):
         config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
-        engine, _ = open_engine(config, *trained(config))
+        engine, _ = engine_around(config, *trained(config))
         server.down = True
         with refused(EngineUnavailableError, None, url, "the engine is dead", "--resume"):
             engine.generate(PROMPTS, 1, HOT)
@@ -368,7 +368,7 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
 
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):
         config = change(config, **{"rollout.engine": kind, "rollout.server.base_url": url})
-        engine, weights = open_engine(config, *trained(config))
+        engine, weights = engine_around(config, *trained(config))
         monkeypatch.setattr(policy_weights, "gathered", lambda layer: gathered.append(layer) or nullcontext())
         if split:
             engine.source.policy.get_base_model().model.norm.weight.ds_id = 0
@@ -410,11 +410,11 @@ def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(
         monkeypatch.setattr(vllm_server, "transfer_device", real)
         config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
         with refused(ConfigError, "no-gpu", "rollout.server.sync=false"):
-            open_engine(config, *trained(config))
+            engine_around(config, *trained(config))
         server.info = None
         config = change(config, **{"rollout.server.sync": False})
-        engine = load_engine(config, None)
-        expected = load_engine(change(config, **{"rollout.engine": "transformers"}), None)
+        engine = engine_of(config)
+        expected = engine_of(change(config, **{"rollout.engine": "transformers"}))
         greedy = Sampling(temperature=0.0, max_new_tokens=4)
         assert [s.ids for (s,) in engine.generate(PROMPTS, 1, greedy)] == [
             s.ids for (s,) in expected.generate(PROMPTS, 1, greedy)
@@ -435,7 +435,7 @@ def test_no_prompts_are_no_requests(opened):
 
 def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
     policy, tokenizer = trained(config)
-    _, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    _, weights = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
     split = next(weight for name, weight in policy.named_parameters() if "embed_tokens" in name)
     split.data = split.data.new_empty(0)
     with refused(ConfigError, "split-weights", "embed_tokens.weight", "ZeRO-3"):
@@ -446,7 +446,7 @@ def test_weights_that_fsdp_has_split_are_not_sent(config, vllm):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     policy, tokenizer = trained(config)
-    _, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    _, weights = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         mesh = torch.distributed.init_device_mesh("cpu", (1,))

@@ -11,8 +11,6 @@ from pydantic import ValidationError
 from querylect.data.types import Question
 from querylect.envs.client.in_process import InProcessClient
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
-from querylect.rollouts.build import make_grower
-from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.tree import Tree
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_settings
@@ -23,6 +21,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 from querylect.train.watch import describe
 
+from ..growers import engine_of, grower_of
 from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from ..raising import refused
 
@@ -51,7 +50,7 @@ def test_every_tree_is_sampled_with_the_weights_of_one_update_before(settings, c
     with open_environment(config.env, config.client) as client:
         for step, trees in logged.items():
             checkpoint = folder / "checkpoints" / f"checkpoint-{step - 2}" if step > 2 else None
-            grower = make_grower(config, client, load_engine(config, checkpoint))
+            grower = grower_of(config, client, engine_of(config, checkpoint))
             questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
             assert [question.id for question in questions] == [tree["question_id"] for tree in in_order[step]]
             streams = question_streams(config.seed, step - 1, questions, Counter())

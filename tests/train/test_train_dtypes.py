@@ -9,13 +9,13 @@ import torch
 from querylect.configs.load import known_configs, load_config
 from querylect.errors import ConfigError
 from querylect.rollouts.engines.base import Sampling
-from querylect.rollouts.engines.open import open_engine
 from querylect.rollouts.policy import cpu_has_fast_bfloat16, load_policy
 from querylect.train import run
 from querylect.train.arguments import check_deepspeed_device, check_trained_dtype, grpo_config, trainable_dtype
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
+from ..growers import engine_around
 from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from ..raising import refused
 
@@ -129,7 +129,7 @@ def test_the_policy_samples_in_the_type_that_it_is_trained_in(settings, monkeypa
     fast(monkeypatch)
     config = change(settings, **{"policy.dtype": dtype, "policy.lora": None})
     model, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
-    engine, _ = open_engine(config, model, tokenizer)
+    engine, _ = engine_around(config, model, tokenizer)
     seen = []
     for part in model.modules():
         if isinstance(part, torch.nn.Linear):

@@ -13,8 +13,6 @@ from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rewriters.base import Rewrite
-from querylect.rollouts.build import make_grower
-from querylect.rollouts.engines.open import open_engine
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.arguments import check_shape
@@ -26,6 +24,7 @@ from querylect.train.warm_start import warm_start
 from safetensors.torch import load_file
 
 from ..forked import Forked
+from ..growers import engine_around, grower_of
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..several import Started
@@ -51,8 +50,8 @@ class Ready:
     def __init__(self, config, client):
         model, tokenizer = load_policy(config.policy)
         self.policy = add_lora(model, config.policy)
-        engine, self.sampler = open_engine(config, self.policy, tokenizer)
-        self.grower = make_grower(config, client, engine)
+        engine, self.sampler = engine_around(config, self.policy, tokenizer)
+        self.grower = grower_of(config, client, engine)
 
 
 def node(reward, prompt=(1,), turn=1, children=(), **changes):

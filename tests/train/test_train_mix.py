@@ -364,7 +364,7 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
             values = [node.metrics.get("ndcg@10", 0.0) for node in nodes if node.turn == turn]
             assert line[f"ndcg/turn{turn}"] == pytest.approx(sum(values) / 5, rel=1e-4)
     assert any(node.ranking for trees in answered for tree in trees for node in tree.walk())
-    used = used_turn(config, folder.path, find_checkpoint(folder.path, "best"))
+    used = used_turn(config.rollout, config.reward, config.train, folder.path, find_checkpoint(folder.path, "best"))
     best = json.loads((folder.best / "best.json").read_text())
     assert (used.turn, used.reason[:31]) == (best["turn"], "best on 5 validation questions:")
 

@@ -67,7 +67,9 @@ def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settin
         assert kept == {name: value for name, value in best.items() if name != "seconds"}
         assert all(row["turn"] == 1 + (row["ndcg/turn2"] > row["ndcg/turn1"]) for row in logged)
         for name, row in (("best", kept), ("final", logged[-1]), ("checkpoint-4", logged[-1])):
-            used = used_turn(config, folder.path, find_checkpoint(folder.path, name))
+            used = used_turn(
+                config.rollout, config.reward, config.train, folder.path, find_checkpoint(folder.path, name)
+            )
             assert (used.turn, used.reason[:8]) == (row["turn"], "best on "), name
         assert find_checkpoint(folder.path) == folder.best
         assert find_checkpoint(folder.path, "final") == folder.final
@@ -130,7 +132,7 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
     rows = [{"step": 4, "ndcg/turn1": 0.25, "ndcg/turn2": 0.3}, {"step": 8, "ndcg/turn1": 0.3, "ndcg/turn2": 0.3}]
 
     def used(name):
-        return used_turn(config, tmp_path, tmp_path / name)
+        return used_turn(config.rollout, config.reward, config.train, tmp_path, tmp_path / name)
 
     last = UsedTurn(2, "final was not validated, so the last turn")
     assert used("final") == last
@@ -144,8 +146,8 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
     (tmp_path / "best" / "best.json").write_text(json.dumps(rows[0]))
     assert used("best").turn == 2
     single = change(config, **{"rollout.branching": [16]})
-    assert used_turn(single, tmp_path, tmp_path / "final").turn == 1
-    assert used_turn(config, None, None).turn == 1
+    assert used_turn(single.rollout, single.reward, single.train, tmp_path, tmp_path / "final").turn == 1
+    assert used_turn(config.rollout, config.reward, config.train, None, None).turn == 1
     assert winning_turn({"step": 1}, "ndcg@10", 2) is None
 
 

@@ -10,9 +10,7 @@ from querylect.envs.server.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts.build import make_grower
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.engines.open import load_engine
 from querylect.train.imitation import imitation_loss
 from querylect.train.questions import worth_training
 from querylect.train.run import train
@@ -20,6 +18,7 @@ from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import Lesson, _lessons, demonstration, warm_start
 from safetensors.torch import load_file
 
+from ..growers import engine_of, grower_of
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 from ..raising import refused
 
@@ -37,7 +36,7 @@ def warm(settings):  # noqa: F811
 
 @pytest.fixture
 def grower(warm, client):
-    return make_grower(warm, client, load_engine(warm, None))
+    return grower_of(warm, client, engine_of(warm))
 
 
 class Graded:

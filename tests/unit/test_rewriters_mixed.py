@@ -49,9 +49,14 @@ def run(rewriter=None, **of_semantic):
     return RunConfig.model_validate(plain)
 
 
+def mixed_of(config):
+    """The rewriter of that run."""
+    return rewriter_for(config.rewriter, config.mix, Clients({}), config.search_depth)
+
+
 @pytest.mark.parametrize("level", ["general", "explore", "direct"])
 def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level):
-    mixed = rewriter_for(run({"name": level}), Clients({}))
+    mixed = mixed_of(run({"name": level}))
     found = [Document("d", "Title", "text")]
     for name, recipe in NAMES.items():
         card = RetrieverCard.from_service(RECIPES[recipe].model_dump())
@@ -64,7 +69,7 @@ def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level)
 
 
 def test_plans_are_those_of_the_environments_own_settings():
-    mixed = rewriter_for(run(keep_question_weight=0.5), Clients({}))
+    mixed = mixed_of(run(keep_question_weight=0.5))
     answer = "<think></think><rewrite>x</rewrite>"
     terms = {name: len(mixed.parse(Question(f"{name}/q", "Who?"), answer, 1).plan.probes[0].terms) for name in NAMES}
     assert terms == {"lexical": 1, "semantic": 2}
@@ -82,7 +87,7 @@ def test_plans_are_those_of_the_environments_own_settings():
 )
 def test_prompts_that_do_not_tell_the_retriever_are_warned_of(rewriter, warned, caplog):
     with caplog.at_level(logging.WARNING):
-        rewriter_for(run(rewriter), Clients({}))
+        mixed_of(run(rewriter))
     assert (
         "the prompts for semantic read like those of an environment with another retriever" in caplog.text
     ) == warned
@@ -92,15 +97,15 @@ def test_environments_with_one_retriever_need_not_be_told_apart(caplog, monkeypa
     """Two collections behind BM25: the same words to the same retriever."""
     monkeypatch.setitem(NAMES, "semantic", "bm25")
     with caplog.at_level(logging.WARNING):
-        rewriter_for(run({"name": "general"}), Clients({}))
+        mixed_of(run({"name": "general"}))
     assert not caplog.text
 
 
 def test_levels_may_differ_but_not_what_begins_an_answer(caplog):
     with caplog.at_level(logging.WARNING):
-        mixed = rewriter_for(run(name="direct"), Clients({}))
+        mixed = mixed_of(run(name="direct"))
     assert isinstance(mixed, MixedRewriter)
     assert [mixed.members[name].name for name in NAMES] == ["explore", "direct"]
     assert not caplog.text
     with refused(ConfigError, "different-openings", "'semantic': '<think></think><rewrite>'"):
-        rewriter_for(run(name="small"), Clients({}))
+        mixed_of(run(name="small"))
