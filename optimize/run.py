@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING
 
 from ..configs.llm import LlmConfig
 from ..configs.mix import only
-from ..configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
+from ..configs.schema import (
+    ClientConfig,
+    EnvironmentConfig,
+    OptimizeConfig,
+    PolicyConfig,
+    RewardConfig,
+    RolloutConfig,
+    RunConfig,
+    TrainConfig,
+)
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
@@ -35,6 +44,7 @@ from ..rollouts.llms import open_llm
 from ..rollouts.preflight import check_run
 from ..sources import optional_packages, resolve_model
 from ..storage import KeyedJournal, only_command
+from ..train.grading import Grader, grader_of
 from ..train.questions import worth_training
 from ..train.run_folder import RunFolder
 from ..train.validation import draw_validation
@@ -69,7 +79,7 @@ def optimize(
     if not resume:
         RunFolder(path).refuse_existing()
     check_run(config)
-    _check_models(config)
+    _check_models(config.optimize, config.policy)
     _refuse_answers(config.reward)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
         folder = RunFolder.reopen(config, trust, COMMAND)[0] if resume else None
@@ -77,7 +87,7 @@ def optimize(
         if folder is not None:
             folder.same_environment(environment)
         scorer = Scorer(config, client, models)
-        train, validation = _questions(config, client)
+        train, validation = _questions(config.train, config.reward, grader_of(config, client), client)
         budget = config.optimize.searches or searches_of_training(config.train, config.rollout)
         if budget < len(validation) * scorer.turns:
             raise ConfigError(
@@ -91,8 +101,10 @@ def optimize(
         if base:
             folder.same_base(config.policy.model, base, resume)
         folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
-        data = _Data(train, validation, relevant_titles(config, train), budget, progress)
-        search = _Search(config, folder, scorer, data, lambda: models.enter_context(open_llm(reflection_of(config))))
+        titles = relevant_titles(config.env, config.client, config.optimize.titles, train)
+        data = _Data(train, validation, titles, budget, progress)
+        reflection = reflection_of(config.optimize, config.policy)
+        search = _Search(config, folder, scorer, data, lambda: models.enter_context(open_llm(reflection)))
         folder.note_start(this_start(len(search.proposals.by_key), environment))
         search.run()
     return path
@@ -170,9 +182,9 @@ class _Logger:
         log.debug("gepa: %s", message)
 
 
-def reflection_of(config: RunConfig) -> LlmConfig:
+def reflection_of(settings: OptimizeConfig, policy: PolicyConfig) -> LlmConfig:
     """The reflection model; the policy's base model where none is named."""
-    return config.optimize.reflection or policy_llm(config.policy)
+    return settings.reflection or policy_llm(policy)
 
 
 def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:
@@ -181,14 +193,17 @@ def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:
     return train.steps * train.questions_per_step * turns
 
 
-def relevant_titles(config: RunConfig, train: Sequence[Question]) -> dict[str, list[str]]:
-    """Titles of the best relevant documents of training questions; {} where the dataset is on another machine."""
-    if config.client.urls != "local":
+def relevant_titles(
+    env: EnvironmentConfig, client: ClientConfig, count: int, train: Sequence[Question]
+) -> dict[str, list[str]]:
+    """Titles of the best relevant documents of training questions, at most `count` of each; {} where the dataset is on
+    another machine."""
+    if client.urls != "local":
         return {}
     from ..data.load import load_dataset
 
-    dataset = load_dataset(config.env.dataset)
-    qrels, count = dataset.splits["train"].qrels, config.optimize.titles
+    dataset = load_dataset(env.dataset)
+    qrels = dataset.splits["train"].qrels
     best = {
         question.id: sorted(grades, key=lambda document: (-grades[document], document))[:count]
         for question in train
@@ -199,17 +214,19 @@ def relevant_titles(config: RunConfig, train: Sequence[Question]) -> dict[str, l
     return {question: [titles[name] for name in documents if name in titles] for question, documents in best.items()}
 
 
-def _questions(config: RunConfig, client: EnvironmentApi) -> tuple[list[Question], list[Question]]:
+def _questions(
+    settings: TrainConfig, reward: RewardConfig, grader: Grader, client: EnvironmentApi
+) -> tuple[list[Question], list[Question]]:
     """The training questions of a training run, and its validation questions."""
     split = client.questions("train")
-    train = worth_training(config, client, split)
+    train = worth_training(settings, reward, grader, split)
     if not train:
         raise ConfigError(
-            f"no training question is left after train.raw_reward {config.train.raw_reward}. Widen it, or add "
+            f"no training question is left after train.raw_reward {settings.raw_reward}. Widen it, or add "
             "questions to the train split.",
             code="too-few-questions",
         )
-    return train, draw_validation(config.train, client, split)
+    return train, draw_validation(settings, client, split)
 
 
 def _refuse_answers(reward: RewardConfig) -> None:
@@ -221,8 +238,8 @@ def _refuse_answers(reward: RewardConfig) -> None:
         )
 
 
-def _check_models(config: RunConfig) -> None:
+def _check_models(settings: OptimizeConfig, policy: PolicyConfig) -> None:
     """Raise ModelError for a model that leads nowhere, before anything is loaded."""
-    for model in filter(None, (reflection_of(config), config.optimize.task)):
+    for model in filter(None, (reflection_of(settings, policy), settings.task)):
         if model.base_url is None:
             resolve_model(model.model)

@@ -25,7 +25,7 @@ from ..rollouts.engines.base import Engine
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.llms import open_llm
 from ..rollouts.turns import metric_key
-from ..train.grading import grade
+from ..train.grading import grader_of
 from .prompts import digest_of
 
 RAW = "raw"
@@ -154,7 +154,7 @@ class Scorer:
         """The questions as they stand. Raises EnvironmentUnavailableError."""
         metric = self._config.reward.metric
         steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-        results = grade(self._config, self._client, steps, "training questions as they stand")
+        results = grader_of(self._config, self._client).grade(steps, "training questions as they stand")
         evaluations = []
         for question, result in zip(questions, results, strict=True):
             reward = node_reward(result.metrics[metric], True, self._config.reward.format_weight) or 0.0

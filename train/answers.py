@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from ..configs.schema import ANSWER, ANSWER_REWARD, RewardConfig, RunConfig
+from ..configs.reward_metric import RewardMetric
+from ..configs.schema import ANSWER, ANSWER_REWARD, EnvironmentConfig, RewardConfig
 from ..data.types import Question
-from ..envs.client.base import EnvironmentApi
+from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import EnvironmentInfo, Step, StepResult
 from ..errors import ConfigError, DataError
@@ -228,28 +229,29 @@ class AnswerClient:
 
 
 @contextmanager
-def rewarding(config: RunConfig, client: EnvironmentApi) -> Iterator[EnvironmentApi]:
-    """The client with the rewards of `config`: itself, or for `reward.kind: answer` an AnswerClient around it.
+def rewarding(
+    env: EnvironmentConfig, reward: RewardConfig, raw_metric: RewardMetric | None, seed: int, client: EnvironmentApi
+) -> Iterator[EnvironmentApi]:
+    """The client with the rewards of a run: itself, or for `reward.kind: answer` an AnswerClient around it.
 
-    Raises ConfigError where the environment's questions lack the judgements that the settings need, and as `open_llm`
-    and `gold_answers`.
+    Raises ConfigError where the environment's questions lack the judgements that `reward` and `train.raw_metric` need,
+    and as `open_llm` and `gold_answers`.
     """
-    _refuse_unjudged(config, client.environment())
-    if config.reward.kind != "answer":
+    _refuse_unjudged(reward, raw_metric, client.environment())
+    if reward.kind != "answer":
         yield client
         return
-    gold = gold_answers(config.env, config.reward.answer)
-    with open_llm(config.reward.answer.reader) as reader:
-        yield AnswerClient(client, reader, gold, config.reward, config.seed)
+    gold = gold_answers(env, reward.answer)
+    with open_llm(reward.answer.reader) as reader:
+        yield AnswerClient(client, reader, gold, reward, seed)
 
 
-def without_reader(client: EnvironmentApi) -> EnvironmentApi:
+def without_reader(client: StepClient) -> StepClient:
     """The client of the environment alone, for metrics of rankings, which need no answer."""
     return client.environment_client if isinstance(client, AnswerClient) else client
 
 
-def _refuse_unjudged(config: RunConfig, info: EnvironmentInfo) -> None:
-    reward, raw_metric = config.reward, config.train.raw_metric
+def _refuse_unjudged(reward: RewardConfig, raw_metric: RewardMetric | None, info: EnvironmentInfo) -> None:
     needing = {
         "reward.kind is metric": reward.kind == "metric",
         f"reward.answer.weight is {reward.answer.weight:g}": reward.answer.weight < 1,

@@ -24,7 +24,7 @@ def check_settings(config: RunConfig, processes: int) -> None:
 def check_combinations(config: RunConfig, processes: int) -> None:
     """Raise ConfigError where settings contradict each other, whatever the machine."""
     check_shape(config.train, config.rollout, processes)
-    check_staleness(config)
+    check_staleness(config.train, config.rollout, config.draws_by_curriculum)
     check_trained_dtype(config.policy, config.train)
 
 
@@ -86,19 +86,19 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
         )
 
 
-def check_staleness(config: RunConfig) -> None:
+def check_staleness(settings: TrainConfig, rollout: RolloutConfig, draws_by_curriculum: bool) -> None:
     """Raise ConfigError where later steps cannot be sampled while a step is trained."""
-    if not config.train.staleness:
+    if not settings.staleness:
         return
-    if config.rollout.engine == "vllm":
+    if rollout.engine == "vllm":
         raise ConfigError(
-            f"train.staleness is {config.train.staleness}, and rollout.engine vllm shares its GPU with the training. "
+            f"train.staleness is {settings.staleness}, and rollout.engine vllm shares its GPU with the training. "
             "Use rollout.engine=vllm_server on other GPUs, or train.staleness=0.",
             code="shared-engine",
         )
-    if config.draws_by_curriculum:
+    if draws_by_curriculum:
         raise ConfigError(
-            f"train.staleness is {config.train.staleness}, and the questions of a step are drawn by the success of the "
+            f"train.staleness is {settings.staleness}, and the questions of a step are drawn by the success of the "
             "steps before it (a curriculum, or a mix of environments). Leave one of the two out.",
             code="questions-not-known-ahead",
         )

@@ -12,7 +12,7 @@ rejection-sampling fine-tuning.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -20,7 +20,8 @@ from statistics import fmean
 
 from torch import nn
 
-from ..configs.schema import RunConfig, WarmStartConfig
+from ..configs.mix import environments
+from ..configs.schema import RewardConfig, RunConfig, TrainConfig, WarmStartConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
@@ -31,7 +32,7 @@ from ..rollouts.grow import Grower
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
 from .best_of_k import TIE
-from .grading import grade
+from .grading import Grader, grader_of
 from .imitation import Demonstration, Round
 from .mix import refuse_outage
 
@@ -55,13 +56,15 @@ def expert_rounds(
     Raises EnvironmentUnavailableError where the environment answers nothing.
     """
     settings = config.train.warm_start
-    passes = _passes(questions, config.seed)
+    passes, grader = _passes(questions, config.seed), grader_of(config, grower.client)
+    deadlines = {name: member.client.deadline for name, member in environments(config).items()}
     for number in range(1, settings.rounds + 1):
         policy.eval()
         sampler.refresh()
-        trees = _sample(config, grower, [next(passes) for _ in range(settings.questions)], number)
+        drawn = [next(passes) for _ in range(settings.questions)]
+        trees = _sample(config.train, config.seed, grower, drawn, number, deadlines)
         sampler.sleep()
-        raw = _raw_rewards(config, grower, trees) if settings.baseline == "question" else [None] * len(trees)
+        raw = _raw_rewards(config.reward, grader, trees) if settings.baseline == "question" else [None] * len(trees)
         best = [
             best_samples(tree, config.reward.turn_weights, settings.margin, reward)
             for tree, reward in zip(trees, raw, strict=True)
@@ -135,22 +138,30 @@ def _passes(questions: Sequence[Question], seed: int) -> Iterator[tuple[int, Que
         yield from ((number, question) for question in draw.sample(list(questions), len(questions)))
 
 
-def _sample(config: RunConfig, grower: Grower, questions: Sequence[tuple[int, Question]], number: int) -> list[Tree]:
-    """One tree per question, sampled in batches of `train.questions_per_step`.
+def _sample(
+    settings: TrainConfig,
+    seed: int,
+    grower: Grower,
+    questions: Sequence[tuple[int, Question]],
+    number: int,
+    deadlines: Mapping[str, float],
+) -> list[Tree]:
+    """One tree per question of round `number`, sampled in batches of `train.questions_per_step`.
 
     Random streams are keyed by seed, pass and question, so samples do not depend on the other questions of a batch.
     """
-    settings = config.train.warm_start
-    branching = [first_samples(settings, config.rollout.branching), *config.rollout.branching[1:]]
+    configured, size = grower.rollout.branching, settings.questions_per_step
+    branching = [first_samples(settings.warm_start, configured), *configured[1:]]
     trees: list[Tree] = []
     with progress_bar(f"expert iteration: samples of round {number}") as advance:
-        for start in range(0, len(questions), config.train.questions_per_step):
+        for start in range(0, len(questions), size):
             advance(start, len(questions))
-            batch = questions[start : start + config.train.questions_per_step]
-            streams = [stream(config.seed, "expert iteration", epoch, question.id) for epoch, question in batch]
+            batch = questions[start : start + size]
+            streams = [stream(seed, "expert iteration", epoch, question.id) for epoch, question in batch]
             grown = grower.grow([question for _, question in batch], branching, streams=streams)
             remedy = "Bring the service back and start again with: querylect train … --resume"
-            refuse_outage(config, grown, grower.client, f"no sample of round {number} of the warm start", remedy)
+            subject = f"no sample of round {number} of the warm start"
+            refuse_outage(grown, grower.client, deadlines, grower.reward, subject, remedy)
             trees += grown
         advance(len(questions), len(questions))
     return trees
@@ -161,9 +172,8 @@ def first_samples(settings: WarmStartConfig, branching: Sequence[int]) -> int:
     return settings.samples or branching[0]
 
 
-def _raw_rewards(config: RunConfig, grower: Grower, trees: Sequence[Tree]) -> list[float | None]:
+def _raw_rewards(reward: RewardConfig, grader: Grader, trees: Sequence[Tree]) -> list[float | None]:
     """The reward of each unrewritten question, counted as well-formed."""
     steps = [Step(question_id=tree.question.id, plan=SearchPlan.of(tree.question.text)) for tree in trees]
-    results = grade(config, grower.client, steps, "questions of the warm start")
-    metric, weight = config.reward.signal, config.reward.format_weight
-    return [node_reward(result.metrics[metric], True, weight) for result in results]
+    results = grader.grade(steps, "questions of the warm start")
+    return [node_reward(result.metrics[reward.signal], True, reward.format_weight) for result in results]

@@ -41,7 +41,8 @@ def track_evaluation(config: RunConfig, run: Path, report: Path) -> None:
                 results = parse_json((folder / "results.json").read_text(encoding="utf-8"))
                 summary |= dict(_final_figures(results, f"final/{name}/" if name else "final/"))
         online = mode == "online" and credentials() is not None
-        tracked = open_wandb(config, run, *tracking_id(run), online, _settings(config, run))
+        settings = {**config.model_dump(mode="json"), "provenance": _last_start(run)}
+        tracked = open_wandb(config, run, *tracking_id(run), online, settings)
         tracked.summary.update(summary)
         tracked.finish()
     except Exception as error:  # noqa: BLE001 (a failing tracker must not fail the evaluation)
@@ -51,11 +52,10 @@ def track_evaluation(config: RunConfig, run: Path, report: Path) -> None:
         )  # fmt: skip
 
 
-def _settings(config: RunConfig, run: Path) -> dict[str, object]:
-    """What the run showed as its config: its settings and the provenance of its last start."""
+def _last_start(run: Path) -> object:
+    """The provenance of the last start of a run, which its trackers show; None if it is not recorded."""
     path = run / "provenance.json"
-    starts = parse_json(path.read_text(encoding="utf-8"))["starts"] if path.is_file() else [None]
-    return {**config.model_dump(mode="json"), "provenance": starts[-1]}
+    return parse_json(path.read_text(encoding="utf-8"))["starts"][-1] if path.is_file() else None
 
 
 def _final_figures(results: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float | str]]:

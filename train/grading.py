@@ -1,6 +1,7 @@
 """Score searches that are not part of a rollout."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..configs.reward_metric import RewardMetric, cutoff
 from ..configs.schema import RunConfig
@@ -13,35 +14,44 @@ STEPS_PER_CALL = 512
 whole training split."""
 
 
-def grade(
-    config: RunConfig,
-    client: StepClient,
-    steps: Sequence[Step],
-    label: str,
-    metric: RewardMetric | None = None,
-    with_text: bool = False,
-) -> list[StepResult]:
-    """One result per step, with `metric` (None: what `reward` rewards) among its metrics; `with_text` adds the texts of
-    documents.
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """Scores the searches of a run."""
 
-    Rankings are at least as deep as those of a rollout (RunConfig.search_depth) and as the metric looks.
-    Raises EnvironmentUnavailableError if any step got no answer before its deadline: a guess would change the training
-    data. `label` names the searches in that message.
-    """
-    depth = max(config.search_depth, cutoff(metric)) if metric is not None else config.search_depth
-    steps = [
-        step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})}) for step in steps
-    ]
-    answered: list[StepResult] = []
-    for start in range(0, len(steps), STEPS_PER_CALL):
-        part = steps[start : start + STEPS_PER_CALL]
-        results = client.step(part, with_text=with_text, metrics=[metric or config.reward.metric])
-        answered += [result for result in results if result is not None]
-        if len(answered) < start + len(part):
-            failure = getattr(client, "last_failure", None)
-            raise EnvironmentUnavailableError(
-                f"{start + len(part) - len(answered)} of {len(part)} {label} could not be graded before "
-                f"client.deadline ({config.client.deadline:g} s), after {start} that were. "
-                f"{f'Last failure: {failure}. ' if failure else ''}Check the service, or raise client.deadline."
-            )
-    return answered
+    client: StepClient
+    metric: RewardMetric
+    """Of the metrics of a ranking, the one that every result has."""
+    depth: int
+    """Documents of a ranking, at least."""
+    deadline: float
+    """Seconds of `client.deadline`."""
+
+    def grade(self, steps: Sequence[Step], label: str, with_text: bool = False) -> list[StepResult]:
+        """One result per step; `with_text` adds the texts of documents. Rankings are as deep as the metric looks.
+
+        Raises EnvironmentUnavailableError if any step got no answer before its deadline: a guess would change the
+        training data. `label` names the searches in that message.
+        """
+        depth = max(self.depth, cutoff(self.metric))
+        steps = [
+            step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})})
+            for step in steps
+        ]
+        answered: list[StepResult] = []
+        for start in range(0, len(steps), STEPS_PER_CALL):
+            part = steps[start : start + STEPS_PER_CALL]
+            results = self.client.step(part, with_text=with_text, metrics=[self.metric])
+            answered += [result for result in results if result is not None]
+            if len(answered) < start + len(part):
+                failure = getattr(self.client, "last_failure", None)
+                raise EnvironmentUnavailableError(
+                    f"{start + len(part) - len(answered)} of {len(part)} {label} could not be graded before "
+                    f"client.deadline ({self.deadline:g} s), after {start} that were. "
+                    f"{f'Last failure: {failure}. ' if failure else ''}Check the service, or raise client.deadline."
+                )
+        return answered
+
+
+def grader_of(config: RunConfig, client: StepClient) -> Grader:
+    """The grader of a run: by the metric of its reward, in rankings as deep as those of its rollouts."""
+    return Grader(client, config.reward.metric, config.search_depth, config.client.deadline)

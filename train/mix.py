@@ -6,13 +6,12 @@ exactly the state that a resumed run needs.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
-from ..configs.mix import environments
-from ..configs.schema import RunConfig
+from ..configs.schema import MixConfig, RewardConfig, TrainConfig
 from ..data.mixed_ids import split_id
 from ..data.types import Question
 from ..envs.client.base import StepClient
@@ -35,10 +34,15 @@ class Mixture:
     Settings: `mix.curriculum` for a mix of environments, `train.curriculum` for one environment.
     """
 
-    def __init__(self, config: RunConfig, questions: Sequence[Question]) -> None:
-        """`questions` have mixed ids if the run mixes environments. Raises ConfigError if an environment has none."""
-        self._slots, self._metric, self._mixed = config.train.questions_per_step, config.reward.signal, bool(config.mix)
-        members = config.mix.environments if config.mix is not None else {}
+    def __init__(
+        self, settings: TrainConfig, mix: MixConfig | None, metric: str, seed: int, questions: Sequence[Question]
+    ) -> None:
+        """`metric` is the one by which a tree succeeds; `questions` have mixed ids if the run mixes environments.
+
+        Raises ConfigError if an environment has none.
+        """
+        self._slots, self._metric, self._mixed = settings.questions_per_step, metric, mix is not None
+        members = mix.environments if mix is not None else {}
         weights = {name: member.weight for name, member in members.items()} or {"": 1.0}
         ids: dict[str, list[str]] = {name: [] for name in weights}
         for question in questions:
@@ -46,12 +50,12 @@ class Mixture:
         empty = [name for name, question_ids in ids.items() if not question_ids]
         if empty:
             raise ConfigError(
-                f"no training question of {', '.join(empty)} is left after train.raw_reward {config.train.raw_reward}. "
+                f"no training question of {', '.join(empty)} is left after train.raw_reward {settings.raw_reward}. "
                 "Widen it, add questions to the train split, or take the environment out of mix.environments.",
                 code="no-questions",
             )
-        settings = config.mix.curriculum if config.mix is not None else config.train.curriculum
-        self._curriculum = Curriculum(weights, ids, settings, config.seed)
+        curriculum = mix.curriculum if mix is not None else settings.curriculum
+        self._curriculum = Curriculum(weights, ids, curriculum, seed)
         self._finished = Progress()
         self._pending: tuple[int, Progress] | None = None
         self._drawn = Progress()
@@ -137,21 +141,28 @@ def success(tree: Tree, metric: str) -> float | None:
     return fmean(scored) if scored else None
 
 
-def refuse_outage(config: RunConfig, trees: Sequence[Tree], client: StepClient, subject: str, remedy: str) -> None:
+def refuse_outage(
+    trees: Sequence[Tree],
+    client: StepClient,
+    deadlines: Mapping[str, float],
+    reward: RewardConfig,
+    subject: str,
+    remedy: str,
+) -> None:
     """Raise EnvironmentUnavailableError if an environment answered no search of `trees`; `subject` begins the message.
 
+    `deadlines`: seconds of `client.deadline` by environment, {"": …} without a mix.
     An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
     are scored without a search, so they are ignored here.
     """
-    settings = environments(config)
-    answers = config.reward.kind == "answer"
+    answers = reward.kind == "answer"
     or_reader = " or the reader" if answers else ""
-    deadline = f"; the reader's is {config.reward.answer.reader.deadline:g} s" if answers else ""
-    for name, env_trees in by_environment(trees).items() if config.mix is not None else [("", trees)]:
+    deadline = f"; the reader's is {reward.answer.reader.deadline:g} s" if answers else ""
+    for name, env_trees in by_environment(trees).items() if "" not in deadlines else [("", trees)]:
         searched: list[Node] = [node for tree in env_trees for node in tree.walk() if node.rewrite.plan is not None]
         if searched and all(node.reward is None for node in searched):
             raise EnvironmentUnavailableError(
                 f"{subject} could be scored: {f'the environment {name}'.rstrip()}{or_reader} did not answer before "
-                f"client.deadline ({settings[name].client.deadline:g} s{deadline}). "
+                f"client.deadline ({deadlines[name]:g} s{deadline}). "
                 f"Last failure: {getattr(client, 'last_failure', None)}. {remedy}"
             )

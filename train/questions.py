@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RewardConfig, RunConfig, TrainConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy, Staged
 from .answers import without_reader
 from .distributed.processes import Processes
-from .grading import grade
+from .grading import Grader, grader_of
 from .mix import Mixture
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
         )
 
     train_split = processes.on_every_process(lambda: client.questions("train"))
-    questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
+    grader = grader_of(config, client)
+    questions = processes.on_main_process(lambda: worth_training(config.train, config.reward, grader, train_split))
     rewriter = processes.on_every_process(
         lambda: rewriter_for(config.rewriter, config.mix, client, config.search_depth)
     )
@@ -77,19 +78,21 @@ def _has_first_stage(rewriter: RewritingStrategy, questions: Sequence[Question])
     return isinstance(rewriter, Staged) and any(rewriter.stage(question) is not None for question in questions)
 
 
-def worth_training(config: RunConfig, client: EnvironmentApi, questions: Sequence[Question]) -> list[Question]:
+def worth_training(
+    settings: TrainConfig, reward: RewardConfig, grader: Grader, questions: Sequence[Question]
+) -> list[Question]:
     """The questions whose unrewritten search scores within `train.raw_reward`; all of them if that is [0, 1].
 
     Raises EnvironmentUnavailableError if a question could not be scored: a guess would change the training set.
     """
-    lowest, highest = config.train.raw_reward
+    lowest, highest = settings.raw_reward
     if (lowest, highest) == (0.0, 1.0):
         return list(questions)
-    metric = config.train.raw_metric or config.reward.raw_signal
+    metric = settings.raw_metric or reward.raw_signal
+    if settings.raw_metric is not None:
+        grader = replace(grader, client=without_reader(grader.client), metric=settings.raw_metric)
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    searching = client if config.train.raw_metric is None else without_reader(client)
-    label = "training questions, which train.raw_reward needs,"
-    results = grade(config, searching, steps, label, config.train.raw_metric)
+    results = grader.grade(steps, "training questions, which train.raw_reward needs,")
     selected = [
         question
         for question, result in zip(questions, results, strict=True)
@@ -113,4 +116,6 @@ def _make_mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture |
             "or add questions to the train split.",
             code="too-few-questions",
         )
-    return Mixture(config, questions) if config.draws_by_curriculum else None
+    if not config.draws_by_curriculum:
+        return None
+    return Mixture(config.train, config.mix, config.reward.signal, config.seed, questions)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 from safetensors import SafetensorError
 
-from ..configs.schema import RunConfig
+from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.multi import MixedClient
 from ..errors import (
@@ -139,14 +139,14 @@ def train(
             try:
                 return _train(_Launch(config, processes, stopper, callbacks), start)
             except AbortStep:
-                error = stopped(config, stopper.name)
+                error = stopped(RunFolder(path), config.train, config.policy, stopper.name)
                 error.already_reported = not processes.is_main_process
                 raise error from None
 
 
-def stopped(config: RunConfig, signal_name: str) -> StoppedError:
+def stopped(folder: RunFolder, settings: TrainConfig, policy: PolicyConfig, signal_name: str) -> StoppedError:
     """The error of a run that a signal ended; its message names the checkpoint to resume from."""
-    checkpoint = RunFolder(config.run_folder).newest_checkpoint(config.train, config.policy)
+    checkpoint = folder.newest_checkpoint(settings, policy)
     state = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
     return StoppedError(
         f"{signal_name} came before the run had ended; {state}. Go on with --resume.",
@@ -160,7 +160,11 @@ def _train(launch: _Launch, start: _ResumePoint) -> Path:
     from .distributed.collectives import shared_environment
 
     config, processes = launch.config, launch.processes
-    with shared_environment(config, processes) as environment_client, rewarding(config, environment_client) as client:
+    raw_metric = config.train.raw_metric
+    with (
+        shared_environment(config, processes) as environment_client,
+        rewarding(config.env, config.reward, raw_metric, config.seed, environment_client) as client,
+    ):
         data = prepare_data(config, processes, client)
         environment = processes.on_main_process(lambda: _describe_environment(client, start.folder))
         provenance = processes.on_main_process(lambda: this_start(start.step, environment))
@@ -317,7 +321,7 @@ def _open_monitors(launch: _Launch, policy: _Policy, opened: _Opened, cleanup: E
     cleanup.callback(lambda: trackers.close(CLOSING_SECONDS if launch.stopper.received is None else STOPPING_SECONDS))
     view = open_view(f"{config.name} · {opened.provenance['environment']['name']}")
     cleanup.callback(view.close)
-    return _Monitors(guard, changes, view, Watcher(folder, config, view, guard, trackers, changes))
+    return _Monitors(guard, changes, view, Watcher(folder, view, guard, trackers, changes))
 
 
 def _make_trainer(
@@ -357,7 +361,7 @@ def _make_trainer(
     if data.validation:
         trainer.add_callback(
             Validator(
-                config,
+                config.train,
                 opened.folder,
                 data.validation,
                 policy.grower,

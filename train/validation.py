@@ -15,7 +15,7 @@ from statistics import fmean
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..configs.schema import NET, RunConfig, TrainConfig
+from ..configs.schema import NET, TrainConfig
 from ..data.leakage import overlap_with_train
 from ..data.sampling import draw
 from ..data.types import Question
@@ -72,7 +72,7 @@ class Validator(TrainerCallback):
 
     def __init__(
         self,
-        config: RunConfig,
+        settings: TrainConfig,
         folder: RunFolder,
         questions: Sequence[Question],
         grower: Grower,
@@ -83,12 +83,12 @@ class Validator(TrainerCallback):
         processes: Processes | None = None,
     ) -> None:
         self.processes = processes or Processes()
-        self.config, self.folder, self.questions, self.grower = config, folder, questions, grower
+        self.settings, self.folder, self.questions, self.grower = settings, folder, questions, grower
         self.stopper, self.sampler, self.save, self.on_record = stopper, sampler, save, on_record
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Validate the step that has just ended, or that the run resumes from, if it is due."""
-        if state.global_step % self.config.train.validate_steps == 0:
+        if state.global_step % self.settings.validate_steps == 0:
             self._validate(state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -118,8 +118,8 @@ class Validator(TrainerCallback):
         self.grower.clock, self.grower.searched = Clock(), Clock()
         rank, count = self.processes.rank, self.processes.count
         local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
-        turns = len(self.config.rollout.branching)
-        interruptible = self.config.rollout.engine != "vllm"  # vLLM processes may share one model
+        turns = len(self.grower.rollout.branching)
+        interruptible = self.grower.rollout.engine != "vllm"  # vLLM processes may share one model
         try:
             self.sampler.refresh()
             answered = self.processes.on_every_process(
@@ -138,9 +138,10 @@ class Validator(TrainerCallback):
             "seconds": time.perf_counter() - started,
             **reader_metrics(self.grower.client, self.processes),
         }
-        if self.config.reward.search_price:
-            record |= net_values(trees, self.config.reward.signal)
-        record["turn"] = winning_turn(record, self.config.reward.objective, turns)
+        reward = self.grower.reward
+        if reward.search_price:
+            record |= net_values(trees, reward.signal)
+        record["turn"] = winning_turn(record, reward.objective, turns)
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
     def _keep_best(self, step: int, record: ValidationRecord) -> None:
@@ -151,7 +152,7 @@ class Validator(TrainerCallback):
             )  # fmt: skip
             return
         best = self.processes.on_main_process(lambda: best_of(self.folder))
-        metric, turns = self.config.reward.objective, len(self.config.rollout.branching)
+        metric, turns = self.grower.reward.objective, len(self.grower.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.staged(self.folder.best) as path:
                 self.save(path)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError
 from torch import nn
 
-from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
+from ..configs.schema import PolicyConfig, RunConfig, TrainConfig, WarmStartConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
@@ -28,7 +28,7 @@ from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.policy import refuse_partial_model
 from .expert_iteration import expert_rounds
-from .grading import grade
+from .grading import Grader, grader_of
 from .imitation import Demonstration, Round, imitate
 from .run_folder import RunFolder
 
@@ -67,7 +67,7 @@ def warm_start(
     if settings.kind == "expert_iteration":
         rounds, count = expert_rounds(config, policy, grower, sampler, questions), settings.rounds
     else:
-        rounds, count = _title_round(config, grower, questions), 1
+        rounds, count = _title_round(settings, config.seed, grower, grader_of(config, grower.client), questions), 1
     result = imitate(policy, rounds, count, config.train, folder)
     if not result.steps:
         raise ConfigError(
@@ -81,11 +81,12 @@ def warm_start(
     )
 
 
-def _title_round(config: RunConfig, grower: Grower, questions: Sequence[Question]) -> Iterator[Round]:
+def _title_round(
+    settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
+) -> Iterator[Round]:
     """The single round of `kind: titles`. Raises ConfigError if there is no lesson or the rewriter cannot parse it."""
-    settings = config.train.warm_start
     _refuse_other_answers(grower.rewriter, questions)
-    lessons = [[demonstration(grower, lesson)] for lesson in _lessons(config, grower, questions)]
+    lessons = [[demonstration(grower, lesson)] for lesson in _lessons(settings, seed, grower, grader, questions)]
     if not lessons:
         raise ConfigError(
             f"no training question has a title that earns train.warm_start.least_reward {settings.least_reward:g}, and "
@@ -108,22 +109,23 @@ def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Quest
             )
 
 
-def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -> Iterator[Lesson]:
+def _lessons(
+    settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
+) -> Iterator[Lesson]:
     """Lessons in a seeded order until there are enough; questions without a rewarded title are subsampled."""
-    settings = config.train.warm_start
-    draw = Random(config.seed)
+    draw = Random(seed)
     order = draw.sample(list(questions), len(questions))
     count = 0
     for start in range(0, len(order), _BATCH_SIZE):
         batch = order[start : start + _BATCH_SIZE]
-        results = _search(config, grower, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in batch])
+        results = _search(grower, grader, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in batch])
         titles = [
             Step(question_id=question.id, plan=SearchPlan.of(document.title))
             for question, (_, documents) in zip(batch, results, strict=True)
             for document in documents
             if document.title
         ]
-        graded = iter(_search(config, grower, titles))
+        graded = iter(_search(grower, grader, titles))
         for question, (_, documents) in zip(batch, results, strict=True):
             grades = [(next(graded)[0] if document.title else 0.0) for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
@@ -137,11 +139,12 @@ def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -
                 return
 
 
-def _search(config: RunConfig, grower: Grower, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
-    """Metric and top documents of each step."""
+def _search(grower: Grower, grader: Grader, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
+    """What is rewarded of each step, and the documents that a turn is shown."""
+    metric, shown = grower.reward.signal, grower.rollout.documents
     return [
-        (result.metrics[config.reward.signal], [hit.document for hit in result.ranking[: config.rollout.documents]])
-        for result in grade(config, grower.client, steps, "proposals of the warm start", with_text=True)
+        (result.metrics[metric], [hit.document for hit in result.ranking[:shown]])
+        for result in grader.grade(steps, "proposals of the warm start", with_text=True)
     ]
 
 

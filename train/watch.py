@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..configs.schema import RunConfig
 from ..data.history import records_of
 from ..rollouts.memory import give_back_freed_memory, peak_memory_gib
 from ..rollouts.tree import Node, Tree
@@ -29,14 +28,12 @@ class Watcher(TrainerCallback):
     def __init__(
         self,
         folder: RunFolder,
-        run: RunConfig,
         view: View,
         guard: CollapseGuard,
         trackers: Trackers,
         changes: WeightChanges,
     ) -> None:
-        self.folder, self.run, self.view, self.guard, self.trackers = folder, run, view, guard, trackers
-        self.changes = changes
+        self.folder, self.view, self.guard, self.trackers, self.changes = folder, view, guard, trackers, changes
         self.trainer: TreeTrainer | None = None
         self._started = time.perf_counter()
         self._outcomes: Mapping[str, float] | None = None
@@ -103,18 +100,18 @@ class Watcher(TrainerCallback):
         self._started = now
         record = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
         self.folder.append(self.folder.metrics, record)
-        trees = trainer.trees[: self.run.train.log_rollouts]
+        settings = trainer.run
+        trees = trainer.trees[: settings.train.log_rollouts]
         if trees:
             self.folder.append(self.folder.rollouts, *({"step": step, **describe(tree)} for tree in trees))
-        table_is_due = bool(trees) and self._table_is_due(step)
-        self.trackers.log(record, rows(step, trees, self.run.reward.signal) if table_is_due else ())
+        table_is_due = bool(trees) and self._table_is_due(step, settings.tracking.table_steps)
+        self.trackers.log(record, rows(step, trees, settings.reward.signal) if table_is_due else ())
         self._table_step = step if table_is_due else self._table_step
         self.view.step(record, trainer.trees[0] if trainer.trees else None)
         return record
 
-    def _table_is_due(self, step: int) -> bool:
-        """True for step 1 and whenever another `table_steps` steps have passed since the last table."""
-        every = self.run.tracking.table_steps
+    def _table_is_due(self, step: int, every: int) -> bool:
+        """True for step 1 and whenever another `every` steps have passed since the last table; never for 0."""
         return every > 0 and (step == 1 or step // every > self._table_step // every)
 
     def _plan_outcomes(self) -> Mapping[str, float] | None:

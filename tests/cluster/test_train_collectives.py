@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from querylect.configs.schema import RunConfig
+from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.errors import StorageError
 from querylect.rollouts.grow import ANSWERED_AT_ONCE, Grower
@@ -141,14 +141,15 @@ def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
 
     def act(processes):
         calls, events = [], []
-        grower = SimpleNamespace(clock=None, searched=None, client=None)
+        settings = {"rollout": RolloutConfig(), "reward": RewardConfig()}
+        grower = SimpleNamespace(clock=None, searched=None, client=None, **settings)
         grower.grow = lambda questions, branching, greedy: (
             calls.append(len(questions)) or [grown(question.id, True) for question in questions]
         )
         grower.answer = lambda *args, **how: Grower.answer(grower, *args, **how)
         sampler = SimpleNamespace(refresh=lambda: events.append("refresh"), sleep=lambda: events.append("sleep"))
         questions = [Question(name, name) for name in "abcde"]
-        validator = Validator(RunConfig(), None, questions, grower, None, sampler, None, None, processes)
+        validator = Validator(TrainConfig(), None, questions, grower, None, sampler, None, None, processes)
         assert validator._measure(4)["questions"] == 5
         return calls, events
 

@@ -24,6 +24,7 @@ from querylect.eval.tasks.gold import read_gold
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 from querylect.train.answers import AnswerClient
+from querylect.train.grading import grader_of
 from querylect.train.questions import worth_training
 from querylect.train.run import train
 
@@ -404,12 +405,17 @@ def test_figures_do_not_wait_for_a_step_that_another_thread_samples(lessons, tmp
     assert (client.take_figures().calls, client.take_figures().calls) == (1, 0)
 
 
+def selected_of(config, client):
+    """The questions that are worth training on."""
+    return worth_training(config.train, config.reward, grader_of(config, client), client.questions("train"))
+
+
 @pytest.mark.parametrize("gain", [True, False])
 def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, gain):  # noqa: F811
     """A raw question gains nothing over itself, whatever its answer: the gain would select all questions or none."""
     client = scored(lessons, tmp_path, Parrot(), right="insulin", gain=gain)
     config = change(run, **{"reward.answer.gain": gain, "train.raw_reward": [0.0, 0.4]})
-    selected = worth_training(config, client, client.questions("train"))
+    selected = selected_of(config, client)
     assert {question.id for question in selected} == set(ASKED) - {"fat"}
 
 
@@ -419,7 +425,7 @@ def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, le
     client = scored(lessons, tmp_path, parrot, reward={"metric": "mrr@5"}, weight=0.5)
     changes = {"reward.metric": "mrr@5", "reward.answer.weight": 0.5, "train.raw_metric": "recall@5"}
     config = change(run, **changes, **{"train.raw_reward": [0.1, 1.0]})
-    assert [question.id for question in worth_training(config, client, client.questions("train"))] == ["fat"]
+    assert [question.id for question in selected_of(config, client)] == ["fat"]
     assert parrot.asked == 0
 
 

@@ -121,11 +121,13 @@ def test_the_reflection_model_reads_the_conversation_before_a_question(prompting
 def test_relevant_titles_are_those_of_training_questions(prompting):  # noqa: F811
     from querylect.data.load import load_dataset
 
-    local = change(prompting, **{"client.urls": "local", "optimize.titles": 1})
+    local = change(prompting, **{"client.urls": "local"})
     dataset = load_dataset(local.env.dataset)
-    titles = relevant_titles(local, dataset.splits["train"].questions[:1])
+    questions = dataset.splits["train"].questions
+    titles = relevant_titles(local.env, local.client, 1, questions[:1])
     assert titles == {"train-head": ["About triptan"]}
-    assert relevant_titles(prompting, dataset.splits["train"].questions) == {}, "a service shows no judgements"
+    shown = relevant_titles(prompting.env, prompting.client, 1, questions)
+    assert shown == {}, "a service shows no judgements"
 
 
 def test_a_budget_is_never_exceeded(prompting, run_app):  # noqa: F811

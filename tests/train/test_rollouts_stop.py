@@ -3,7 +3,7 @@
 from statistics import fmean as mean
 
 import pytest
-from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig, RolloutConfig, RunConfig
+from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig, RolloutConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
@@ -120,7 +120,7 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     assert (lost.reward, lost.cost) == (None, 0.0)
     assert parrot.asked == 3, "a stop of turn 1 and the raw question read the same documents"
     assert tree.searches == 3
-    refuse_outage(RunConfig(reward=reward), [tree], answering, "no rollout", "")
+    refuse_outage([tree], answering, {"": 60.0}, reward, "no rollout", "")
     values = {id(node): value for group in assign_credit([tree], "turn", [0.5, 1.0], "none").groups
               for node, value in zip(group.members, group.values, strict=True)}  # fmt: skip
     assert [values[id(node)] for node in tree.roots] == [1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, None]

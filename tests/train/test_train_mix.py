@@ -373,7 +373,8 @@ def test_an_environment_without_questions_is_refused_by_name(mix):
     from querylect.train.mix import Mixture
 
     with refused(ConfigError, "no-questions", "bm25", "train.raw_reward [0.0"):
-        Mixture(mix, [Question("dense/head", "a question of the other one")])
+        questions = [Question("dense/head", "a question of the other one")]
+        Mixture(mix.train, mix.mix, mix.reward.signal, mix.seed, questions)
 
 
 def test_the_curriculum_learns_from_questions_that_made_room(mix):

@@ -186,7 +186,8 @@ def validator(tmp_path, told, **values):
 
     stopper = SimpleNamespace(between_steps=nullcontext)
     config = change(RunConfig(), **{"train.validate_steps": 3, **values})
-    found = Validator(config, RunFolder(tmp_path), [], None, stopper, None, lambda _: None, told)
+    grower = SimpleNamespace(rollout=config.rollout, reward=config.reward)
+    found = Validator(config.train, RunFolder(tmp_path), [], grower, stopper, None, lambda _: None, told)
     found._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
     return found
 

@@ -11,6 +11,7 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.train.grading import grader_of
 from querylect.train.imitation import imitation_loss
 from querylect.train.questions import worth_training
 from querylect.train.run import train
@@ -39,6 +40,16 @@ def grower(warm, client):
     return grower_of(warm, client, engine_of(warm))
 
 
+def lessons_of(config, grower, questions):
+    """The lessons of a warm start with titles."""
+    return _lessons(config.train.warm_start, config.seed, grower, grader_of(config, grower.client), questions)
+
+
+def selected_of(config, client, questions):
+    """The questions that are worth training on."""
+    return worth_training(config.train, config.reward, grader_of(config, client), questions)
+
+
 class Graded:
     """An environment that knows which title each question is about, and counts what it is asked."""
 
@@ -60,12 +71,12 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grow
     questions = client.questions("train")
     grower.client = probe = Graded(client, {})
     every = change(warm, **{"train.warm_start.unanswered_share": 1.0})
-    given = {lesson.question.id: lesson for lesson in _lessons(every, grower, questions)}
+    given = {lesson.question.id: lesson for lesson in lessons_of(every, grower, questions)}
     assert {lesson.answer for lesson in given.values()} == {question.text.lower() for question in questions}
 
     second = {id: lesson.documents[-1].title for id, lesson in given.items() if lesson.documents}
     grower.client = Graded(client, second)
-    for lesson in _lessons(every, grower, questions):
+    for lesson in lessons_of(every, grower, questions):
         if lesson.documents:
             assert lesson.answer == second[lesson.question.id].lower()
     assert {id for id, _ in probe.asked} == {question.id for question in questions}
@@ -74,7 +85,7 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grow
 def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
     grower.client = Graded(client, {})
     none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
-    assert list(_lessons(none, grower, client.questions("train"))) == []
+    assert list(lessons_of(none, grower, client.questions("train"))) == []
 
 
 def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path):
@@ -111,7 +122,7 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
 def test_an_outage_stops_the_warm_start(warm, grower, client):
     grower.client = Graded(client, {}, broken=True)
     with refused(EnvironmentUnavailableError, None, "client.deadline"):
-        list(_lessons(warm, grower, client.questions("train")))
+        list(lessons_of(warm, grower, client.questions("train")))
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -134,7 +145,7 @@ def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
     config = change(warm, **{"train.warm_start.questions_per_step": 1, "train.warm_start.unanswered_share": 1.0,
                              "train.warm_start.learning_rate": 0.01})  # fmt: skip
     policy = grower.engine.model
-    given = [demonstration(grower, lesson) for lesson in _lessons(config, grower, client.questions("train"))]
+    given = [demonstration(grower, lesson) for lesson in lessons_of(config, grower, client.questions("train"))]
     with torch.no_grad():
         before = float(imitation_loss(policy, given))
     warm_start(config, policy, grower, None, client.questions("train"), RunFolder(tmp_path / "folder"))
@@ -163,7 +174,7 @@ def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
     assert len(set(worth.values())) > 1, "questions that are all worth the same would prove nothing"
     cut = sorted(worth.values())[len(worth) // 2]
     for lowest, highest in ((0.0, 1.0), (cut, 1.0), (0.0, cut), (cut, cut)):
-        kept = worth_training(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
+        kept = selected_of(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
         assert [question.id for question in kept] == [id for id, value in worth.items() if lowest <= value <= highest]
 
 
@@ -174,7 +185,7 @@ def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm
     shallow, chosen = change(warm, **{"reward.metric": "ndcg@1"}), []
     for metric in ("recall@1", "recall@5"):
         raw = {"train.raw_metric": metric, "train.raw_reward": [0.6, 1]}
-        chosen.append([question.id for question in worth_training(change(shallow, **raw), client, questions)])
+        chosen.append([question.id for question in selected_of(change(shallow, **raw), client, questions)])
         results = client.step(steps, metrics=[metric])
         assert chosen[-1] == [result.question_id for result in results if result.metrics[metric] >= 0.6]
     assert chosen[0] != chosen[1]
@@ -183,4 +194,4 @@ def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm
 def test_an_outage_does_not_change_the_training_set(warm, client):
     half = change(warm, **{"train.raw_reward": [0.5, 1.0]})
     with refused(EnvironmentUnavailableError, None, "1 of 5", "client.deadline"):
-        worth_training(half, Graded(client, {}, broken=True), client.questions("train"))
+        selected_of(half, Graded(client, {}, broken=True), client.questions("train"))

@@ -5,7 +5,7 @@ from querylect.configs.load import load_config
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.schemas import Step, StepResult
 from querylect.errors import EnvironmentUnavailableError
-from querylect.train.grading import STEPS_PER_CALL, grade
+from querylect.train.grading import STEPS_PER_CALL, grader_of
 
 from ..raising import refused
 
@@ -33,20 +33,21 @@ class Client:
 )
 def test_a_search_is_as_deep_as_in_a_rollout(overrides, depth):
     config = load_config("demo", overrides)
-    (result,) = grade(config, Client(), [Step(question_id="q", plan=SearchPlan.of("x"))], "searches")
+    (result,) = grader_of(config, Client()).grade([Step(question_id="q", plan=SearchPlan.of("x"))], "searches")
     assert result.metrics[config.reward.metric] == depth / 1000
 
 
 def test_what_was_not_answered_is_not_guessed():
     steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in ("q", "lost")]
     with refused(EnvironmentUnavailableError, None, "1 of 2 searches"):
-        grade(load_config("demo"), Client(), steps, "searches")
+        grader_of(load_config("demo"), Client()).grade(steps, "searches")
 
 
 def test_many_searches_are_graded_in_calls_that_each_have_a_deadline():
     names = [str(number) for number in range(STEPS_PER_CALL + 1)]
     client = Client()
-    results = grade(load_config("demo"), client, [Step(question_id=n, plan=SearchPlan.of("x")) for n in names], "all")
+    steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in names]
+    results = grader_of(load_config("demo"), client).grade(steps, "all")
     assert [result.question_id for result in results] == names
     assert client.calls == [names[:STEPS_PER_CALL], names[STEPS_PER_CALL:]]
 
@@ -54,6 +55,7 @@ def test_many_searches_are_graded_in_calls_that_each_have_a_deadline():
 def test_the_first_call_without_an_answer_is_the_last():
     names = ["lost", *map(str, range(STEPS_PER_CALL))]
     client = Client()
+    steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in names]
     with refused(EnvironmentUnavailableError, None, f"1 of {STEPS_PER_CALL} searches", "client.deadline"):
-        grade(load_config("demo"), client, [Step(question_id=n, plan=SearchPlan.of("x")) for n in names], "searches")
+        grader_of(load_config("demo"), client).grade(steps, "searches")
     assert len(client.calls) == 1

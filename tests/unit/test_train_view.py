@@ -7,15 +7,12 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.view import LineView, LiveView, NotebookView, clock, open_view, sparkline
 from rich.console import Console
-
-from ..lessons import change
 
 HOSTILE = "head\x1b[2Jache [red]x[/red]\x07 \u202e right"
 
@@ -119,14 +116,13 @@ def test_tables_of_trees_come_as_often_where_a_rollout_serves_several_steps(iter
     """Only a step that sampled has trees: every tenth step may never be one."""
     from querylect.train.watch import Watcher
 
-    watcher, found = Watcher(None, change(RunConfig(), **{"tracking.table_steps": 10}), None, None, None, None), []
+    watcher, found = Watcher(None, None, None, None, None), []
     for step in range(1, 40, iterations):
-        if watcher._table_is_due(step):
+        if watcher._table_is_due(step, 10):
             found.append(step)
             watcher._table_step = step
     assert found == logged
-    watcher.run = change(RunConfig(), **{"tracking.table_steps": 0})
-    assert not any(watcher._table_is_due(step) for step in range(1, 40))
+    assert not any(watcher._table_is_due(step, 0) for step in range(1, 40))
 
 
 @pytest.fixture
