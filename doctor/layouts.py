@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
-from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, estimate
+from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, planner_of
 from ..train.memory.model_shape import shape_of
 from .memory import advice, layouts
 
@@ -87,8 +87,9 @@ def estimate_layouts(config: RunConfig, gpus: int, gpu_memory: float) -> LayoutE
         )
     size = gpu_memory * USABLE
     possible = [layout for layout in layouts(config.policy, gpus, size, fast=True) if layout.processes == gpus]
-    estimates = [estimate(config, shape, layout) for layout in possible]
-    remedies = ["" if entry.fits() else advice(config, shape, entry.layout) for entry in estimates]
+    planner = planner_of(config, shape)
+    estimates = [planner.estimate(layout) for layout in possible]
+    remedies = ["" if entry.fits() else advice(planner, entry.layout) for entry in estimates]
     first = estimates[0]
     number = f"{gpus} GPU{'s' if gpus > 1 else ''}"
     title = (

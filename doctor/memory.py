@@ -6,8 +6,8 @@ from typing import Any, Literal
 from ..configs.schema import PolicyConfig, RunConfig
 from ..slurm.requests import Request, request_of
 from ..train.memory.advice import remedies
-from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, ProcessLayout, estimate
-from ..train.memory.model_shape import ModelShape, shape_of
+from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, MemoryPlanner, ProcessLayout, planner_of
+from ..train.memory.model_shape import shape_of
 from .findings import Finding
 
 NAME = "memory"
@@ -20,16 +20,17 @@ def memory(config: RunConfig, accelerator: dict[str, Any], available: int) -> Fi
     if shape is None:
         detail = f"not estimated: nothing says how large policy.model {config.policy.model!r} is"
         return Finding("config", NAME, "missing", detail, "give a folder with config.json, or a name with its size")
+    planner = planner_of(config, shape)
     gpus, fast = accelerator.get("gpus", []), bool(accelerator.get("bf16", False))
     if gpus:
         smallest = min(size for _, size in gpus)
         candidates = layouts(config.policy, len(gpus), smallest, fast)
-        return _finding(config, shape, candidates, "this machine's")
-    local = estimate(config, shape, ProcessLayout(gpu_gib=None, bfloat16=fast))
+        return _finding(planner, candidates, "this machine's")
+    local = planner.estimate(ProcessLayout(gpu_gib=None, bfloat16=fast))
     if config.rollout.engine == "transformers" and local.fits(available):
         return Finding("config", NAME, "ok", f"{local.lines()[0]}; {available / GIB:.1f} GiB are free")
     request = request_of(config.env, config.policy)
-    return _finding(config, shape, [slurm_layout(request)], f"those of slurm/{request.script}.sh,")
+    return _finding(planner, [slurm_layout(request)], f"those of slurm/{request.script}.sh,")
 
 
 def slurm_layout(request: Request) -> ProcessLayout:
@@ -44,11 +45,12 @@ def memory_lines(config: RunConfig) -> list[str]:
         return [f"memory: not estimated, since nothing says how large policy.model {config.policy.model!r} is"]
     request = request_of(config.env, config.policy)
     layout = slurm_layout(request)
-    expected = estimate(config, shape, layout)
+    planner = planner_of(config, shape)
+    expected = planner.estimate(layout)
     first, *parts = expected.lines()
     verdict = f"{'fits' if expected.fits() else 'does not fit'} {_capacity(layout)}"
     lines = [f"memory of slurm/{request.script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
-    return lines if expected.fits() else [*lines, f"  {advice(config, shape, layout)}"]
+    return lines if expected.fits() else [*lines, f"  {advice(planner, layout)}"]
 
 
 def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
@@ -58,23 +60,23 @@ def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[P
     return [ProcessLayout(1, 0, size, fast), *(several if count > 1 else ())]
 
 
-def _finding(config: RunConfig, shape: ModelShape, candidates: list[ProcessLayout], owner: str) -> Finding:
-    estimates: list[MemoryEstimate] = [estimate(config, shape, layout) for layout in candidates]
+def _finding(planner: MemoryPlanner, candidates: list[ProcessLayout], owner: str) -> Finding:
+    estimates: list[MemoryEstimate] = [planner.estimate(layout) for layout in candidates]
     fitting = next((candidate for candidate in estimates if candidate.fits()), None)
     if fitting is not None:
         return Finding("config", NAME, "ok", f"{fitting.lines()[0]}; {owner} fit: {_capacity(fitting.layout)}")
     smallest = min(estimates, key=lambda candidate: candidate.peak)
     detail = f"{smallest.lines()[0]}; {owner} have {_capacity(smallest.layout)}"
-    return Finding("config", NAME, "needed", detail, advice(config, shape, smallest.layout))
+    return Finding("config", NAME, "needed", detail, advice(planner, smallest.layout))
 
 
 def _capacity(layout: ProcessLayout) -> str:
     return f"{layout.gpu_gib or 0:.0f} GiB each, of which {HEADROOM:.0%} may be taken"
 
 
-def advice(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> str:
+def advice(planner: MemoryPlanner, layout: ProcessLayout) -> str:
     """The nearest settings that fit, and what they take."""
-    changes, after = remedies(config, shape, layout)
+    changes, after = remedies(planner, layout)
     if not changes:
         return "take a smaller policy.model, or larger GPUs"
     outcome = "" if after.fits() else ", still too much: take a smaller policy.model, or more and larger GPUs"

@@ -230,7 +230,9 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     model.to(processes.device)
     model = add_lora(model, config.policy)
     config = _with_train(config, packing=settle_packing(config.train, config.rollout, model))
-    checkpointing = settle_checkpointing(config, model, processes.device, processes.count)
+    checkpointing = settle_checkpointing(
+        config.policy, config.rollout, config.train, model, processes.device, processes.count
+    )
     config = _with_train(config, gradient_checkpointing=checkpointing)
     separate = zero_stage() == 3 or config.train.staleness > 0
     engine, sampler = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)

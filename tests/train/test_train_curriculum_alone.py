@@ -94,9 +94,7 @@ def test_what_always_succeeds_is_asked_least(prefer, rarest):
     success = {"solved": 1.0, "half": 0.5, "some": 0.4}
     curriculum = {"prefer": prefer, "floor": 0.05}
     config = RunConfig.model_validate({"train": {"questions_per_step": 1, "curriculum": curriculum}})
-    mixture = Mixture(
-        config.train, config.mix, config.reward.signal, config.seed, [Question(name, name) for name in success]
-    )
+    mixture = Mixture(config.train, None, config.reward.signal, 0, [Question(name, name) for name in success])
     counts = Counter()
     for step in range(600):
         ((question,),) = (row.values() for row in mixture.fill([{"prompt": "0"}], step))

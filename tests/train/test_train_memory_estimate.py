@@ -19,11 +19,9 @@ from querylect.train.memory.estimate import (
     CPU_RESERVED,
     GIB,
     ProcessLayout,
-    checkpoints_layers,
-    estimate,
     longest_tree,
+    planner_of,
     trained_parameters,
-    vllm_minimum,
 )
 from querylect.train.memory.model_shape import KNOWN, ModelShape, by_name, from_config, shape_of
 from querylect.train.memory.settle import settle_checkpointing
@@ -50,6 +48,11 @@ def config(**train):
             "train": {"gradient_checkpointing": checkpointing, **train},
         }
     )  # fmt: skip
+
+
+def estimate(run, shape, layout):
+    """The memory of one process of a run."""
+    return planner_of(run, shape).estimate(layout)
 
 
 def measured(run, model, mixed=False, steps=2):
@@ -152,11 +155,12 @@ def test_layers_are_computed_again_where_their_activations_take_more_than_eight_
     demo, paper = load_config("demo", []), load_config("paper_bm25", ["train.gradient_checkpointing=auto"])
     small, large = shape_of(demo.policy.model), shape_of(paper.policy.model)
     assert demo.train.gradient_checkpointing == "auto"
-    assert not checkpoints_layers(demo, small, CPU)
-    assert checkpoints_layers(paper, large, ProcessLayout(8, 2))
-    assert checkpoints_layers(load_config("demo", ["rollout.max_new_tokens=400"]), small, CPU)
-    assert checkpoints_layers(load_config("demo", ["train.gradient_checkpointing=reentrant"]), small, CPU)
-    assert not checkpoints_layers(load_config("paper_bm25", ["train.gradient_checkpointing=false"]), large, CPU)
+    assert not planner_of(demo, small).checkpoints_layers(CPU)
+    assert planner_of(paper, large).checkpoints_layers(ProcessLayout(8, 2))
+    assert planner_of(load_config("demo", ["rollout.max_new_tokens=400"]), small).checkpoints_layers(CPU)
+    assert planner_of(load_config("demo", ["train.gradient_checkpointing=reentrant"]), small).checkpoints_layers(CPU)
+    never = load_config("paper_bm25", ["train.gradient_checkpointing=false"])
+    assert not planner_of(never, large).checkpoints_layers(CPU)
 
 
 @pytest.mark.parametrize(("setting", "tokens", "expected"), [
@@ -166,7 +170,7 @@ def test_auto_is_settled_by_the_policy_that_was_loaded(setting, tokens, expected
     run = config(gradient_checkpointing=setting)
     rollout = run.rollout.model_copy(update={"max_new_tokens": [tokens, 12]})
     run = run.model_copy(update={"rollout": rollout})
-    assert settle_checkpointing(run, tiny_model(), torch.device("cpu"), 1) == expected
+    assert settle_checkpointing(run.policy, run.rollout, run.train, tiny_model(), torch.device("cpu"), 1) == expected
 
 
 SHAPE = ModelShape(1_000_000_000, 2048, 8192, 20, 2048, 512, 50_000)
@@ -226,13 +230,13 @@ def test_a_share_that_vllm_does_not_start_with_is_told_with_one_that_it_does():
     run = load_config("paper_bm25", ["rollout.vllm.gpu_memory_utilization=0.15", "rollout.vllm.max_model_len=8192"])
     shape, layout = shape_of(run.policy.model), ProcessLayout(8, 2, 80.0)
     needed = 2 * 8_191_000_000 + 3 * GIB + 8192 * 144 * 1024
-    assert vllm_minimum(run, shape, layout) == needed
+    assert planner_of(run, shape).vllm_minimum(layout) == needed
     short = estimate(run, shape, layout)
     assert short.peak < 0.95 * 80 * GIB
     assert short.vllm_lacks == needed - 12 * GIB
     assert not short.fits()
     assert f"{short.vllm_lacks / GIB:.1f} GiB more" in short.lines()[0]
-    applied, after = remedies(run, shape, layout)
+    applied, after = remedies(planner_of(run, shape), layout)
     assert applied == ["rollout.vllm.gpu_memory_utilization=0.28"]
     assert after.fits()
     elsewhere = run.rollout.model_copy(update={"engine": "vllm_server"})
@@ -241,7 +245,7 @@ def test_a_share_that_vllm_does_not_start_with_is_told_with_one_that_it_does():
 
 def test_weights_that_vllm_does_not_hold_on_one_gpu_are_sliced():
     run = load_config("paper_bm25", ["policy.model=Qwen/Qwen3-32B", "policy.lora={}"])
-    applied, after = remedies(run, shape_of(run.policy.model), ProcessLayout(8, 0, 60.0))
+    applied, after = remedies(planner_of(run, shape_of(run.policy.model)), ProcessLayout(8, 0, 60.0))
     assert "rollout.vllm.tensor_parallel_size=2" in applied
     assert any(change.startswith("rollout.vllm.gpu_memory_utilization=0.6") for change in applied)
     assert not after.vllm_lacks
@@ -288,7 +292,7 @@ def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, lay
     run = load_config("paper_bm25", changes)
     shape = shape_of(run.policy.model)
     assert not estimate(run, shape, layout).fits()
-    applied, after = remedies(run, shape, layout)
+    applied, after = remedies(planner_of(run, shape), layout)
     assert any(said in one for one in applied), applied
     assert after.fits()
 
@@ -297,7 +301,7 @@ def test_a_change_that_was_advised_and_made_leads_to_the_estimate_that_was_told(
     """The settings are those that a user types."""
     run = load_config("paper_bm25", ["train.gradient_checkpointing=false"])
     shape = shape_of(run.policy.model)
-    applied, after = remedies(run, shape, ProcessLayout(8, 2))
+    applied, after = remedies(planner_of(run, shape), ProcessLayout(8, 2))
     typed = load_config("paper_bm25", ["train.gradient_checkpointing=false", *applied])
     assert estimate(typed, shape, ProcessLayout(8, 2)).peak == after.peak
 

@@ -178,13 +178,8 @@ def mixture():
     members = {"bm25": {"weight": 3.0}, "dense": {"env": {"index": "other"}}}
     mix = {"environments": members, "curriculum": {"prefer": "hard", "memory": 0.5}}
     config = RunConfig.model_validate({"train": {"questions_per_step": 4}, "mix": mix})
-    return Mixture(
-        config.train,
-        config.mix,
-        config.reward.signal,
-        config.seed,
-        [Question(join_id(name, each), each) for name, ids in QUESTIONS.items() for each in ids],
-    )
+    questions = [Question(join_id(name, each), each) for name, ids in QUESTIONS.items() for each in ids]
+    return Mixture(config.train, config.mix, config.reward.signal, config.seed, questions)
 
 
 def step_of_slots(mix, finished):

@@ -5,20 +5,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TypeVar
 
-from ...configs.schema import RunConfig
-from .estimate import (
-    GIB,
-    HEADROOM,
-    MemoryEstimate,
-    ProcessLayout,
-    checkpoints_layers,
-    estimate,
-    longest_tree,
-    vllm_minimum,
-)
-from .model_shape import ModelShape
+from ...configs.section import Section
+from .estimate import GIB, HEADROOM, MemoryEstimate, MemoryPlanner, ProcessLayout, longest_tree
 
 T = TypeVar("T")
+AnySection = TypeVar("AnySection", bound=Section)
 
 NODE_GPUS = 8
 """Number of GPUs that is suggested for a run."""
@@ -31,7 +22,7 @@ class _Change:
     """One change that may help."""
 
     label: str
-    config: Callable[[RunConfig], RunConfig]
+    planner: Callable[[MemoryPlanner], MemoryPlanner]
     layout: Callable[[ProcessLayout], ProcessLayout]
 
     @property
@@ -40,7 +31,7 @@ class _Change:
         return self.label.partition("=")[0]
 
 
-def remedies(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> tuple[list[str], MemoryEstimate]:
+def remedies(planner: MemoryPlanner, layout: ProcessLayout) -> tuple[list[str], MemoryEstimate]:
     """Changes that make a run fit its GPUs, or bring it as close as possible, and the resulting estimate.
 
     Order: changes that only cost time, then those that need more GPUs, then those that change what is learned. Of the
@@ -48,14 +39,14 @@ def remedies(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> tup
     """
 
     def after(changes: Sequence[_Change]) -> MemoryEstimate:
-        changed, placed = config, layout
+        changed, placed = planner, layout
         for change in changes:
-            changed, placed = change.config(changed), change.layout(placed)
-        return estimate(changed, shape, placed)
+            changed, placed = change.planner(changed), change.layout(placed)
+        return changed.estimate(placed)
 
     applied: list[_Change] = []
     current = after(applied)
-    for change in _changes(config, shape, layout):
+    for change in _changes(planner, layout):
         if current.fits():
             break
         changes = [*(old for old in applied if old.setting != change.setting), change]
@@ -70,23 +61,23 @@ def remedies(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> tup
     return [change.label for change in applied], current
 
 
-def _changes(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Iterator[_Change]:
+def _changes(planner: MemoryPlanner, layout: ProcessLayout) -> Iterator[_Change]:
     """Each applicable remedy."""
 
-    def setting(name: str, value: object) -> Callable[[RunConfig], RunConfig]:
-        return lambda run: _with_setting(run, name.split("."), value)
+    def setting(name: str, value: object) -> Callable[[MemoryPlanner], MemoryPlanner]:
+        return lambda changed: _with_setting(changed, name, value)
 
     def same(unchanged: T) -> T:
         return unchanged
 
-    rollout, full = config.rollout, config.policy.lora is None
-    if config.train.questions_per_micro_batch > 1:
+    rollout, train, full = planner.rollout, planner.train, planner.policy.lora is None
+    if train.questions_per_micro_batch > 1:
         yield _Change("train.questions_per_micro_batch=1", setting("train.questions_per_micro_batch", 1), same)
-    if not checkpoints_layers(config, shape, layout):
+    if not planner.checkpoints_layers(layout):
         yield _Change("train.gradient_checkpointing=true", setting("train.gradient_checkpointing", True), same)
-    if config.train.packing is False:
+    if train.packing is False:
         yield _Change("train.packing=auto", setting("train.packing", "auto"), same)
-    tokens, _, path = longest_tree(config.rollout, config.train)
+    tokens, _, path = longest_tree(rollout, train)
     for pieces in (2, 4, 8, 16):
         if tokens // pieces > path:
             limit = -(-tokens // pieces // 256) * 256
@@ -98,7 +89,7 @@ def _changes(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Ite
                 yield _Change(f"rollout.micro_batch={rows}", setting("rollout.micro_batch", rows), same)
     if rollout.engine == "vllm" and not rollout.vllm.enable_sleep_mode:
         yield _Change("rollout.vllm.enable_sleep_mode=true", setting("rollout.vllm.enable_sleep_mode", True), same)
-    for name, value in _vllm_settings(config, shape, layout):
+    for name, value in _vllm_settings(planner, layout):
         yield _Change(f"{name}={value:g}", setting(name, value), same)
     if full and layout.gpu_gib and not layout.zero:
         count = max(NODE_GPUS, layout.processes)
@@ -118,17 +109,16 @@ def _changes(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Ite
         yield _Change("policy.lora={} (adapters instead of all weights)", setting("policy.lora", {}), same)
 
 
-def _vllm_settings(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Iterator[tuple[str, int | float]]:
+def _vllm_settings(planner: MemoryPlanner, layout: ProcessLayout) -> Iterator[tuple[str, int | float]]:
     """The smallest share of the GPU with which vLLM starts and caches 0.3 bytes for each parameter, at a larger
     tensor_parallel_size where its weights take too much of one GPU."""
-    chosen = config.rollout.vllm
-    if config.rollout.engine != "vllm" or layout.gpu_gib is None:
+    chosen = planner.rollout.vllm
+    if planner.rollout.engine != "vllm" or layout.gpu_gib is None:
         return
     for parallel in (chosen.tensor_parallel_size * factor for factor in (1, 2, 4, 8)):
         name = "rollout.vllm.tensor_parallel_size"
-        changed = _with_setting(config, name.split("."), parallel)
-        least = vllm_minimum(changed, shape, layout)
-        share = ceil(100 * (least + 0.3 * shape.parameters / parallel) / (layout.gpu_gib * GIB)) / 100
+        least = _with_setting(planner, name, parallel).vllm_minimum(layout)
+        share = ceil(100 * (least + 0.3 * planner.shape.parameters / parallel) / (layout.gpu_gib * GIB)) / 100
         if share <= HEADROOM and layout.processes % parallel == 0:
             if parallel != chosen.tensor_parallel_size:
                 yield name, parallel
@@ -138,17 +128,27 @@ def _vllm_settings(config: RunConfig, shape: ModelShape, layout: ProcessLayout) 
             return
 
 
-def _with_setting(config: RunConfig, path: list[str], value: object) -> RunConfig:
-    """The config with one setting changed; for max_new_tokens, max_prompt_tokens shrinks by the tokens saved."""
-    plain = config.model_dump()
-    section = plain
+def _with_setting(planner: MemoryPlanner, name: str, value: object) -> MemoryPlanner:
+    """The planner of the run with one setting changed; for max_new_tokens, max_prompt_tokens shrinks by the tokens
+    saved."""
+    section, *path = name.split(".")
+    if section == "policy":
+        return replace(planner, policy=_changed(planner.policy, path, value))
+    if section == "train":
+        return replace(planner, train=_changed(planner.train, path, value))
+    before, rollout = planner.rollout, _changed(planner.rollout, path, value)
+    if path == ["max_new_tokens"]:
+        turns = len(before.branching)
+        freed = before.earlier_tokens(turns) - rollout.earlier_tokens(turns)
+        rollout = _changed(rollout, ["max_prompt_tokens"], max(16, before.max_prompt_tokens - freed))
+    return replace(planner, rollout=rollout)
+
+
+def _changed(section: AnySection, path: Sequence[str], value: object) -> AnySection:
+    """A section with the setting at `path` changed and everything validated."""
+    plain = section.model_dump()
+    inner = plain
     for part in path[:-1]:
-        section = section[part]
-    section[path[-1]] = value
-    changed = RunConfig.model_validate(plain)
-    if path[-1] == "max_new_tokens":
-        turns = len(config.rollout.branching)
-        freed = config.rollout.earlier_tokens(turns) - changed.rollout.earlier_tokens(turns)
-        plain["rollout"]["max_prompt_tokens"] = max(16, config.rollout.max_prompt_tokens - freed)
-        changed = RunConfig.model_validate(plain)
-    return changed
+        inner = inner[part]
+    inner[path[-1]] = value
+    return type(section).model_validate(plain)

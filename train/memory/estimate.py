@@ -147,73 +147,104 @@ def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
     return lora.r * sum(widths.get(name, 0) for name in modules) * min(lora.last_layers or shape.layers, shape.layers)
 
 
-def vllm_minimum(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> int:
-    """Bytes of a GPU without which vLLM in the process does not start: its slice of the weights, what it computes in,
-    and the KV cache of the longest sequence."""
-    chosen = config.rollout.vllm
-    size = 4 if _arithmetic(config.policy, layout) == "float32" else 2
-    tokens = chosen.max_model_len or config.rollout.longest_sequence
-    held = shape.parameters + 2 * shape.keys * shape.layers * tokens
-    return size * held // chosen.tensor_parallel_size + VLLM_WORKSPACE
+@dataclass(frozen=True, slots=True)
+class MemoryPlanner:
+    """Estimates the memory of a run before anything is loaded."""
+
+    policy: PolicyConfig
+    rollout: RolloutConfig
+    train: TrainConfig
+    shape: ModelShape
+    """Of the policy."""
+    encoders: int = 0
+    """Bytes of the retrievers that the run starts itself, as far as they are known."""
+
+    def estimate(self, layout: ProcessLayout) -> MemoryEstimate:
+        """The memory of one process."""
+        policy, rollout, train, shape = self.policy, self.rollout, self.train, self.shape
+        full, zero = policy.lora is None, layout.zero
+        arithmetic = _arithmetic(policy, layout)
+        weights, trained = shape.parameters, trained_parameters(policy.lora, shape)
+        size = 2 if arithmetic == "bfloat16" else 4
+        loaded_in_float32 = full and policy.dtype == "auto" and (not zero or train.warm_start.questions > 0)
+        loaded = 4 if loaded_in_float32 else size  # train/arguments.py
+        shards = layout.processes if zero else 1
+        stored_weights = weights // shards if zero == 3 else weights
+        resident = {"weights": size * stored_weights + (0 if full else 4 * trained)}
+        resident["gradients"] = 4 * trained // shards
+        resident["optimizer"] = (12 if zero else 8) * trained // shards
+        if zero:
+            resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
+        elif layout.processes > 1:
+            resident["DDP's buckets"] = 4 * trained
+        offloaded = full and zero != 3 and layout.gpu_gib is not None  # train/reference.py
+        if train.beta > 0 and not offloaded:
+            resident["reference"] = size * stored_weights if full else 4 * trained
+        if rollout.engine == "transformers" and (not full or zero == 3 or train.staleness):
+            resident["copy to sample from"] = loaded * weights
+        resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
+        if layout.gpu_gib is not None and self.encoders:
+            resident["retriever"] = self.encoders
+        vllm = rollout.vllm
+        engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
+        sampling = engine_memory if rollout.engine == "vllm" else {}
+        if zero == 3 and rollout.engine != "transformers":  # rollouts/engines/policy_weights.py
+            sampling = {
+                **sampling,
+                "gathered layer": size * max(weights // shape.layers, shape.vocabulary * shape.hidden),
+            }
+        if rollout.engine == "transformers":
+            sampling = _transformers_sampling(rollout, train.questions_per_step, shape, layout, arithmetic)
+        engine_frees_memory = rollout.engine != "vllm" or vllm.enable_sleep_mode
+        tokens = longest_tree(rollout, train)
+        update = _activations(train, policy, shape, layout, tokens, self.checkpoints_layers(layout))
+        step = {"temporaries": 4 * trained // shards if layout.gpu_gib is not None else 0}
+        phases = {"rollout": sampling, "update": update, "optimizer step": step}
+        if train.beta > 0 and offloaded:
+            phases["reference"] = {"reference": size * weights, **_forward(shape, arithmetic, tokens)}
+        if zero:  # until DeepSpeed splits the weights they are whole, and gradients and optimizer not there
+            there = ("reserved", "retriever", "copy to sample from")
+            later = sum(part for name, part in resident.items() if name not in there)
+            vllm_share = engine_memory["vLLM"] if rollout.engine == "vllm" else 0
+            phases["loading"] = {"whole weights, vLLM": max(0, loaded * weights + vllm_share - later)}
+        if not engine_frees_memory:
+            awake = {"rollout", "loading"}
+            phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name not in awake}
+        lacks = 0
+        if rollout.engine == "vllm" and layout.gpu_gib is not None:
+            lacks = max(0, self.vllm_minimum(layout) - engine_memory["vLLM"])
+        return MemoryEstimate(layout, shape, resident, phases, tokens[0], lacks)
+
+    def vllm_minimum(self, layout: ProcessLayout) -> int:
+        """Bytes of a GPU without which vLLM in the process does not start: its slice of the weights, what it computes
+        in, and the KV cache of the longest sequence."""
+        chosen, shape = self.rollout.vllm, self.shape
+        size = 4 if _arithmetic(self.policy, layout) == "float32" else 2
+        tokens = chosen.max_model_len or self.rollout.longest_sequence
+        held = shape.parameters + 2 * shape.keys * shape.layers * tokens
+        return size * held // chosen.tensor_parallel_size + VLLM_WORKSPACE
+
+    def checkpoints_layers(self, layout: ProcessLayout) -> bool:
+        """Whether layers are computed again in the backward pass: `train.gradient_checkpointing`, with `auto` resolved.
+
+        It costs a third of the update. Activations below CHECKPOINT_ABOVE fit beside the weights wherever these do.
+        """
+        setting = self.train.gradient_checkpointing
+        if setting != "auto":
+            return bool(setting)
+        tokens = longest_tree(self.rollout, self.train)
+        parts = _activations(self.train, self.policy, self.shape, layout, tokens, checkpointing=False)
+        return parts[ACTIVATIONS] > CHECKPOINT_ABOVE
 
 
-def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
-    """The memory of one process of a run of `config`."""
-    full, zero = config.policy.lora is None, layout.zero
-    arithmetic = _arithmetic(config.policy, layout)
-    weights, trained = shape.parameters, trained_parameters(config.policy.lora, shape)
-    size = 2 if arithmetic == "bfloat16" else 4
-    loaded_in_float32 = full and config.policy.dtype == "auto" and (not zero or config.train.warm_start.questions > 0)
-    loaded = 4 if loaded_in_float32 else size  # train/arguments.py
-    shards = layout.processes if zero else 1
-    stored_weights = weights // shards if zero == 3 else weights
-    resident = {"weights": size * stored_weights + (0 if full else 4 * trained)}
-    resident["gradients"] = 4 * trained // shards
-    resident["optimizer"] = (12 if zero else 8) * trained // shards
-    if zero:
-        resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
-    elif layout.processes > 1:
-        resident["DDP's buckets"] = 4 * trained
-    offloaded = full and zero != 3 and layout.gpu_gib is not None  # train/reference.py
-    if config.train.beta > 0 and not offloaded:
-        resident["reference"] = size * stored_weights if full else 4 * trained
-    if config.rollout.engine == "transformers" and (not full or zero == 3 or config.train.staleness):
-        resident["copy to sample from"] = loaded * weights
-    resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
-    if layout.gpu_gib is not None and (encoders := _local_encoders(config)):
-        resident["retriever"] = encoders
-    vllm = config.rollout.vllm
-    engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
-    sampling = engine_memory if config.rollout.engine == "vllm" else {}
-    if zero == 3 and config.rollout.engine != "transformers":  # rollouts/engines/policy_weights.py
-        sampling = {**sampling, "gathered layer": size * max(weights // shape.layers, shape.vocabulary * shape.hidden)}
-    if config.rollout.engine == "transformers":
-        sampling = _transformers_sampling(config.rollout, config.train.questions_per_step, shape, layout, arithmetic)
-    engine_frees_memory = config.rollout.engine != "vllm" or vllm.enable_sleep_mode
-    tokens = longest_tree(config.rollout, config.train)
-    update = _activations(config.train, config.policy, shape, layout, tokens, checkpoints_layers(config, shape, layout))
-    step = {"temporaries": 4 * trained // shards if layout.gpu_gib is not None else 0}
-    phases = {"rollout": sampling, "update": update, "optimizer step": step}
-    if config.train.beta > 0 and offloaded:
-        phases["reference"] = {"reference": size * weights, **_forward(shape, arithmetic, tokens)}
-    if zero:  # until DeepSpeed splits the weights they are whole, and gradients and optimizer not there
-        there = ("reserved", "retriever", "copy to sample from")
-        later = sum(part for name, part in resident.items() if name not in there)
-        vllm_share = engine_memory["vLLM"] if config.rollout.engine == "vllm" else 0
-        phases["loading"] = {"whole weights, vLLM": max(0, loaded * weights + vllm_share - later)}
-    if not engine_frees_memory:
-        awake = {"rollout", "loading"}
-        phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name not in awake}
-    lacks = 0
-    if config.rollout.engine == "vllm" and layout.gpu_gib is not None:
-        lacks = max(0, vllm_minimum(config, shape, layout) - engine_memory["vLLM"])
-    return MemoryEstimate(layout, shape, resident, phases, tokens[0], lacks)
+def planner_of(config: RunConfig, shape: ModelShape) -> MemoryPlanner:
+    """The planner of a run whose policy has this shape.
 
-
-def _local_encoders(config: RunConfig) -> int:
-    """Bytes of local retrievers whose size follows from their name, such as qwen3-embedding-0.6b."""
+    Sizes of local retrievers follow from their names, such as qwen3-embedding-0.6b; others are unknown.
+    """
     local = {member.env.retriever for member in environments(config).values() if member.client.urls == "local"}
-    return sum(4 * shape.parameters for name in local if (shape := by_name(name)) is not None)
+    encoders = sum(4 * encoder.parameters for name in local if (encoder := by_name(name)) is not None)
+    return MemoryPlanner(config.policy, config.rollout, config.train, shape, encoders)
 
 
 def _activations(
@@ -257,19 +288,6 @@ def _arithmetic(policy: PolicyConfig, layout: ProcessLayout) -> str:
     # DeepSpeed computes with bfloat16 copies
     mixed = policy.lora is None and policy.dtype == "auto" and not layout.zero
     return "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
-
-
-def checkpoints_layers(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> bool:
-    """Whether layers are computed again in the backward pass: `train.gradient_checkpointing`, with `auto` resolved.
-
-    It costs a third of the update. Activations below CHECKPOINT_ABOVE fit beside the weights wherever these do.
-    """
-    setting = config.train.gradient_checkpointing
-    if setting != "auto":
-        return bool(setting)
-    tokens = longest_tree(config.rollout, config.train)
-    parts = _activations(config.train, config.policy, shape, layout, tokens, checkpointing=False)
-    return parts[ACTIVATIONS] > CHECKPOINT_ABOVE
 
 
 def _head(shape: ModelShape, layout: ProcessLayout, size: int, sampled: int) -> int:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ...configs.schema import RunConfig
+from ...configs.schema import PolicyConfig, RolloutConfig, TrainConfig
 from ...rollouts.policy import torch_dtype
 from ..distributed.zero import zero_stage
-from .estimate import GIB, ProcessLayout, checkpoints_layers
+from .estimate import GIB, MemoryPlanner, ProcessLayout
 from .model_shape import from_config
 
 if TYPE_CHECKING:
@@ -19,10 +19,15 @@ log = logging.getLogger(__name__)
 
 
 def settle_checkpointing(
-    config: RunConfig, model: "PreTrainedModel | PeftModel", device: torch.device, processes: int
+    policy: PolicyConfig,
+    rollout: RolloutConfig,
+    train: TrainConfig,
+    model: "PreTrainedModel | PeftModel",
+    device: torch.device,
+    processes: int,
 ) -> bool | Literal["reentrant"]:
     """`train.gradient_checkpointing` with `auto` resolved to true or false, by the estimate for this policy."""
-    setting = config.train.gradient_checkpointing
+    setting = train.gradient_checkpointing
     if setting != "auto":
         return setting
     try:
@@ -32,7 +37,7 @@ def settle_checkpointing(
         return False
     zero: Literal[0, 2, 3] = 3 if zero_stage() == 3 else 2 if zero_stage() else 0
     gpu_gib = torch.cuda.get_device_properties(device).total_memory / GIB if device.type == "cuda" else None
-    layout = ProcessLayout(processes, zero, gpu_gib, torch_dtype(config.policy) == torch.bfloat16)
-    result = checkpoints_layers(config, shape, layout)
+    layout = ProcessLayout(processes, zero, gpu_gib, torch_dtype(policy) == torch.bfloat16)
+    result = MemoryPlanner(policy, rollout, train, shape).checkpoints_layers(layout)
     log.info("train.gradient_checkpointing is auto: %s for the longest tree of this policy", "on" if result else "off")
     return result
