@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
-from ..configs.schema import RolloutConfig, RunConfig
+from ..configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from ..data.history import lines_of
 from ..data.types import Document, Qrels, Question, Utterance
 from ..digests import DIGESTS
@@ -102,24 +102,28 @@ def task_identity(config: LlmConfig, checkpoint: Path | None) -> dict[str, objec
 
 
 def system_identity(
-    system: SystemConfig, config: RunConfig, weights: Mapping[str, object], rewriter: RewritingStrategy, seed: int
+    system: SystemConfig,
+    policy: PolicyConfig,
+    rollout: RolloutConfig,
+    settings: RewriterConfig,
+    rewriter: RewritingStrategy,
+    seed: int,
 ) -> dict[str, object]:
-    """Everything a rewriting system's answers depend on. `rewriter` is the one built for this environment."""
-    rollout = config.rollout
+    """Everything but the weights that a rewriting system's answers depend on. `rewriter` is the one built of `settings`
+    for this environment."""
     sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
     if system.llm is not None:
         model: dict[str, object] = {"passages": system.passages}
     else:
         model = {
-            "dtype": resolved_dtype(config.policy.dtype),
+            "dtype": resolved_dtype(policy.dtype),
             "engine": rollout.engine,
             "max_prompt_tokens": rollout.max_prompt_tokens,
         }
     return {
-        **weights,
         **model,
         "prompts": digest(_prompts(rewriter, system.turns)),
-        "rewriter": config.rewriter.model_dump(mode="json", exclude=config.rewriter.unread),
+        "rewriter": settings.model_dump(mode="json", exclude=settings.unread),
         "turns": system.turns,
         "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
         "shown": [rollout.documents, rollout.document_tokens, rollout.observation_tokens],

@@ -308,7 +308,7 @@ def evaluate_systems(
             "baselines": [asdict(verdict) for verdict in baselines],
         }
         write_json(folder / "results.json", content)
-        tables = _tables(config, results, info.name)
+        tables = _tables(config.name, settings, results, info.name)
         write_tables(folder, tables)
         page = render(
             results,
@@ -340,15 +340,15 @@ def _tabulate(
     return replace(results, sample=sample, turn=turn, missing=missing, judged=judged)
 
 
-def _tables(config: RunConfig, results: RunTable, dataset: str) -> Page:
+def _tables(run: str, settings: EvalConfig, results: RunTable, dataset: str) -> Page:
     """The table files of a run; they have no transfer and no columns of costs."""
     samples = {dataset: results.sample} if results.sample is not None else None
     return Page(
-        title=config.name,
-        family=RUN_FAMILY.format(permutations=config.eval.permutations),
+        title=run,
+        family=RUN_FAMILY.format(permutations=settings.permutations),
         metrics=METRICS,
         tables=[results.table],
-        wide=wide_table([results.table], METRICS[0], config.eval.split, LEGEND, samples=samples),
+        wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, samples=samples),
         transfer=None,
         notes=[note for note in results.notes if note not in results.table.notes],
         about=[],

@@ -31,7 +31,7 @@ def with_run_baselines(spec: SpecConfig) -> SpecConfig:
     for name, system in spec.systems.items():
         config = configs[name]
         if config is not None and not _untrained(system):
-            for kind, baseline in _baselines(spec, system, config).items():
+            for kind, baseline in _baselines(spec, system, config.rewriter, config.rollout).items():
                 settings = _settings(spec, baseline, config)
                 if f"{name}-{kind}" not in spec.systems and settings not in present:
                     systems[f"{name}-{kind}"] = baseline
@@ -68,13 +68,16 @@ def baseline_label(name: str, system: SystemConfig) -> str:
     return f"{run}, {_LABELS[kind]}" if added else name
 
 
-def _baselines(spec: SpecConfig, system: SystemConfig, config: RunConfig) -> dict[str, SystemConfig]:
-    """The baselines of a system by kind; `config` is that of its run. Where the run writes HyDE, untrained is HyDE."""
+def _baselines(
+    spec: SpecConfig, system: SystemConfig, rewriter: RewriterConfig, rollout: RolloutConfig
+) -> dict[str, SystemConfig]:
+    """The baselines of a system by kind; `rewriter` and `rollout` are those of its run. Where it writes HyDE, untrained
+    is HyDE."""
     untrained = system.model_copy(update={"checkpoint": UNTRAINED})
-    rollout = hyde_rollout(system.rollout or config.rollout, system.turns)
-    hyde = untrained.model_copy(update={"rewriter": RewriterConfig(name=HYDE), "rollout": rollout, "turns": 1})
+    changes = {"rewriter": RewriterConfig(name=HYDE), "rollout": hyde_rollout(system.rollout or rollout, system.turns)}
+    hyde = untrained.model_copy(update={**changes, "turns": 1})
     kinds = {UNTRAINED: untrained, HYDE: hyde}
-    if (system.rewriter or config.rewriter).name == HYDE:
+    if (system.rewriter or rewriter).name == HYDE:
         del kinds[HYDE]
     return {kind: baseline for kind, baseline in kinds.items() if kind in spec.run_baselines}
 

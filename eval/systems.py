@@ -209,12 +209,12 @@ class RewritingSystem(System):
 
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
-        config = self.config.model_copy(update={"rewriter": self.rewriter_settings(environment.name)})
+        policy, rollout, settings = self.config.policy, self.config.rollout, self.rewriter_settings(environment.name)
         rewriter = self.rewriter(environment)
-        identity = system_identity(self.settings, config, self.weights, rewriter, self.seed)
+        asked = system_identity(self.settings, policy, rollout, settings, rewriter, self.seed)
         if any(question.history for question in environment.everything):
-            identity["history"] = history_prompts(rewriter, config.rollout)
-        return identity
+            asked["history"] = history_prompts(rewriter, rollout)
+        return {**self.weights, **asked}
 
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""

@@ -60,7 +60,7 @@ def describe(
     """
     config = with_prompt(source.config, source.checkpoint)
     members = {
-        name: _member(source, member_config, name, base, loaded, results.get(name), folder, example)
+        name: _member(source, member_config.rewriter, name, base, loaded, results.get(name), folder, example)
         for name, member_config in environments(config).items()
     }
     single = members[""] if config.mix is None else None
@@ -132,7 +132,7 @@ def _optimization(source: CheckpointSource) -> dict[str, JsonValue]:
 
 def _member(
     source: CheckpointSource,
-    config: RunConfig,
+    settings: RewriterConfig,
     name: str,
     base: BaseModelSource,
     loaded: Loaded,
@@ -140,12 +140,12 @@ def _member(
     folder: Path,
     example: str | None,
 ) -> ExportedMember:
-    searched = source.searched[name]
+    searched, config = source.searched[name], source.config
     card = RetrieverCard.from_service(searched["retriever"])
-    rewriter = make_rewriter(config.rewriter, card, config.search_depth)
+    rewriter = make_rewriter(settings, card, config.search_depth)
     question = Question("example", example) if example else example_question(source.run, name)
     return ExportedMember(
-        rewriter=_settings(config.rewriter, name, base, folder),
+        rewriter=_settings(settings, name, base, folder),
         chat=_chat(config.rollout, rewriter, loaded, question),
         retriever=_without_folders(searched["retriever"]),
         environment=ExportedEnvironment.model_validate(searched),

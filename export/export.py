@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..configs.mix import environments
 from ..digests import DIGESTS, describe_folder
 from ..storage import parse_json
 from ..version import __version__
@@ -117,7 +118,8 @@ def write_folder(folder: Path, part: _Part, base: BaseModelSource, wishes: Expor
     else:
         write_merged(folder, loaded, new_tokens)
     write_exported(folder, exported)
-    card = model_card(exported, base, dataset_ids(source.config), address, _rank(source) if adapter else None)
+    datasets = dataset_ids(member.env.dataset for member in environments(source.config).values())
+    card = model_card(exported, base, datasets, address, _rank(source) if adapter else None)
     (folder / README).write_text(card, encoding="utf-8")
     return exported
 

@@ -7,6 +7,7 @@ settings, and never if they include training questions.
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
         raise CheckpointError(
             f"{path} does not say its settings in a form that this version reads. Evaluate again."
         ) from error
-    differing = [key for key in _ANSWER_SETTINGS if _setting(measured, key) != _setting(config, key)]
+    differing = [key for key in _ANSWER_SETTINGS if attrgetter(key)(measured) != attrgetter(key)(config)]
     turns = range(1, max(measured.eval.turns, 1) + 1)
     if any(measured.rollout.new_tokens(turn) != config.rollout.new_tokens(turn) for turn in turns):
         differing.append("rollout.max_new_tokens")
@@ -195,13 +196,6 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
             "without overriding them.",
             code="other-settings",
         )
-
-
-def _setting(config: RunConfig, key: str) -> object:
-    value: object = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:

@@ -2,16 +2,15 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..configs.environment import DatasetConfig
-from ..configs.mix import environments
 from ..configs.run_settings import load_run_config
-from ..configs.schema import RunConfig
+from ..configs.schema import MixConfig, RunConfig
 from ..data.fetched import source_of
 from ..data.history import parse_history
 from ..data.known import known
@@ -72,7 +71,7 @@ def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -
     config = load_run_config(run, trust=trust)
     folder = open_checkpoint(run, checkpoint)
     refuse_task_model(config.optimize, folder)
-    return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config))
+    return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config.mix))
 
 
 def every_checkpoint(run: Path) -> list[str]:
@@ -89,17 +88,17 @@ def every_checkpoint(run: Path) -> list[str]:
     return complete
 
 
-def _searched(run: Path, config: RunConfig) -> dict[str, dict[str, Any]]:
+def _searched(run: Path, mix: MixConfig | None) -> dict[str, dict[str, Any]]:
     description = read_json(run / "environment.json")
     if description is None:
         raise CheckpointError(
             f"{run} holds no environment.json, so nothing says what was searched. Go on with the run (--resume), which "
             "writes it, or train again."
         )
-    if config.mix is None:
+    if mix is None:
         return {"": description}
     by_name = description.get("environments")
-    if not isinstance(by_name, dict) or set(by_name) != set(environments(config)):
+    if not isinstance(by_name, dict) or set(by_name) != set(mix.environments):
         raise CheckpointError(
             f"{run / 'environment.json'} does not describe each environment of the mix: an earlier version wrote it. "
             "Go on with the run (--resume) against the same environments, which writes it anew.",
@@ -108,10 +107,9 @@ def _searched(run: Path, config: RunConfig) -> dict[str, dict[str, Any]]:
     return by_name
 
 
-def dataset_ids(config: RunConfig) -> list[str]:
-    """Hub ids of the datasets of the run's local environments; the user's own datasets have none."""
-    repos = [repo for environment in environments(config).values() for repo in _hub_ids(environment.env.dataset)]
-    return list(dict.fromkeys(repos))
+def dataset_ids(datasets: Iterable[DatasetConfig]) -> list[str]:
+    """Hub ids of datasets; the user's own have none."""
+    return list(dict.fromkeys(repo for dataset in datasets for repo in _hub_ids(dataset)))
 
 
 def _hub_ids(dataset: DatasetConfig) -> Iterator[str]:

@@ -104,7 +104,9 @@ def optimize(
         titles = relevant_titles(config.env, config.client, config.optimize.titles, train)
         data = _Data(train, validation, titles, budget, progress)
         reflection = reflection_of(config.optimize, config.policy)
-        search = _Search(config, folder, scorer, data, lambda: models.enter_context(open_llm(reflection)))
+        search = _Search(
+            config.optimize, config.seed, folder, scorer, data, lambda: models.enter_context(open_llm(reflection))
+        )
         folder.note_start(this_start(len(search.proposals.by_key), environment))
         search.run()
     return path
@@ -126,20 +128,25 @@ class _Search:
     """GEPA's search for a prompt, from the beginning or through what the journals have."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, scorer: Scorer, data: _Data, open_reflection: Callable[[], Llm]
+        self,
+        settings: OptimizeConfig,
+        seed: int,
+        folder: RunFolder,
+        scorer: Scorer,
+        data: _Data,
+        open_reflection: Callable[[], Llm],
     ) -> None:
-        settings, turns = config.optimize, scorer.turns
-        self._config, self._scorer, self._data = config, scorer, data
+        self._settings, self._seed, self._scorer, self._data = settings, seed, scorer, data
         evaluations = KeyedJournal(folder.path / "evaluations.jsonl", ScoredAnswer, _REMEDY)
         self.proposals = KeyedJournal(folder.path / "proposals.jsonl", Proposal, _REMEDY)
-        self._pool = PromptPool(folder, config.reward.metric, turns, data.validation, evaluations, self.proposals)
+        self._pool = PromptPool(folder, scorer.metric, scorer.turns, data.validation, evaluations, self.proposals)
         from .gepa_adapter import EnvironmentAdapter
 
         self._adapter = EnvironmentAdapter(
             scorer, evaluations, data.budget, data.relevant, self._pool.update, data.progress
         )
         refusal = partial(scorer.refusal, questions=[*data.train, *data.validation])
-        self._reflector = Reflector(settings, config.seed, scorer.start, self.proposals, open_reflection, refusal)
+        self._reflector = Reflector(settings, seed, scorer.start, self.proposals, open_reflection, refusal)
 
     def run(self) -> None:
         """Search until the budget is spent. Raises as `optimize`."""
@@ -147,7 +154,7 @@ class _Search:
 
         from .gepa_adapter import BudgetSpentError
 
-        settings = self._config.optimize
+        settings = self._settings
         with suppress(BudgetSpentError):
             gepa_optimize(
                 seed_candidate=components_of(self._scorer.start, settings.components),
@@ -158,7 +165,7 @@ class _Search:
                 reflection_minibatch_size=min(settings.minibatch, len(self._data.train)),
                 stop_callbacks=self._stops,
                 logger=_Logger(),
-                seed=self._config.seed,
+                seed=self._seed,
             )
         if self._reflector.failure is not None:
             raise self._reflector.failure
@@ -171,7 +178,7 @@ class _Search:
     def _stops(self, state: "GEPAState") -> bool:
         """Whether GEPA ends before its next iteration, of which each makes one proposal at most."""
         iterations: int = state.i + 1
-        return self._reflector.failure is not None or iterations >= self._config.optimize.proposals
+        return self._reflector.failure is not None or iterations >= self._settings.proposals
 
 
 class _Logger:

@@ -82,7 +82,7 @@ class Scorer:
                 code="no-prompt-file",
             )
         self._config, self._client, self._models, self._rewriter = config, client, models, rewriter
-        self.turns = len(config.rollout.branching)
+        self.turns, self.metric = len(config.rollout.branching), config.reward.metric
 
     @property
     def start(self) -> FewShotPrompt:
@@ -137,8 +137,7 @@ class Scorer:
         of the model: neither is a reward.
         """
         rewriter, candidate = replace(self._rewriter, prompt=prompt), digest_of(prompt)
-        metric = self._config.reward.metric
-        asking = Asking(self.turns, [metric])
+        asking = Asking(self.turns, [self.metric])
         for part in batches(questions, ANSWERED_AT_ONCE):
             titles = _Titles(self._client, self._config.optimize.titles)
             records = self._answers(part, asking, rewriter, titles)
@@ -152,12 +151,11 @@ class Scorer:
 
     def score_raw(self, split: str, questions: Sequence[Question]) -> list[ScoredAnswer]:
         """The questions as they stand. Raises EnvironmentUnavailableError."""
-        metric = self._config.reward.metric
         steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
         results = grader_of(self._config, self._client).grade(steps, "training questions as they stand")
         evaluations = []
         for question, result in zip(questions, results, strict=True):
-            reward = node_reward(result.metrics[metric], True, self._config.reward.format_weight) or 0.0
+            reward = node_reward(result.metrics[self.metric], True, self._config.reward.format_weight) or 0.0
             key = evaluation_key(RAW, split, question.id)
             evaluations.append(
                 ScoredAnswer(key, RAW, split, question.id, (question.text,), True, reward, {}, (), 1, 0, 0.0)
@@ -183,7 +181,7 @@ class Scorer:
     def _evaluation(
         self, candidate: str, split: str, records: Sequence[EvalRecord], titles: Sequence[str]
     ) -> ScoredAnswer:
-        metric, settings = self._config.reward.metric, self._config.reward
+        metric, settings = self.metric, self._config.reward
         records = sorted(records, key=lambda record: record.turn)
         means: dict[str, float] = {}
         rewards: list[float] = []

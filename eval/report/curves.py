@@ -40,6 +40,11 @@ class TrainingRun:
     validation: Sequence[Mapping[str, Any]]
     finished: bool
 
+    @property
+    def settings(self) -> list[tuple[str, str]]:
+        """Dotted names and values of its settings, as text."""
+        return [(name, str(value)) for name, value in flat(self.config.model_dump(mode="json"))]
+
 
 @dataclass(frozen=True, slots=True)
 class SeedGroup:
@@ -168,7 +173,7 @@ def grouped(runs: Sequence[TrainingRun]) -> list[SeedGroup]:
     by_settings: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
     for run in runs:
         free = (*SAME, *free_to_change(run.config.train))
-        key = tuple((name, value) for name, value in _settings(run.config) if not among(name, free))
+        key = tuple((name, value) for name, value in run.settings if not among(name, free))
         by_settings.setdefault(key, []).append(run)
     labels: list[str] = []
     for members in by_settings.values():
@@ -207,10 +212,10 @@ def curves_of(groups: Sequence[SeedGroup], name: str, source: str) -> list[Curve
 
 def differences(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]]]:
     """The settings in which groups differ, each with its values by group."""
-    configs = [group.runs[0].config for group in groups]
-    values = [dict(_settings(config)) for config in configs]
+    runs = [group.runs[0] for group in groups]
+    values = [dict(run.settings) for run in runs]
     every = sorted({name for settings in values for name in settings})
-    free = [(*SAME, *free_to_change(config.train)) for config in configs]
+    free = [(*SAME, *free_to_change(run.config.train)) for run in runs]
     names = [name for name in every if not all(among(name, sections) for sections in free)]
     rows = [(name, [settings.get(name, "–") for settings in values]) for name in names]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
@@ -250,10 +255,6 @@ def _turns(rows: Sequence[Mapping[str, object]], name: str) -> list[int]:
 
 def _finite(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < float("inf")
-
-
-def _settings(config: RunConfig) -> list[tuple[str, str]]:
-    return [(name, str(value)) for name, value in flat(config.model_dump(mode="json"))]
 
 
 def _label(runs: Sequence[TrainingRun]) -> str:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,11 +18,10 @@ from querylect.envs.plan import Probe, Term
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.environments import SpecEnvironments, chosen_environments, searched_here
-from querylect.eval.identity import folder_identity, llm_identity, model_identity, options_identity, system_identity
+from querylect.eval.identity import folder_identity, llm_identity, model_identity, options_identity
 from querylect.eval.systems import RewritingSystem
 from querylect.eval.transfer import trained_in
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.registry import make_rewriter
 
 from ..raising import refused
 
@@ -168,11 +168,10 @@ BASE = {"rewriter": {"name": "general"}, "rollout": {"max_new_tokens": 8, "docum
 
 def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
     settings = RunConfig.model_validate({**BASE, **(config or {})})
-    rewriter = make_rewriter(settings.rewriter, RetrieverCard(card, "bm25"), 10)
-    found = system_identity(
-        SystemConfig.model_validate(system or {"turns": 2}), settings, weights or {"policy": "a"}, rewriter, seed
-    )
-    return json.dumps(found, sort_keys=True)
+    asked = SystemConfig.model_validate(system or {"turns": 2})
+    policy = RewritingSystem("mine", asked, settings, None, weights or {"policy": "a"}, ["ndcg@10"], 10, seed)
+    environment = SimpleNamespace(name="bm25", card=RetrieverCard(card, "bm25"), everything=[])
+    return json.dumps(policy.identity(environment), sort_keys=True)
 
 
 @pytest.mark.parametrize(

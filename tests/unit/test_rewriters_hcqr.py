@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from querylect.configs.evaluation import SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.rewriter import HcqrConfig, QueryRole, RewriterConfig
-from querylect.configs.schema import PolicyConfig, RunConfig
+from querylect.configs.schema import PolicyConfig, RolloutConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.eval.identity import system_identity
@@ -221,7 +221,7 @@ def test_forms_do_not_mix_and_several_processes_ask_once(opened):
 def identity(rewriter, **settings):
     config = RewriterConfig(name=rewriter, **settings)
     made = make_rewriter(config, BM25, 10)
-    return system_identity(SystemConfig(turns=2), RunConfig(rewriter=config), {}, made, 0)
+    return system_identity(SystemConfig(turns=2), PolicyConfig(), RolloutConfig(), config, made, 0)
 
 
 def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
