@@ -211,10 +211,13 @@ class RewritingSystem(System):
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
         policy, rollout, settings = self.config.policy, self.config.rollout, self.rewriter_settings(environment.name)
         rewriter = self.rewriter(environment)
-        asked = system_identity(self.settings, policy, rollout, settings, rewriter, self.seed)
+        identity = {
+            **self.weights,
+            **system_identity(self.settings, policy, rollout, settings, rewriter, self.seed),
+        }
         if any(question.history for question in environment.everything):
-            asked["history"] = history_prompts(rewriter, rollout)
-        return {**self.weights, **asked}
+            identity["history"] = history_prompts(rewriter, rollout)
+        return identity
 
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""

@@ -109,13 +109,14 @@ def stop_in_validation(monkeypatch, at):
 def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(tmp_path):
     from types import SimpleNamespace
 
-    from querylect.configs.schema import RunConfig
+    from querylect.configs.schema import RewardConfig, RolloutConfig
     from querylect.train.distributed.processes import Processes
     from querylect.train.validation import Validator, best_of
 
     folder = RunFolder(tmp_path)
     saved = []
-    validator = SimpleNamespace(config=RunConfig(), folder=folder, save=saved.append, processes=Processes())
+    grower = SimpleNamespace(rollout=RolloutConfig(), reward=RewardConfig())
+    validator = SimpleNamespace(grower=grower, folder=folder, save=saved.append, processes=Processes())
     for step, value, unscorable in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
         turns = {"ndcg/turn1": value, "ndcg/turn2": 0.45}  # what the second turn reaches decides only at first
         Validator._keep_best(validator, step, {"step": step, **turns, "unscorable": unscorable})

@@ -136,11 +136,11 @@ def _with_setting(planner: MemoryPlanner, name: str, value: object) -> MemoryPla
         return replace(planner, policy=_changed(planner.policy, path, value))
     if section == "train":
         return replace(planner, train=_changed(planner.train, path, value))
-    before, rollout = planner.rollout, _changed(planner.rollout, path, value)
+    rollout = _changed(planner.rollout, path, value)
     if path == ["max_new_tokens"]:
-        turns = len(before.branching)
-        freed = before.earlier_tokens(turns) - rollout.earlier_tokens(turns)
-        rollout = _changed(rollout, ["max_prompt_tokens"], max(16, before.max_prompt_tokens - freed))
+        turns = len(rollout.branching)
+        freed = planner.rollout.earlier_tokens(turns) - rollout.earlier_tokens(turns)
+        rollout = _changed(rollout, ["max_prompt_tokens"], max(16, rollout.max_prompt_tokens - freed))
     return replace(planner, rollout=rollout)
 
 
