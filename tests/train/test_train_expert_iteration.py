@@ -202,7 +202,8 @@ def test_imitating_makes_the_best_samples_likelier(expert, client, tmp_path):
 
 def test_rounds_ask_other_questions_until_a_pass_is_over(expert, client, monkeypatch):
     asked, widths = [], set()
-    ready = Ready(expert, client)
+    config = change(expert, **{"rollout.branching": [4, 2]})
+    ready = Ready(config, client)
     grow = ready.grower.grow
 
     def kept(questions, branching, **how):
@@ -211,7 +212,6 @@ def test_rounds_ask_other_questions_until_a_pass_is_over(expert, client, monkeyp
         return grow(questions, branching, **how)
 
     monkeypatch.setattr(ready.grower, "grow", kept)
-    config = change(expert, **{"rollout.branching": [4, 2]})
     list(expert_rounds(config, ready.policy, ready.grower, ready.sampler, client.questions("train")))
     names = [name for name, _ in asked]
     assert len(names) == 12
