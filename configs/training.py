@@ -24,7 +24,8 @@ class WarmStartConfig(Section):
     least_reward: Annotated[float, Field(ge=0, le=1)] = 0.99
     """titles: minimum reward metric of a title's own search for it to be imitated."""
     unanswered_share: Annotated[float, Field(ge=0, le=1)] = 0.33
-    """titles: share of the questions without such a title that are kept; their demonstration repeats the question."""
+    """titles: share of the questions without such a title that are kept; their demonstration repeats the question, or
+    stops where the policy may (`rewriter.stop`)."""
     rounds: Annotated[int, Field(ge=1)] = 3
     """expert_iteration: rounds; each samples new questions with the current policy and imitates the best samples."""
     samples: Annotated[int, Field(ge=2)] | None = None

@@ -4,7 +4,7 @@
 for policies that would copy the question for a long time before learning to choose among retrieved documents. The
 proposals are the titles of the documents shown to the second turn: each is searched alone, and the one with the
 highest reward is the answer to imitate. If none has a sufficient reward, the answer is the question itself, which
-leaves the search unchanged; the first turn always imitates the question. Only rewards on training questions are used,
+leaves the search unchanged, or a stop where the policy may stop; the first turn always imitates the question. Only rewards on training questions are used,
 never relevance judgements.
 """
 
@@ -24,6 +24,7 @@ from ..envs.server.schemas import Step
 from ..errors import CheckpointError, ConfigError, first_line
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render
+from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.policy import refuse_partial_model
@@ -132,7 +133,8 @@ def _lessons(
             earned = best is not None and grades[best] >= settings.least_reward
             if not earned and draw.random() >= settings.unanswered_share:
                 continue
-            answer = documents[best].title if earned and best is not None else question.text
+            unearned = STOP if isinstance(grower.rewriter, StoppableRewriter) else question.text
+            answer = documents[best].title if earned and best is not None else unearned
             yield Lesson(question, documents, answer.lower())
             count += 1
             if count == settings.questions:

@@ -82,6 +82,18 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grow
     assert {id for id, _ in probe.asked} == {question.id for question in questions}
 
 
+def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client):
+    config = change(warm, **{"rewriter.stop": True, "train.warm_start.unanswered_share": 1.0})
+    grower = grower_of(config, client, engine_of(config))
+    grower.client = Graded(client, {})
+    lesson, *_ = lessons_of(config, grower, client.questions("train"))
+    shown = demonstration(grower, lesson)
+    (_, first), (begin, end) = shown.spans
+    answer = grower.engine.tokenizer.decode(shown.ids[begin:end], skip_special_tokens=False)
+    assert grower.rewriter.parse(lesson.question, grower.rewriter.opening + answer, 2).stop
+    assert first < begin
+
+
 def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
     grower.client = Graded(client, {})
     none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
