@@ -4,8 +4,8 @@
 for policies that would copy the question for a long time before learning to choose among retrieved documents. The
 proposals are the titles of the documents shown to the second turn: each is searched alone, and the one with the
 highest reward is the answer to imitate. If none has a sufficient reward, the answer is the question itself, which
-leaves the search unchanged, or a stop where the policy may stop; the first turn always imitates the question. Only rewards on training questions are used,
-never relevance judgements.
+leaves the search unchanged, or a stop where the policy may stop; the first turn always imitates the question. Only
+rewards on training questions are used, never relevance judgements.
 """
 
 import logging
