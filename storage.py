@@ -528,11 +528,11 @@ _KEPT = "Free some space and run the same command again: what is there is kept."
 
 
 class KeyedJournal(Generic[Record]):
-    """An append-only file of records, one JSON object a line: work that was done is found again by its key.
+    """An append-only file of records, one JSON object a line, that are looked up by their keys when work is resumed.
 
-    A line is on the disk before `append` returns, and its digest beside it, for a key says what an answer was asked
-    for and not that its bytes are whole. An incomplete last line of a killed process is removed. Lines of another form
-    and records that are not `complete` are not found, so their work is done again.
+    A line and its digest are on the disk before `append` returns: a key identifies the request, the digest the bytes of
+    the answer. An incomplete last line of a killed process is removed. Lines of another form and records that are not
+    `complete` count as missing, so their work is done again.
     """
 
     def __init__(

@@ -265,7 +265,7 @@ class SpecConfig(Section):
         return dataset in self.parts or (source is not None and str(source.kind) == "ragbench")
 
     def _references(self) -> Iterable[tuple[str, Iterable[str], Iterable[str]]]:
-        """Where the spec speaks of its own parts: the place, what it names, what there is."""
+        """Settings of the spec that name other parts of it, as (path, names used, names defined)."""
         for name, environment in self.environments.items():
             yield f"environments.{name}.datasets", environment.datasets or (), self.datasets
             yield f"environments.{name}.urls", environment.urls, self.datasets

@@ -148,7 +148,7 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
 
 
 def _ends_in_comment(text: str, value: object) -> bool:
-    """Whether YAML drops the end of a text as a comment: what is appended to it then leaves its value as it was."""
+    """Whether YAML drops the end of a text as a comment: then its value stays the same when a character is appended."""
     try:
         return "#" in text and repr(parse_yaml(text + "]")) == repr(value)
     except InvalidYAMLError:

@@ -256,7 +256,7 @@ class PaperConfig(Section):
         return self
 
     def _references(self) -> Iterable[tuple[str, Iterable[str], Sequence[str]]]:
-        """Where the paper speaks of its own parts: the place, what it names, what there is."""
+        """Settings of the paper that name other parts of it, as (path, names used, names defined)."""
         tasks, systems, environments = list(self.tasks), list(self.systems), list(self.environments)
         yield "baseline", [self.baseline], systems
         yield "alone", [self.alone], systems

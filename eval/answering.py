@@ -97,11 +97,11 @@ TEXTS: Mapping[str, Callable[[Question], str]] = {
     HISTORY: lambda question: question.in_context,
     REFERENCE: lambda question: question.reference_rewrite or question.text,
 }
-"""What each of UNWRITTEN searches; a question without a reference rewrite is one that needs none."""
+"""The query of each of UNWRITTEN; a question without a reference rewrite needs none."""
 
 
 def unwritten_systems(questions: Iterable[Question]) -> list[str]:
-    """Those of UNWRITTEN that say something else about some of these questions."""
+    """Those of UNWRITTEN whose query differs from the others' for at least one of these questions."""
     conversational = [question for question in questions if question.history]
     rewritten = any(question.reference_rewrite for question in conversational)
     return [RAW, *([HISTORY] if conversational else []), *([REFERENCE] if rewritten else [])]

@@ -131,7 +131,7 @@ def make_cell(
 
 
 def _metric_order(name: str) -> tuple[int, str]:
-    """The same answers count whichever metric is named first, and is tested; the usual ones stand in their order."""
+    """Sort metrics, the usual ones first: the order in which a spec names them does not change a cell's identity."""
     return METRICS.index(name) if name in METRICS else len(METRICS), name
 
 

@@ -75,8 +75,7 @@ class Journal:
         return {key: reason for key, reason in reasons.items() if key not in answered}
 
     def _whole(self, path: Path) -> bool:
-        """Whether there is a file; half a line at its end is removed, unless it is of what a digest covers: a damaged
-        file stays as it is."""
+        """True if the file exists. A partial last line is removed; a file that differs from its digest is refused."""
         if not path.is_file():
             return False
         refuse_damaged(self.folder, {path.name}, self.remedy)

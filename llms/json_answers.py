@@ -37,7 +37,7 @@ def _is_reference(text: str, start: int, span: str) -> bool:
 
 
 def _spans(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Where a bracket opens, the stretch to the one that closes it, and whether there is one; the last may lack it."""
+    """(start, text, closed) of each outermost bracketed part; only the last can be unclosed."""
     position = 0
     while (start := min((i for i in (text.find(b, position) for b in _CLOSING) if i >= 0), default=-1)) >= 0:
         end = _end_of(text, start)

@@ -92,7 +92,7 @@ def feedback(question: Question, evaluation: ScoredAnswer, raw: float, relevant:
 
 
 class Reflector:
-    """GEPA's proposer: one call, one proposal, which the journal answers where it has it."""
+    """GEPA's proposer: one call of the model per proposal; proposals in the journal are reused."""
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
 """The two generated test sets of QB-RAG over a question index (seed 002, section 5.4).
 
-- `rephrased`: questions of the index in other words, as users ask where the index covers what they want to know. The
-  paper rephrases all questions and samples 500; here the sample is drawn first.
-- `new`: for each content a question that the index does not have for it, kept where the judge says that the content
-  answers it: the case of low coverage.
+- `rephrased`: questions of the index in other words; the index covers what they ask. The paper rephrases all questions
+  and samples 500; here the sample is drawn first.
+- `new`: a question per content that is not in the index, kept if the judge says that the content answers it; the index
+  does not cover these.
 
-No test question stands word for word in the index. The relevant contents of a rephrased question are those of its
-original, that of a new one is the content that it was written for. Everything left out is counted. The prompts are
-worded by this project; the paper prints none for these sets.
+No test question is in the index word for word. Relevant are, for a rephrased question, the contents of its original,
+for a new one the content that it was written for. Questions that are left out are counted. The paper prints no prompts
+for these sets; they are written for this project.
 """
 
 from collections.abc import Mapping, Sequence

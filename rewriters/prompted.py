@@ -166,8 +166,8 @@ def _parts_of(text: str, labels: Sequence[str], roles: Sequence[str], long: bool
 
 
 def _without_brackets(texts: Sequence[str], roles: Sequence[str]) -> list[str]:
-    """The parts without what they are called, in brackets before or after them; and without what stands in brackets
-    before all of them, where these are not those of a Boolean query."""
+    """The parts without bracketed labels: a role before or after a part, or any bracketed text before all parts (unless
+    it belongs to a Boolean query)."""
     leading = [_LEADING_BRACKETS.match(text) for text in texts]
     shared = len(texts) > 1 and all(mark and mark[0].lstrip("*_")[0] in "[<{" for mark in leading)
     bare = [

@@ -1,7 +1,7 @@
 """A sweep as a job array: one task per run, each a training job of its own; its evaluation follows in a second array.
 
-A written script holds the paths of its configs, so that a job that waits is not changed by a later call with other
-values: that writes a new script, and its own configs beside those that are there.
+A script names the configs of its runs by path. A later call with other values writes a new script and new configs, so
+jobs that are still waiting are not changed.
 """
 
 import shlex

@@ -33,8 +33,8 @@ class TrainingData:
 
 
 def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi) -> TrainingData:
-    """Choose the questions. Where the rewriter has a first stage, it is asked about those that validate or warm up now,
-    which drops the ones without an answer, and about the others when they come up (staged.py).
+    """Choose the questions. A rewriter's first stage runs now for the questions of validation and warm start, of which
+    those without an answer are dropped, and for the others when they are drawn (staged.py).
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """

@@ -225,8 +225,8 @@ class RunFolder:
     def same_environment(self, current: Mapping[str, JsonValue]) -> None:
         """Raise CheckpointError if the run was started on another environment than `current`.
 
-        A run that does not say on which, or, as older ones, by which questions and judgements (`settings_hash`), is
-        refused too.
+        Also raised if the run does not record its environment or, in older runs, its `settings_hash` (questions and
+        judgements).
         """
         path = self.path / "environment.json"
         if not path.exists() and not self.numbered():

@@ -1,7 +1,7 @@
 """Several environments behind one client: a question's id says which of them ranks and scores it (data/mixed_ids.py).
 
-Every environment keeps a client, replicas, a deadline and an outage of its own. What one of them does not answer is
-unscorable, as it is with that environment alone, and never keeps back what the others answered.
+Every environment has its own client, replicas and deadline. A search that one of them fails to answer is unscorable;
+the results of the others are returned.
 """
 
 from collections.abc import Mapping, Sequence

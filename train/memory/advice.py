@@ -34,8 +34,8 @@ class _Change:
 def remedies(planner: MemoryPlanner, layout: ProcessLayout) -> tuple[list[str], MemoryEstimate]:
     """Changes that make a run fit its GPUs, or bring it as close as possible, and the resulting estimate.
 
-    Order: changes that only cost time, then those that need more GPUs, then those that change what is learned. Of the
-    changes that lead to a run that fits, those are left out without which it fits too.
+    Order: changes that only cost time, then those that need more GPUs, then those that change what is learned.
+    Where the run then fits, changes that it fits without are dropped.
     """
 
     def after(changes: Sequence[_Change]) -> MemoryEstimate:
