@@ -10,11 +10,11 @@ from ..configs.mix import environments
 from ..digests import DIGESTS, describe_folder
 from ..storage import parse_json
 from ..version import __version__
-from .aside import only_export, placed, refuse_strangers, refuse_the_run, staging
 from .base import BaseModelSource, base_of
 from .card import README, Address, model_card
 from .describe import describe
 from .exported import Exported, ExportedResults, write_exported
+from .replacement import only_export, placed, refuse_strangers, refuse_the_run, staging
 from .results import find_results, refuse_unevaluated
 from .source import CheckpointSource, dataset_ids, every_checkpoint, open_source, run_identity
 from .upload import MAIN, HubRepository

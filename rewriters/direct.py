@@ -64,7 +64,7 @@ STATEMENT = QueryForm(
     "as documents spell them, the rare names and technical terms that only this document would hold. A bare list of "
     "words loses the part that reads meaning; a loose paraphrase loses the part that counts words.",
 )
-ASKED_BEFORE = QueryForm(
+QUESTION_INDEX = QueryForm(
     "a question as it was asked before",
     "It does not read documents. Questions were written for every document beforehand, each one answered by it, and "
     "your query is compared with those questions. So ask one short, plain question, in the everyday words of someone "
@@ -86,7 +86,7 @@ FORM_OF_KIND: Mapping[str, QueryForm] = {
     "dense": PASSAGE,
     "splade": SENTENCE,
     "hybrid": STATEMENT,
-    "questions": ASKED_BEFORE,
+    "questions": QUESTION_INDEX,
 }
 """A kind that is not listed has no prescribed form."""
 

@@ -56,7 +56,7 @@ def ask_first_stage(
     if len(remaining) < len(questions):
         if not remaining:
             raise no_question_left(failures)
-        log.warning("%s", said_of(failures))
+        log.warning("%s", failure_text(failures))
     return remaining
 
 
@@ -81,7 +81,7 @@ def learn_first_stage(
     return failures
 
 
-def said_of(failures: Sequence[str]) -> str:
+def failure_text(failures: Sequence[str]) -> str:
     """How many questions fall out, and why."""
     reasons = Counter(filter(None, failures))
     summary = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -91,8 +91,8 @@ def said_of(failures: Sequence[str]) -> str:
 def no_question_left(failures: Sequence[str]) -> ConfigError:
     """The error where the first stage of no question has an answer."""
     return ConfigError(
-        f"{said_of(failures)}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), or "
-        "use another rewriter.",
+        f"{failure_text(failures)}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), "
+        "or use another rewriter.",
         code="failed-first-stage",
     )
 

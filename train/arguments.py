@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingConfig, TrainConfig
 from ..errors import ConfigError
 from ..sources import install_command
-from .distributed.zero import deepspeed_asked, lacks_float32_masters
+from .distributed.zero import lacks_float32_masters, uses_deepspeed
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -129,7 +129,7 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig) -> None:
     sixty times smaller, so it is rounded away and the weights hardly move.
     """
     full_bfloat16 = policy.dtype == "bfloat16" and policy.lora is None
-    if deepspeed_asked():
+    if uses_deepspeed():
         if policy.dtype != "float32" and (reason := lacks_float32_masters()):
             raise ConfigError(
                 f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
@@ -153,7 +153,7 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig) -> None:
 
 def check_deepspeed_device(policy: PolicyConfig) -> None:
     """Raise ConfigError where DeepSpeed would compute in bfloat16 on a CPU, which transformers rejects."""
-    if not deepspeed_asked():
+    if not uses_deepspeed():
         return
     import torch
 
@@ -171,7 +171,7 @@ def trainable_dtype(policy: PolicyConfig, settings: TrainConfig) -> PolicyConfig
     """The settings to load the policy with. With `dtype: auto`, full training loads float32 weights; frozen weights
     under LoRA have the dtype that the device computes in, and so have those that DeepSpeed would cast to it, unless
     the warm start trains them before."""
-    cast_later = deepspeed_asked() and not settings.warm_start.questions
+    cast_later = uses_deepspeed() and not settings.warm_start.questions
     if policy.lora is None and policy.dtype == "auto" and not cast_later:
         return policy.model_copy(update={"dtype": "float32"})
     return policy
@@ -190,7 +190,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOCon
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
-        use_cpu=cpu and not deepspeed_asked(),  # with use_cpu set, accelerate ignores DeepSpeed
+        use_cpu=cpu and not uses_deepspeed(),  # with use_cpu set, accelerate ignores DeepSpeed
         ddp_backend="gloo" if cpu and processes > 1 else None,
         ddp_find_unused_parameters=False if processes > 1 else None,
         bf16=torch_dtype(config.policy) == torch.bfloat16,

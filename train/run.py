@@ -32,7 +32,7 @@ from ..rollouts.preflight import check_run
 from ..storage import only_command
 from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
-from .distributed.zero import deepspeed_asked, zero_stage
+from .distributed.zero import uses_deepspeed, zero_stage
 from .questions import TrainingData, prepare_data
 from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error
 
@@ -220,8 +220,8 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     from ..rollouts.engines.open import open_engine
     from ..rollouts.fingerprint import fingerprint
     from ..rollouts.policy import add_lora, load_policy
-    from .memory.settle import settle_checkpointing
-    from .packing.check import settle_packing
+    from .memory.gradient_checkpointing import resolve_gradient_checkpointing
+    from .packing.check import resolve_packing
 
     config, processes = launch.config, launch.processes
     set_seed(config.seed)
@@ -229,8 +229,8 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     base = fingerprint(model) if processes.is_main_process else ""
     model.to(processes.device)
     model = add_lora(model, config.policy)
-    config = _with_train(config, packing=settle_packing(config.train, config.rollout, model))
-    checkpointing = settle_checkpointing(
+    config = _with_train(config, packing=resolve_packing(config.train, config.rollout, model))
+    checkpointing = resolve_gradient_checkpointing(
         config.policy, config.rollout, config.train, model, processes.device, processes.count
     )
     config = _with_train(config, gradient_checkpointing=checkpointing)
@@ -422,7 +422,7 @@ def _refuse_partial(checkpoint: Path | None, model: "PreTrainedModel | PeftModel
     """
     from ..rollouts.policy import refuse_unmatched
 
-    if checkpoint is None or deepspeed_asked():
+    if checkpoint is None or uses_deepspeed():
         return
     try:
         for folder in filter(Path.is_dir, (checkpoint, checkpoint / "ref")):

@@ -36,7 +36,7 @@ from ..rollouts.checkpoints import WARM_START_FOLDER, refuse_damaged_checkpoint,
 from ..sources import portable
 from ..storage import another_took_over, append, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
 from ..version import __version__
-from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
+from .distributed.zero import OPTIMIZER_PARTS, uses_deepspeed
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class RunFolder:
                 "author, add --trust.",
                 code="links-outside",
             )
-        if deepspeed_asked() and self.numbered():
+        if uses_deepspeed() and self.numbered():
             raise CheckpointError(
                 f"{self.path} was not started here, and DeepSpeed's checkpoints are pickles, which can run code when "
                 "they are read. If you trust its author, add --trust; if it is your own, you can also move it back to "
@@ -201,12 +201,12 @@ class RunFolder:
 
         Raises CheckpointError if it was written with DeepSpeed and training now runs without it, or vice versa.
         """
-        patterns = {"optimizer.pt": OPTIMIZER_PARTS} if deepspeed_asked() else {}
-        foreign = "optimizer.pt" if deepspeed_asked() else OPTIMIZER_PARTS
+        patterns = {"optimizer.pt": OPTIMIZER_PARTS} if uses_deepspeed() else {}
+        foreign = "optimizer.pt" if uses_deepspeed() else OPTIMIZER_PARTS
         for path in reversed(self.numbered()):
             if any(path.glob(foreign)):
                 raise CheckpointError(
-                    f"{path} holds {foreign}: it was written {'without' if deepspeed_asked() else 'with'} DeepSpeed. "
+                    f"{path} holds {foreign}: it was written {'without' if uses_deepspeed() else 'with'} DeepSpeed. "
                     "Go on with the launcher that the run was started with.",
                     code="other-launcher",
                 )

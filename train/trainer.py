@@ -47,7 +47,7 @@ from .answers import reader_metrics
 from .credit import Credit, assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
-from .distributed.zero import deepspeed_asked
+from .distributed.zero import uses_deepspeed
 from .metrics import step_metrics
 from .mismatch import Mismatch
 from .mix import Mixture, Row, refuse_outage
@@ -354,7 +354,7 @@ class TreeTrainer(GRPOTrainer):
         """(rows, completion) True where a log-probability is needed: in a loss only where it is not masked."""
         target_mask = completion_mask.bool() if self._loss_mask is None else self._loss_mask
         self._loss_mask = None
-        if (self.processes.count > 1 or deepspeed_asked()) and not target_mask.any():
+        if (self.processes.count > 1 or uses_deepspeed()) and not target_mask.any():
             # Other processes wait for this gradient: compute one token, which the loss multiplies by zero.
             target_mask = torch.zeros_like(target_mask)
             target_mask[0, 0] = True

@@ -43,7 +43,7 @@ _BATCH_SIZE = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TitleExample:
     """A question, the documents that its own search shows, and the second turn's answer to imitate."""
 
     question: Question
@@ -78,28 +78,31 @@ def warm_start(
             code="nothing-to-imitate",
         )
     log.info(
-        "warm start: %d lessons in %d steps, last loss %.3f", result.demonstrations, result.steps, result.last_loss
+        "warm start: %d demonstrations in %d steps, last loss %.3f",
+        result.demonstrations,
+        result.steps,
+        result.last_loss,
     )
 
 
 def _title_round(
     settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
 ) -> Iterator[Round]:
-    """The single round of `kind: titles`. Raises ConfigError if there is no lesson or the rewriter cannot parse it."""
+    """The single round of `kind: titles`. Raises ConfigError if there is no example or the rewriter cannot parse it."""
     _refuse_other_answers(grower.rewriter, questions)
-    lessons = [[demonstration(grower, lesson)] for lesson in _lessons(settings, seed, grower, grader, questions)]
-    if not lessons:
+    examples = [[demonstration(grower, example)] for example in _examples(settings, seed, grower, grader, questions)]
+    if not examples:
         raise ConfigError(
             f"no training question has a title that earns train.warm_start.least_reward {settings.least_reward:g}, and "
             f"train.warm_start.unanswered_share {settings.unanswered_share:g} keeps none of the others. Change one of "
             "the two, or set train.warm_start.questions to 0.",
             code="nothing-to-imitate",
         )
-    yield Round(lessons)
+    yield Round(examples)
 
 
 def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Question]) -> None:
-    """Raise ConfigError if the rewriter cannot parse the tagged answers of the lessons."""
+    """Raise ConfigError if the rewriter cannot parse the tagged answers of the examples."""
     example = render("", ["a title"]).removeprefix(rewriter.opening)
     for question in questions[:1]:
         if rewriter.parse(question, example, 1).rewrites != ("a title",):
@@ -110,9 +113,9 @@ def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Quest
             )
 
 
-def _lessons(
+def _examples(
     settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
-) -> Iterator[Lesson]:
+) -> Iterator[TitleExample]:
     """Lessons in a seeded order until there are enough; questions without a rewarded title are subsampled."""
     draw = Random(seed)
     order = draw.sample(list(questions), len(questions))
@@ -135,7 +138,7 @@ def _lessons(
                 continue
             unearned = STOP if isinstance(grower.rewriter, StoppableRewriter) else question.text
             answer = documents[best].title if earned and best is not None else unearned
-            yield Lesson(question, documents, answer.lower())
+            yield TitleExample(question, documents, answer.lower())
             count += 1
             if count == settings.questions:
                 return
@@ -150,15 +153,15 @@ def _search(grower: Grower, grader: Grader, steps: Sequence[Step]) -> list[tuple
     ]
 
 
-def demonstration(grower: Grower, lesson: Lesson) -> Demonstration:
-    """The conversation of a lesson: the question as first answer, the documents of its search, the second answer."""
+def demonstration(grower: Grower, example: TitleExample) -> Demonstration:
+    """The conversation of an example: the question as first answer, the documents of its search, the second answer."""
     chat, rewriter, opening = grower.chat, grower.rewriter, grower.rewriter.opening
-    question = grower.with_cut_history(lesson.question)
+    question = grower.with_cut_history(example.question)
     messages = rewriter.first(question)
     prompt = chat.first(messages, opening)
     first = chat.answer(render("", [question.text.lower()]).removeprefix(opening))
-    message = rewriter.follow_up(question, grower.cut_documents(lesson.documents), 2)
-    second = chat.answer(render("", [chat.plain(lesson.answer)]).removeprefix(opening))
+    message = rewriter.follow_up(question, grower.cut_documents(example.documents), 2)
+    second = chat.answer(render("", [chat.plain(example.answer)]).removeprefix(opening))
     context = [*prompt, *first, *chat.continuation(messages, message, first, opening)]
     spans = [(len(prompt), len(prompt) + len(first)), (len(context), len(context) + len(second))]
     return Demonstration([*context, *second], spans)

@@ -50,7 +50,7 @@ class ServiceState:
     def __init__(self, environment: Environment, config: EnvironmentConfig) -> None:
         self.environment = environment
         self.metrics = Metrics()
-        self.going_down = asyncio.Event()
+        self.draining = asyncio.Event()
         """Set once a signal has asked the process to end: from then on, new work is refused."""
         self.batcher = Batcher(
             environment.search,
@@ -136,7 +136,7 @@ class ServiceState:
     @property
     def ready(self) -> bool:
         """Whether plans are taken, and searched soon."""
-        return self.batcher.ready and not self.going_down.is_set() and not self.environment.damage
+        return self.batcher.ready and not self.draining.is_set() and not self.environment.damage
 
 
 def truncated(hits: Hits) -> int:
@@ -209,7 +209,7 @@ def create_app(
             max_entries=service.limits.max_entries,
             read_seconds=config.read_seconds,
         ),
-        going_down=service.going_down,
+        draining=service.draining,
         metrics=service.metrics,
         log_requests=config.log != "none",
     )

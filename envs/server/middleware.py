@@ -49,7 +49,7 @@ class RequestMiddleware:
     app: ASGIApp = field(kw_only=False)
     token: str | None
     bodies: BodyLimits
-    going_down: asyncio.Event
+    draining: asyncio.Event
     metrics: Metrics
     log_requests: bool
 
@@ -114,7 +114,7 @@ class RequestMiddleware:
                     "started with; querylect's client takes it from the environment variable named by client.token_env."
                 )
                 return problem(scope, 401, detail, {"WWW-Authenticate": "Bearer"})
-        if self.going_down.is_set() and scope["path"] not in WATCH_PATHS:
+        if self.draining.is_set() and scope["path"] not in WATCH_PATHS:
             detail = "the service is going down; ask another replica, or again after its restart"
             return problem(scope, 503, detail, {"Retry-After": "1", **CLOSE})
         declared = headers.get("content-length", "0")

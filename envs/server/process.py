@@ -164,8 +164,8 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn's handler of SIGTERM and SIGINT."""
         log.info("stopped by signal %d", sig)
-        if not self._service.going_down.is_set():
-            self._service.going_down.set()
+        if not self._service.draining.is_set():
+            self._service.draining.set()
             self._port_closes_at = time.monotonic() + self._drain_seconds
         else:
             self.should_exit = True

@@ -83,7 +83,7 @@ def headline(results: DriftResults) -> str:
     return f"Significant among {len(results.pairs)} pairs of retrievers: {summary}."
 
 
-def counts_said(system: RetrieverQueries) -> str:
+def counts_text(system: RetrieverQueries) -> str:
     """One line on how a system's queries were selected."""
     queries = f"{len(system.queries)} queries for {system.questions} questions"
     if system.answers is None:
@@ -126,7 +126,7 @@ def notes_of(results: DriftResults) -> list[str]:
     return notes
 
 
-def settings_said(results: DriftResults) -> list[tuple[str, str]]:
+def settings_rows(results: DriftResults) -> list[tuple[str, str]]:
     """The settings behind the numbers, as names and values."""
     settings = results.settings
     return [
@@ -149,9 +149,9 @@ def as_markdown(results: DriftResults) -> str:
     """drift.md: all tables in Markdown."""
     names = [system.name for system in results.systems]
     lines = [f"# Drift between {', '.join(names)}", "", headline(results), ""]
-    lines += [f"- **{name}**: {value}" for name, value in settings_said(results)]
+    lines += [f"- **{name}**: {value}" for name, value in settings_rows(results)]
     lines += ["", "## Queries", ""]
-    lines += [f"- **{system.name}** (`{system.source}`) {counts_said(system)}" for system in results.systems]
+    lines += [f"- **{system.name}** (`{system.source}`) {counts_text(system)}" for system in results.systems]
     for kind in KINDS:
         lines += ["", f"## {TITLES[kind]}", "", "RE-MMD² × 100.", ""]
         cells = [[name, *(_map_cell(pair_of(results.pairs, name, b), kind) for b in names)] for name in names]
@@ -179,13 +179,13 @@ def as_page(results: DriftResults, created: str) -> str:
         title=f"Drift between {', '.join(names)}",
         headline=headline(results),
         maps=maps(names, results.pairs, notes_of(results)),
-        systems=[(system.name, system.source, counts_said(system)) for system in results.systems],
+        systems=[(system.name, system.source, counts_text(system)) for system in results.systems],
         columns=_profile_columns(results),
         profiles=[(name, _profile_cells(results, name)) for name in names],
         terms=results.terms,
         examples=results.examples,
         names=names,
-        settings=settings_said(results),
+        settings=settings_rows(results),
         versions=versions(),
         created=created,
     )

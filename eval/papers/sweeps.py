@@ -56,7 +56,7 @@ def sweep_points(sweep: Sweep, system: str, results: PaperResults) -> list[tuple
     return [(value, results.figure(sweep.task, name, sweep.metric)) for value, name in names]
 
 
-def setting_said(sweep: Sweep) -> str:
+def setting_label(sweep: Sweep) -> str:
     """The settings that a sweep varies, each once."""
     return " or ".join(dict.fromkeys(_name(sweep.settings_of(system)) for system in sweep.systems))
 
@@ -84,7 +84,7 @@ def _svg(sweep: Sweep, curves: Mapping[str, Sequence[tuple[float, float]]], leve
             axes.plot([x for x, _ in points], [y for _, y in points], "o-", label=system)
         for (name, level), dash in zip(levels, ("--", ":", "-.") * len(levels), strict=False):
             axes.axhline(level, linestyle=dash, color="#777777", label=name)
-        axes.set_xlabel(setting_said(sweep))
+        axes.set_xlabel(setting_label(sweep))
         axes.set_ylabel(f"{sweep.metric}, {sweep.task}")
         axes.legend(frameon=False, fontsize=8)
         for side in ("top", "right"):

@@ -14,7 +14,7 @@ from ..tasks.metrics import TITLES
 from .cases import HEAD as CASE_HEAD
 from .cases import case_lines
 from .results import ALL, COSTS, DUR, NOTHING, Mean, PaperResults, PaperRow, mean_of
-from .sweeps import setting_said, sweep_points, swept
+from .sweeps import setting_label, sweep_points, swept
 
 HERE = "here"
 CHECK = (
@@ -225,7 +225,7 @@ class PaperPage:
             for value in sweep.values
         ]
         labels = [self._label(system) for system in sweep.systems]
-        setting = setting_said(sweep)
+        setting = setting_label(sweep)
         by_setting = f"{', '.join(labels)} by {setting}"
         head = [
             setting,

@@ -35,7 +35,7 @@ from querylect.errors import ConfigError, IndexFolderError
 from querylect.eval.environments import searched_here
 from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.direct import ASKED_BEFORE, query_form
+from querylect.rewriters.direct import QUESTION_INDEX, query_form
 
 from ..asked import TEXTS, corpus, lines, save_corpus  # noqa: F401 (a fixture)
 from ..raising import refused
@@ -77,7 +77,7 @@ def test_a_served_environment_ranks_by_questions_and_rewards(served):
         assert (card.name, card.kind) == ("qb-rag", "questions")
         assert "7 questions that were written for the documents beforehand" in card.trained
         assert card.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
-        assert query_form(card) is ASKED_BEFORE
+        assert query_form(card) is QUESTION_INDEX
         plan = SearchPlan.of("my head hurts and I have a headache", k=5)
         (result,) = client.step([Step(question_id="q-head", plan=plan)], with_text=True)
         (gums,) = client.step([Step(question_id="q-gums", plan=SearchPlan.of("bleed from the gums"))])

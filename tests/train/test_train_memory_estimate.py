@@ -23,8 +23,8 @@ from querylect.train.memory.estimate import (
     planner_of,
     trained_parameters,
 )
+from querylect.train.memory.gradient_checkpointing import resolve_gradient_checkpointing
 from querylect.train.memory.model_shape import KNOWN, ModelShape, by_name, from_config, shape_of
-from querylect.train.memory.settle import settle_checkpointing
 from querylect.train.packing.packing import packed_logps
 
 from ..tensor_bytes import LiveBytes
@@ -170,7 +170,10 @@ def test_auto_is_settled_by_the_policy_that_was_loaded(setting, tokens, expected
     run = config(gradient_checkpointing=setting)
     rollout = run.rollout.model_copy(update={"max_new_tokens": [tokens, 12]})
     run = run.model_copy(update={"rollout": rollout})
-    assert settle_checkpointing(run.policy, run.rollout, run.train, tiny_model(), torch.device("cpu"), 1) == expected
+    assert (
+        resolve_gradient_checkpointing(run.policy, run.rollout, run.train, tiny_model(), torch.device("cpu"), 1)
+        == expected
+    )
 
 
 SHAPE = ModelShape(1_000_000_000, 2048, 8192, 20, 2048, 512, 50_000)

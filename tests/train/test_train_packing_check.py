@@ -8,7 +8,7 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, ModelError
 from querylect.train.packing import check as packing_check
 from querylect.train.packing.attention import NAME
-from querylect.train.packing.check import compare, settle_packing, why_not
+from querylect.train.packing.check import compare, resolve_packing, why_not
 
 from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
 from ..raising import refused
@@ -128,24 +128,24 @@ def config(**changes):
 def test_a_policy_that_cannot_is_refused_by_true_and_flat_by_auto(caplog):
     model = tiny_model("mistral", sliding_window=16)
     with refused(ModelError, "unpackable-policy", "sliding window of 16 tokens", "train.packing"):
-        settle_packing(*config(packing=True), model)
+        resolve_packing(*config(packing=True), model)
     with caplog.at_level(logging.WARNING):
-        assert settle_packing(*config(packing="auto"), model) is False
+        assert resolve_packing(*config(packing="auto"), model) is False
     assert "every leaf is trained in a row of its own" in caplog.text
     assert "sliding window of 16 tokens" in caplog.text
 
 
 def test_a_policy_that_can_is_packed_unless_switched_off():
     model = tiny_model()
-    assert settle_packing(*config(packing=False), model) is False
+    assert resolve_packing(*config(packing=False), model) is False
     assert model.config._attn_implementation == "sdpa", "nobody asked"
     for wish in (True, "auto"):
-        assert settle_packing(*config(packing=wish), model) is True
+        assert resolve_packing(*config(packing=wish), model) is True
 
 
 def test_flex_without_a_gpu_is_refused_before_anything_runs():
     with refused(ConfigError, "flex-without-gpu", "train.packed_attention", "cpu"):
-        settle_packing(*config(packed_attention="flex"), tiny_model())
+        resolve_packing(*config(packed_attention="flex"), tiny_model())
 
 
 def test_auto_takes_flex_on_a_gpu():

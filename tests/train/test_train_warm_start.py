@@ -16,7 +16,7 @@ from querylect.train.imitation import imitation_loss
 from querylect.train.questions import worth_training
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
-from querylect.train.warm_start import Lesson, _lessons, demonstration, warm_start
+from querylect.train.warm_start import TitleExample, _examples, demonstration, warm_start
 from safetensors.torch import load_file
 
 from ..growers import engine_of, grower_of
@@ -42,7 +42,7 @@ def grower(warm, client):
 
 def lessons_of(config, grower, questions):
     """The lessons of a warm start with titles."""
-    return _lessons(config.train.warm_start, config.seed, grower, grader_of(config, grower.client), questions)
+    return _examples(config.train.warm_start, config.seed, grower, grader_of(config, grower.client), questions)
 
 
 def selected_of(config, client, questions):
@@ -139,7 +139,7 @@ def test_an_outage_stops_the_warm_start(warm, grower, client):
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_loss_is_that_of_the_answers_alone(grower, packing):
-    lesson = Lesson(Question("q", "Aspirin headache"), [], "statin")
+    lesson = TitleExample(Question("q", "Aspirin headache"), [], "statin")
     taught = demonstration(grower, lesson)
     ids = torch.tensor([taught.ids])
     logps = torch.log_softmax(grower.engine.model(input_ids=ids).logits[0, :-1].float(), -1)

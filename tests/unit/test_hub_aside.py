@@ -6,8 +6,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 from querylect.errors import ConfigError, DownloadError, HubUnavailableError, StorageError
-from querylect.export.aside import only_export, placed, refuse_the_run
 from querylect.export.export import _upload_folder
+from querylect.export.replacement import only_export, placed, refuse_the_run
 from querylect.export.upload import SAFE, HubRepository
 from querylect.inference.load import open_trained
 

@@ -266,7 +266,7 @@ def test_a_plan_keeps_documents_apart_and_asks_nothing_twice(documents, passages
         assert len({passage.id for passage in question.passages}) == (2 if question.style == "multi_hop" else 1)
 
 
-def test_the_second_passage_of_a_question_is_the_next_and_for_the_last_one_the_one_before():
+def test_the_second_passage_of_a_question_is_the_next_or_for_the_last_the_previous():
     first, second, third, alone = map(words_of, range(4))
     document_of = {"p0": "a", "p1": "a", "p2": "a", "p3": "b"}
     assert neighbours([first, second, third, alone], document_of) == {"p0": second, "p1": third, "p2": second}

@@ -17,7 +17,7 @@ from ... import errors
 from ...errors import ConfigError, QuerylectError
 from ..run_folder import staged
 from .abort import AbortStep
-from .zero import check_deepspeed, deepspeed_asked
+from .zero import check_deepspeed, uses_deepspeed
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice
@@ -122,7 +122,7 @@ class Processes:
 
         Under DeepSpeed the task itself has collective calls, so the launcher handles an error in one process.
         """
-        if deepspeed_asked():
+        if uses_deepspeed():
             task()
             self.all_gather(None)
         else:
@@ -136,7 +136,7 @@ class Processes:
             try:
                 yield path
             except Exception as error:
-                if deepspeed_asked():  # others wait inside DeepSpeed's own calls: leave it to the launcher
+                if uses_deepspeed():  # others wait inside DeepSpeed's own calls: leave it to the launcher
                     raise
                 self.raise_any(error)
             self.raise_any(None)
@@ -156,7 +156,7 @@ def launched() -> Iterator[Processes]:
             code="fsdp",
         )
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
-    if count == 1 and not deepspeed_asked():
+    if count == 1 and not uses_deepspeed():
         if os.environ.get("ACCELERATE_USE_CPU") == "True" and os.environ.get("MASTER_PORT"):
             raise ConfigError(
                 "accelerate was asked for several processes on CPUs and started one: it does so through mpirun alone. "
@@ -178,7 +178,7 @@ def launched() -> Iterator[Processes]:
     from accelerate import PartialState
 
     cpu = not torch.cuda.is_available()
-    if deepspeed_asked():
+    if uses_deepspeed():
         check_deepspeed()
         state = PartialState(cpu=False, timeout=LONGEST_WAIT, **({"backend": "gloo"} if cpu else {}))
     else:

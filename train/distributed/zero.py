@@ -9,14 +9,14 @@ OPTIMIZER_PARTS = "global_step*/*optim_states.pt"
 """The optimizer files of a DeepSpeed checkpoint, one per process, instead of optimizer.pt."""
 
 
-def deepspeed_asked() -> bool:
+def uses_deepspeed() -> bool:
     """Whether the launcher asked for DeepSpeed."""
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
 def zero_stage() -> int:
     """The stage of ZeRO that the launcher asked for; 0 without DeepSpeed."""
-    if not deepspeed_asked():
+    if not uses_deepspeed():
         return 0
     from accelerate.utils import DeepSpeedPlugin
 

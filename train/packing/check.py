@@ -43,7 +43,7 @@ class PackingComparison:
         return self.gap <= self.allowed  # False for NaN
 
 
-def settle_packing(settings: TrainConfig, rollout: RolloutConfig, model: "PreTrainedModel | PeftModel") -> bool:
+def resolve_packing(settings: TrainConfig, rollout: RolloutConfig, model: "PreTrainedModel | PeftModel") -> bool:
     """`train.packing` resolved to true or false. `model` is the policy, adapters included.
 
     Raises ModelError if packing is required but not possible for the policy, ConfigError if FlexAttention is required

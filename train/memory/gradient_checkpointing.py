@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def settle_checkpointing(
+def resolve_gradient_checkpointing(
     policy: PolicyConfig,
     rollout: RolloutConfig,
     train: TrainConfig,
