@@ -607,7 +607,7 @@ def _evaluate_spec(
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER…", help="Evaluations of plans, drift, and runs, finished or not.")
+        list[Path], typer.Argument(metavar="FOLDER…", help="Evaluations of specs, drift, and runs, finished or not.")
     ],
     output: Annotated[
         Path | None,

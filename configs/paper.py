@@ -18,7 +18,7 @@ from .yaml12 import write_yaml
 _FOLDER = Path(__file__).parent / "papers"
 
 ENVIRONMENT_AWARE = "environment_aware"
-"""The paper that is an evaluation spec (configs/plans), since its systems rewrite and do not answer."""
+"""The paper that is an evaluation spec (configs/specs), since its systems rewrite and do not answer."""
 
 AVERAGE = "average"
 """Table column with the mean of the other tasks."""

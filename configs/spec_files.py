@@ -9,8 +9,8 @@ from .llm import LlmConfig
 from .load import read_yaml, validated
 from .yaml12 import write_yaml
 
-_FOLDER = Path(__file__).parent / "plans"
-_PLAN_KEYS = ("datasets", "environments", "systems")
+_FOLDER = Path(__file__).parent / "specs"
+_SPEC_KEYS = ("datasets", "environments", "systems")
 """Keys that a spec has and a run has not."""
 
 
@@ -24,7 +24,7 @@ def is_spec(name: str) -> bool:
     path = Path(name).expanduser()
     if not path.is_file():
         return name in known_specs()
-    return any(key in read_yaml(path) for key in _PLAN_KEYS)
+    return any(key in read_yaml(path) for key in _SPEC_KEYS)
 
 
 def load_spec(name: str, overrides: Sequence[str] = ()) -> SpecConfig:

@@ -150,7 +150,7 @@ class TrainingFreeSystem(System):
         tuned = self.chosen(folder)
         if tuned is None:
             if self.weights is not None:
-                tuned = Tuned(self.baseline, dict(self.weights), reason="given in the plan")
+                tuned = Tuned(self.baseline, dict(self.weights), reason="given in the spec")
             else:
                 cache = folder.parent.parent / TUNING_FILE
                 tuned = tune(self.baseline, client, pending.environment.everything, self.tuning, cache)

@@ -108,7 +108,7 @@ def _unknown_folder(folder: Path) -> ConfigError:
     if (folder / "eval.jsonl").is_file():
         return ConfigError(
             f"{folder} is the evaluation of one run, whose page is its own report.html; for it beside others evaluate "
-            "a plan that names the run.",
+            "a spec that names the run.",
             code="evaluation-of-a-run",
         )
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))

@@ -487,7 +487,7 @@ def test_a_baseline_is_a_system_by_name_with_weights_of_its_own_and_can_be_left_
     values = {**plan, "training_free": [], "systems": {"rm3-mild": strong}}
     _, table = carry_out(values)
     assert [row["system"] for row in table["rows"]] == ["raw", "rm3-mild", BEST_FREE]
-    assert any("fb_terms = 5, original_query_weight = 0.9; given in the plan" in note for note in table["notes"])
+    assert any("fb_terms = 5, original_query_weight = 0.9; given in the spec" in note for note in table["notes"])
     _, bare = carry_out({**plan, "training_free": [], "systems": {}})
     assert [row["system"] for row in bare["rows"]] == ["raw"]
 
