@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from querylect.configs.environment import DatasetConfig, EnvironmentConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig, QueryFactor
 from querylect.envs.environment import Environment
 from querylect.envs.index.build import build_index
 from querylect.envs.plan import SearchPlan
 from querylect.markdown_tables import markdown_table
 
 METRIC = "ndcg@10"
-K3 = (None, 0.0, 2.0, 8.0)
+K3: tuple[QueryFactor, ...] = (None, 0.0, 2.0, 8.0, "query-side")
 QUERIES: dict[str, Callable[[str, str], str]] = {
     "question": lambda question, passage: question,
     "question + passage": lambda question, passage: f"{question} {passage}",
@@ -49,7 +49,7 @@ def main(dataset: str) -> None:
                     for question, ranking in zip(questions, rankings, strict=True)
                 ]
                 rows[name].append(f"{sum(scores) / len(scores):.3f}")
-    head = ("query", *("linear" if k3 is None else f"k3 = {k3:g}" for k3 in K3))
+    head = ("query", *("linear" if k3 is None else k3 if isinstance(k3, str) else f"k3 = {k3:g}" for k3 in K3))
     print(f"{METRIC} of {len(questions)} test questions of {Path(dataset).name}\n")
     print("\n".join(markdown_table(head, rows.values())))
 

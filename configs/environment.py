@@ -146,6 +146,8 @@ class RemoteConfig(Section):
 
 
 SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]
+QueryFactor = Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["query-side"] | None
+"""How often a repeated word of a query counts for bm25 (`env.k3`)."""
 
 
 class MilvusConfig(Section):
@@ -323,9 +325,10 @@ class EnvironmentConfig(Section):
     """What searches for bm25: bm25s, the slow reference rank_bm25, or milvus, which searches for dense retrievers too
     (instead of FAISS)."""
     milvus: MilvusConfig = MilvusConfig()
-    k3: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    k3: QueryFactor = None
     """bm25: a word that occurs q times in a text of the query counts (k3 + 1)·q / (k3 + q) times; 0: once. None: q
-    times (docs/add-a-retriever.md). A setting of the search: the index is the same."""
+    times. query-side: as often as BM25 would weigh it in a document, idf included (docs/add-a-retriever.md). A setting
+    of the search: the index is the same."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
     verify: bool = False
@@ -399,7 +402,7 @@ class EnvironmentConfig(Section):
             retriever == "bm25" and engine != "milvus" and remote is None for retriever, engine, remote in searched
         ):
             raise ValueError(
-                f"env.k3 is {self.k3:g}, and nothing here is searched by the local bm25 (engine bm25s or rank_bm25), "
+                f"env.k3 is {self.k3}, and nothing here is searched by the local bm25 (engine bm25s or rank_bm25), "
                 "whose setting it is; leave it out"
             )
         engines = {self.engine, *(member.engine for member in self._members)}

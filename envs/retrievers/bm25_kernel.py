@@ -6,7 +6,7 @@ on either path. numba compiles the code at first use and caches it beside this f
 the GIL, so an event loop in another thread is not blocked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from numba import njit
 
 from ..plan import Probe
 from .fusion import Scored
-from .vocabulary import Vocabulary, saturated
+from .vocabulary import Vocabulary
 
 
 class BatchSearch:
@@ -26,11 +26,19 @@ class BatchSearch:
         self._documents = documents
         self._vocabulary = vocabulary
 
-    def rank(self, probes: Sequence[Probe], limits: Sequence[int], k3: float | None = None) -> list[Scored]:
-        """The ranking of each probe: at most limits[i] documents, those with a score above 0; `k3` as in bm25.py."""
+    def rank(
+        self,
+        probes: Sequence[Probe],
+        limits: Sequence[int],
+        weights: Callable[[Sequence[int]], list[tuple[int, float]]],
+    ) -> list[Scored]:
+        """The ranking of each probe: at most limits[i] documents, those with a score above 0.
+
+        `weights` gives the words of a text and how often each counts; −1 is a word that the index lacks.
+        """
         terms = [term for probe in probes for term in probe.terms]
         texts = self._vocabulary([term.text for term in terms])
-        words = [[(word, 1.0) for word in text] if k3 is None else saturated(text, k3) for text in texts]
+        words = [[(word, weight) for word, weight in weights(text) if word >= 0] for text in texts]
         documents, scores, ends = _rank(
             self._data,
             self._indices,

@@ -43,17 +43,17 @@ class Vocabulary:
     """Maps texts to the numbers of their words."""
 
     def __init__(self, number: Callable[[str], int]) -> None:
-        """`number` gives the number of a stem, -1 for one to leave out."""
+        """`number` gives the number of a stem, -1 for one that it does not know."""
         self._number = number
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int | None] = {}
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of the words of each text, in order and with repetitions."""
+        """The numbers of the words of each text but stopwords, in order and with repetitions."""
         words = list(map(words_of, texts))
         distinct = set(chain.from_iterable(words))
         if len(self._numbers) > _MAX_CACHED_WORDS:
             self._numbers.clear()
         new = list(distinct.difference(self._numbers))
         for word, stem in zip(new, stems(new), strict=True):
-            self._numbers[word] = -1 if stem is None else self._number(stem)
-        return [[number for word in text if (number := self._numbers[word]) >= 0] for text in words]
+            self._numbers[word] = None if stem is None else self._number(stem)
+        return [[number for word in text if (number := self._numbers[word]) is not None] for text in words]

@@ -207,13 +207,46 @@ def test_every_text_of_a_probe_saturates_by_itself_and_is_weighted_then(saturati
     assert dict(pairs(ranking)) == pytest.approx({d: value for d, value in expected.items() if value > 0}, rel=1e-5)
 
 
-def test_the_compiled_and_the_plain_path_saturate_alike(tmp_path):
+@pytest.mark.parametrize("k3", [3.0, "query-side"])
+def test_the_compiled_and_the_plain_path_saturate_alike(tmp_path, k3):
     opened(tmp_path / "index", TEXTS, "bm25s")
-    compiled = Bm25Kind(RECIPES["bm25"], "bm25s", 3.0).load(tmp_path / "index", TEXTS)
-    reference = Bm25Kind(RECIPES["bm25"], "bm25s", 3.0).load(tmp_path / "index", TEXTS)
+    compiled = Bm25Kind(RECIPES["bm25"], "bm25s", k3).load(tmp_path / "index", TEXTS)
+    reference = Bm25Kind(RECIPES["bm25"], "bm25s", k3).load(tmp_path / "index", TEXTS)
     reference._engine.batch = None
     probes = [probe((LONG, 0.7), ("wing wing flow", 1.3)), plain("nothing known"), plain(LONG)]
     assert list(map(pairs, compiled.rank(probes, [4] * 3))) == list(map(pairs, reference.rank(probes, [4] * 3)))
+
+
+def anserini(text, document):
+    """Score of a document of TEXTS with Anserini's query-side BM25: Lucene's score of each distinct word times a boost,
+    which is the word's BM25 weight in the query, all from words alone. Words that no document holds lengthen the query.
+    """
+    query, words, score = [word for word in text.split() if word != "the"], TEXTS[document].split(), 0.0
+    for word in set(query) & set(words):
+        df, tf = sum(word in other.split() for other in TEXTS), query.count(word)
+        boost = log(1 + (6 - df + 0.5) / (df + 0.5)) * tf / (tf + 1.2 * (1 - 0.75 + 0.75 * len(query) / 2))
+        score += boost * by_hand(words.count(word), df, len(words))
+    return score
+
+
+@pytest.mark.parametrize("text", [LONG, "heat", "the wing zebra zebra heat heat yak"])
+def test_query_side_weights_are_anserinis(saturating, text):
+    (ranking,) = saturating("query-side").rank([plain(text)], [10])
+    expected = {document: anserini(text, document) for document in range(6)}
+    assert dict(pairs(ranking)) == pytest.approx({d: score for d, score in expected.items() if score}, rel=1e-5)
+    assert ranking.documents.tolist() == sorted(dict(pairs(ranking)), key=lambda document: -expected[document])
+
+
+def test_query_side_weights_of_a_text_are_scaled_by_its_weight_in_the_probe(saturating):
+    (ranking,) = saturating("query-side").rank([probe((LONG, 1.0), ("heat zebra", 2.5), ("wing flow", -0.5))], [10])
+    expected = {
+        document: anserini(LONG, document)
+        + 2.5 * anserini("heat zebra", document)
+        - 0.5 * anserini("wing flow", document)
+        for document in range(6)
+    }
+    assert min(expected.values()) < 0, "the negative weight pushes a document out"
+    assert dict(pairs(ranking)) == pytest.approx({d: score for d, score in expected.items() if score > 0}, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -227,19 +260,22 @@ def test_the_compiled_and_the_plain_path_saturate_alike(tmp_path):
         ({"retriever": "bm25", "remote": {"url": "http://x", "index": "y"}}, False),
     ],
 )
-def test_k3_without_a_local_bm25_is_refused(settings, accepted):
+@pytest.mark.parametrize("k3", [8, "query-side"])
+def test_k3_without_a_local_bm25_is_refused(settings, accepted, k3):
     if accepted:
-        assert EnvironmentConfig(**settings, k3=8).k3 == 8
+        assert EnvironmentConfig(**settings, k3=k3).k3 == k3
     else:
-        with pytest.raises(ValidationError, match=r"env\.k3 is 8"):
-            EnvironmentConfig(**settings, k3=8)
+        with pytest.raises(ValidationError, match=rf"env\.k3 is {k3}"):
+            EnvironmentConfig(**settings, k3=k3)
 
 
 def test_an_environment_with_k3_says_so_and_keeps_its_index(small_environment):
-    linear, once = (Environment.open(small_environment.model_copy(update={"k3": k3})) for k3 in (None, 0.0))
-    assert linear.index_hash == once.index_hash
-    assert linear.settings_hash != once.settings_hash
-    assert (linear.card.get("k3"), once.card["k3"]) == (None, 0.0)
+    linear, once, query_side = (
+        Environment.open(small_environment.model_copy(update={"k3": k3})) for k3 in (None, 0.0, "query-side")
+    )
+    assert linear.index_hash == once.index_hash == query_side.index_hash
+    assert len({linear.settings_hash, once.settings_hash, query_side.settings_hash}) == 3
+    assert (linear.card.get("k3"), once.card["k3"], query_side.card["k3"]) == (None, 0.0, "query-side")
     plans = [SearchPlan.of("headache headache headache blood"), SearchPlan.of("headache blood")]
     repeated, plain_words = once.search(plans)
     assert [hit.id for hit in repeated] == [hit.id for hit in plain_words]
