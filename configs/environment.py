@@ -43,6 +43,8 @@ class DatasetConfig(Section):
     """finagentbench: rank text chunks, or document types. bright: rank passages, or whole pages."""
     subset: str | None = None
     """mteb: the subset, such as a language, of a dataset with several. bright: the domain."""
+    queries: str = "examples"
+    """bright: the folder of the questions; gpt4_reason, claude-3-opus_reason, … hold them as a model rewrote them."""
     leave_out: str | None = None
     """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
     ignore_identical_ids: bool | None = None
@@ -72,6 +74,7 @@ class DatasetConfig(Section):
             "positives": ("ragbench",),
             "task": ("finagentbench", "bright"),
             "subset": ("mteb", "bright"),
+            "queries": ("bright",),
         }
         for name, kinds in owners.items():
             if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:

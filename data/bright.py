@@ -1,7 +1,8 @@
 """BRIGHT (Su et al. 2024) in its published form: questions whose relevant documents are found by reasoning.
 
 One domain is one benchmark: `examples/DOMAIN-*.parquet` has its questions, `documents/DOMAIN-*.parquet` the passages
-and `long_documents/DOMAIN-*.parquet` the whole pages. Documents that a question excludes are left out of its rankings
+and `long_documents/DOMAIN-*.parquet` the whole pages. `gpt4_reason` and others have the same rows, but for a query that
+a model wrote by reasoning about the question. Documents that a question excludes are left out of its rankings
 before a metric is computed, as in BRIGHT's own evaluation.
 """
 
@@ -24,8 +25,12 @@ _TABLES = {"chunks": ("documents", "gold_ids"), "documents": ("long_documents", 
 """Folder of the documents and column of the relevant ones, by task."""
 
 
-def open_bright(path: str | Path, domain: str, task: Literal["chunks", "documents"] = "chunks") -> Benchmark:
-    """Read the questions of a domain, which are its test split. Excluded documents that are relevant are an error.
+def open_bright(
+    path: str | Path, domain: str, task: Literal["chunks", "documents"] = "chunks", queries: str = "examples"
+) -> Benchmark:
+    """Read the questions of a domain, which are its test split, from the folder `queries`.
+
+    Excluded documents that are relevant are an error.
 
     Raises DataError for a missing or damaged file, a duplicate question, and a row without id, text or lists of ids.
     """
@@ -33,7 +38,7 @@ def open_bright(path: str | Path, domain: str, task: Literal["chunks", "document
     table, gold = _TABLES[task]
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, int]] = {}
-    for file in _files(folder, "examples", domain):
+    for file in _files(folder, queries, domain):
         for number, row in read_rows(file, ("query", "id", "excluded_ids", gold), "questions of BRIGHT"):
             identifier = id_of(row, "id", file, number)
             if identifier in questions:
@@ -52,9 +57,10 @@ def open_bright(path: str | Path, domain: str, task: Literal["chunks", "document
             qrels[identifier] = dict.fromkeys(relevant, 1)
     notes: list[str] = []
     name = f"bright-{domain}" if task == "chunks" else f"bright-{domain}-long"
+    name += "" if queries == "examples" else f"-{queries}"
     splits = splits_of(name, questions, {"test": qrels}, notes)
     files = _files(folder, table, domain)
-    origin = {"kind": "bright", "domain": domain, "task": task}
+    origin = {"kind": "bright", "domain": domain, "task": task, "queries": queries}
     return Benchmark(name, lambda: _documents(files), splits, origin, tuple(notes), LICENCE)
 
 
@@ -66,7 +72,7 @@ def _files(folder: Path, table: str, domain: str) -> list[Path]:
         domains = sorted({file.name.split("-0")[0].split(".")[0] for file in (folder / table).glob("*.*")})
         raise DataError(
             f"{folder / table} has no {domain}-00000-of-0000N.parquet and no {lines.name}; it has the domains "
-            f"{', '.join(domains) or 'of no file'}. Choose one with dataset.subset, or fetch the missing files.",
+            f"{', '.join(domains) or 'of no file'}. Correct dataset.subset or dataset.queries, or fetch the files.",
             code="missing-files",
         )
     return files

@@ -70,7 +70,7 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
         from .bright import open_bright
 
         assert config.subset is not None, "DatasetConfig demands a domain for kind 'bright'"
-        benchmark = open_bright(config.path, config.subset, config.task)
+        benchmark = open_bright(config.path, config.subset, config.task, config.queries)
     elif config.kind == "mteb":
         from .hub_tables import open_tables
 

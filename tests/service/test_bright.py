@@ -1,6 +1,7 @@
 """BRIGHT's published form, in rows of our own, from the files to a served environment, an evaluation and a reader."""
 
 import json
+from pathlib import Path
 
 import httpx
 import pyarrow as pa
@@ -122,6 +123,28 @@ def test_a_domain_is_a_test_split_of_passages_or_of_whole_pages(tmp_path, lines)
     assert "2407.12883" in short.licence
 
 
+def test_the_questions_of_another_folder_search_the_same_index(env):
+    """BRIGHT publishes questions as models rewrote them, with the same ids and judgements, beside its examples."""
+    folder = Path(env.dataset.path)
+    rewritten = [{**row, "query": f"reasoning about {row['query']}"} for row in EXAMPLES]
+    (folder / "gpt4_reason").mkdir()
+    parquet.write_table(pa.Table.from_pylist(rewritten), folder / "gpt4_reason" / "biology-00000-of-00001.parquet")
+    dataset = env.dataset.model_copy(update={"queries": "gpt4_reason"})
+    other, plain = (Environment.open(env.model_copy(update={"dataset": which})) for which in (dataset, env.dataset))
+    assert [question.text for question in other.questions("test")] == [row["query"] for row in rewritten]
+    assert load_dataset(dataset).splits["test"].qrels == load_dataset(env.dataset).splits["test"].qrels
+    assert (load_dataset(dataset).name, load_dataset(env.dataset).name) == (
+        "bright-biology-gpt4_reason",
+        "bright-biology",
+    )
+    assert other.index_hash == plain.index_hash
+    assert other.settings_hash != plain.settings_hash
+    with refused(DataError, "missing-files", "grit_reason", "biology"):
+        open_bright(folder, "biology", queries="grit_reason")
+    with pytest.raises(ValidationError, match=r"dataset\.queries"):
+        DatasetConfig(kind="beir", path="x", queries="gpt4_reason")
+
+
 def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
     write(tmp_path / "bright")
     with refused(DataError, "missing-files", "physics", "biology"):
@@ -145,9 +168,12 @@ def test_the_published_files_are_fetched_by_name(tmp_path, capsys):
         return caught.value.code or 0, said.out + said.err
 
     folder, copy = tmp_path / "fetched", write(tmp_path / "copy")
+    (copy / "grit_reason").mkdir()
+    (copy / "grit_reason" / "biology.jsonl").write_text("{}\n")
     (copy / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     code, said = end("get", "bright", "--from", copy, "--to", folder)
     assert (code, "env.dataset.kind=bright" in said) == (0, True)
+    assert (folder / "grit_reason" / "biology.jsonl").is_file()
     code, said = end("check", folder, "--subset", "biology")
     assert (code, "bright-biology" in said) == (0, True)
     code, said = end("check", folder)
