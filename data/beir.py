@@ -6,6 +6,8 @@ judged document of a split is in the corpus. Omissions are counted in `Dataset.n
 """
 
 import json
+import os
+import shutil
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,10 +41,12 @@ def load_beir(
     from an optional `meta.json`.
 
     Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, a split without
-    relevant documents, and as `splits_of` and `within_corpus`.
+    relevant documents, a corpus whose only questions are right answers for a paper, and as `splits_of` and
+    `within_corpus`.
     """
     folder = beir_folder(path)
     if splits is None and not (folder / "qrels").exists() and not _question_files(folder):
+        _refuse_answer_files(folder)
         corpus = _read_documents(corpus_file(folder)) if documents is None else ()
         name, licence = name_and_licence(folder)
         return Dataset(name, corpus, {}, (f"{name} is a corpus without questions.",), licence)
@@ -98,6 +102,15 @@ def beir_folder(path: str | Path) -> Path:
 def corpus_file(folder: Path) -> Path:
     """The corpus of a BEIR folder: `corpus.jsonl`, or that gzipped; it need not exist."""
     return plain_or_gzipped(folder / "corpus.jsonl")
+
+
+def link_corpus(corpus: Path, folder: Path) -> None:
+    """Put the corpus file of one BEIR folder into another: the same file on the same disk, else a copy of its date."""
+    file = corpus_file(corpus)
+    try:
+        os.link(file, folder / file.name)
+    except OSError:
+        shutil.copy2(file, folder / file.name)
 
 
 def question_records(folder: Path) -> Iterator[tuple[Path, int, dict[str, object]]]:
@@ -312,6 +325,16 @@ def _read_questions(folder: Path) -> dict[str, Question]:
         excluded = tuple(strings_of(record, "excluded_ids", path, number)) if "excluded_ids" in record else ()
         questions[identifier] = Question(identifier, text, tuple(options), history, reference.strip(), excluded)
     return questions
+
+
+def _refuse_answer_files(folder: Path) -> None:
+    """Raises DataError for questions as `data prepare` writes them for a paper, which are not read as a dataset."""
+    if files := [name for name in ("train.jsonl", "test.jsonl") if (folder / name).is_file()]:
+        raise DataError(
+            f"{folder} has no queries.jsonl and no qrels/, and the questions of {' and '.join(files)} are not read as "
+            "those of a dataset. Write them beside a corpus: querylect data prepare NAME --corpus FOLDER --to NEW.",
+            code="questions-elsewhere",
+        )
 
 
 def _unjudged_splits(folder: Path) -> dict[str, Split]:

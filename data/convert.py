@@ -3,6 +3,8 @@
 `answers`: questions with right answers become a folder with one JSON-lines file for each split (docs/answers.md).
 `pairs`: questions, each with a passage that answers it, become a BEIR folder. `passages`: a corpus without questions
 becomes a BEIR folder with nothing but `corpus.jsonl`. The layout of each set is in known.yaml.
+
+With a corpus, `answers` become a BEIR folder without judgements, to train on (docs/answers_reward.md).
 """
 
 import string
@@ -12,27 +14,64 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..storage import file_sha256, parse_json, write_lines
-from .beir import document_line, new_beir_folder, question_line, to_json, write_meta, write_qrels
+from .beir import (
+    beir_folder,
+    corpus_file,
+    document_line,
+    link_corpus,
+    name_and_licence,
+    new_beir_folder,
+    no_document,
+    question_line,
+    read_corpus,
+    to_json,
+    write_meta,
+    write_qrels,
+)
 from .fetched import source_of
 from .known import KnownBenchmark, Layout
 from .rows import FETCH, document_id, read_rows
+from .sampling import draw
 from .types import Document, Question, Split
 
 CONVERTED = ("answers", "pairs", "passages")
 """Kinds that have to be converted before anything else reads them."""
+Record = dict[str, object]
+"""A question with its right answer: `_id`, `question` and either `answers` or `options` and `answer`."""
 
 
-def convert(benchmark: KnownBenchmark, source: Path, target: Path) -> list[str]:
+def convert(
+    benchmark: KnownBenchmark, source: Path, target: Path, corpus: Path | None = None, validation: int = 0
+) -> list[str]:
     """Write the new folder `target` from the published files in `source`; return a report, one line for each fact.
 
-    Rows without a question or an answer are counted and left out. Raises DataError for a missing file, an invalid row,
-    a set without usable rows, and if `target` exists; StorageError if the files cannot be written.
+    Questions of kind `answers` are written beside the corpus of the BEIR folder `corpus`, if it is given; then
+    `validation` of the training questions, but at most half of them, become the split dev. Rows without a question or
+    an answer are counted and left out.
+
+    Raises DataError for a missing file or folder, an invalid row, a set without usable rows, and if `target` exists;
+    StorageError if the files cannot be written.
     """
     source, layout = source.expanduser(), benchmark.layout
     assert layout is not None, "known.yaml describes the layout of every set of these kinds"
+    licence, searched = benchmark.licence, dict[str, str]()
+    if corpus is not None:
+        corpus = beir_folder(corpus)
+        if next(read_corpus(corpus_file(corpus)), None) is None:
+            raise no_document(corpus_file(corpus))
+        searched = {"corpus": str(corpus)}
+        licence += f"; the corpus {': '.join(filter(None, name_and_licence(corpus)))}"
     with new_beir_folder(target, benchmark.name) as folder:
         if benchmark.kind == "answers":
-            counts = _write_answers(benchmark.name, source, layout, folder)
+            records, counts = _read_answers(benchmark.name, source, layout)
+            if corpus is None:
+                for split, rows in records.items():
+                    write_lines(folder / f"{split}.jsonl", map(to_json, rows))
+            else:
+                records = _with_validation(records, validation)
+                write_lines(folder / "queries.jsonl", _query_lines(records))
+                link_corpus(corpus, folder)
+            counts |= {f"questions of {split}": len(rows) for split, rows in records.items()}
         elif benchmark.kind == "pairs":
             counts = _write_pairs(benchmark.name, source, layout, folder)
         else:
@@ -42,35 +81,60 @@ def convert(benchmark: KnownBenchmark, source: Path, target: Path) -> list[str]:
         digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in sorted(folder.rglob("*.*"))}
         meta: dict[str, object] = {
             "name": benchmark.name,
-            "licence": benchmark.licence,
-            "made_from": {"kind": benchmark.kind, "path": str(source), **source_of(source).about},
+            "licence": licence,
+            "made_from": {"kind": benchmark.kind, "path": str(source), **source_of(source).about, **searched},
             "counts": counts,
             "sha256": digests,
         }
         write_meta(folder, meta)
     return [
         f"{benchmark.name}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}",
-        f"licence: {benchmark.licence}",
+        f"licence: {licence}",
     ]
 
 
-def _write_answers(name: str, source: Path, layout: Layout, folder: Path) -> dict[str, int]:
+def _read_answers(name: str, source: Path, layout: Layout) -> tuple[dict[str, list[Record]], dict[str, int]]:
+    """The records by split, and how many rows were left out."""
     counts = {"rows without question or answer": 0}
+    by_split: dict[str, list[Record]] = {}
     for split, pattern in layout.splits.items():
-        records: list[dict[str, object]] = []
-        for record in _answers(name, source, layout, split, pattern):
-            if record is None:
-                counts["rows without question or answer"] += 1
-            else:
-                records.append(record)
-        if not records:
+        rows = list(_answers(name, source, layout, split, pattern))
+        by_split[split] = [record for record in rows if record is not None]
+        counts["rows without question or answer"] += len(rows) - len(by_split[split])
+        if not by_split[split]:
             raise DataError(f"{source}: {pattern} of {name} has no question with an answer. {FETCH}", code="no-rows")
-        write_lines(folder / f"{split}.jsonl", map(to_json, records))
-        counts[f"questions of {split}"] = len(records)
-    return counts
+    return by_split, counts
 
 
-def _answers(name: str, source: Path, layout: Layout, split: str, pattern: str) -> Iterator[dict[str, object] | None]:
+def _with_validation(records: Mapping[str, list[Record]], validation: int) -> dict[str, list[Record]]:
+    """The splits train, dev and test; sets with names of their own are test questions."""
+    train = records.get("train", [])
+    dev = draw(train, min(validation, len(train) // 2), 0, lambda record: str(record["_id"]))
+    drawn = {record["_id"] for record in dev}
+    splits = {
+        "train": [record for record in train if record["_id"] not in drawn],
+        "dev": dev,
+        "test": [record for split, rows in records.items() if split != "train" for record in rows],
+    }
+    return {split: rows for split, rows in splits.items() if rows}
+
+
+def _query_lines(records: Mapping[str, list[Record]]) -> Iterator[str]:
+    """Lines of queries.jsonl with a right answer; of multiple choice, a list of options and the letter of one."""
+    for split, rows in records.items():
+        for record in rows:
+            fields = {"_id": record["_id"], "text": record["question"], "split": split}
+            if isinstance(options := record.get("options"), dict):
+                letters, texts = list(options), list(options.values())
+                right = (
+                    letters.index(record["answer"]) if record["answer"] in options else texts.index(record["answer"])
+                )
+                yield to_json({**fields, "options": texts, "answer": string.ascii_uppercase[right]})
+            else:
+                yield to_json({**fields, "answers": record["answers"]})
+
+
+def _answers(name: str, source: Path, layout: Layout, split: str, pattern: str) -> Iterator[Record | None]:
     """The records of a split; None for a row without question or answer. Raises DataError for a repeated id."""
     ids: set[str] = set()
     for identifier, path, number, row in _rows(name, source, layout, pattern, split):

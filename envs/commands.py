@@ -70,6 +70,12 @@ def prepare(
     duplicates: Annotated[float, typer.Option("--duplicates", min=0, max=1, help="Over which cosine.")] = 0.99,
     leaks: Annotated[str, typer.Option("--leaks", help="Taken out of training: text, or near as well.")] = "text",
     restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted call has done.")] = False,
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", metavar="FOLDER", help="medqa, nq-open, …: the BEIR folder to search.")
+    ] = None,
+    validation: Annotated[
+        int, typer.Option("--validation", min=0, help="With --corpus: training questions that become dev.")
+    ] = 200,
     verbose: Verbose = False,
 ) -> None:
     """Write NAME as a BEIR folder, near-duplicates taken out; go on where an interrupted call stopped."""
@@ -79,14 +85,19 @@ def prepare(
 
     if leaks not in ("text", "near"):
         raise ConfigError(f"--leaks is {leaks!r}; expected text or near.")
-    if (entry := known().get(name)) is not None and entry.kind in CONVERTED:
+    entry = known().get(name)
+    if corpus is not None and (entry is None or entry.kind != "answers"):
+        raise ConfigError(f"--corpus is for questions with right answers, and {name} has its own.", code="no-corpus")
+    if entry is not None and entry.kind in CONVERTED:
         if encoder is not None:
             raise ConfigError(
                 f"{name} is converted, and --encoder takes near-duplicates out of benchmarks. Leave it out.",
                 code="no-encoder",
             )
-        for line in convert(entry, fetched_folder(name, copy), to):
+        for line in convert(entry, fetched_folder(name, copy), to, corpus, validation):
             typer.echo(line)
+        if corpus is not None:
+            typer.echo(f"next: querylect train answers {shlex.quote(f'env.dataset={{kind: beir, path: {to}}}')} …")
         return
     dataset = fetched_dataset(name, copy, parts=split_commas(parts), positives=positives, task=task, subset=subset)
     from ..configs.schema import EnvironmentConfig

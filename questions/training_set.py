@@ -6,7 +6,6 @@ is left is a BEIR folder with splits by document. Answers are journaled in `.NAM
 """
 
 import logging
-import os
 import shutil
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig, SyntheticConfig
 from ..data.beir import (
-    corpus_file,
     judging,
+    link_corpus,
     load_beir,
     name_and_licence,
     new_beir_folder,
@@ -219,7 +218,7 @@ def _outcome(
 
 
 def _write(folder: Path, corpus: Path, splits: Mapping[str, Split], rows: Mapping[str, AnsweredQuestion]) -> None:
-    _link_or_copy(corpus_file(corpus), folder)
+    link_corpus(corpus, folder)
     lines = []
     for question in (question for split in splits.values() for question in split.questions):
         row = rows.get(question.id)
@@ -229,11 +228,3 @@ def _write(folder: Path, corpus: Path, splits: Mapping[str, Split], rows: Mappin
         lines.append(question_line(question, style))
     write_lines(folder / "queries.jsonl", lines)
     write_qrels(folder, splits)
-
-
-def _link_or_copy(file: Path, folder: Path) -> None:
-    """The same file in a folder of the same disk, else a copy with its time of change."""
-    try:
-        os.link(file, folder / file.name)
-    except OSError:
-        shutil.copy2(file, folder / file.name)

@@ -4,14 +4,19 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from querylect.configs.differences import flat
 from querylect.configs.load import load_config
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewardConfig, RunConfig
+from querylect.data.convert import convert
+from querylect.data.known import known
 from querylect.envs.client.in_process import InProcessClient
+from querylect.envs.environment import Environment
 from querylect.envs.index.build import build_index
 from querylect.envs.plan import SearchPlan
+from querylect.envs.server.app import create_app
 from querylect.envs.server.schemas import Step
 from querylect.errors import (
     CheckpointError,
@@ -56,9 +61,6 @@ def unjudged(tmp_path_factory) -> EnvironmentConfig:
 
 @pytest.fixture(scope="module")
 def unjudged_url(unjudged, run_app):
-    from querylect.envs.environment import Environment
-    from querylect.envs.server.app import create_app
-
     with run_app(create_app(Environment.open(unjudged), unjudged)) as url:
         yield url
 
@@ -272,6 +274,32 @@ def test_the_packaged_config_trains(run, unjudged, tmp_path):
     values["train"] |= small
     folder = train(RunConfig.model_validate(values))
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app, tmp_path):
+    """MedQA's published form, in rows of our own: `data prepare --corpus`, an index, a service, two steps."""
+    row = {"options": {"A": "Iron", "B": "Vitamin C"}, "answer_idx": "B"}
+    for split, before in (("train", ""), ("test", "which one: ")):
+        rows = [{**row, "question": f"{before}{text}"} for text, _ in ASKED.values()]
+        (tmp_path / f"phrases_no_exclude_{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows))
+    folder = tmp_path / "medqa"
+    convert(known()["medqa"], tmp_path, folder, Path(unjudged.dataset.path), validation=1)
+    env = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path=str(folder)), index=str(tmp_path / "index"))
+    build_index(env)
+    environment = Environment.open(env)
+    assert {split: len(environment.questions(split)) for split in ("train", "validation", "test")} == {
+        "train": len(ASKED) - 1,
+        "validation": 1,
+        "test": len(ASKED),
+    }
+    with run_app(create_app(environment, env)) as url:
+        values = run.model_dump() | {"env": env.model_dump(), "client": {"urls": [url]}}
+        values["train"] |= {"steps": 2, "validate_steps": 2}
+        written = train(RunConfig.model_validate(values))
+    metrics = records(written / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2]
+    assert max(line["answer/turn1"] for line in metrics) > 0, "a rewrite led the reader to the right option"
+    assert len(records(written / "validation.jsonl")) == 2
 
 
 @dataclass

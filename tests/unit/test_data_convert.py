@@ -60,6 +60,66 @@ def test_medqa(tmp_path):
     assert len(read_gold(tmp_path / "medqa/train.jsonl").by_id) == 1
 
 
+def corpus(folder):
+    jsonl(folder / "corpus.jsonl", {"_id": "d", "title": "Nitrofurantoin", "text": "Treats cystitis."})
+    (folder / "meta.json").write_text('{"name": "textbooks", "licence": "of its own"}')
+    return folder
+
+
+def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_on(tmp_path, capsys):
+    raw, books, folder = tmp_path / "raw", corpus(tmp_path / "books"), tmp_path / "medqa"
+    train = [{**EXAM, "question": f"Question {number}?"} for number in range(5)]
+    jsonl(raw / "phrases_no_exclude_train.jsonl", *train)
+    jsonl(raw / "phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
+    with pytest.raises(SystemExit) as caught:
+        main(["data", "prepare", "medqa", "--from", str(raw), "--corpus", str(books), "--to", str(folder)])
+    assert not caught.value.code
+    assert f"querylect train answers 'env.dataset={{kind: beir, path: {folder}}}'" in capsys.readouterr().out
+    dataset = load_beir(folder)
+    assert [document.id for document in dataset.corpus] == ["d"]
+    assert {split: len(content.questions) for split, content in dataset.splits.items()} == {
+        "train": 3,
+        "validation": 2,
+        "test": 2,
+    }, "half of the training questions at most"
+    question = dataset.splits["test"].questions[0]
+    assert (question.text, question.options) == (EXAM["question"], tuple(EXAM["options"].values()))
+    gold = read_gold(folder / "queries.jsonl").by_id
+    assert [gold[name].right for name in ("medqa-test-0000", "medqa-test-0001", "medqa-train-0000")] == [3, 0, 3]
+    assert "textbooks: of its own" in dataset.licence
+    assert known()["medqa"].licence in dataset.licence
+
+
+def test_sets_with_names_of_their_own_are_test_questions_of_a_dataset(tmp_path):
+    names = ("mmlu", "medqa", "medmcqa", "pubmedqa", "bioasq")
+    choice = {"question": "Is it?", "options": {"1": "yes", "2": "no"}, "answer": "2"}
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/benchmark.json").write_text(json.dumps({name: {f"{name}-0": choice} for name in names}))
+    convert(known()["mirage"], tmp_path / "raw", tmp_path / "mirage", corpus(tmp_path / "books"), 1)
+    assert [question.id for question in load_beir(tmp_path / "mirage").splits["test"].questions] == [
+        f"{name}-0" for name in names
+    ]
+    gold = read_gold(tmp_path / "mirage/queries.jsonl").by_id["mmlu-0"]
+    assert gold.question.options[gold.right] == "no"
+
+
+def test_right_answers_without_a_dataset_are_not_taken_for_a_corpus_alone(tmp_path):
+    raw = tmp_path / "raw"
+    table(raw / "nq_open/train-00000-of-00001.parquet", {"question": "who?", "answer": ["Ann"]})
+    table(raw / "nq_open/validation-00000-of-00001.parquet", {"question": "where?", "answer": ["Rome", "Roma"]})
+    convert(known()["nq-open"], raw, tmp_path / "nq")
+    corpus(tmp_path / "nq")
+    with refused(DataError, "questions-elsewhere", "train.jsonl and test.jsonl", "--corpus"):
+        load_beir(tmp_path / "nq")
+    convert(known()["nq-open"], raw, tmp_path / "joined", tmp_path / "nq")
+    assert read_gold(tmp_path / "joined/queries.jsonl").by_id["nq-open-test-0000"].answers == ("Rome", "Roma")
+    with refused(DataError, "missing-file", "corpus.jsonl"):
+        convert(known()["nq-open"], raw, tmp_path / "again", raw)
+    with pytest.raises(SystemExit) as caught:
+        main(["data", "prepare", "medquad", "--corpus", str(tmp_path / "nq"), "--to", str(tmp_path / "other")])
+    assert caught.value.code == 2
+
+
 def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
     row = {
         "question": "Which bone?",
