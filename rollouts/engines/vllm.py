@@ -19,7 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...configs.schema import PolicyConfig, RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
@@ -151,6 +151,8 @@ class VllmEngine:
             torch.cuda.empty_cache()
             llm.wake_up(tags=["weights"])
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        if not torch.cuda.is_available():
+            llm.apply_model(_pack_output_heads)
         if self._started.asleep:
             llm.wake_up(tags=["kv_cache"])
             self._started.asleep = False
@@ -205,6 +207,18 @@ def open_vllm(
     if processes > 1:
         settings["distributed_executor_backend"] = "external_launcher"
     return VllmEngine(_start(settings), tokenizer, stop_ids, source)
+
+
+def _pack_output_heads(model: nn.Module) -> None:
+    """Renew the copy of the output head that vLLM computes with on a CPU.
+
+    `reload_weights` packs the weights that it is given, and a head that shares the embedding's is given none.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _start(settings: Settings) -> _RunningEngine:

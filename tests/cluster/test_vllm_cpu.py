@@ -23,6 +23,7 @@ from querylect.rollouts.policy import load_policy
 
 from ..lessons import change, lesson_url, lessons, records, save_speaking, settings  # noqa: F401
 from ..several import free_port
+from ..tiny import save_tiny
 
 HERE = Path(__file__).resolve().parents[2]
 OWN = os.environ.get("QUERYLECT_VLLM_PYTHON", "")
@@ -49,10 +50,10 @@ config = RunConfig.model_validate(yaml.safe_load(open(sys.argv[1])))
 prompts, streams = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]], (11, 22, 33)
 model, tokenizer = load_policy(config.policy)
 policy = add_lora(model, config.policy)
-adapters = [weight for name, weight in policy.named_parameters() if "lora_B" in name]
+trained = [weight for name, weight in policy.named_parameters() if not config.policy.lora or "lora_B" in name]
 torch.manual_seed(0)
-for weight in adapters:
-    weight.data.normal_(0, 0.2)
+for weight in trained:
+    weight.data.add_(torch.randn_like(weight), alpha=0.2)
 engine, weights = open_engine(config.policy, config.rollout, config.seed, policy, tokenizer)
 plain = TransformersEngine(policy, tokenizer)
 
@@ -83,8 +84,7 @@ left = engine.submit(prompts[0], 2, hot)
 engine.advance()
 engine.cancel()
 said["left"] = [engine.advance(), *(future.done() for future in left)]
-before = [weight.clone() for weight in adapters]
-for weight in adapters:
+for weight in trained:
     weight.data.mul_(-2)
 said["changed"] = greedy()
 # more tokens than vLLM computes at once: it must not begin a prompt that it cannot finish
@@ -146,6 +146,18 @@ def test_it_gives_what_the_policy_gives_at_once_and_one_by_one(config, environme
     assert one_by_one == at_once
     assert said["submitted"] < 1e-4
     assert said["left"] == [False, False, False]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_trained_embeddings_and_heads_arrive(tied, config, environment, tmp_path):
+    """All weights are trained: embedding and output head are one weight, or two."""
+    policy = save_tiny(tmp_path / "policy", head_dim=32, tie_word_embeddings=tied)
+    config = change(config, **{"policy.model": str(policy), "policy.lora": None})
+    run(environment, tmp_path, "-c", COMPARE, written(config, tmp_path), str(tmp_path / "said.json"))
+    said = json.loads((tmp_path / "said.json").read_text())
+    for compared in (said["first"], said["changed"]):
+        assert compared["equal"] == [True] * 3
+        assert compared["apart"] < 1e-4
 
 
 def test_a_run_samples_with_it_and_learns(config, environment, tmp_path):
