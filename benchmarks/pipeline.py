@@ -3,29 +3,45 @@
     python benchmarks/pipeline.py run RUN_FOLDER    # rates of the first half of a run predict the steps of the second
     python benchmarks/pipeline.py plan [--gpus 8] [--questions 512] [--model-billions 8] [--train-share 0.5] …
 
-`plan` simulates the sampling of one step, sequence by sequence: an engine decodes all its active sequences together,
+Both simulate the sampling of one step, sequence by sequence: an engine decodes all its active sequences together,
 one token in `--token-ms` plus `--sequence-ms` for each of them, up to `--slots` at a time; lengths are log-normal and
-cut at `--longest` times their mean, so there are tails. Update and retrieval are rates. All rates are assumptions to be
-replaced by measured ones; the defaults are derived from an H100's memory bandwidth and FLOPs in `Rates`.
+cut at `--longest` times their mean, so there are tails. Update and retrieval are rates. All rates of `plan` are
+assumptions to be replaced by measured ones; the defaults are derived from an H100's memory bandwidth and FLOPs in
+`Rates`. `run` takes those that a run measured: seconds of a sampled token, a search, an update and the rest of a step.
 
-Rows: `in turns` is the loop of train.staleness=0 (sample the first turns, search, sample the second turns, train, on
-all GPUs); `ahead` that of staleness 1, with `--train-share` of the GPUs training and the others sampling; `streamed`
-searches a first turn as soon as it ends and samples its second turns at once. Idle is the share of GPU time in which
-nothing is computed; a GPU that samples with fewer sequences than slots counts as idle for the missing ones.
+Rows: `in turns` is the loop of train.staleness=0 (sample the first turns, search, sample the second turns, search,
+train, on all GPUs); `ahead` that of staleness 1, with `--train-share` of the GPUs training and the others sampling;
+`streamed` searches a turn as soon as it ends and samples what follows it at once. Idle is the share of GPU time in
+which nothing is computed, and the columns after it say where:
+
+    tail        a GPU samples with fewer sequences than slots, or waits for one that samples longer
+    retrieval   a GPU that samples has no sequence, only searches
+    sampling    the GPUs that train wait for trees
+    update      the GPUs that sample wait for the update
+    transfer    all wait for the weights
+
+A time line is one step: bars are active sequences, `r` retrieval, `u` the update, `t` the transfer.
 """
 
 import argparse
 import heapq
 import json
 import random
+from bisect import bisect
 from collections import deque
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import accumulate, count
+from math import ceil
+from operator import mul
 from pathlib import Path
 from statistics import median
 
+import yaml
+
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
+KV_BYTES = 18e3
+"""Bytes of keys and values that a token takes, for a billion parameters: 147 kB at Qwen3-8B."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,7 @@ class Rates:
     def of_h100(cls, billions: float, context: int) -> "Rates":
         """From 3.35 TB/s and 990 TFLOP/s (bfloat16), of which 70 % and 40 % are assumed to be reached."""
         weights, bandwidth, flops = 2e9 * billions, 0.7 * 3.35e12, 0.4 * 990e12
-        cache = 18e3 * billions * context  # bytes of keys and values: 147 kB a token at 8 billion
+        cache = KV_BYTES * billions * context
         forward = 2e9 * billions / flops
         return cls(weights / bandwidth + 1e-3, cache / bandwidth + forward, 1 / forward, 256, 1 / (4 * forward))
 
@@ -57,22 +73,26 @@ class Shape:
     """One step."""
 
     questions: int
-    branching: tuple[int, int]
+    branching: tuple[int, ...]
     prompt: int
-    answers: tuple[int, int]
+    answers: tuple[float, ...]
     """Mean tokens of an answer, by turn."""
     observation: int
-    """Tokens of the documents that a second turn is shown."""
+    """Tokens of the documents that a later turn is shown."""
     longest: float
     """Longest answer, in means."""
     spread: float
     """Standard deviation of the logarithm of a length."""
 
-    def packed_tokens(self) -> int:
-        """Tokens of the update: shared prefixes once."""
-        first, second = self.branching
-        tree = self.prompt + first * (self.answers[0] + self.observation) + first * second * self.answers[1]
-        return self.questions * tree
+    def nodes(self) -> list[int]:
+        """Turns of a tree, by depth."""
+        return list(accumulate(self.branching, mul))
+
+    def packed_tokens(self) -> float:
+        """Tokens of a tree: shared prefixes once."""
+        nodes = self.nodes()
+        answers = sum(number * answer for number, answer in zip(nodes, self.answers, strict=True))
+        return self.prompt + answers + sum(nodes[:-1]) * self.observation
 
 
 @dataclass
@@ -82,6 +102,10 @@ class Sampled:
     seconds: float
     busy: float
     """Seconds × sequences."""
+    searching: float
+    """Seconds without a sequence."""
+    open_searches: int
+    """Most searches at a time."""
     activity: list[tuple[float, int]]
 
 
@@ -90,22 +114,22 @@ class Engine:
 
     def __init__(self, rates: Rates) -> None:
         self.rates = rates
-        self.now = self.progress = self.busy = 0.0
-        self.active: list[tuple[float, int, object]] = []
-        self.waiting: deque[tuple[int, int, object]] = deque()
+        self.now = self.progress = self.busy = self.searching = 0.0
+        self.active: list[tuple[float, int, int]] = []
+        self.waiting: deque[tuple[int, float, int]] = deque()
         self.activity: list[tuple[float, int]] = []
         self._number = count()
 
-    def submit(self, prompt: int, tokens: int, label: object) -> None:
+    def submit(self, prompt: int, tokens: float, turn: int) -> None:
         """Queue a sequence that computes `prompt` tokens and then samples `tokens`."""
-        self.waiting.append((prompt, tokens, label))
+        self.waiting.append((prompt, tokens, turn))
 
     def admit(self) -> None:
         """Start waiting sequences while there are slots; the others wait for their prompts."""
         while self.waiting and len(self.active) < self.rates.slots:
-            prompt, tokens, label = self.waiting.popleft()
+            prompt, tokens, turn = self.waiting.popleft()
             self.advance(prompt / self.rates.prefill, decoding=False)
-            heapq.heappush(self.active, (self.progress + tokens, next(self._number), label))
+            heapq.heappush(self.active, (self.progress + tokens, next(self._number), turn))
         self.activity.append((self.now, len(self.active)))
 
     def until_next(self) -> float:
@@ -118,110 +142,187 @@ class Engine:
         if decoding and self.active:
             self.progress += seconds / (self.rates.token + self.rates.sequence * len(self.active))
             self.busy += seconds * len(self.active)
-        elif not decoding:
+        elif decoding:
+            self.searching += seconds
+        else:
             self.busy += seconds * self.rates.slots
         self.now += seconds
 
-    def finished(self) -> list[object]:
-        """Labels of the sequences that have ended."""
+    def finished(self) -> list[int]:
+        """Turns of the sequences that have ended."""
         ended = []
         while self.active and self.active[0][0] <= self.progress + 1e-9:
             ended.append(heapq.heappop(self.active)[2])
         return ended
 
 
-def draw_lengths(shape: Shape, mean: int, number: int, drawn: random.Random) -> list[int]:
+def draw_lengths(shape: Shape, mean: float, number: int, drawn: random.Random) -> list[float]:
     """Lengths of answers with this mean, before the cut."""
     scale = mean / 2.718281828 ** (shape.spread**2 / 2)
-    return [
-        max(1, int(min(shape.longest * mean, scale * drawn.lognormvariate(0, shape.spread)))) for _ in range(number)
-    ]
+    return [max(1.0, min(shape.longest * mean, scale * drawn.lognormvariate(0, shape.spread))) for _ in range(number)]
 
 
 def sample(shape: Shape, rates: Rates, questions: int, search: float, streamed: bool, seed: int) -> Sampled:
-    """One engine's trees. search: seconds from the end of a first turn until its documents are there."""
+    """One engine's trees. search: seconds from the end of a turn until its documents are there."""
     drawn, engine = random.Random(seed), Engine(rates)
-    first, second = shape.branching
-    searches: list[tuple[float, int]] = []
+    searches: deque[tuple[float, int]] = deque()
+    most = 0
+
+    def branch(turn: int) -> None:
+        context = shape.observation if turn else shape.prompt
+        for number, tokens in enumerate(draw_lengths(shape, shape.answers[turn], shape.branching[turn], drawn)):
+            engine.submit(0 if number else context, tokens, turn)
+
+    def due() -> float:
+        """When documents arrive. Without streaming, all turns of a depth are searched together once they have ended."""
+        if not searches or (not streamed and (engine.active or engine.waiting)):
+            return float("inf")
+        return searches[0 if streamed else -1][0]
+
     for _ in range(questions):
-        for number, tokens in enumerate(draw_lengths(shape, shape.answers[0], first, drawn)):
-            engine.submit(0 if number else shape.prompt, tokens, "first")
-    turns, results = count(), 0
+        branch(0)
+    results = 0
     while engine.active or engine.waiting or searches:
         engine.admit()
-        due = searches[0][0] - engine.now if searches else float("inf")
-        if not streamed and (engine.active or engine.waiting):
-            due = float("inf")
-        elif not streamed:
-            due = max(0.0, searches[-1][0] - engine.now)  # all first turns are searched together
-        engine.advance(min(due, engine.until_next()))
-        for label in engine.finished():
-            if label == "first":
-                heapq.heappush(searches, (engine.now + search, next(turns)))
-        while searches and (searches[0][0] <= engine.now + 1e-9) and (streamed or not engine.active):
-            heapq.heappop(searches)
-            results += 1
-            for number, tokens in enumerate(draw_lengths(shape, shape.answers[1], second, drawn)):
-                engine.submit(0 if number else shape.observation, tokens, "second")
-    assert results == questions * first, "every first turn is searched"
-    return Sampled(engine.now, engine.busy, engine.activity)
+        engine.advance(min(max(0.0, due() - engine.now), engine.until_next()))
+        searches.extend((engine.now + search, turn) for turn in engine.finished())
+        most = max(most, len(searches))
+        arrived = []
+        if due() <= engine.now + 1e-9:
+            while searches and searches[0][0] <= engine.now + 1e-9:
+                arrived.append(searches.popleft()[1])
+        results += len(arrived)
+        for turn in arrived:
+            if turn + 1 < len(shape.branching):
+                branch(turn + 1)
+    assert results == questions * sum(shape.nodes()), "every turn is searched"
+    return Sampled(engine.now, engine.busy, engine.searching, most, engine.activity)
+
+
+@dataclass
+class Step:
+    """A step on some GPUs. Times are in seconds."""
+
+    engines: list[Sampled]
+    trainers: int
+    ahead: bool
+    slots: int
+    update: float
+    sync: float
+
+    @property
+    def sampling(self) -> float:
+        """Until the slowest engine has its trees."""
+        return max(engine.seconds for engine in self.engines)
+
+    @property
+    def computing(self) -> float:
+        """Sampling and update."""
+        return max(self.sampling, self.update) if self.ahead else self.sampling + self.update
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return self.computing + self.sync
+
+    def idle(self) -> dict[str, float]:
+        """Shares of the GPU time in which nothing is computed, by what is waited for."""
+        samplers = len(self.engines)
+        gpus = samplers + self.trainers if self.ahead else samplers
+        retrieval = sum(engine.searching for engine in self.engines)
+        busy = sum(engine.busy for engine in self.engines) / self.slots
+        waits = {
+            "tail": samplers * self.sampling - busy - retrieval,
+            "retrieval": retrieval,
+            "sampling": self.trainers * (self.computing - self.update) if self.ahead else 0.0,
+            "update": samplers * (self.computing - self.sampling) if self.ahead else 0.0,
+            "transfer": gpus * self.sync,
+        }
+        return {name: wait / (gpus * self.seconds) for name, wait in waits.items()}
+
+    def time_lines(self) -> list[str]:
+        """What the GPUs do, over the step: those that sample, and those that only train."""
+        samplers, trainers = [], []
+        for column in range(WIDTH):
+            moment = self.seconds * (column + 0.5) / WIDTH
+            samplers.append(self._sampler_at(moment))
+            trainers.append("t" if moment >= self.computing else "u" if moment < self.update else " ")
+        return ["".join(samplers), "".join(trainers)] if self.ahead else ["".join(samplers)]
+
+    def _sampler_at(self, moment: float) -> str:
+        if moment >= self.computing:
+            return "t"
+        if moment >= self.sampling:
+            return " " if self.ahead else "u"
+        active = [
+            engine.activity[bisect(engine.activity, (moment, self.slots)) - 1][1]
+            for engine in self.engines
+            if moment < engine.seconds
+        ]
+        return BARS[ceil(sum(active) / (self.slots * len(self.engines)) * (len(BARS) - 1))] if any(active) else "r"
+
+
+WAYS = (("in turns", False, False), ("in turns, streamed", False, True), ("ahead", True, False),
+        ("ahead, streamed", True, True))  # fmt: skip
+"""Name, whether sampling and update overlap, whether trees are searched while they are sampled."""
 
 
 def plan(shape: Shape, rates: Rates, gpus: int, train_share: float, search: float, sync: float) -> None:
     """Print a row for each way to run a step, and the time line of each."""
-    update = shape.packed_tokens() / rates.update
-    print(f"{'':22}{'s a step':>9}{'sampling':>10}{'update':>8}{'idle':>7}   active sequences over the sampling")
-    for name, ahead, streamed in (
-        ("in turns", False, False), ("in turns, streamed", False, True),
-        ("ahead", True, False), ("ahead, streamed", True, True),
-    ):  # fmt: skip
+    update = shape.questions * shape.packed_tokens() / rates.update
+    waits = ("tail", "retrieval", "sampling", "update", "transfer")
+    print(f"\n{shape.questions} questions a step, shares of the GPU time idle, most searches at a time")
+    print(f"{'':18}{'s a step':>9}{'idle':>6}" + "".join(f"{name:>10}" for name in waits) + f"{'searches':>10}")
+    lines = []
+    for name, ahead, streamed in WAYS:
         samplers = max(1, round(gpus * (1 - train_share))) if ahead else gpus
         trainers = max(1, gpus - samplers) if ahead else gpus
         engines = [
             sample(shape, rates, shape.questions // samplers, search, streamed, seed) for seed in range(samplers)
         ]
-        sampling, training = max(engine.seconds for engine in engines), update / trainers
-        step = (max(sampling, training) if ahead else sampling + training) + sync
-        used = sum(engine.busy for engine in engines) / rates.slots + training * trainers
-        total = step * (samplers + trainers if ahead else gpus)
-        print(
-            f"{name:22}{step:9.0f}{sampling:10.0f}{training:8.0f}{1 - used / total:7.0%}   "
-            f"{time_line(engines, sampling, rates.slots)}"
-        )
-
-
-def time_line(engines: list[Sampled], seconds: float, slots: int) -> str:
-    """The share of slots that are active, as bars over the time of sampling."""
-    bars = []
-    for column in range(WIDTH):
-        moment = seconds * (column + 0.5) / WIDTH
-        active = sum(
-            next((number for at, number in reversed(engine.activity) if at <= moment), 0)
-            if moment < engine.seconds
-            else 0
-            for engine in engines
-        )
-        bars.append(BARS[round(active / (slots * len(engines)) * (len(BARS) - 1))])
-    return "".join(bars)
+        step = Step(engines, trainers, ahead, rates.slots, update / trainers, sync)
+        idle = step.idle()
+        shares = "".join(f"{idle[wait]:10.0%}" for wait in waits)
+        searches = sum(engine.open_searches for engine in engines)
+        print(f"{name:18}{step.seconds:9.0f}{sum(idle.values()):6.0%}{shares}{searches:10}")
+        lines += [f"{'' if number else name:18} |{line}|" for number, line in enumerate(step.time_lines())]
+    print("\n".join(lines))
 
 
 def check(folder: Path) -> None:
-    """Predict the second half of a run's steps from the rates of the first, and print the ratio."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    if len(rows) < 4 or "tokens/sampled" not in rows[0]:
+    """Simulate a step with the rates of the first half of a run, and compare it with the steps of the second."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row.get("tokens/sampled")]
+    if len(rows) < 4:
         raise SystemExit(f"{folder} has {len(rows)} steps with tokens/sampled; expected at least 4.")
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    ahead, branching = config["train"].get("staleness", 0) > 0, tuple(config["rollout"]["branching"])
     half = len(rows) // 2
-    per_sampled = median(row["seconds/generate"] / max(1, row["tokens/sampled"]) for row in rows[:half])
-    per_packed = median(row["seconds/update"] / max(1, row["tokens/packed"]) for row in rows[:half])
-    activities = ("seconds/generate", "seconds/update")
-    other = median(row["seconds/step"] - sum(row[name] for name in activities) for row in rows[:half])
-    ratios = [
-        (per_sampled * row["tokens/sampled"] + per_packed * row["tokens/packed"] + other) / row["seconds/step"]
-        for row in rows[half:]
-    ]
-    print(f"{1 / per_sampled:.0f} sampled and {1 / per_packed:.0f} packed tokens a second, {other:.2f} s besides")
+    first = {name: median(row[name] for row in rows[:half]) for name in ("seconds/retrieve", "seconds/update")}
+    token = median(row["seconds/generate"] / row["tokens/sampled"] for row in rows[:half])
+    sampled = median(row["tokens/sampled"] for row in rows[:half])
+    together = max if ahead else sum
+    besides = median(
+        row["seconds/step"] - together((row["seconds/generate"] + row["seconds/retrieve"], row["seconds/update"]))
+        for row in rows[:half]
+    )
+    questions = config["train"]["questions_per_step"]
+    shape = Shape(questions, branching, 0, (), 0, 1.0, 0.0)
+    shape = replace(shape, answers=(sampled / (questions * sum(shape.nodes())),) * len(branching))
+    rates = Rates(0.0, token, float("inf"), config["rollout"]["micro_batch"], 0.0)
+    engine = sample(shape, rates, questions, first["seconds/retrieve"] / len(branching), False, 0)
+    step = Step([engine], 1, ahead, rates.slots, first["seconds/update"], besides)
+    print(
+        f"{half} steps: {1 / token:.0f} sampled tokens a second, {sampled:.0f} of them a step, "
+        f"{first['seconds/retrieve']:.2f} s of searches, {first['seconds/update']:.2f} s of update, "
+        f"{besides:.2f} s besides"
+    )
+    ratios = [step.seconds / row["seconds/step"] for row in rows[half:]]
     within = sum(abs(ratio - 1) <= 0.2 for ratio in ratios) / len(ratios)
-    print(f"predicted / measured: median {median(ratios):.2f}, {within:.0%} of {len(ratios)} steps within 20 %")
+    print(
+        f"{len(ratios)} steps: predicted {step.seconds:.2f} s; predicted / measured: median {median(ratios):.2f}, "
+        f"{within:.0%} within 20 %"
+    )
 
 
 def main() -> None:
@@ -251,9 +352,7 @@ def main() -> None:
         check(given.folder)
         return
     answers = (given.answer, given.answer)
-    shape = Shape(
-        given.questions, (4, 4), given.prompt, answers, given.observation, given.longest, given.spread
-    )  # fmt: skip
+    shape = Shape(given.questions, (4, 4), given.prompt, answers, given.observation, given.longest, given.spread)
     rates = Rates.of_h100(given.model_billions, given.prompt + given.observation + given.answer)
     rates = Rates(
         given.token_ms / 1e3 if given.token_ms is not None else rates.token,
@@ -266,7 +365,16 @@ def main() -> None:
         f"a GPU decodes {rates.slots / (rates.token + rates.sequence * rates.slots):.0f} tokens a second in "
         f"{rates.slots} slots, and updates on {rates.update:.0f}"
     )
-    plan(shape, rates, given.gpus, given.train_share, given.search_seconds, given.sync_seconds)
+    for factor in (1, 10):
+        larger = replace(shape, questions=factor * shape.questions)
+        plan(larger, rates, given.gpus, given.train_share, given.search_seconds, given.sync_seconds)
+    token = KV_BYTES * given.model_billions / 2**30
+    shared = shape.packed_tokens() / shape.nodes()[-1] * rates.slots * token
+    separate = (given.prompt + given.observation + sum(answers)) * rates.slots * token
+    print(
+        f"\nKV cache of {rates.slots} sequences, whatever the number of questions: {shared:.0f} GiB with common "
+        f"prefixes kept once, {separate:.0f} without"
+    )
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ SHAPE = {"branching": (2, 3), "prompt": 100, "answers": (10, 20), "observation":
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_equal_lengths_take_what_is_computed_by_hand(pipeline, streamed):
-    """One question: two first turns together, one search, then six second turns; nothing overlaps."""
+    """One question: two first turns together, a search, then six second turns, a search; nothing overlaps."""
     shape = pipeline.Shape(questions=1, spread=0.0, **SHAPE)
     sampled = pipeline.sample(shape, pipeline.Rates(slots=64, **RATES), 1, 2.0, streamed, 0)
-    by_hand = 0.1 + 10 * (0.01 + 2 * 0.001) + 2.0 + 2 * 0.05 + 20 * (0.01 + 6 * 0.001)
+    by_hand = 0.1 + 10 * (0.01 + 2 * 0.001) + 2.0 + 2 * 0.05 + 20 * (0.01 + 6 * 0.001) + 2.0
+    assert (sampled.searching, sampled.open_searches) == (pytest.approx(4.0), 6)
     assert sampled.seconds == pytest.approx(by_hand)
     decoding = 10 * (0.01 + 2 * 0.001) * 2 + 20 * (0.01 + 6 * 0.001) * 6
     assert sampled.busy == pytest.approx(decoding + 0.2 * 64, rel=1e-6)
@@ -39,19 +40,55 @@ def test_slots_are_respected_and_streaming_is_never_slower(pipeline):
     in_turns, streamed = (pipeline.sample(shape, rates, 20, 2.0, each, 1) for each in (False, True))
     assert max(number for _, number in in_turns.activity) == 4
     assert streamed.seconds < in_turns.seconds
+    assert in_turns.open_searches == 20 * 6, "the second turns are searched together"
+    assert streamed.open_searches < 20 * 6
 
 
-def test_rates_of_the_first_half_of_a_run_predict_the_second(pipeline, tmp_path, capsys):
-    rows = [
-        {"seconds/generate": n, "seconds/update": 2.0 * n, "seconds/step": 3.0 * n + 1, "tokens/sampled": 10 * n,
-         "tokens/packed": 40 * n}
-        for n in (1, 2, 3, 4, 5, 6)
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("ahead", "update", "seconds", "idle", "lines"),
+    [
+        (False, 6.0, 18.0, (9, 3, 0, 0, 4), [((17, "█"), (10, "▄"), (6, "r"), (20, "u"), (7, "t"))]),
+        (True, 6.0, 12.0, (9, 3, 4, 0, 6),
+         [((25, "█"), (15, "▄"), (10, "r"), (10, "t")), ((30, "u"), (20, " "), (10, "t"))]),
+        (True, 12.0, 14.0, (9, 3, 0, 4, 6),
+         [((21, "█"), (13, "▄"), (9, "r"), (8, " "), (9, "t")), ((51, "u"), (9, "t"))]),
+    ],
+)  # fmt: skip
+def test_idle_time_is_counted_by_what_is_waited_for(pipeline, ahead, update, seconds, idle, lines):
+    """Two GPUs with four slots sample for 10 and 6 seconds, the last 2 and 1 of them without a sequence."""
+    engines = [
+        pipeline.Sampled(10.0, 16.0, 2.0, 0, [(0.0, 4), (8.0, 0)]),
+        pipeline.Sampled(6.0, 16.0, 1.0, 0, [(0.0, 4), (5.0, 0)]),
+    ]
+    step = pipeline.Step(engines, 1, ahead, 4, update, 2.0)
+    assert step.seconds == seconds
+    assert list(step.idle().values()) == pytest.approx([each / ((3 if ahead else 2) * seconds) for each in idle])
+    assert step.time_lines() == ["".join(number * sign for number, sign in line) for line in lines]
+
+
+def test_a_plan_shows_every_way_to_run_a_step(pipeline, capsys):
+    shape = pipeline.Shape(questions=20, spread=0.6, **SHAPE)
+    pipeline.plan(shape, pipeline.Rates(slots=4, **RATES), 4, 0.5, 2.0, 3.0)
+    printed = capsys.readouterr().out
+    for name, *_ in pipeline.WAYS:
+        assert len([line for line in printed.splitlines() if line.startswith(f"{name} ")]) >= 2, "a row and a line"
+
+
+@pytest.mark.parametrize(("staleness", "step"), [(0, 3.0), (1, 2.0)])
+def test_rates_of_the_first_half_of_a_run_predict_the_second(pipeline, tmp_path, capsys, staleness, step):
+    """1 s of sampling and search, 2 s of update, 0.5 s of the rest; the last step takes half as long again."""
+    row = {"seconds/generate": 0.8, "seconds/retrieve": 0.2, "seconds/update": 2.0, "seconds/step": step + 0.5}
+    rows = [row | {"tokens/sampled": 80}] * 7 + [row | {"tokens/sampled": 80, "seconds/step": 1.5 * (step + 0.5)}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train = {"staleness": staleness, "questions_per_step": 2}
+    config = {"train": train, "rollout": {"branching": [2, 3], "micro_batch": 64}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
     pipeline.check(tmp_path)
     printed = capsys.readouterr().out
-    assert "10 sampled and 20 packed tokens a second, 1.00 s besides" in printed
-    assert "median 1.00, 100% of 3 steps" in printed
+    assert "100 sampled tokens a second" in printed
+    assert "0.50 s besides" in printed
+    assert f"predicted {step + 0.5:.2f} s" in printed
+    assert "median 1.00, 75% within 20 %" in printed
     (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(SystemExit, match="1 steps"):
         pipeline.check(tmp_path)
