@@ -163,7 +163,7 @@ def test_several_turns_are_weighted_as_in_training_and_each_takes_a_search(promp
 def test_a_prompt_has_to_leave_room_for_earlier_turns(prompting):  # noqa: F811
     """What just fits one turn does not fit two: the second prompt also holds an answer and what it retrieved."""
     two = {"rollout.branching": [2, 2], "reward.turn_weights": [1.0, 1.0]}
-    with open_environment(prompting) as client, ExitStack() as models:
+    with open_environment(prompting.env, prompting.client) as client, ExitStack() as models:
         questions = client.questions("train")
 
         def refusal(**values):
