@@ -7,6 +7,7 @@ import typer
 from ..configs.load import dump_config, is_override, load_config
 from ..configs.mix import only
 from ..logs import progress_bar, set_up_logging
+from .checks import refuse_unsupported
 
 app = typer.Typer()
 
@@ -37,6 +38,7 @@ def optimize(
         config, changes = "demo", [config, *changes]
     budget = [f"optimize.searches={searches}"] if searches is not None else []
     settings = only(load_config(config, [*changes, *budget]), env)
+    refuse_unsupported(settings.rewriter, settings.reward)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         raise typer.Exit

@@ -49,6 +49,7 @@ from ..train.questions import worth_training
 from ..train.run_folder import RunFolder
 from ..train.validation import draw_validation
 from .candidates import PromptPool
+from .checks import refuse_unsupported
 from .prompts import components_of
 from .reflection import Proposal, Reflector
 from .scoring import ScoredAnswer, Scorer
@@ -78,9 +79,9 @@ def optimize(
     path = config.run_folder
     if not resume:
         RunFolder(path).refuse_existing()
+    refuse_unsupported(config.rewriter, config.reward)
     check_run(config)
     _check_models(config.optimize, config.policy)
-    _refuse_answers(config.reward)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
         folder = RunFolder.reopen(config, trust, COMMAND)[0] if resume else None
         environment = client.environment().model_dump(mode="json")
@@ -234,15 +235,6 @@ def _questions(
             code="too-few-questions",
         )
     return train, draw_validation(settings, client, split)
-
-
-def _refuse_answers(reward: RewardConfig) -> None:
-    if reward.kind == "answer":
-        raise ConfigError(
-            "reward.kind is answer, and `querylect optimize` scores prompts by the metric of their rankings. Set "
-            "reward.kind=metric.",
-            code="answer-reward",
-        )
 
 
 def _check_models(settings: OptimizeConfig, policy: PolicyConfig) -> None:

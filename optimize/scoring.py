@@ -12,7 +12,7 @@ from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step, StepResult
-from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
+from ..errors import EngineUnavailableError, EnvironmentUnavailableError
 from ..eval.answering import Asking, answers, batches
 from ..eval.prompted import prompted_answers
 from ..eval.records import EvalRecord, records_of_trees
@@ -67,20 +67,9 @@ class Scorer:
     """Answers questions with a prompt. The model is loaded when it is first needed."""
 
     def __init__(self, config: RunConfig, client: EnvironmentApi, models: ExitStack) -> None:
-        """`models` closes the model of `optimize.task`. Raises ConfigError for a rewriter without a prompt file."""
-        if config.rewriter.stop:
-            raise ConfigError(
-                "rewriter.stop is true, and the prompt that `querylect optimize` changes does not hold the offer to "
-                "stop. Set rewriter.stop=false.",
-                code="stop-without-training",
-            )
+        """`models` closes the model of `optimize.task`; the rewriter is `small` (`refuse_unsupported`)."""
         rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-        if not isinstance(rewriter, SmallRewriter):
-            raise ConfigError(
-                f"rewriter.name is {config.rewriter.name!r}, whose prompt is part of the code. `querylect optimize` "
-                "changes the prompt file of rewriter.name=small: name one with rewriter.prompt=FILE.yaml.",
-                code="no-prompt-file",
-            )
+        assert isinstance(rewriter, SmallRewriter), "refuse_unsupported"
         self._config, self._client, self._models, self._rewriter = config, client, models, rewriter
         self.turns, self.metric = len(config.rollout.branching), config.reward.metric
 

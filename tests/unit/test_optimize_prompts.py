@@ -10,6 +10,7 @@ from querylect.optimize.scoring import ScoredAnswer
 from querylect.rewriters.small import FewShotPrompt, load_prompt
 
 from ..raising import refused
+from ..service.test_cli import mistake
 
 ALL = ["system", "question", "documents", "examples"]
 
@@ -78,3 +79,16 @@ def test_feedback_shows_the_conversation_before_a_question():
     assert list(shown) == ["Conversation before the question", "Question", "Query", "Feedback"]
     assert shown["Conversation before the question"] == "User: What does hammer mean?\nAssistant: A tool."
     assert shown["Question"] == "And the opposite?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["paper_bm25"], "no-prompt-file"),
+        (["demo", "rewriter.stop=true"], "stop-without-training"),
+        (["answers"], "answer-reward"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(arguments, code, capsys):
+    assert mistake("optimize", *arguments, "--dry-run") == code
+    assert not capsys.readouterr().out

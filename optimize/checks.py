@@ -1,0 +1,26 @@
+"""Which configs `querylect optimize` refuses, told from the settings alone."""
+
+from ..configs.schema import RewardConfig, RewriterConfig
+from ..errors import ConfigError
+
+
+def refuse_unsupported(rewriter: RewriterConfig, reward: RewardConfig) -> None:
+    """Raise ConfigError for a rewriter without a prompt file, the offer to stop, and rewards by answers."""
+    if reward.kind == "answer":
+        raise ConfigError(
+            "reward.kind is answer, and `querylect optimize` scores prompts by the metric of their rankings. Set "
+            "reward.kind=metric.",
+            code="answer-reward",
+        )
+    if rewriter.stop:
+        raise ConfigError(
+            "rewriter.stop is true, and the prompt that `querylect optimize` changes does not hold the offer to "
+            "stop. Set rewriter.stop=false.",
+            code="stop-without-training",
+        )
+    if rewriter.name != "small":
+        raise ConfigError(
+            f"rewriter.name is {rewriter.name!r}, whose prompt is part of the code. `querylect optimize` "
+            "changes the prompt file of rewriter.name=small: name one with rewriter.prompt=FILE.yaml.",
+            code="no-prompt-file",
+        )
