@@ -8,8 +8,6 @@ beginning of its answer, and its answers are parsed as strictly as in training. 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import httpx
-
 from ..configs.llm import LlmConfig
 from ..configs.schema import RolloutConfig
 from ..data.history import cut_history
@@ -133,6 +131,8 @@ class EndpointModel:
     @property
     def url(self) -> str:
         """Where it is, without user and password."""
+        import httpx
+
         return str(httpx.URL(self.config.base_url or "").copy_with(userinfo=b""))
 
     def conversation(self, rewriter: RewritingStrategy, rollout: RolloutConfig) -> EndpointConversation:

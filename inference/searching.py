@@ -6,13 +6,12 @@ exported rewriter, or the run of somebody else, has no environment and raises Co
 
 import threading
 from collections.abc import Awaitable, Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 from ..configs.mix import environments
 from ..configs.schema import ClientConfig, EnvironmentConfig
 from ..configs.trust import FLAG
-from ..envs.client.client import SyncEnvironmentClient
-from ..envs.client.connect import known_services
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody
 from ..errors import ConfigError, MissingPackageError, UserError
@@ -44,6 +43,7 @@ class DefaultSearch:
     def __init__(self, trained: Trained) -> None:
         self._trained = trained
         self._opened: dict[str, Searcher] = {}
+        self._clients = ExitStack()
         self._lock = threading.Lock()
 
     def open(self, member: str | None, turn: int) -> Searcher:
@@ -69,7 +69,7 @@ class DefaultSearch:
                 configs = environments(trained.config)
                 try:
                     settings = configs.get(member) or configs[""]
-                    self._opened[member] = _open(settings.env, settings.client)
+                    self._opened[member] = _open(settings.env, settings.client, self._clients)
                 except MissingPackageError:
                     raise
                 except UserError as error:
@@ -81,9 +81,7 @@ class DefaultSearch:
     def close(self) -> None:
         """Close the connections to services."""
         with self._lock:
-            for searcher in self._opened.values():
-                if isinstance(searcher, SyncEnvironmentClient):
-                    searcher.close()
+            self._clients.close()
             self._opened.clear()
 
 
@@ -94,10 +92,13 @@ _HELP = (
 )
 
 
-def _open(env: EnvironmentConfig, client: ClientConfig) -> Searcher:
+def _open(env: EnvironmentConfig, client: ClientConfig, clients: ExitStack) -> Searcher:
+    from ..envs.client.client import SyncEnvironmentClient
+    from ..envs.client.connect import known_services
+
     urls = known_services(env, client)
     if urls is not None:
-        return SyncEnvironmentClient(client, urls=urls)
+        return clients.enter_context(SyncEnvironmentClient(client, urls=urls))
     with optional_packages("serve"):
         from ..envs.client.in_process import InProcessClient
 

@@ -9,8 +9,6 @@ sampled. Questions and documents cannot speak for the template either: its contr
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jinja2 import TemplateError
-
 from ..data.history import newest
 from ..data.types import Question
 from ..errors import ModelError, in_one_line
@@ -117,6 +115,7 @@ class Chat:
         return len(self._ids(text))
 
     def _render(self, messages: Sequence[Message]) -> str:
+        from jinja2 import TemplateError
         from transformers import PreTrainedTokenizerBase
 
         tokenizer = self.tokenizer
