@@ -1,5 +1,7 @@
 """`querylect.train(…)` from Python."""
 
+import inspect
+
 import querylect
 from querylect.configs.load import dump_config
 from querylect.errors import ConfigError
@@ -32,6 +34,11 @@ def test_a_run_from_python_calls_callbacks_and_gives_a_rewriter(settings, tmp_pa
     assert querylect.Rewriter.from_pretrained(folder, turn=1).rewrite("my head hurts").failure is None
     with refused(ConfigError, "already-exists"):
         querylect.train(tmp_path / "mine.yaml", ["name=called"])
+
+
+def test_help_shows_what_the_call_takes():
+    assert [*inspect.signature(querylect.train).parameters] == ["config", "overrides", "callbacks", "resume", "trust"]
+    assert "`callbacks`" in inspect.getdoc(querylect.train)
 
 
 def test_overrides_are_for_a_config_that_is_still_to_be_loaded(settings):  # noqa: F811
