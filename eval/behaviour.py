@@ -11,6 +11,9 @@ from ..data.leakage import words
 from ..rewriters.repeats import repeats
 from .records import EvalRecord
 
+CUT_OFTEN = 0.1
+"""From this share of answers cut at their token limit on, a table carries a warning."""
+
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
@@ -51,6 +54,16 @@ def with_fall_back(record: EvalRecord, raw: Mapping[str, EvalRecord], metric: st
 def percent(share: float | None) -> str:
     """A share as display text."""
     return "–" if share is None else f"{100 * share:.1f}%"
+
+
+def cut_warning(label: str, cut: float | None, remedy: str) -> list[str]:
+    """The note on a row whose answers were often cut at their token limit, with what to do; none below `CUT_OFTEN`."""
+    if (cut or 0) < CUT_OFTEN:
+        return []
+    return [
+        f"{label}: {percent(cut)} of its answers were cut at their token limit, so it is judged by unfinished text. "
+        f"{remedy}"
+    ]
 
 
 def _share(values: Sequence[bool]) -> float | None:

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from .behaviour import Behaviour, behaviour, percent, with_fall_back
+from .behaviour import Behaviour, behaviour, cut_warning, with_fall_back
 from .records import RAW, EvalRecord
 from .statistics import Stratum, compare_strata, holm, mean_cis
 from .table import Answers, Arm, Comparison, MeanCosts, Parts, QuestionSet, Row, Table, TableScore, TableSpec
 
-CUT_OFTEN = 0.1
-"""From this share of answers cut at their token limit on, a table carries a warning."""
 FEW = 100
 """With fewer questions than this, a table carries a warning."""
 
@@ -222,16 +220,8 @@ def _notes(spec: TableSpec, rows: Sequence[Row], questions: int, average: bool) 
                     f"{row.label}{suffix} has a score for {score.n} of {score.of} questions; its mean is over these, "
                     "and the others are counted nowhere."
                 )
-            if (
-                score is not None
-                and not average
-                and row.arm.system in spec.warn_if_cut
-                and (score.cut or 0) >= CUT_OFTEN
-            ):
-                notes.append(
-                    f"{row.label}{suffix}: {percent(score.cut)} of its answers were cut at their token limit, so it "
-                    "is judged by unfinished text. Give it more rollout.max_new_tokens."
-                )
+            if score is not None and not average and row.arm.system in spec.warn_if_cut:
+                notes += cut_warning(f"{row.label}{suffix}", score.cut, "Give it more rollout.max_new_tokens.")
             if score is None and average:
                 notes.append(f"{row.label}{suffix} was not evaluated on every part, so it has no average.")
     systems = dict.fromkeys(row.arm.system for row in rows)

@@ -84,7 +84,7 @@ def markdown(page: Page) -> str:
     if page.transfer is not None:
         lines += [f"## Transfer: {page.transfer.title}", ""]
         lines += [*markdown_table(*_matrix(page.transfer, _bold_markdown)), "", TRANSFER_EXPLAINED, ""]
-    return "\n".join([*lines, *_bullets(_table_notes(page)), *_bullets([page.family, *page.about])])
+    return "\n".join([*lines, *_bullets(table_notes(page.tables)), *_bullets([page.family, *page.about])])
 
 
 def _rows(wide: WideTable, bold: Bold) -> list[list[str]]:
@@ -166,7 +166,7 @@ def html(page: Page, drawing: Drawing | None) -> str:
         written=_written(page),
         written_explained=WRITTEN_EXPLAINED,
         learning_explained=LEARNING_EXPLAINED,
-        notes=_table_notes(page),
+        notes=table_notes(page.tables),
         drawing=drawing,
         downloads=downloads(page),
     )
@@ -253,10 +253,9 @@ def _written(page: Page) -> Cells | None:
     return _behaviour_table(unsplit[-1]) if unsplit else None
 
 
-def _table_notes(page: Page) -> list[str]:
+def table_notes(tables: Sequence[Table]) -> list[str]:
     """The notes of all tables, with the dataset that they are about where there are several."""
-    several = len(page.tables) > 1
-    notes = [f"{table.title}: {note}" if several else note for table in page.tables for note in table.notes]
+    notes = [f"{table.title}: {note}" if len(tables) > 1 else note for table in tables for note in table.notes]
     return list(dict.fromkeys(notes))
 
 

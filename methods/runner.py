@@ -46,6 +46,8 @@ class QuestionCost:
     searches: int = 0
     truncated: int = 0
     """Texts of the searches that were longer than a query of the retriever may be, and were read only in part."""
+    cut: int = 0
+    """Texts written up to their token limit and cut there; judgements by the first token alone are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,7 @@ class _QuestionRun:
         """Add the costs of the replies."""
         self.spent.calls += sum(len(reply.texts) for reply in replies)
         for reply in replies:
+            self.spent.cut += sum(not (text.finished or text.first) for text in reply.texts)
             self.spent.prompt_tokens = _plus(self.spent.prompt_tokens, reply.prompt_tokens)
             self.spent.tokens = _plus(self.spent.tokens, reply.tokens)
 

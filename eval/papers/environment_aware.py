@@ -16,6 +16,7 @@ from ..records import write_text
 from ..results import table_of
 from ..spec import evaluate_spec
 from ..table import Table, TableScore, percentage
+from ..text import table_notes
 from .tables import HERE, table
 
 THEIRS = "paper"
@@ -53,7 +54,7 @@ def results_page(spec: SpecConfig, tables: Sequence[Table], notes: Sequence[str]
             columns = [result for result in group if environment in result.environments]
             if columns:
                 parts += [f"## {title}: {spec.metrics[0]}, {environment}", _table(columns, environment, spec, theirs)]
-    parts.append("\n".join(f"- {note}" for note in (*theirs.notes, *notes)))
+    parts.append("\n".join(f"- {note}" for note in (*theirs.notes, *notes, *table_notes(tables))))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -35,13 +35,22 @@ class PaperRecord(ReaderRecord):
     prompts: tuple[str, ...]
     """Versions of the prompts that the method used."""
     spent: Mapping[str, int | None]
-    """Of the method: calls, prompt_tokens, tokens, searches, truncated (methods/runner.py); of the reader:
+    """Of the method: calls, prompt_tokens, tokens, searches, truncated, cut (methods/runner.py); of the reader:
     reader_prompt_tokens, reader_tokens. Tokens are None where an endpoint does not say."""
 
     @property
     def reason(self) -> str:
         """Why there is no answer; "" where there is one."""
         return self.failure or (MISSING if self.answer is None else "")
+
+    @property
+    def cut_at_limit(self) -> bool | None:
+        """Whether the method or the reader wrote a text that was cut at its token limit; None where neither wrote, or
+        an earlier version did not count."""
+        if self.text is None and not self.spent["calls"]:
+            return None
+        texts = self.spent.get("cut")
+        return None if texts is None else bool(texts or self.cut)
 
     @property
     def whole(self) -> bool:

@@ -21,6 +21,8 @@ from .cases import CaseRow, case_rows
 from .records import PaperRecord
 
 COSTS = ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens", "reader_tokens")
+CUT_AT_LIMIT = "cut_at_limit"
+"""The share of questions for which the method or the reader wrote a text that was cut at its token limit."""
 LOWER_IS_BETTER = ("declined",)
 ALL = "all"
 """`accuracy:all`: a metric over all questions, where one without a value counts 0."""
@@ -172,6 +174,7 @@ def _row(
     scored = dict.fromkeys(name for record in records for name in record.scores)
     means |= {f"{name}:{ALL}": mean_of(record.scores.get(name) or 0.0 for record in records) for name in scored}
     means |= {name: mean_of(record.spent[name] for record in records if not record.reason) for name in COSTS}
+    means[CUT_AT_LIMIT] = mean_of(record.cut_at_limit for record in records)
     verdicts: dict[str, list[JudgeScore]] = {}
     for record in records:
         for judge, verdict in record.judged.items():

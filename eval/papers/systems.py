@@ -140,6 +140,7 @@ class SystemRun:
                     "tokens": spent.tokens,
                     "searches": spent.searches,
                     "truncated": spent.truncated,
+                    "cut": spent.cut,
                     "reader_prompt_tokens": reply.prompt_tokens if reply else 0,
                     "reader_tokens": reply.tokens if reply else 0,
                 },

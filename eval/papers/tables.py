@@ -8,12 +8,13 @@ from ...configs.paper import AVERAGE, POOLED, PaperConfig, PaperSystem, PaperTab
 from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
 from ...markdown_tables import markdown_table
+from ..behaviour import cut_warning
 from ..table import decimal, p_cell, percentage, points
 from ..tasks.judge_prompts import LABELS
 from ..tasks.metrics import TITLES
 from .cases import HEAD as CASE_HEAD
 from .cases import case_lines
-from .results import ALL, COSTS, DUR, NOTHING, Mean, PaperResults, PaperRow, mean_of
+from .results import ALL, COSTS, CUT_AT_LIMIT, DUR, NOTHING, Mean, PaperResults, PaperRow, mean_of
 from .sweeps import setting_label, sweep_points, swept
 
 HERE = "here"
@@ -145,20 +146,30 @@ class PaperPage:
     def _missing(self) -> list[str]:
         judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))
         head = ["task", "system", "questions", "answered", "no answer", "cut", "no choice", "draft kept", "queries cut"]
+        head.append("cut at limit %")
         head += [f"{name}: n / off format / no reply" for name in judges]
         lines = []
         for row in self.results.rows:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in row.reasons.items())
             line = [row.task, self._label(row.system), str(row.questions), str(row.answered), reasons or "0"]
             counts = (row.cut, row.no_choice, row.draft_kept, row.truncated)
-            lines.append([*line, *map(str, counts), *(_judge_cell(row, judge) for judge in judges)])
+            line += [*map(str, counts), _cell(row.means.get(CUT_AT_LIMIT, NOTHING))]
+            lines.append([*line, *(_judge_cell(row, judge) for judge in judges)])
         return [
             "## What is missing",
             table(head, lines),
             "None of these is a 0: what has no answer or no verdict is left out of the means. An answer that names no "
             "option is a wrong one. *Draft kept*: the judgement of the method could not be read, and its draft is the "
-            "answer. *Queries cut*: texts that the retriever read only up to its limit (`query_max_length`).",
+            "answer. *Cut*: answers that ended at their token limit. *Queries cut*: texts that the retriever read only "
+            "up to its limit (`query_max_length`). *Cut at limit*: questions for which any text of the method or the "
+            "reader ended at its token limit.",
+            "\n".join(f"- {note}" for row in self.results.rows for note in self._warning(row)),
         ]
+
+    def _warning(self, row: PaperRow) -> list[str]:
+        share, label = row.means.get(CUT_AT_LIMIT, NOTHING).value, f"{self._label(row.system)} in {row.task}"
+        remedy = "Raise the limits of tokens in its settings, method_max_tokens if set, or max_tokens of the reader."
+        return cut_warning(label, share, remedy)
 
     def _utility(self) -> list[str]:
         rows = [row for row in self.results.rows if "accuracy:entailed" in row.means]

@@ -125,6 +125,17 @@ def test_options_scripts_and_single_words_are_nothing_special(name):
     assert any("维生素D缺乏有什么症状？" in prompt for prompt in model.prompts) or name in WITHOUT_MODEL
 
 
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_whatever_a_method_writes_up_to_its_limit_is_counted(name):
+    def cut(prompt):
+        text = well_behaved(prompt)
+        return text if isinstance(text, Text) else Text(text, False)
+
+    for one in ran(name, Llm(Scripted(cut)), OneWord()):
+        judged = 3 * (name == "main_rag")  # by their first token, the only one that is asked for
+        assert one.spent.cut == one.spent.calls - judged
+
+
 def well_behaved(prompt):
     """Keeps to the form that a prompt asks for."""
     if prompt.startswith(tuple(one.text for one in QUESTIONS)):

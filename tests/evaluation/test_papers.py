@@ -227,6 +227,33 @@ def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, t
     assert {body["max_tokens"] for body in server.bodies[asked:]} >= {99}, "other lengths are other records"
 
 
+def test_texts_that_were_cut_are_a_share_of_every_system_that_writes(values, server, tmp_path):
+    server.always = lambda body: "cut" if "glucose" in last_user(body) and "passage" in last_user(body) else None
+    systems = {**values["systems"], "csqe": {"method": "csqe"}}
+    rest = {"sweeps": [], "judging": False, "tasks": {"mcq": values["tasks"]["mcq"]}}
+    page, results = run(values, tmp_path / "out", systems=systems, **rest)
+    shares = {one["system"]: (one["means"]["cut_at_limit"], one["cut"]) for one in results["rows"]}
+    none, quarter = {"value": 0.0, "n": 4}, {"value": 0.25, "n": 4}
+    assert shares == {"alone": (none, 0), "rag": (none, 0), "hyde": (quarter, 0), "csqe": (quarter, 0)}
+    warnings = [line for line in page.read_text().splitlines() if "unfinished text" in line]
+    assert [line.partition(" of its answers")[0] for line in warnings] == [
+        "- hyde in mcq: 25.0%",
+        "- csqe in mcq: 25.0%",
+    ]
+    server.always = lambda body: "cut" if "Documents:" in last_user(body) else None
+    _, results = run(values, tmp_path / "reader", systems=systems, **rest)
+    assert row(results, "mcq", "rag")["means"]["cut_at_limit"]["value"] == row(results, "mcq", "rag")["cut"] / 4 > 0
+    earlier = written(page)
+    for record in earlier:
+        del record["spent"]["cut"]
+    asked = len(server.bodies)
+    (tmp_path / "earlier").mkdir()
+    lines(tmp_path / "earlier" / "questions.jsonl", earlier)
+    _, results = run(values, tmp_path / "earlier", systems=systems, **rest)
+    assert row(results, "mcq", "hyde")["means"]["cut_at_limit"] == {"value": None, "n": 0}, "not counted then"
+    assert len(server.bodies) == asked
+
+
 def test_limit_draws_questions_of_every_task(values, tmp_path):
     tasks = {**values["tasks"], "mcq": {**values["tasks"]["mcq"], "limit": 3}}
     page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)

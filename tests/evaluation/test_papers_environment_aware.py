@@ -148,6 +148,7 @@ def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(
     capsys,
 ):
     server = ChatServer(lambda body: "<think>so</think><rewrite>triptan aspirin</rewrite>")
+    server.always = lambda body: "cut"
     changes = [
         f"datasets.scifact.path={lessons.dataset.path}",
         f"environments.bm25.urls={{scifact: ['{lesson_url}']}}",
@@ -166,6 +167,7 @@ def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(
         "raw question", "general, turn 1", "general, turn 2", "direct, turn 1", "direct, turn 2", "explore",
     ]  # fmt: skip
     assert all("(4)" in row for row in rows)
+    assert "- direct, turn 2 in bm25: 100.0% of its answers were cut at their token limit" in page.read_text()
     assert {body["model"] for body in server.bodies} == {"org/m"}
     assert json.loads((page.parent / "results.json").read_text())["failed"] == []
     assert (page.parent / "tables.tex").is_file()
