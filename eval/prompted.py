@@ -39,6 +39,7 @@ class _Path:
     answer: FrozenAnswer | None = None
     """The answer of the current turn."""
     tokens: int | None = 0
+    calls: int = 0
     searches: int = 0
     seconds: float = 0.0
     open: bool = True
@@ -151,6 +152,7 @@ class _Batch:
                 result = None
             path.seconds += seconds / len(paths)
             path.tokens = None if path.tokens is None or answer.tokens is None else path.tokens + answer.tokens
+            path.calls += answer.calls
             record = self._record(path, answer, result)
             self.records.append(record)
             if answer.rewrite.stop:
@@ -194,6 +196,7 @@ class _Batch:
             think=rewrite.think,
             tokens=path.tokens,
             prompt_tokens=answer.prompt_tokens,
+            calls=path.calls,
             searches=path.searches,
             format_ok=rewrite.format_ok,
             seconds=path.seconds,

@@ -22,6 +22,7 @@ from ..digests import FolderDigests, refuse_damaged
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import StepResult
 from ..errors import DataError, in_one_line
+from ..llms.base import LlmResponse, complete_sum
 from ..rollouts.tree import Tree
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
@@ -55,10 +56,11 @@ class EvalRecord:
     metrics: Mapping[str, float | None]
     """Value by metric name; None where unscorable."""
     tokens: int | None
-    """Tokens generated up to and including this turn; None where an endpoint does not report them."""
+    """Tokens generated up to and including this turn, first stage included; None where an endpoint does not report
+    them."""
     prompt_tokens: int | None
-    """Prompt tokens of this turn, including the model's earlier turns and the documents shown. None where an endpoint
-    does not report them."""
+    """Prompt tokens of this turn, including the model's earlier turns and the documents shown, and at turn 1 those of a
+    first stage. None where an endpoint does not report them."""
     searches: int
     """Search plans sent up to and including this turn; a turn whose format failed, or that kept an earlier ranking,
     sends none."""
@@ -73,6 +75,9 @@ class EvalRecord:
     """Index of the sampled answer, from 0."""
     cut: bool | None = None
     """Whether the answer was cut at its token limit; None where no model wrote, and in records of earlier versions."""
+    calls: int | None = None
+    """Texts that models wrote up to and including this turn: each of several passages, an answer that was sent back,
+    those of a first stage. None in records of earlier versions."""
     history: tuple[Utterance, ...] = ()
     """The conversation before the question; left out of a line without one."""
 
@@ -140,12 +145,26 @@ def records_of_trees(
                         seconds=spent,
                         sample=sample,
                         cut=not node.finished,
+                        calls=node.turn,
                         history=tree.question.history,
                     )
                 )
             last = records[-1]
             records += [replace(last, turn=turn) for turn in range(last.turn + 1, tree.turns + 1)]
     return records
+
+
+def with_first_stage(record: EvalRecord, replies: Sequence[LlmResponse]) -> EvalRecord:
+    """The record with the costs of what the first stage said; of several samples, which share it, only the first."""
+    if record.sample or not replies or record.calls is None:
+        return record
+    read = [reply.prompt_tokens for reply in replies] if record.turn == 1 else []
+    return replace(
+        record,
+        tokens=complete_sum([record.tokens, *(reply.tokens for reply in replies)]),
+        prompt_tokens=complete_sum([record.prompt_tokens, *read]),
+        calls=record.calls + sum(len(reply.texts) for reply in replies),
+    )
 
 
 def raw_record(
@@ -180,6 +199,7 @@ def record_of_search(
     seconds: float = 0.0,
     sample: int = 0,
     cut: bool | None = None,
+    calls: int = 0,
 ) -> EvalRecord:
     """The record of one search. `result` is None where there is none: scored 0 where the format failed, else None."""
     hits = result.ranking if result is not None else []
@@ -203,6 +223,7 @@ def record_of_search(
         seconds=seconds,
         sample=sample,
         cut=cut,
+        calls=calls,
         history=question.history,
     )
 

@@ -86,7 +86,6 @@ def spec_of_tables(spec: SpecConfig) -> TableSpec:
         warn_if_cut=[
             name for name, system in spec.systems.items() if system.run is None or system.checkpoint == UNTRAINED
         ],
-        passages={name: system.passages for name, system in spec.systems.items()},
         notes={
             name: f"{name}: the mean over {system.samples} sampled answers to each question at temperature "
             f"{system.temperature:g}, never the best of them. Costs are those of one answer."

@@ -7,7 +7,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig, SystemConfig
@@ -19,6 +19,7 @@ from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..llms.access import Llm
+from ..llms.base import LlmResponse
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import joins
 from ..rewriters.registry import make_rewriter
@@ -40,7 +41,7 @@ from .identity import (
 )
 from .journal import AnswerKey
 from .prompted import prompted_answers
-from .records import UNTRAINED, records_of_trees, write_json
+from .records import UNTRAINED, records_of_trees, with_first_stage, write_json
 from .training_free import GRIDS, TUNING_FILE, Tuned, Tuning, answer, tune
 
 log = logging.getLogger(__name__)
@@ -257,22 +258,35 @@ class RewritingSystem(System):
         asking, rollout, client = self.asking, self.config.rollout, pending.client
         rewriter = self.rewriter(pending.environment)
         missing: dict[AnswerKey, str] = {}
+        spent: dict[str, Sequence[LlmResponse]] = {}
 
         def mark_missing(question: Question, reason: str) -> None:
             missing.update({(question.id, 1, sample): reason for sample in range(asking.paths)})
 
         base = self.settings.llm or self.config.policy
         remaining = ask_first_stage(
-            rewriter, pending.questions, base, lost=mark_missing, history_words=rollout.history_tokens
+            rewriter,
+            pending.questions,
+            base,
+            lost=mark_missing,
+            history_words=rollout.history_tokens,
+            spent=lambda question, replies: spent.update({question.id: replies}),
         )
         yield Answered(len(pending.questions) - len(remaining), [], missing)
         parts = batches(remaining, pending.batch)
         if isinstance(engine, Llm):
-            yield from prompted_answers(parts, self.name, asking, self.settings, engine, client, rewriter, rollout)
-            return
-        for answered in answers(parts, asking, engine, client, rewriter, rollout):
-            records = records_of_trees(self.name, answered.trees, asking.metrics, asking.paths, answered.seconds)
-            yield Answered(len(answered.trees), records)
+            written = prompted_answers(parts, self.name, asking, self.settings, engine, client, rewriter, rollout)
+        else:
+            written = (
+                Answered(
+                    len(batch.trees),
+                    records_of_trees(self.name, batch.trees, asking.metrics, asking.paths, batch.seconds),
+                )
+                for batch in answers(parts, asking, engine, client, rewriter, rollout)
+            )
+        for batch in written:
+            records = [with_first_stage(record, spent.get(record.question_id, ())) for record in batch.records]
+            yield replace(batch, records=records)
 
     @property
     def training_environments(self) -> list[RunConfig]:

@@ -106,8 +106,8 @@ class Comparison(Adjusted):
 class MeanCosts:
     """Means per answer, earlier turns included."""
 
-    calls: int
-    """Calls of the language model."""
+    calls: float | None
+    """Texts that the language model wrote; None with records of earlier versions, which do not count them."""
     searches: float
     tokens_in: float | None
     """None if an endpoint does not report it for every answer; the same holds for tokens_out."""
@@ -244,8 +244,6 @@ class TableSpec:
     seed: int
     marks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """By baseline: the marks of a score that is significantly better, and worse, than it."""
-    passages: Mapping[str, int] = field(default_factory=dict)
-    """Calls of the language model per turn, by system; 1 where it is not named."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Notes on systems, for the tables that they are in."""
     warn_if_cut: Collection[str] = ()

@@ -71,7 +71,7 @@ def tabulate(
     rows = []
     for arm in arms:
         marked = {name: _marked(spec, scores, arm, name, comparisons) for name in names}
-        rows.append(Row(arm, spec.label(arm), marked, _costs(spec, parts, arm)))
+        rows.append(Row(arm, spec.label(arm), marked, _costs(parts, arm)))
     questions = sum(max((len(answers.questions) for answers in data.answers.values()), default=0) for _, data in parts)
     average = len(parts) > 1
     return Table(
@@ -185,7 +185,7 @@ def _marked(
     return replace(score, marks=marks, best=best)
 
 
-def _costs(spec: TableSpec, parts: Parts, arm: Arm) -> MeanCosts | None:
+def _costs(parts: Parts, arm: Arm) -> MeanCosts | None:
     records = [
         record
         for _, part in parts
@@ -196,7 +196,7 @@ def _costs(spec: TableSpec, parts: Parts, arm: Arm) -> MeanCosts | None:
     if not records:
         return None
     return MeanCosts(
-        calls=arm.turn * spec.passages.get(arm.system, 1),
+        calls=_complete_mean([record.calls for record in records]) if arm.turn else 0,
         searches=fmean([record.searches for record in records]),
         tokens_in=_complete_mean([record.prompt_tokens for record in records]),
         tokens_out=_complete_mean([record.tokens for record in records]),

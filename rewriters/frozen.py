@@ -25,6 +25,8 @@ class FrozenAnswer:
     prompt_tokens: int | None
     """Tokens read; None if an endpoint does not report them. `tokens` counts those written."""
     tokens: int | None
+    calls: int
+    """Texts that were sampled: of several passages each, and of an answer that was sent back both."""
     finished: bool = True
     """False if a text was cut at its token limit."""
 
@@ -68,14 +70,16 @@ def ask_turn(
         if reply is not None:
             second = _answer(rewriter, questions[index], reply, turn)
             prompt, completion = add(first.prompt_tokens, second.prompt_tokens), add(first.tokens, second.tokens)
-            answers[index] = replace(second, prompt_tokens=prompt, tokens=completion)
+            calls = first.calls + second.calls
+            answers[index] = replace(second, prompt_tokens=prompt, tokens=completion, calls=calls)
     return answers
 
 
 def _answer(rewriter: RewritingStrategy, question: Question, reply: LlmResponse, turn: int) -> FrozenAnswer:
     text = "\n\n".join(sample.text for sample in reply.texts)
     finished = all(sample.finished for sample in reply.texts)
-    return FrozenAnswer(read_reply(rewriter, question, reply, turn), text, reply.prompt_tokens, reply.tokens, finished)
+    rewrite, calls = read_reply(rewriter, question, reply, turn), len(reply.texts)
+    return FrozenAnswer(rewrite, text, reply.prompt_tokens, reply.tokens, calls, finished)
 
 
 def repair(text: str, failure: str) -> tuple[Message, ...]:

@@ -19,7 +19,7 @@ from ..data.history import cut_history
 from ..data.types import Question
 from ..errors import ConfigError
 from ..llms.access import Llm
-from ..llms.base import SamplingParams
+from ..llms.base import LlmResponse, SamplingParams
 from ..llms.structured import ask_structured
 from ..methods.method import GARBLED, MISSING
 from ..rewriters.base import FirstStage, RewritingStrategy, Staged
@@ -39,16 +39,17 @@ def ask_first_stage(
     once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),
     lost: Callable[[Question, str], None] = lambda question, reason: None,
     history_words: int | None = None,
+    spent: Callable[[Question, Sequence[LlmResponse]], None] = lambda question, replies: None,
 ) -> list[Question]:
     """The questions that can be asked, in their order, after `rewriter` has learned what their first stage says.
 
     `base` is asked where `rewriter.llm` is None; of a policy it is the model as it was before any training. Several
     processes pass a `once` that asks in one of them and gives the answers to all. `lost` is called with every question
-    that falls out, and why. A prompt shows at most the newest `history_words` of a history. Raises ConfigError where no
-    question is left, and as `Llm.ask`.
+    that falls out, and why; `spent` with the replies of every question, in the process that asks. A prompt shows at
+    most the newest `history_words` of a history. Raises ConfigError where no question is left, and as `Llm.ask`.
     """
     with StageModels(base) as models:
-        failures = learn_first_stage(rewriter, questions, models, once, history_words)
+        failures = learn_first_stage(rewriter, questions, models, once, history_words, spent)
     remaining = [question for question, reason in zip(questions, failures, strict=True) if not reason]
     for question, reason in zip(questions, failures, strict=True):
         if reason:
@@ -66,14 +67,20 @@ def learn_first_stage(
     models: "StageModels",
     once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),
     history_words: int | None = None,
+    spent: Callable[[Question, Sequence[LlmResponse]], None] = lambda question, replies: None,
 ) -> list[str]:
     """For each question "", after `rewriter` has learned what its first stage says, or why it has no answer."""
     if not isinstance(rewriter, Staged):
         return [""] * len(questions)
     shortened = [question if history_words is None else cut_history(question, history_words) for question in questions]
     stages = {i: stage for i, question in enumerate(shortened) if (stage := rewriter.stage(question)) is not None}
+    asked = [questions[index] for index in stages]
     failures = [""] * len(questions)
-    for index, answer in zip(stages, once(lambda: models.ask(list(stages.values()))) if stages else (), strict=True):
+
+    def ask() -> Answers:
+        return models.ask(list(stages.values()), lambda number, replies: spent(asked[number], replies))
+
+    for index, answer in zip(stages, once(ask) if stages else (), strict=True):
         if isinstance(answer, str):
             failures[index] = answer
         else:
@@ -119,8 +126,12 @@ class StageModels:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def ask(self, stages: Sequence[FirstStage]) -> Answers:
-        """The answer of each stage, or the reason why there is none."""
+    def ask(
+        self,
+        stages: Sequence[FirstStage],
+        spent: Callable[[int, Sequence[LlmResponse]], None] = lambda number, replies: None,
+    ) -> Answers:
+        """The answer of each stage, or the reason why there is none; `spent` is called with the replies of each."""
         by_model: dict[str, tuple[LlmConfig, list[int]]] = {}
         for index, stage in enumerate(stages):
             config = stage.llm or self._base
@@ -129,11 +140,13 @@ class StageModels:
         for key, (config, indices) in by_model.items():
             if key not in self._models:
                 self._models[key] = self._stack.enter_context(open_llm(config))
-            answers |= _ask_model(self._models[key], {index: stages[index] for index in indices})
+            answers |= _ask_model(self._models[key], {index: stages[index] for index in indices}, spent)
         return [answers[index] for index in range(len(stages))]
 
 
-def _ask_model(llm: Llm, stages: Mapping[int, FirstStage]) -> dict[int, BaseModel | str]:
+def _ask_model(
+    llm: Llm, stages: Mapping[int, FirstStage], spent: Callable[[int, Sequence[LlmResponse]], None]
+) -> dict[int, BaseModel | str]:
     groups: dict[tuple[type[BaseModel], SamplingParams, AnswerForm], list[int]] = {}
     for index, stage in stages.items():
         groups.setdefault((stage.ask.form, stage.ask.draw, stage.form), []).append(index)
@@ -141,5 +154,6 @@ def _ask_model(llm: Llm, stages: Mapping[int, FirstStage]) -> dict[int, BaseMode
     for (form, draw, answer_form), indices in groups.items():
         outcomes = ask_structured(llm, [stages[index].ask.prompt for index in indices], form, draw, answer_form)
         for index, outcome in zip(indices, outcomes, strict=True):
+            spent(index, outcome.replies)
             answers[index] = outcome.value or (MISSING if outcome.missing else GARBLED)
     return answers

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from ...configs.evaluation import RAW, UNWRITTEN
+from ...configs.evaluation import RAW
 from ..pages.templates import page_environment
 from ..records import now, write_text
 from ..text import TRANSFER_EXPLAINED
@@ -124,8 +124,7 @@ def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, q
             continue
         key = name, dataset, environment
         env = collected.envs.setdefault(key, DatasetEnvironment(*key))
-        calls = 1 if system in UNWRITTEN else evaluation.spec.systems[system].passages
-        collected.costs.append(parts.cost_row(key, system, totals(records, calls)))
+        collected.costs.append(parts.cost_row(key, system, totals(records)))
         if system == RAW:
             env.raw = {record.question_id: record for record in records}
             continue

@@ -58,8 +58,8 @@ class Totals:
 
     answers: int
     """Number of answers: questions times samples."""
-    calls: int
-    """Calls of the language model."""
+    calls: int | None
+    """Texts that the language model wrote; None with records of earlier versions, which do not count them."""
     tokens_in: int | None
     """Prompt tokens of every turn, even if an engine computes a shared prefix only once. None if an endpoint does not
     report them for every answer; the same holds for tokens_out."""
@@ -79,11 +79,8 @@ def lengths_by_turn(records: Sequence[EvalRecord]) -> dict[int, Lengths]:
     return dict(sorted(by_turn.items()))
 
 
-def totals(records: Sequence[EvalRecord], calls: int = 1) -> Totals:
-    """Sums over the records of one cell; figures that accumulate over turns are taken from the last turn.
-
-    `calls` is the number of language model calls per turn.
-    """
+def totals(records: Sequence[EvalRecord]) -> Totals:
+    """Sums over the records of one cell; figures that accumulate over turns are taken from the last turn."""
     last: dict[tuple[str, int], EvalRecord] = {}
     for record in records:
         key = record.question_id, record.sample
@@ -91,7 +88,7 @@ def totals(records: Sequence[EvalRecord], calls: int = 1) -> Totals:
             last[key] = record
     return Totals(
         answers=len(last),
-        calls=calls * sum(record.turn > 0 for record in records),
+        calls=complete_sum([record.calls if record.turn else 0 for record in last.values()]),
         tokens_in=complete_sum([record.prompt_tokens for record in records]),
         tokens_out=complete_sum([record.tokens for record in last.values()]),
         searches=sum(record.searches for record in last.values()),

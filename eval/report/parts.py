@@ -171,7 +171,7 @@ def cost_row(key: tuple[str, str, str], system: str, totals: Totals) -> dict[str
     name, dataset, environment = key
     cells = [
         f"{totals.answers:,}",
-        f"{totals.calls:,}",
+        "–" if totals.calls is None else f"{totals.calls:,}",
         "–" if totals.tokens_in is None else f"{totals.tokens_in:,}",
         "–" if totals.tokens_out is None else f"{totals.tokens_out:,}",
         f"{totals.searches:,}",

@@ -273,6 +273,24 @@ def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     assert score["metrics"]["ndcg@10"] > 0.9
     assert results["cells"][1]["missing"] == {"not of the form that was asked for": 1}
     assert {one.question_id for one in rows_of(folder)} == {f"t-{name}" for name in ASKED} - {"t-gums"}
+    cost = row(results, "asked", 1)["costs"]
+    assert (cost["calls"], cost["tokens_in"], cost["tokens_out"]) == (2, 14.0, 6.0), "hypothesis and queries"
+    folder, results, _ = carry_out(with_system(values, turns=1, rewriter={"name": "hcqr"}, samples=2))
+    cost = row(results, "asked", 1)["costs"]
+    assert (cost["calls"], cost["tokens_in"], cost["tokens_out"]) == (1.5, 10.5, 4.5), "samples share a hypothesis"
+    assert {(one.sample, one.calls, one.tokens) for one in rows_of(folder)} == {(0, 2, 6), (1, 1, 3)}
+
+
+def test_an_answer_that_is_sent_back_is_two_calls(values, endpoint):
+    def answer(body):
+        first, *repair = body["messages"]
+        return tagged({"messages": [first]}) if repair or "too much sugar" not in first["content"] else "no tags"
+
+    endpoint.answer = answer
+    folder, results, _ = carry_out(with_system(values, turns=1))
+    assert len(endpoint.bodies) == 6
+    assert {one.question_id: (one.calls, one.tokens) for one in rows_of(folder) if one.calls > 1} == {"t-sugar": (2, 6)}
+    assert row(results, "asked", 1)["costs"]["calls"] == 6 / 5
 
 
 def test_a_stop_keeps_the_first_ranking_in_later_turns_and_sends_no_search(values, endpoint):

@@ -66,7 +66,7 @@ def test_a_first_stage_shows_the_newest_words():
     cases = []
 
     class Models:
-        def ask(self, stages):
+        def ask(self, stages, spent):
             cases.extend(stage.ask.prompt.case for stage in stages)
             return ["no answer"] * len(stages)
 

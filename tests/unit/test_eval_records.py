@@ -9,7 +9,15 @@ from querylect.data.types import Document, Question
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.schemas import HitBody, StepResult
 from querylect.errors import DataError, StorageError
-from querylect.eval.records import EvalRecord, raw_record, read_records, records_of_trees, write_records, write_text
+from querylect.eval.records import (
+    EvalRecord,
+    raw_record,
+    read_records,
+    record_line,
+    records_of_trees,
+    write_records,
+    write_text,
+)
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Hit, Node, Tree
 
@@ -131,6 +139,13 @@ def test_the_metric_names_stand_in_the_file(tmp_path):
     row = json.loads((tmp_path / "eval.jsonl").read_text())
     assert row["metrics"] == SCORES
     assert row["system"] == "raw"
+
+
+def test_a_record_of_an_earlier_version_does_not_say_its_calls(tmp_path):
+    line = json.loads(record_line(raw_record(QUESTION, SearchPlan.of("weak grip"), found(SCORES))))
+    assert line.pop("calls") == 0
+    (tmp_path / "eval.jsonl").write_text(json.dumps(line) + "\n")
+    assert [record.calls for record in read_records(tmp_path / "eval.jsonl")] == [None]
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"system": "raw"}', "null", '"text"'])

@@ -25,6 +25,7 @@ def record(arm, question, value, format_ok=True):
         7,
         1,
         format_ok,
+        calls=arm.turn,
     )
 
 

@@ -51,7 +51,7 @@ def tabulate(settings, title, parts):
 
 def record(question, value, turn=0, sample=0, **costs):
     metrics = {"ndcg@10": value}
-    spent = {"tokens": 5 * turn, "prompt_tokens": 7, "searches": 1, **costs}
+    spent = {"tokens": 5 * turn, "prompt_tokens": 7, "searches": 1, "calls": turn, **costs}
     return EvalRecord("?", turn, question, question, "", (), (), metrics, format_ok=True, sample=sample, **spent)
 
 

@@ -51,7 +51,7 @@ class Models(StageModels):
         super().__init__(LlmConfig(model="m"))
         self.fails, self.asked = fails, []
 
-    def ask(self, stages):
+    def ask(self, stages, spent=None):
         names = [stage.ask.prompt.messages[0]["content"] for stage in stages]
         self.asked += names
         return ["no reply" if self.fails(name) else Value(of=name) for name in names]
