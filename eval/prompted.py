@@ -9,7 +9,7 @@ An endpoint's tokenizer is not available, so the budgets of documents (`rollout.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..configs.evaluation import SystemConfig
@@ -21,6 +21,9 @@ from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step, StepResult
 from ..llms.access import Llm
 from ..llms.base import Message, SamplingParams
+from ..llms.wording import Wording
+from ..methods.rewritten import first_prompt
+from ..methods.wording import in_own_words
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import FrozenAnswer, ask_turn, cut_to_words
 from ..rewriters.stop import keep
@@ -63,10 +66,12 @@ def prompted_answers(
     client: StepClient,
     rewriter: RewritingStrategy,
     rollout: RolloutConfig,
+    wordings: Mapping[str, Wording],
 ) -> Iterator[Answered]:
-    """Yield the answers to one batch after another. Raises as `Llm.ask` and the client."""
+    """Yield the answers to one batch after another; `wordings` may replace the first prompt. Raises as `Llm.ask` and
+    the client."""
     for part in parts:
-        batch = _Batch(part, name, asking, system, rewriter, rollout)
+        batch = _Batch(part, name, asking, system, rewriter, rollout, wordings)
         while not batch.over:
             batch.ask(llm)
             batch.search(client)
@@ -83,6 +88,7 @@ class _Batch:
     system: SystemConfig
     rewriter: RewritingStrategy
     rollout: RolloutConfig
+    wordings: Mapping[str, Wording]
     records: list[EvalRecord] = field(default_factory=list)
     missing: dict[AnswerKey, str] = field(default_factory=dict)
     turn: int = 0
@@ -90,10 +96,14 @@ class _Batch:
 
     def __post_init__(self) -> None:
         self.paths = [
-            _Path(question, sample, list(self.rewriter.first(cut_history(question, self.rollout.history_tokens))))
+            _Path(question, sample, self._first(cut_history(question, self.rollout.history_tokens)))
             for sample in range(self.asking.paths)
             for question in self.part
         ]
+
+    def _first(self, question: Question) -> list[Message]:
+        prompt = first_prompt(self.rewriter, question)
+        return list((in_own_words(prompt, question, self.wordings) or prompt).messages)
 
     @property
     def over(self) -> bool:

@@ -19,6 +19,7 @@ from ..llms.structured import Structured, version_in
 from ..rewriters.base import Exemplified, RewritingStrategy, Staged
 from ..rewriters.frozen import read_reply, repair
 from ..rewriters.hcqr import HcqrRewriter
+from ..rewriters.stop import StoppableRewriter
 from .method import GARBLED, MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
 
@@ -47,9 +48,7 @@ class Rewritten:
                 return failed(answer)
             self.rewriter.learn(question, answer.value)
             notes["first_stage"] = answer.value.model_dump(mode="json")
-        fields = self.rewriter.fields(question) if isinstance(self.rewriter, HcqrRewriter) else {}
-        messages = tuple(self.rewriter.first(question))
-        prompt = Prompt(messages, self.version, self.rewriter.opening, stage="rewriter", fields=fields)
+        prompt = replace(first_prompt(self.rewriter, question), version=self.version)
         small = None
         if isinstance(self.rewriter, Exemplified):
             small = replace(prompt, messages=tuple(self.rewriter.first_with_example(question)))
@@ -68,6 +67,13 @@ class Rewritten:
         if rewrite.plan is None:
             return Outcome(failure=rewrite.failure, notes=notes)
         return (yield from searched(rewrite.plan, notes))
+
+
+def first_prompt(rewriter: RewritingStrategy, question: Question) -> Prompt:
+    """The prompt of a rewriter's first turn, as a stage that can be worded otherwise."""
+    inner = rewriter.rewriter if isinstance(rewriter, StoppableRewriter) else rewriter
+    fields = inner.fields(question) if isinstance(inner, HcqrRewriter) else {}
+    return Prompt(tuple(rewriter.first(question)), opening=rewriter.opening, stage="rewriter", fields=fields)
 
 
 def searched(plan: SearchPlan, notes: Mapping[str, object]) -> Steps:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from ..data.history import lines_of
 from ..data.types import Question
-from ..llms.structured import AskForm
+from ..llms.base import Prompt
+from ..llms.structured import AskForm, FormPrompt
 from ..llms.wording import COMMON, Wording, read_wordings
 from ..rewriters.levels import question_text
 from .method import Method, Outcome, PromptStep, Step, Steps
@@ -68,9 +69,11 @@ class Reworded:
                 answer = yield self._reworded(yielded, question)
 
     def _reworded(self, step: Step, question: Question) -> Step:
-        if not isinstance(step, PromptStep | AskForm) or step.prompt.stage not in self.wordings:
+        if not isinstance(step, PromptStep | AskForm):
             return step
-        prompt = self.wordings[step.prompt.stage].prompt({**question_fields(question), **step.prompt.fields})
+        prompt = in_own_words(step.prompt, question, self.wordings)
+        if prompt is None:
+            return step
         if isinstance(step, PromptStep):
             return replace(step, prompt=prompt, small=None)
         return replace(step, prompt=prompt)
@@ -81,6 +84,17 @@ def reworded(name: str, method: Method, path: str | None) -> Method:
     if path is None:
         return method
     return Reworded(method, read_wordings(STAGES.get(name, {}), path, f"the setting `prompts` of the method {name!r}"))
+
+
+def rewriter_stages(name: str) -> Mapping[str, Sequence[str]]:
+    """The stages of a rewriter, which an evaluation asks without the rest of its method."""
+    return STAGES["hcqr"] if name == "hcqr" else _REWRITER
+
+
+def in_own_words(prompt: Prompt | FormPrompt, question: Question, wordings: Mapping[str, Wording]) -> Prompt | None:
+    """The prompt in the user's words; None where there are none for its stage."""
+    wording = wordings.get(prompt.stage)
+    return wording.prompt({**question_fields(question), **prompt.fields}) if wording is not None else None
 
 
 def question_fields(question: Question) -> dict[str, str]:

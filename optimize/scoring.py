@@ -159,7 +159,7 @@ class Scorer:
             (answered,) = answers([part], asking, model, client, rewriter, rollout)
             return records_of_trees("task", answered.trees, asking.metrics, 1, answered.seconds)
         settings = SystemConfig(llm=self._config.optimize.task, turns=self.turns)
-        (prompted,) = prompted_answers([part], "task", asking, settings, model, client, rewriter, rollout)
+        (prompted,) = prompted_answers([part], "task", asking, settings, model, client, rewriter, rollout, {})
         if prompted.missing:
             raise EngineUnavailableError(
                 f"optimize.task gave no answer to {len(prompted.missing)} of {len(part)} questions "
