@@ -78,6 +78,9 @@ class EvalRecord:
     calls: int | None = None
     """Texts that models wrote up to and including this turn: each of several passages, an answer that was sent back,
     those of a first stage. None in records of earlier versions."""
+    truncated: int | None = None
+    """Texts of the plan that were longer than a query of the retriever may be, and were read only in part; None where
+    nothing was searched, and in records of earlier versions."""
     history: tuple[Utterance, ...] = ()
     """The conversation before the question; left out of a line without one."""
 
@@ -146,6 +149,7 @@ def records_of_trees(
                         sample=sample,
                         cut=not node.finished,
                         calls=node.turn,
+                        truncated=node.truncated,
                         history=tree.question.history,
                     )
                 )
@@ -224,6 +228,7 @@ def record_of_search(
         sample=sample,
         cut=cut,
         calls=calls,
+        truncated=result.truncated if result is not None else None,
         history=question.history,
     )
 

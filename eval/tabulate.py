@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from .behaviour import Behaviour, behaviour, cut_warning, with_fall_back
+from .behaviour import Behaviour, behaviour, cut_warning, percent, with_fall_back
 from .records import RAW, EvalRecord
 from .statistics import Stratum, compare_strata, holm, mean_cis
 from .table import Answers, Arm, Comparison, MeanCosts, Parts, QuestionSet, Row, Table, TableScore, TableSpec
@@ -80,7 +80,7 @@ def tabulate(
         questions=questions,
         rows=rows,
         comparisons=comparisons,
-        notes=[*_notes(spec, rows, questions, average), *notes],
+        notes=[*_notes(spec, rows, questions, average), *_truncation_notes(spec, parts, arms, names), *notes],
         average=average,
         dataset=dataset,
         part=part,
@@ -226,6 +226,25 @@ def _notes(spec: TableSpec, rows: Sequence[Row], questions: int, average: bool) 
                 notes.append(f"{row.label}{suffix} was not evaluated on every part, so it has no average.")
     systems = dict.fromkeys(row.arm.system for row in rows)
     return [*notes, *(spec.notes[name] for name in systems if name in spec.notes)]
+
+
+def _truncation_notes(spec: TableSpec, parts: Parts, arms: Sequence[Arm], names: Sequence[str]) -> list[str]:
+    """For each environment that read queries only in part, the share of each system's queries."""
+    notes = []
+    for name in names:
+        shares = []
+        for arm in arms:
+            answers = [part.answers[arm, name] for _, part in parts if (arm, name) in part.answers]
+            records = [record for answer in answers for record in answer.records if record.truncated is not None]
+            if any(record.truncated for record in records):
+                share = fmean([bool(record.truncated) for record in records])
+                shares.append(f"{spec.label(arm)} {percent(share)}")
+        if shares:
+            notes.append(
+                f"Queries longer than {name or 'the retriever'} reads (query_max_length), of which only the beginning "
+                f"was searched: {', '.join(shares)}."
+            )
+    return notes
 
 
 def _mean_metrics(records: Sequence[EvalRecord], samples: int) -> dict[str, float | None]:

@@ -118,6 +118,7 @@ class Grower(Conversation):
             if node.reused and branch.last_searched is not None:
                 searched_node = branch.last_searched
                 node.ranking, node.metrics = searched_node.ranking, searched_node.metrics
+                node.truncated = searched_node.truncated
                 node.reward = self._reward_of(node, searched_node.metrics[self.reward.signal])
             elif node.rewrite.plan is None:
                 node.metrics = dict.fromkeys(self.reward.signals, 0.0)
@@ -131,7 +132,7 @@ class Grower(Conversation):
             if result is None:
                 continue
             node.ranking = [Hit(hit.document, hit.score) for hit in result.ranking]
-            node.metrics = dict(result.metrics)
+            node.metrics, node.truncated = dict(result.metrics), result.truncated
             node.reward = self._reward_of(node, result.metrics[self.reward.signal])
 
     def _reward_of(self, node: Node, metric: float) -> float | None:

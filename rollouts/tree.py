@@ -48,6 +48,8 @@ class Node:
     """Whether the ranking is that of an earlier turn, because this one stopped: nothing was searched."""
     cost: float = 0.0
     """The price of its search, which is not part of `reward`."""
+    truncated: int | None = None
+    """Texts of its plan that the retriever read only in part; None where nothing was searched, or this is unknown."""
 
     @property
     def searched(self) -> bool:

@@ -74,6 +74,7 @@ class InProcessClient:
             ranking=self._hits(ranking, with_text),
             reward=values[PRIMARY_METRIC],
             metrics=values,
+            truncated=ranking.truncated,
         )
 
     def _ranked(self, plans: Sequence[SearchPlan]) -> Iterator[PlanRanking]:

@@ -116,7 +116,8 @@ class ServiceState:
         if not 0.0 <= reward <= 1.0 + 1e-9 or not all(math.isfinite(value) for value in values.values()):
             raise ValueError(f"question {question_id!r} was scored {values}, which is no reward")
         ranking = self.ranking(hits, with_text)
-        return {"question_id": question_id, "ranking": ranking, "reward": reward, "metrics": values}
+        scored = {"ranking": ranking, "reward": reward, "metrics": values, "truncated": truncated(hits)}
+        return {"question_id": question_id, **scored}
 
     async def answer(self, content: Callable[[], Mapping[str, object]]) -> Response:
         """The answer with the identity of what was searched and `content()`, which is called in a thread.

@@ -140,6 +140,9 @@ class StepResult(Wire):
     """nDCG@10 in [0, 1]."""
     metrics: dict[str, UnitInterval]
     """nDCG@10 and every metric asked for, by name."""
+    truncated: int | None = None
+    """Texts of the plan that were longer than a query of the retriever may be, and were read only in part; None from an
+    older service."""
 
 
 class StepResponse(Identified):

@@ -8,6 +8,7 @@ from querylect.data.types import Question, Utterance
 from querylect.envs.server.schemas import HitBody, StepResult
 from querylect.errors import ConfigError
 from querylect.eval.answering import Asking, answers, batches
+from querylect.eval.records import records_of_trees
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engines.open import load_engine
@@ -43,7 +44,9 @@ class Client:
         hits = [HitBody(id="statin", score=1.0, **words)]
         values = dict.fromkeys(metrics, 0.5)
         return [
-            StepResult(question_id=step.question_id, ranking=hits, reward=0.5, metrics={"ndcg@10": 0.5, **values})
+            StepResult(
+                question_id=step.question_id, ranking=hits, reward=0.5, metrics={"ndcg@10": 0.5, **values}, truncated=1
+            )
             for step in steps
         ]
 
@@ -66,6 +69,9 @@ def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(
     assert len(answered.seconds) == 2
     assert all(seconds > 0 for seconds in answered.seconds)
     assert client.texts == [True, False]
+    records = records_of_trees("s", answered.trees, ["ndcg@10", "mrr"], 2)
+    assert {(one.turn, one.calls) for one in records} == {(1, 1), (2, 2)}
+    assert {one.truncated for one in records} == {1, None}, "unknown where an answer was not searched"
     second = [child for tree in answered.trees for root in tree.roots for child in root.children]
     assert any("About statin" in engine.tokenizer.decode(node.prompt_ids) for node in second)
 

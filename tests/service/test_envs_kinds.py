@@ -21,6 +21,7 @@ from querylect.configs.schema import (
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.index.build import (
     build_index,
@@ -39,7 +40,9 @@ from querylect.envs.retrievers.open import (
 from querylect.envs.retrievers.recipes import content_fields
 from querylect.envs.retrievers.rerank import Reranker
 from querylect.envs.server.app import create_app
+from querylect.envs.server.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
+from querylect.eval.records import record_of_search
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
 from querylect.rewriters.card import RetrieverCard
@@ -349,6 +352,14 @@ def test_queries_that_are_read_only_in_part_are_counted(models, dataset, tmp_pat
         assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2]
         assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2], "from the cache, too"
         assert "querylect_truncated_texts_total 6.0" in httpx.get(f"{url}/metrics").text
+        (question, *_) = client.questions("test")
+        steps = [Step(question_id=question.id, plan=plan) for plan in plans]
+        for searcher in (client, InProcessClient(config)):
+            records = [
+                record_of_search("raw", question, (), step.plan, result, ["ndcg@10"])
+                for step, result in zip(steps, searcher.step(steps), strict=True)
+            ]
+            assert [record.truncated for record in records] == [0, 1, 2]
         method = make_method("std_rag", {"answers": False}, RetrieverCard("medcpt", "dense"))
         asked = [Question("a", whole), Question("b", cut)]
         assert [run.spent.truncated for run in Runner(None, {"": client}).run(method, asked)] == [0, 1]

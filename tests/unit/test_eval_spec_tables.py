@@ -77,6 +77,19 @@ def page(tables, matrix=None, settings=None):
     return Page("a <plan> & more", "Family.", settings.metrics, tables, wide, matrix, ["note_1"], ["about"])
 
 
+def test_a_note_gives_the_queries_that_the_retriever_read_only_in_part():
+    whole = [record(f"q{n}", 0.5, truncated=0) for n in range(8)]
+    passages = [record(f"q{n}", 0.5, 1, truncated=n // 4) for n in range(7)] + [record("q7", 0.5, 1, truncated=None)]
+    by_arm = {
+        arm: answers_of([f"q{n}" for n in range(8)], rows, 1)[arm.turn] for arm, rows in ((RAW, whole), (ONE, passages))
+    }
+    table = tabulate(
+        plan(), "one", [(1.0, QuestionSet("one", {(arm, "bm25"): found for arm, found in by_arm.items()}))]
+    )
+    (note,) = [note for note in table.notes if "query_max_length" in note]
+    assert note.endswith("searched: prompted, turn 1 42.9%."), "3 of 7"
+
+
 def test_a_table_by_hand():
     low, high = [0.0, 0.5] * 20, [0.5, 1.0] * 20
     table = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low))])
