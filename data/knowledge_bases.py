@@ -17,6 +17,7 @@ from ..errors import DataError
 from ..storage import write_lines
 from .beir import (
     beir_folder,
+    corpus_file,
     document_line,
     load_beir,
     name_and_licence,
@@ -72,7 +73,7 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
     corpus = _Kept()
 
     def lines() -> Iterator[str]:
-        for _, document in read_corpus(folder / "corpus.jsonl"):
+        for _, document in read_corpus(corpus_file(folder)):
             for number, text in enumerate(chunks_of(document.text, words), start=1):
                 chunk = Document(f"{document.id}#{number}", document.title, text)
                 first, new = corpus.add(chunk)

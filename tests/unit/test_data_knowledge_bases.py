@@ -1,5 +1,6 @@
 """Knowledge bases of chunks and of question-answer pairs."""
 
+import gzip
 import json
 import re
 
@@ -44,6 +45,11 @@ def test_chunks_stand_once_and_inherit_judgements(tmp_path):
     assert written.splits["test"].qrels == {"q": {"1#1": 2, "1#2": 2, "2#2": 1}, "p": {"1#1": 1, "2#2": 1}}
     with refused(DataError, "already-exists", tmp_path / "chunks"):
         write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
+    plain = tmp_path / "dogs" / "corpus.jsonl"
+    plain.with_name("corpus.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    write_chunks(tmp_path / "dogs", tmp_path / "of-gzipped", 3)
+    assert load_beir(tmp_path / "of-gzipped").corpus == written.corpus
 
 
 def test_pairs_are_documents_and_go_into_a_merged_knowledge_base(tmp_path, capsys):
