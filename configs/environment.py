@@ -50,8 +50,8 @@ class DatasetConfig(Section):
     ignore_identical_ids: bool | None = None
     """Exclude the document whose id equals the question's id from its ranking; None follows the dataset's files."""
     relevance_level: Annotated[int, Field(ge=1)] | None = None
-    """Least grade that binary metrics (recall, MRR, MAP, P, success, r-precision) count as relevant; None follows the
-    dataset: 2 for TREC Deep Learning passages, else what its meta.json says, else 1."""
+    """Least grade that binary metrics (recall, MRR, MAP, P, success, r-precision) count as relevant in a split that
+    has it; None follows the dataset: 2 for TREC Deep Learning passages, else what its meta.json says, else 1."""
 
     @model_validator(mode="after")
     def _check_path(self) -> "DatasetConfig":

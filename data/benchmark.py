@@ -5,11 +5,15 @@ memory can be written or embedded in blocks. In every form, ids are unique, judg
 lacks are dropped and counted, and no training question has the id or the words of a test question.
 """
 
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import DataError
 from .types import Dataset, Document, Question, Split, relevant
+
+_TREC_DL = re.compile(r"msmarco-passage[^/]*/.*trec-dl|(?:(?:beir|mteb)/)?msmarco(?:/|$)", re.IGNORECASE)
+"""TREC Deep Learning, passages; the test split of BEIR's and MTEB's MS MARCO is that of 2019."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,15 @@ class Benchmark:
     ignore_identical_ids: bool = False
     relevance_level: int = 1
     """The least grade that binary metrics count as relevant."""
+
+
+def relevance_level_of(name: str) -> int:
+    """The level of a benchmark, by its name in ir_datasets or on the Hub.
+
+    2 for the passages of TREC Deep Learning, where grade 1 is "related" and binary metrics count 2 and 3 (Craswell et
+    al. 2020), else 1.
+    """
+    return 2 if _TREC_DL.match(name) else 1
 
 
 def load_benchmark(benchmark: Benchmark) -> Dataset:

@@ -133,14 +133,17 @@ def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetC
     """Dataset settings of a benchmark that was fetched, or of its local copy `copy`."""
     if name.startswith("ir_datasets/"):
         return dataset_settings({"kind": "ir_datasets", "path": name.removeprefix("ir_datasets/")})
+    from .benchmark import relevance_level_of
     from .fetched import source_of
     from .known import known
 
     folder = fetched_folder(name, copy)
     entry = known().get(name)
     kind = entry.kind if entry else source_of(folder.expanduser()).kind or "mteb"
-    ignores = {"ignore_identical_ids": True} if entry and entry.ignore_identical_ids else {}
-    return dataset_settings({"kind": kind, "path": str(folder), **options, **ignores})
+    properties: dict[str, object] = {"ignore_identical_ids": True} if entry and entry.ignore_identical_ids else {}
+    if (level := relevance_level_of(name)) > 1:
+        properties["relevance_level"] = level
+    return dataset_settings({"kind": kind, "path": str(folder), **options, **properties})
 
 
 def fetched_folder(name: str, copy: Path | None) -> Path:

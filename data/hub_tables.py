@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import DataError
-from .benchmark import Benchmark, splits_of
+from .benchmark import Benchmark, relevance_level_of, splits_of
 from .rows import FETCH, grade_of, id_of, read_rows, string_of
 from .trec import JUDGEMENT_COLUMNS, read_judgements
 from .types import Document, Question
@@ -54,6 +54,7 @@ def open_tables(path: str | Path, subset: str | None = None) -> Benchmark:
         notes=tuple(notes),
         licence=source.licence,
         ignore_identical_ids=source.ignore_identical_ids,
+        relevance_level=relevance_level_of(name),
     )
 
 

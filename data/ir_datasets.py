@@ -4,7 +4,6 @@ An id with judgements, such as `beir/scifact/test`, gives the split that its las
 without judgements, such as `beir/scifact`, gives those of its /train, /dev and /test that exist.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import DataError, DownloadError
 from ..sources import install_command
-from .benchmark import Benchmark, splits_of
+from .benchmark import Benchmark, relevance_level_of, splits_of
 from .rows import grade_of
 from .types import Document, Question
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-_LEVEL_TWO = re.compile(r"msmarco-passage[^/]*/.*trec-dl")
-"""TREC Deep Learning, passages: grade 1 is "related", and binary metrics count 2 and 3 (Craswell et al. 2020)."""
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "valid": "validation", "test": "test"}
 
 
@@ -59,7 +56,7 @@ def open_ir_datasets(identifier: str) -> Benchmark:
         notes=tuple(notes),
         licence=f"See https://ir-datasets.com/{identifier.partition('/')[0]}.html",
         ignore_identical_ids=identifier.startswith("beir/"),
-        relevance_level=2 if _LEVEL_TWO.match(identifier) else 1,
+        relevance_level=relevance_level_of(identifier),
     )
 
 

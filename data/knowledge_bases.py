@@ -90,9 +90,8 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
             {name: Split(split.questions, _passed_on(split, chunk_ids)) for name, split in dataset.splits.items()},
         )
         name, licence = name_and_licence(folder)
-        write_meta(
-            new_folder, {"name": target.name, "licence": licence, "made_from": str(folder), "chunk_words": words}
-        )
+        meta = {"name": target.name, "licence": licence, "made_from": str(folder), "chunk_words": words}
+        write_meta(new_folder, {**meta, "relevance_level": dataset.relevance_level})
     return [
         f"{name}: {len(chunk_ids)} documents in {len(corpus.ids)} chunks of fewer than {words} words, "
         f"{corpus.duplicates} that stood before left out"

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
@@ -14,6 +15,8 @@ from .leakage import read_left_out, without, without_leaks
 from .types import Dataset, Document, Split
 from .wordnet import load_wordnet
 from .wordnet_conversations import load_wordnet_conversations
+
+Judged = TypeVar("Judged", Dataset, Benchmark)
 
 
 def load_dataset(config: DatasetConfig) -> Dataset:
@@ -36,12 +39,12 @@ def read_dataset(config: DatasetConfig) -> Dataset:
         assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         dataset = load_beir(config.path)
     else:
-        return _with_properties(load_benchmark(open_benchmark(config)), config)
+        return load_benchmark(open_benchmark(config))
     return as_configured(dataset, config)
 
 
 def open_benchmark(config: DatasetConfig) -> Benchmark:
-    """The configured benchmark, with leaked questions removed (`without_leaks`).
+    """The configured benchmark, with leaked questions removed (`without_leaks`), and properties that settings override.
 
     Raises DataError if it is missing, incomplete or inconsistent.
     """
@@ -81,7 +84,7 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
         benchmark = open_ir_datasets(config.path)
     splits, left_out = _leave_out(benchmark.name, benchmark.splits, config)
     splits, notes = without_leaks(benchmark.name, splits)
-    return replace(benchmark, splits=splits, notes=(*benchmark.notes, *left_out, *notes))
+    return _with_properties(replace(benchmark, splits=splits, notes=(*benchmark.notes, *left_out, *notes)), config)
 
 
 def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:
@@ -110,7 +113,7 @@ def _leave_out(name: str, splits: Mapping[str, Split], config: DatasetConfig) ->
     return remaining, [f"{name}: {counts} are left out, as {path} says."] if removed else []
 
 
-def _with_properties(dataset: Dataset, config: DatasetConfig) -> Dataset:
+def _with_properties(dataset: Judged, config: DatasetConfig) -> Judged:
     if config.ignore_identical_ids is not None:
         dataset = replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
     if config.relevance_level is not None:

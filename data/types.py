@@ -68,6 +68,12 @@ class Split:
         """The number of judgements above 0."""
         return sum(len(relevant(judged)) for judged in self.qrels.values())
 
+    def relevance_level(self, of_dataset: int) -> int:
+        """The least grade that binary metrics count here: the dataset's, or the highest grade where all are lower."""
+        if of_dataset == 1:
+            return 1
+        return min(of_dataset, max((grade for judged in self.qrels.values() for grade in judged.values()), default=1))
+
 
 def relevant(judged: Mapping[str, int]) -> dict[str, int]:
     """The documents of one question with a grade above 0."""
@@ -96,7 +102,8 @@ class Dataset:
     """Whether a document with the id of the question is left out of its ranking, as in BEIR's own evaluation: in
     ArguAna the question is itself a document of the corpus."""
     relevance_level: int = 1
-    """The least grade that binary metrics (recall, MRR, MAP, …) count as relevant."""
+    """The least grade that binary metrics (recall, MRR, MAP, …) count as relevant in a split that has it
+    (`Split.relevance_level`)."""
 
     def __repr__(self) -> str:
         splits = "".join(f", {name}={split!r}" for name, split in self.splits.items())

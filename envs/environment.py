@@ -79,7 +79,7 @@ class Environment:
         self.index_hash = manifest.index_hash
         self.gain = config.gain
         self.relevance_level = dataset.relevance_level
-        """The least grade that binary metrics count as relevant."""
+        """The least grade that binary metrics count as relevant in a split that has it."""
         self.licence = dataset.licence
         self.notes = tuple(dataset.notes)
         """What the loading of the dataset skipped or counted."""
@@ -105,6 +105,7 @@ class Environment:
         self._all_read = False
         """Whether all files were read because a block of `intact` failed."""
         self._qrels = _all_qrels(dataset)
+        self._levels = _all_levels(dataset)
         self._left_out = _left_out(dataset, self._documents)
         """The documents that are left out of the rankings of a question, by its id."""
         self.settings_hash = settings_hash(dataset, self._documents, config)
@@ -238,11 +239,11 @@ class Environment:
 
         Raises KeyError for an unknown question, ConfigError for an unknown metric.
         """
-        qrels = self._qrels[question_id]
+        qrels, level = self._qrels[question_id], self._levels[question_id]
         ids = [hit.id for hit in ranking]
         if left_out := self._left_out.get(question_id):
             ids = [name for name in ids if name not in left_out]
-        return {name: _measure(name, self.gain, self.relevance_level)(ids, qrels) for name in metrics}
+        return {name: _measure(name, self.gain, level)(ids, qrels) for name in metrics}
 
     def judgements(self, question_id: str) -> Mapping[str, int]:
         """Grade of every judged document of a question, for people. KeyError for an unknown question."""
@@ -327,6 +328,15 @@ def _is_identical(question: Question, dataset: Dataset, documents: Container[str
 
 def _questions(dataset: Dataset) -> Iterator[Question]:
     return (question for split in dataset.splits.values() for question in split.questions)
+
+
+def _all_levels(dataset: Dataset) -> dict[str, int]:
+    """The least grade that binary metrics count, by question id."""
+    levels: dict[str, int] = {}
+    for split in dataset.splits.values():
+        level = split.relevance_level(dataset.relevance_level)
+        levels |= {question.id: level for question in split.questions}
+    return levels
 
 
 def _all_qrels(dataset: Dataset) -> dict[str, Mapping[str, int]]:

@@ -128,7 +128,7 @@ def described_by_service(
             "options": options_identity(everything),
         },
         sample=sample,
-        relevance_level=info.relevance_level,
+        relevance_level=split.relevance_level(info.relevance_level) if split is not None else info.relevance_level,
         expected={"index_hash": info.index_hash, "settings_hash": info.settings_hash},
     )
 
@@ -189,7 +189,7 @@ class SpecEnvironments:
         index = open_index(env.index)
         check_corpus(index, open_corpus(source))
         split = self._split(dataset, source, index.documents)
-        level = self._datasets[dataset].relevance_level
+        level = split.relevance_level(self._datasets[dataset].relevance_level)
         rerank = None
         manifest = index.manifest
         card = manifest.recipe.model_dump(mode="json", exclude_none=True)

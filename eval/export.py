@@ -37,7 +37,8 @@ def export_trec(env: EnvironmentConfig, run: Path | None, split: str, to: Path, 
     records = run / "eval.jsonl" if run is not None else None
     if records is not None and records.is_file():
         runs |= _evaluated_runs(read_records(records), qrels, records, split)
-    metric = measure(PRIMARY_METRIC, environment.gain, environment.relevance_level)
+    judged = Split(questions, qrels)
+    metric = measure(PRIMARY_METRIC, environment.gain)
     values = {
         name: sum(metric([hit.id for hit in ranking], qrels[question]) for question, ranking in rankings.items())
         / len(rankings)
@@ -48,7 +49,7 @@ def export_trec(env: EnvironmentConfig, run: Path | None, split: str, to: Path, 
         "split": split,
         "questions": len(questions),
         "gain": environment.gain,
-        "relevance_level": environment.relevance_level,
+        "relevance_level": judged.relevance_level(environment.relevance_level),
         "corpus_hash": environment.corpus_hash,
         "index_hash": environment.index_hash,
         "settings_hash": environment.settings_hash,
@@ -56,7 +57,7 @@ def export_trec(env: EnvironmentConfig, run: Path | None, split: str, to: Path, 
         "nothing_found": NOTHING,
         "runs": {name: {"questions": len(runs[name]), PRIMARY_METRIC: value} for name, value in values.items()},
     }
-    write_trec(to, Split(questions, qrels), runs, metadata)
+    write_trec(to, judged, runs, metadata)
     return values
 
 

@@ -183,7 +183,7 @@ class EnvironmentInfo(Identified):
     corpus_hash: str
     gain: str
     relevance_level: int = Field(ge=1, default=1)
-    """Least grade that binary metrics count as relevant."""
+    """Least grade that binary metrics count as relevant in a split that has it."""
     splits: dict[str, int]
     """Number of questions by split."""
     judged: bool = True

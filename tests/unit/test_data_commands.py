@@ -1,7 +1,13 @@
 """`querylect data …` from the outside."""
 
+import json
+
 import pytest
 from querylect.cli import main
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.envs.environment import Environment, RankedHit
+from querylect.envs.index.build import build_index
+from querylect.eval.export import export_trec
 
 from ..service.test_data_fetch import copy_of_scifact
 from .test_data_ragbench import write
@@ -31,6 +37,34 @@ def test_get_prepare_and_check_one_after_another(tmp_path, capsys):
     (folder / "queries.jsonl").write_text("")
     assert end("check", folder) == 2
     assert "1 of 3 files are missing or were changed" in capsys.readouterr().err
+
+
+def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(tmp_path):
+    """From a copy that states nothing but its files; grade 1 is the only one of clicks, and "related" in TREC DL."""
+    copy, folder = tmp_path / "copy", tmp_path / "folder"
+    (copy / "qrels").mkdir(parents=True)
+    texts = {"d1": "rain in spain", "d2": "rain on the plain", "d3": "dry land"}
+    rows = {"corpus": texts, "queries": {"q1": "rain", "q2": "land"}}
+    for name, entries in rows.items():
+        records = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in entries.items()]
+        (copy / f"{name}.jsonl").write_text("\n".join(records))
+    (copy / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t2\n")
+    (copy / "qrels" / "validation.tsv").write_text("query-id\tcorpus-id\tscore\nq2\td3\t1\n")
+    assert end("prepare", "beir/msmarco", "--from", copy, "--to", folder) == 0
+    dataset = DatasetConfig(kind="beir", path=str(folder))
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
+    build_index(config)
+    environment = Environment.open(config)
+    rankings = {name: [RankedHit(name, 1.0)] for name in texts}
+    recall = [environment.score(*asked, ["recall@1"])["recall@1"] for asked in (
+        ("q1", rankings["d1"]), ("q1", rankings["d2"]), ("q2", rankings["d3"]),
+    )]  # fmt: skip
+    assert recall == [0, 1, 1]
+    levels = {}
+    for split in ("test", "validation"):
+        export_trec(config, None, split, tmp_path / split)
+        levels[split] = json.loads((tmp_path / split / "export.json").read_text())["relevance_level"]
+    assert levels == {"test": 2, "validation": 1}
 
 
 def test_parts_and_kinds_are_passed_on(tmp_path, capsys):

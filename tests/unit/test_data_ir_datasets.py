@@ -12,7 +12,7 @@ from ..raising import refused
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """ir_datasets with `tiny` (documents and questions) and `tiny/test`, `tiny/dev` (judgements too)."""
+    """ir_datasets with nothing but `tiny` (documents and questions), `tiny/test`, `tiny/dev` (judgements too), …"""
     ir_datasets = pytest.importorskip("ir_datasets", reason="pip install -e '.[ir-datasets]'")
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
     from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
@@ -35,11 +35,15 @@ def library(tmp_path, monkeypatch):
     qrels = {
         "tiny/test": "q1 0 d1 2\nq1 0 d2 0\nq1 0 gone 1\nq1 0 gone-too 0\n",
         "msmarco-passage/trec-dl-1900/judged": "q1 0 d1 2\n",
+        "beir/msmarco/test": "q1 0 d1 2\nq1 0 d2 1\n",
+        "beir/msmarco/dev": "q2 0 d2 1\n",
         "tiny/dev": "q2 0 d2 1\n",
         "tiny/lost": "q2 0 gone 1\n",
     }
     registered = dict(ir_datasets.registry._registered)
-    ir_datasets.registry.register("tiny", ir_datasets.Dataset(documents, questions))
+    ir_datasets.registry._registered.clear()
+    for name in ("tiny", "beir/msmarco"):
+        ir_datasets.registry.register(name, ir_datasets.Dataset(documents, questions))
     for name, text in qrels.items():
         judgements = TrecQrels(File(name.replace("/", "-"), text), {0: "no", 1: "yes", 2: "very"})
         ir_datasets.registry.register(name, ir_datasets.Dataset(documents, questions, judgements))
@@ -68,6 +72,12 @@ def test_an_id_with_judgements_is_a_split(library):
 def test_binary_metrics_count_grade_2_for_trec_dl_passages_only(library):
     assert read("msmarco-passage/trec-dl-1900/judged").relevance_level == 2
     assert read("tiny/test").relevance_level == 1
+
+
+def test_of_beirs_msmarco_only_the_split_of_trec_dl_counts_from_grade_2(library):
+    dataset = read("beir/msmarco")
+    levels = {name: split.relevance_level(dataset.relevance_level) for name, split in dataset.splits.items()}
+    assert levels == {"validation": 1, "test": 2}
 
 
 def test_an_id_without_judgements_stands_for_its_splits(library):

@@ -34,7 +34,7 @@ def test_chunks_stand_once_and_inherit_judgements(tmp_path):
     corpus = [Document("1", "Dogs", "red dogs bark"), Document("2", "Dogs", "red dogs sleep"), Document("3", "", "")]
     questions = [Question("q", "which dogs?"), Question("p", "who sleeps?")]
     split = Split(questions, {"q": {"1": 2, "2": 1}, "p": {"2": 1}})
-    save_beir(Dataset("dogs", corpus, {"test": split}), tmp_path / "dogs")
+    save_beir(Dataset("dogs", corpus, {"test": split}, relevance_level=2), tmp_path / "dogs")
     (line,) = write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
     assert "3 documents in 4 chunks" in line
     assert "1 that stood before" in line
@@ -42,6 +42,7 @@ def test_chunks_stand_once_and_inherit_judgements(tmp_path):
     assert [(one.id, one.title, one.text) for one in written.corpus] == [
         ("1#1", "Dogs", "red dogs"), ("1#2", "Dogs", "bark"), ("2#2", "Dogs", "sleep"), ("3#1", "", ""),
     ]  # fmt: skip
+    assert written.relevance_level == 2
     assert written.splits["test"].qrels == {"q": {"1#1": 2, "1#2": 2, "2#2": 1}, "p": {"1#1": 1, "2#2": 1}}
     with refused(DataError, "already-exists", tmp_path / "chunks"):
         write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
