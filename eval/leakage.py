@@ -18,7 +18,7 @@ from ..data.leakage import (
     trained_on,
     write_leaks,
 )
-from ..data.mixed_ids import joined
+from ..data.mixed_ids import join_id, joined
 from ..data.sampling import draw
 from ..data.types import AllDocuments, Question
 from ..envs.client.base import EnvironmentApi
@@ -133,20 +133,22 @@ def without_trained_elsewhere(
 ) -> HeldOut:
     """Members of a mix may split the same questions differently: leave out those that another member trains on.
 
-    `clients` are those of all members. Ids are prefixed by environment, so equal ids of two members do not count.
-    Raises DataError as `without_trained`.
+    `clients` are those of all members. Ids are compared with the name of their environment, so equal ids of two members
+    do not count; a leak has the id of its question, and that of the other member's with the name. Raises DataError as
+    `without_trained`.
     """
     for name, peer in clients.items():
         if name != environment and peer.environment().splits.get("train"):
             train = joined(name, peer.questions("train"))
-            prefixed = joined(environment, held_out.questions)
+            questions = {join_id(environment, question.id): question for question in held_out.questions}
             label = f"{environment} with {name}"
-            trained = without_trained(label, split, prefixed, train, leaks).leaks
-            left_out = {leak.question.id for leak in trained}
-            pairs = zip(held_out.questions, prefixed, strict=True)
-            remaining = [question for question, joined_question in pairs if joined_question.id not in left_out]
-            near = with_near(label, split, HeldOut(joined(environment, remaining)), train).near
-            held_out = HeldOut(remaining, (*held_out.leaks, *trained), (*held_out.near, *near))
+            trained = without_trained(label, split, joined(environment, held_out.questions), train, leaks)
+            compared = with_near(label, split, trained, train)
+            held_out = HeldOut(
+                [questions[question.id] for question in compared.questions],
+                (*held_out.leaks, *(replace(leak, question=questions[leak.question.id]) for leak in compared.leaks)),
+                (*held_out.near, *(replace(leak, question=questions[leak.question.id]) for leak in compared.near)),
+            )
     return held_out
 
 

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
+from querylect.data.leakage import read_left_out
 from querylect.data.types import Dataset, Document, Question
 from querylect.envs.index.build import (
     build_index,
@@ -18,7 +19,7 @@ from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, Step
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from querylect.eval import run as under_test
 from querylect.eval.answering import Answered, Asking
-from querylect.eval.leakage import HeldOut, without_trained_elsewhere
+from querylect.eval.leakage import LEAKS, HeldOut, without_trained_elsewhere, write_leaks_file
 from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records, records_of_trees
 from querylect.eval.run import RunEnvironment, evaluate, evaluate_systems, place_results
@@ -590,17 +591,22 @@ def test_the_verdict_is_about_the_turn_that_is_used(tmp_path):
     assert json.loads((folder / "results.json").read_text())["headline"].startswith("At turn 2, the trained policy")
 
 
-def test_questions_that_another_member_of_a_mix_trains_on_are_left_out():
-    """By words; equal ids of two members mean nothing."""
+def test_questions_that_another_member_of_a_mix_trains_on_are_left_out(tmp_path):
+    """By words; equal ids of two members mean nothing. The listed ids are those of the dataset."""
     asked = [Question("1", "hair falls out"), Question("2", "clumsy walk"), Question("3", "bleeding nose")]
     peers = {
         "bm25": Environment(test=asked, train=asked),
-        "dense": Environment(train=[Question("9", "Clumsy WALK!"), Question("1", "another")]),
+        "dense": Environment(
+            train=[Question("9", "Clumsy WALK!"), Question("1", "another"), Question("8", "bleeding noses")]
+        ),
         "none": Environment(train=[]),
     }
     held_out = without_trained_elsewhere("bm25", HeldOut(asked), "test", peers, "drop")
     assert [question.id for question in held_out.questions] == ["1", "3"]
     (leak,) = held_out.leaks
-    assert (leak.criterion, leak.question.id, leak.other.id) == ("words", "bm25/2", "dense/9")
+    assert (leak.criterion, leak.question.id, leak.other.id) == ("words", "2", "dense/9")
+    assert [(near.question.id, near.other.id) for near in held_out.near] == [("3", "dense/8")]
+    write_leaks_file(tmp_path, held_out.records())
+    assert read_left_out(tmp_path / LEAKS) == {("test", "2"), ("test", "3")}
     with refused(DataError, "overlapping-splits", "bm25 with dense"):
         without_trained_elsewhere("bm25", HeldOut(asked), "test", peers, "refuse")
