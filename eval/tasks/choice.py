@@ -26,7 +26,7 @@ _ADVERB = (
     r"appropriate(?:ly)?)|likely|still|in fact|actually)[,:]?[ \t]+)*"
 )
 _NOUN = (
-    r"(?:answer|choice|option|response|selection|pick|conclusion|solution|guess|antwort|lösung|réponse|respuesta|"
+    r"(?:answer|\bans\b\.?|choice|option|response|selection|pick|conclusion|solution|guess|antwort|lösung|réponse|respuesta|"
     r"risposta|resposta|ответ|答案|回答|答え|正解|正确选项|정답|답)"
     r"(?:[ \t]+(?:choice|option|letter|key|correcta|correcte))?"
     r"(?:[ \t]+(?:to|for|among|of|here|based|given|in|from|at)\b[^.:\n]{0,80}?)?"
@@ -76,6 +76,19 @@ _CHOOSE = re.compile(
     r"(?:choose|chose|select|pick|go with|going with|opt for|vote for|settle on|say|answer(?: with)?)[ \t:]+"
     rf"{_KIND}{_LETTER}"
     rf"|(?:我选择|我选|应选|选择|故选|选|選)[ \t:：]*{_KIND}[(（]*(?P<letter2>[A-Za-z])(?![A-Za-z0-9_])",
+    re.IGNORECASE,
+)
+_SHORT = re.compile(
+    r"(?:\A|(?<=\n)|(?<=[.!?] ))(?:it(?:'s| is)|so|hence|thus|therefore|choose|select|pick|"
+    rf"(?:final |correct )?ans(?:wer|\b\.?)),?[ \t]+{_KIND}{_LETTER}"
+    r"(?=[ \t]*(?:(?<!I)\Z|\.?[ \t]*(?:\n|(?<=\.)\Z)|[;!]|\b(?:because|since|as)\b))",
+    re.IGNORECASE,
+)
+"""A line's last sentence that is a letter but for one word: "It's B", "Choose B."; no "B cells", no cut "So I"."""
+_INTRODUCTION = re.compile(
+    r"(?:based on|according to|given|judging by)\b[^,.;:\n]{0,40}\b(?:context|documents?|passages?|texts?|"
+    r"evidence|information|stud(?:y|ies)|articles?|abstracts?|sources?|results|findings|data|trials?|above)\b"
+    r"[^,.;:\n]{0,40},[ \t]*",
     re.IGNORECASE,
 )
 _ALONE = re.compile(rf"\W{{0,20}}{_KIND}{_LETTER}\W*\Z", re.IGNORECASE)
@@ -201,7 +214,7 @@ class _ChoiceReader:
         return [statements[0] if len(set(statements)) == 1 else None] if statements else []
 
     def bare(self) -> int | None:
-        """A letter or the words of an option: alone, first, or on the last line."""
+        """A letter or the words of an option: alone, first, on the last line, or but for a word or an introduction."""
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
         while len(lines) > 1 and is_remark(lines[-1]):
             lines.pop()
@@ -216,7 +229,12 @@ class _ChoiceReader:
         outer = {index for line in (lines[0], lines[-1]) if (index := self._named(line)) is not None}
         if outer:
             return outer.pop() if len(outer) == 1 else None
-        return self._option_at_start(self.text)
+        if (index := self._option_at_start(self.text)) is not None:
+            return index
+        introduced = [(line, mark) for line in (lines[0], lines[-1]) if (mark := _INTRODUCTION.match(line))]
+        short = [mark for mark in _SHORT.finditer(self.text) if mark["letter"].isupper() or mark["close"]]
+        indices = {*self._statements(short), *(self._option_at_start(line[mark.end() :]) for line, mark in introduced)}
+        return indices.pop() if len(indices) == 1 and _CONDITIONAL not in indices else None
 
     def _statements(self, marks: Sequence[re.Match[str]], group: str = "letter") -> list[int | None]:
         statements: list[int | None] = []

@@ -112,6 +112,21 @@ NAMED = {
         "vitamin c",
         "Vitamin C is C.\nAnswer: C",
         "C - vitamin C",
+        "It's C.",
+        "It is (c).",
+        "It’s C because it is a vitamin.",
+        "It's C.\nVitamin C is an antioxidant.",
+        "Ans: C",
+        "Ans. C",
+        "The ans is C",
+        "Choose C",
+        "Select option C.",
+        "Hence C.",
+        "Aspirin thins the blood. Hence, C.",
+        "Aspirin thins the blood.\nSo C",
+        "Answer C",
+        "Final answer C.",
+        "According to the documents, vitamin C.",
     ],
     "D": ["(D): a statin", "A statin", "The answer is a statin.", "The answer is A statin", "Answer: D"],
 }
@@ -177,6 +192,29 @@ UNNAMED = [
     "I believe more tests are needed.",
     "Vitamin deficiency",
     "AB",
+    "It's a good question.",
+    "It's A good question.",
+    "It's a",
+    "It's A or B.",
+    "It's not C.",
+    "It's C.\nIt's B.",
+    "It's C. difficile.",
+    "It's B cells.",
+    "Choose a doctor.",
+    "Choose A doctor.",
+    "Choose a",
+    "Choose A, B, C or D.",
+    "Choose C if it is acute.",
+    "Hence A, aspirin, is out.",
+    "Hence A and B.",
+    "So, A. Smith wrote it.",
+    "So I cannot tell. It's C.",
+    "Answer A question first.",
+    "Answer C is wrong.",
+    "Loans: A",
+    "Trans A",
+    "According to the documents, insulin and vitamin C.",
+    "According to aspirin, insulin, and more.",
 ]
 
 
@@ -212,6 +250,13 @@ def test_answers_that_name_no_option(text):
         ("<answer>yes</answer>", 0),
         ("The trial found no benefit.\n\nAnswer: no", 1),
         ("The documents do not agree.\n\nMaybe", 2),
+        ("Based on the context, no.", 1),
+        ("Based on the provided documents, yes, it does.", 0),
+        ("The trial was small.\nAccording to the passages, maybe.", 2),
+        ("It's yes.", None),
+        ("Based on the context, no evidence was found.", None),
+        ("Based on the context, it is not known.", None),
+        ("Based on the context, yes or no.", None),
         ("Yes and no.", None),
         ("Yes or no", None),
         ("Yes, no, maybe.", None),
@@ -234,6 +279,7 @@ def test_two_and_ten_options():
     assert chosen("J", [str(number) for number in range(10)]) == 9
     assert chosen("x", ["x", "X."]) is None, "the words of two options name none, and x is no letter of two"
     assert chosen("I", [f"drug {number}" for number in range(10)]) == 8
+    assert chosen("Therefore I", [f"drug {number}" for number in range(10)]) is None
     assert chosen("I think so", [f"drug {number}" for number in range(10)]) is None
 
 
