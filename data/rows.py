@@ -6,7 +6,7 @@ Rows are read one at a time with their number, so that errors can name the row.
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import DataError, first_line
@@ -14,6 +14,8 @@ from .jsonl import read_records
 
 _BATCH_ROWS = 512
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
+_LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
+"""A list that was written as a text, whole or cut off at either end."""
 _OPTIONAL = ("_id", "id", "title", "dataset_name")
 FETCH = "Fetch it again: querylect data get NAME."
 
@@ -99,6 +101,16 @@ def strings_of(row: dict[str, object], column: str, path: Path, number: int) -> 
             code="invalid-field",
         )
     return value
+
+
+def refuse_list_text(answers: Iterable[object], line: str) -> None:
+    """Raise DataError if an answer is the text of a list, whole or cut; `line` names it in the error."""
+    if lists := [answer for answer in answers if isinstance(answer, str) and _LIST.search(answer)]:
+        raise DataError(
+            f"{line}: an answer is {lists[0]!r}, the text of a list; expected the answers as texts of their own: "
+            '"answers": ["…", "…"]. Correct the line.',
+            code="list-in-text",
+        )
 
 
 def id_of(row: dict[str, object], column: str, path: Path, number: int) -> str:

@@ -5,7 +5,6 @@ in `metadata`, where BEIR puts them. Multiple choice also has `options`, a list 
 text; `answer` is then the letter or the text of the right option.
 """
 
-import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +17,12 @@ from ...data.beir import beir_folder
 from ...data.history import parse_history
 from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
 from ...data.load import load_dataset
-from ...data.rows import strings_of
+from ...data.rows import refuse_list_text, strings_of
 from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
 from ...storage import data_sha256
 from .choice import chosen
 from .metrics import letter, score_text
-
-_LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
-"""A list that was written as a text, whole or cut off at either end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +108,8 @@ def _defined_words(config: DatasetConfig) -> GoldSet:
 def read_gold(path: Path) -> GoldSet:
     """Read a file of right answers. Lines without one, or with several parts of one answer, are counted and skipped.
 
-    Raises DataError for a broken line, a duplicate id, an answer that is the text of a list,
-    open questions mixed with multiple choice, and a file without
-    any right answer.
+    Raises DataError for a broken line, a duplicate id, an answer that is the text of a list, open questions mixed with
+    multiple choice, and a file without any right answer.
     """
     by_id: dict[str, Gold] = {}
     skipped = 0
@@ -162,12 +157,7 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     if isinstance(answers, list) and "answers" not in row and len(answers) > 1:
         return None  # parts of one answer, such as the spans of TAT-QA, are not alternatives
     answers = answers if isinstance(answers, list) else [answers]
-    if lists := [answer for answer in answers if isinstance(answer, str) and _LIST.search(answer)]:
-        raise DataError(
-            f"{line}: an answer is {lists[0]!r}, the text of a list; expected the answers as texts of their own: "
-            '"answers": ["…", "…"]. Correct the line.',
-            code="list-in-text",
-        )
+    refuse_list_text(answers, line)
     texts = tuple(str(answer) for answer in answers if isinstance(answer, str | int | float) and str(answer).strip())
     return Gold(question, answers=texts) if texts else None
 

@@ -81,3 +81,6 @@ def test_pairs_are_documents_and_go_into_a_merged_knowledge_base(tmp_path, capsy
     file.write_text('{"_id": "a", "question": "why?"}\n')
     with refused(DataError, "no-right-answers", file):
         write_pairs(file, tmp_path / "none")
+    file.write_text(json.dumps({"_id": "a", "question": "who?", "answers": "['Ann', 'Bo'"}) + "\n")
+    with refused(DataError, "list-in-text", f"{file}, line 1", "['Ann', 'Bo'"):
+        write_pairs(file, tmp_path / "none")
