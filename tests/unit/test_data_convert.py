@@ -156,6 +156,33 @@ def test_mirage_and_its_questions_of_bioasq(tmp_path):
         convert(known()["bioasq"], tmp_path / "raw", tmp_path / "again")
 
 
+def test_the_real_questions_of_two_sets_of_mirage_and_of_nq_open(realdata, tmp_path):
+    """Put into the columns in which they are published; every answer is read back."""
+    files = {"medqa": "medqa_us_first600.jsonl", "mmlu": "mmlu_med.jsonl", "nq": "nq_open_test.jsonl"}
+    rows = {
+        name: [json.loads(line) for line in (realdata / "qa" / file).read_text(encoding="utf-8").splitlines()]
+        for name, file in files.items()
+    }
+    sets = {
+        name: {row["_id"]: {key: row[key] for key in ("question", "options", "answer")} for row in rows[name]}
+        for name in ("medqa", "mmlu")
+    }
+    (tmp_path / "raw").mkdir()
+    others = {"medmcqa": sets["mmlu"], "pubmedqa": sets["mmlu"], "bioasq": sets["mmlu"]}
+    (tmp_path / "raw/benchmark.json").write_text(json.dumps({**sets, **others}, indent=4))
+    read("mirage", tmp_path / "raw", tmp_path / "mirage")
+    for name, published in sets.items():
+        gold = read_gold(tmp_path / f"mirage/{name}.jsonl").by_id
+        options = {key: (entry.question.options, "ABCD"[entry.right]) for key, entry in gold.items()}
+        assert options == {key: (tuple(row["options"].values()), row["answer"]) for key, row in published.items()}
+    for split in ("train", "validation"):
+        columns = [{"question": row["question"], "answer": row["answers"]} for row in rows["nq"]]
+        table(tmp_path / f"nq/nq_open/{split}-00000-of-00001.parquet", *columns)
+    read("nq-open", tmp_path / "nq", tmp_path / "nq-open")
+    answers = [entry.answers for entry in read_gold(tmp_path / "nq-open/test.jsonl").by_id.values()]
+    assert answers == [tuple(row["answers"]) for row in rows["nq"]]
+
+
 def test_open_questions(tmp_path):
     table(tmp_path / "nq/nq_open/train-00000-of-00001.parquet", {"question": "who?", "answer": ["Ann"]})
     table(
