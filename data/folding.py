@@ -2,6 +2,8 @@
 
 import unicodedata
 
+SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Kana and Chinese characters, which are written without spaces between words, as a range of a pattern."""
 _LOOKALIKES = {
     ord(lookalike): latin
     for latin, lookalikes in {

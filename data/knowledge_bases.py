@@ -27,6 +27,7 @@ from .beir import (
     write_meta,
     write_qrels,
 )
+from .folding import SPACELESS
 from .jsonl import identifier_of, read_records, text_of
 from .leakage import fingerprint
 from .rows import refuse_list_text
@@ -34,8 +35,7 @@ from .types import AllDocuments, Document, Question, Split
 
 CHUNK_WORDS = 300
 """The paper's chunks of Wikipedia have fewer words; its chunks of the Chinese encyclopedia have 400 tokens."""
-_SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-WORD = re.compile(rf"[{_SPACELESS}]|[^\s{_SPACELESS}]+")
+WORD = re.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]+")
 """A word; in scripts without spaces each character is one."""
 
 

@@ -4,6 +4,7 @@ Candidates are texts that share a key, so that 100,000 texts can be compared wit
 then compared itself. Texts with one edit between them always share a key; others probably do (MinHash).
 """
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -13,15 +14,19 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import OSA, Indel
 
+from .folding import SPACELESS
+
 THRESHOLD = 0.8
 """Jaccard similarity of the pieces of near-duplicates."""
-SHORTEST = 6
-"""Characters of the shortest text that an edit of a letter leaves nearly the same; words of one: `SHORTEST_WORDS`."""
+SHORTEST, SHORTEST_SPACELESS = 6, 4
+"""Characters of the shortest text that an edit of a letter leaves nearly the same, and of one with characters of a
+script without spaces; words of one: `SHORTEST_WORDS`."""
 SHORTEST_WORDS = 2
 LETTERS_PER_EDIT = 20
 """Texts of up to twice as many characters may differ in one letter, longer ones in one more for each further 20."""
 _LONGEST, _MOST_WORDS = 100, 40
 """Characters and words up to which each is left out once to make the keys; MinHash finds edits of longer texts."""
+_SPACELESS = re.compile(f"[{SPACELESS}]")
 _PIECE = 5
 _BANDS, _ROWS = 16, 4
 _BLOCK = 1024
@@ -65,7 +70,8 @@ def similarity(left: str, right: str) -> float | None:
     share 4 of 5 pieces of five characters.
     """
     shorter = min(len(left), len(right))
-    edits = max(1, shorter // LETTERS_PER_EDIT) if shorter >= SHORTEST else 0
+    shortest = SHORTEST_SPACELESS if _SPACELESS.search(left) and _SPACELESS.search(right) else SHORTEST
+    edits = max(1, shorter // LETTERS_PER_EDIT) if shorter >= shortest else 0
     if OSA.distance(left, right, score_cutoff=edits) <= edits or _same_but_for_a_word(left.split(), right.split()):
         return OSA.normalized_similarity(left, right)
     by_pieces = jaccard(pieces(left), pieces(right))

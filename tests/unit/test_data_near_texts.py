@@ -53,6 +53,14 @@ def test_other_texts_are_not(left, right):
     assert similarity(left, right) is None
 
 
+def test_an_edit_is_found_from_four_characters_on_in_scripts_without_spaces():
+    assert found("感冒怎么办", "感冒怎么办呢") == {(0, 1)}
+    assert found("缺铁贫血", "缺铁性贫血") == {(0, 1)}
+    assert found("なぜ咳か", "なぜ咳が") == {(0, 1)}
+    assert found("肝炎吗", "肝炎") == set()
+    assert found("ab呢cd", "ab cd") == found("ab cd", "ab呢cd"), "whichever of the two comes first"
+
+
 def test_longer_texts_may_differ_in_more_letters():
     text = "what are the most common symptoms of iron deficiency"
     assert similarity(text, text.replace("common", "comon").replace("iron", "iorn")) == pytest.approx(1 - 2 / 52)
