@@ -97,8 +97,12 @@ def one_line(document: Document) -> str:
 
 def question_text(question: Question) -> str:
     """The question, with its answer options, if any, as lettered lines."""
-    options = [f"{chr(ord('A') + i)}. {option}" for i, option in enumerate(question.options)]
-    return "\n".join([question.text, *options])
+    return "\n".join([question.text, *lettered(question.options)])
+
+
+def lettered(options: Sequence[str]) -> list[str]:
+    """Each option with its letter."""
+    return [f"{chr(ord('A') + index)}. {option}" for index, option in enumerate(options)]
 
 
 def history_text(question: Question) -> str:

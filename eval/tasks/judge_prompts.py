@@ -12,8 +12,9 @@ from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import FormPrompt, WorkedExample
 from ...methods.wording import question_fields
+from ...rewriters.levels import lettered
 from .gold import Gold
-from .reader import lettered, numbered, question_line, shortened
+from .reader import numbered, question_line, shortened
 
 UTILITY = "utility-1"
 MIMIC = "mimic-1"

@@ -15,9 +15,8 @@ from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.prose import marked_answer, without_end_of_turn, without_thinking
 from ...methods.wording import question_fields
-from ...rewriters.levels import history_text
+from ...rewriters.levels import history_text, one_line, question_text
 from .choice import choice_fields, chosen
-from .metrics import letter
 
 ANSWERS_VERSION, GENERATOR_VERSION = "answers-1", "generator-1"
 """Of the two prompts. Increase with every change of the wording: every result records it."""
@@ -111,7 +110,7 @@ def numbered(documents: Sequence[Document], words: int) -> list[str]:
 
 def with_options(question: Question) -> str:
     """What was said before the question, the question, and its options on a line each."""
-    return "\n".join([question_line(question), *lettered(question.options)])
+    return f"{history_text(question)}Question: {question_text(question)}"
 
 
 def question_line(question: Question) -> str:
@@ -119,14 +118,9 @@ def question_line(question: Question) -> str:
     return f"{history_text(question)}Question: {question.text}"
 
 
-def lettered(options: Sequence[str]) -> list[str]:
-    """Each option with its letter."""
-    return [f"{letter(index)}. {option}" for index, option in enumerate(options)]
-
-
 def shortened(document: Document, words: int) -> str:
     """Title and text on one line, in at most `words` words."""
-    tokens = ": ".join(part for part in (document.title, document.text) if part).split()
+    tokens = one_line(document).split()
     return " ".join(tokens[:words]) + ("…" if len(tokens) > words else "")
 
 
