@@ -14,7 +14,7 @@ from ..llms.base import THINK_CLOSE, THINK_OPEN, Message
 from .base import Rewrite
 from .card import RetrieverCard
 from .parse import REWRITE_CLOSE, REWRITE_OPEN, render
-from .plans import AnswerReader
+from .plans import AnswerReader, planned
 from .prompted import read_tagged
 
 _KIND_IN_WORDS = {
@@ -67,7 +67,7 @@ class LevelRewriter:
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
         parsed = read_tagged(text, self.reader.config.max_rewrites, [_EXAMPLE_REWRITE])
-        return self.reader.rewrite(question, parsed)
+        return planned(question, parsed, self.reader.plan)
 
 
 def output_format(reason: str, count: str) -> str:

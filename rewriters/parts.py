@@ -19,6 +19,7 @@ from ..llms.prose import without_end_of_turn
 from .base import Rewrite
 from .levels import describe_results, history_text, question_text
 from .parse import Parsed, without_think
+from .plans import planned
 from .prompted import read_labelled
 
 _BLANK = re.compile(r"\n[ \t]*\n")
@@ -104,11 +105,8 @@ class PartsRewriter:
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn after its opening; the model may repeat the first label."""
         has_opening = label_pattern(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
-        return self._rewrite(question, read_parts(text if has_opening else f"{self.opening} {text}", self.labels))
+        parsed = read_parts(text if has_opening else f"{self.opening} {text}", self.labels)
+        return planned(question, parsed, self.plan)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        return self._rewrite(question, read_labelled(text, self.labels, self.roles, self.long))
-
-    def _rewrite(self, question: Question, parts: Parsed) -> Rewrite:
-        plan = None if parts.failure else self.plan(question, parts.rewrites)
-        return Rewrite(plan, parts.think, parts.rewrites, parts.failure)
+        return planned(question, read_labelled(text, self.labels, self.roles, self.long), self.plan)

@@ -12,7 +12,8 @@ from ..envs.plan import SearchPlan
 from ..llms.base import Message
 from .base import Rewrite
 from .levels import describe_results, history_text, question_text
-from .parse import Parsed, parse_plain
+from .parse import parse_plain
+from .plans import planned
 from .prompted import read_passage
 
 AGAIN = (
@@ -52,14 +53,10 @@ class PassageRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn; it fails without a passage."""
-        return self._rewrite(question, parse_plain(text))
+        return planned(question, parse_plain(text), self.plan)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        return self._rewrite(question, read_passage(text))
-
-    def _rewrite(self, question: Question, parsed: Parsed) -> Rewrite:
-        plan = None if parsed.failure else self.plan(question, parsed.rewrites)
-        return Rewrite(plan, parsed.think, parsed.rewrites, parsed.failure)
+        return planned(question, read_passage(text), self.plan)
 
     def join(self, question: Question, rewrites: Sequence[Rewrite]) -> Rewrite:
         """Join the passages of several answers to one prompt into one rewrite; failed answers are left out.

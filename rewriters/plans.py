@@ -4,7 +4,7 @@ One rewrite is one probe of one term; several rewrites (query decomposition) are
 score. With `keep_question_weight` w_q > 0 every probe also holds the question with that weight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..configs.schema import RewriterConfig
@@ -24,11 +24,7 @@ class AnswerReader:
 
     def read(self, question: Question, text: str) -> Rewrite:
         """Parse `text`, sampled in one turn, and plan its search; the plan is None if the format failed."""
-        return self.rewrite(question, parse(text, self.config.max_rewrites))
-
-    def rewrite(self, question: Question, parsed: Parsed) -> Rewrite:
-        plan = None if parsed.failure else self.plan(question, parsed.rewrites)
-        return Rewrite(plan=plan, think=parsed.think, rewrites=parsed.rewrites, failure=parsed.failure)
+        return planned(question, parse(text, self.config.max_rewrites), self.plan)
 
     def plan(self, question: Question, rewrites: Sequence[str]) -> SearchPlan:
         """The plan of one or more rewrites: one probe each, fused by maximum."""
@@ -38,6 +34,12 @@ class AnswerReader:
         question_weight = self.config.keep_question_weight or 0.0
         question_terms = (Term(text=question.text, weight=question_weight),) if question_weight > 0 else ()
         return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))
+
+
+def planned(question: Question, parsed: Parsed, plan: Callable[[Question, Sequence[str]], SearchPlan]) -> Rewrite:
+    """A parsed answer with the plan of its rewrites."""
+    search_plan = None if parsed.failure else plan(question, parsed.rewrites)
+    return Rewrite(search_plan, parsed.think, parsed.rewrites, parsed.failure)
 
 
 def union(queries: Sequence[str], per_query: int, budget: int) -> SearchPlan:

@@ -24,7 +24,7 @@ from .base import Rewrite
 from .card import RetrieverCard
 from .levels import question_text
 from .parse import REWRITE_OPEN, parse, parse_plain, render
-from .plans import AnswerReader
+from .plans import AnswerReader, planned
 from .prompted import read_passage, read_tagged
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -180,16 +180,16 @@ class SmallRewriter:
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn, after the opening that it continues."""
         if self.prompt.form == "plain":
-            return self.reader.rewrite(question, parse_plain(text))
+            return planned(question, parse_plain(text), self.reader.plan)
         return self.reader.read(question, self.opening + text)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
         """As `parse`, for a model that was not trained on the form; the opening counts only where the text has none."""
         if self.prompt.form == "plain":
-            return self.reader.rewrite(question, read_passage(text))
+            return planned(question, read_passage(text), self.reader.plan)
         continued = self.opening and REWRITE_OPEN not in text
         full = self.opening + text if continued else text
-        return self.reader.rewrite(question, read_tagged(full, self.reader.config.max_rewrites))
+        return planned(question, read_tagged(full, self.reader.config.max_rewrites), self.reader.plan)
 
 
 def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:
