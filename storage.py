@@ -411,7 +411,12 @@ def parse_json(text: str | bytes) -> Any:
 
 def data_sha256(value: object) -> str:
     """sha256 (64 hex digits) of plain data as JSON, independent of key order."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+    return text_sha256(json.dumps(value, sort_keys=True, default=str))
+
+
+def text_sha256(text: str) -> str:
+    """sha256 (64 hex digits) of a text as UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:

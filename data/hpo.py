@@ -6,7 +6,6 @@ Documents are terms (title = name, text = definition). Questions are exact synon
 sha256, so that the set is the same on every machine.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from ..errors import DataError
 from ..sources import package_data
+from ..storage import text_sha256
 from .jsonl import read_lines
 from .types import Dataset, Document, Question, Split
 
@@ -64,7 +64,7 @@ def load_hpo(
     file = Path(path).expanduser() if path is not None else installed_file()
     release, terms = _read_obo(file)
     phrases, ambiguous = _lay_phrases(terms)
-    question_terms = sorted({phrase.term for phrase in phrases}, key=_sha256)
+    question_terms = sorted({phrase.term for phrase in phrases}, key=text_sha256)
     if len(question_terms) <= test_terms + validation_terms:
         raise DataError(
             f"{file}: {len(question_terms)} terms have a layperson synonym; more than {test_terms + validation_terms} "
@@ -77,7 +77,7 @@ def load_hpo(
         "validation": frozenset(question_terms[test_terms:held_out]),
         "test": frozenset(question_terms[:test_terms]),
     }
-    phrases.sort(key=lambda phrase: _sha256(phrase.text))
+    phrases.sort(key=lambda phrase: text_sha256(phrase.text))
     notes = []
     if ambiguous:
         notes.append(f"hpo: {ambiguous} layperson phrases that name more than one term are left out.")
@@ -170,17 +170,14 @@ def _lay_phrases(terms: Sequence[_Term]) -> tuple[list[_Phrase], int]:
 
 
 def _corpus(terms: Sequence[_Term], question_terms: frozenset[str], size: int) -> tuple[Document, ...]:
-    distractors = sorted((term for term in terms if term.id not in question_terms), key=lambda term: _sha256(term.id))
+    others = (term for term in terms if term.id not in question_terms)
+    distractors = sorted(others, key=lambda term: text_sha256(term.id))
     chosen = [term for term in terms if term.id in question_terms] + distractors[: max(0, size - len(question_terms))]
     return tuple(Document(term.id, term.name, term.definition) for term in sorted(chosen, key=lambda term: term.id))
 
 
 def _split(phrases: Sequence[_Phrase], terms: frozenset[str]) -> Split:
     """The questions of these terms. An id is a hash of the phrase, so that it does not reveal the relevant document."""
-    chosen = {f"lay-{_sha256(normalise(phrase.text))[:12]}": phrase for phrase in phrases if phrase.term in terms}
+    chosen = {f"lay-{text_sha256(normalise(phrase.text))[:12]}": phrase for phrase in phrases if phrase.term in terms}
     questions = tuple(Question(identifier, phrase.text) for identifier, phrase in chosen.items())
     return Split(questions, {identifier: {phrase.term: 1} for identifier, phrase in chosen.items()})
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()

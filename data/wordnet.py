@@ -8,7 +8,6 @@ Splits share no word of an answer: a question whose answer has a word in common 
 Questions are drawn by the sha256 of their text, so that the set is the same on every machine.
 """
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from ..errors import DataError
 from ..sources import package_data
+from ..storage import text_sha256
 from .leakage import without_leaks, words
 from .types import Dataset, Document, Question, Split
 from .wndb import INSTALL, Synset, WordNet, read_wordnet
@@ -161,7 +161,7 @@ def _questions(synsets: Sequence[Synset], glosses: dict[str, Gloss | None]) -> t
         notes.append(f"wordnet: {irregular} synsets whose gloss has irregular quotation marks give no question.")
     if ambiguous:
         notes.append(f"wordnet: {ambiguous} definitions that belong to more than one synset are left out.")
-    return sorted(definitions, key=lambda definition: sha256_of(definition.text)), notes
+    return sorted(definitions, key=lambda definition: text_sha256(definition.text)), notes
 
 
 def _contains_word(definition: str, synset_words: Iterable[str]) -> bool:
@@ -196,10 +196,6 @@ def _answer_words(definitions: Iterable[_Definition]) -> set[str]:
 
 def _split(definitions: Sequence[_Definition]) -> Split:
     """The split of these definitions. An id is a hash of the text, so that it does not reveal the relevant document."""
-    chosen = {f"gloss-{sha256_of(definition.text)[:12]}": definition for definition in definitions}
+    chosen = {f"gloss-{text_sha256(definition.text)[:12]}": definition for definition in definitions}
     questions = tuple(Question(identifier, definition.text) for identifier, definition in chosen.items())
     return Split(questions, {identifier: {definition.synset.id: 1} for identifier, definition in chosen.items()})
-
-
-def sha256_of(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DataError
+from ..storage import text_sha256
 from .types import Dataset, Question, Split, Utterance
 from .wndb import INSTALL, Synset, WordNet, read_wordnet
-from .wordnet import Gloss, document_of, installed_folder, licence_of, read_gloss, sha256_of, tagged_synsets
+from .wordnet import Gloss, document_of, installed_folder, licence_of, read_gloss, tagged_synsets
 
 TEST_QUESTIONS = 400
 VALIDATION_QUESTIONS = 200
@@ -60,7 +61,7 @@ class _FollowUp:
 
     @property
     def digest(self) -> str:
-        return sha256_of(f"{self.topic.words[0]}\n{self.definition}\n{self.relation.question}")
+        return text_sha256(f"{self.topic.words[0]}\n{self.definition}\n{self.relation.question}")
 
     @property
     def words(self) -> set[str]:
