@@ -1,10 +1,9 @@
 """Where an index lies that the settings do not name: environments with equal index settings share it."""
 
-import hashlib
-import json
 import re
 
 from ..configs.environment import EnvironmentConfig, VectorsConfig
+from ..storage import data_sha256
 from .retrievers.recipes import RECIPES
 
 _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
@@ -21,7 +20,7 @@ def index_name(env: EnvironmentConfig) -> str:
     settings = _index_settings(env)
     if settings == _index_settings(EnvironmentConfig()):
         return name
-    return f"{name}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]}"
+    return f"{name}-{data_sha256(settings)[:8]}"
 
 
 def _index_settings(env: EnvironmentConfig) -> dict[str, object]:

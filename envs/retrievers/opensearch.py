@@ -9,7 +9,6 @@ those of the service's own approximate search.
 A search returns all its results or raises; a failure never becomes an empty ranking.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pydantic import HttpUrl
 from ...configs.schema import RemoteConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from ...sources import install_command
+from ...storage import data_sha256
 from ..index.documents import Documents
 from ..plan import Probe, Term, is_effective
 from ..server.auth import secret_in
@@ -221,7 +221,7 @@ class Remote(WithoutFiles):
             "window": config.window,
             "encoder": encoder.fingerprint if encoder else None,
         }
-        self.fingerprint = f"remote {hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
+        self.fingerprint = f"remote {data_sha256(content)}"
 
     @classmethod
     def open(cls, config: RemoteConfig, recipe: RetrieverRecipe, device: str | None = None) -> "Remote":
