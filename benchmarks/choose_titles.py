@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from greedy import greedy_trees
 from machine import describe
+from paired import compare_paired
 from querylect.configs.run_settings import load_run_config
 from querylect.configs.schema import RunConfig
 from querylect.data.sampling import draw
@@ -22,8 +24,6 @@ from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.schemas import Step, StepResult
-from querylect.eval.answering import greedy_trees
-from querylect.eval.statistics import compare_paired
 from querylect.rewriters.small import load_prompt
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.checkpoints import find_checkpoint

@@ -11,12 +11,13 @@ import sys
 import tempfile
 from statistics import fmean
 
+from greedy import greedy_trees
 from machine import describe
+from paired import compare_paired
 from querylect.configs.load import load_config
 from querylect.envs.client.connect import open_environment
-from querylect.eval.answering import greedy_trees, run_raw
+from querylect.eval.answering import run_raw
 from querylect.eval.records import METRICS
-from querylect.eval.statistics import compare_paired
 from querylect.logs import set_up_logging
 from querylect.rollouts.tree import Tree
 from querylect.train.run import train

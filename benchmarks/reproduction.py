@@ -32,6 +32,7 @@ from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Any
 
+from greedy import greedy_trees
 from machine import describe
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
@@ -42,7 +43,7 @@ from querylect.envs.index.build import (
     build_index,
 )
 from querylect.errors import ConfigError, QuerylectError, StoppedError
-from querylect.eval.answering import greedy_trees, run_raw
+from querylect.eval.answering import run_raw
 from querylect.eval.leakage import held_out_questions
 from querylect.eval.records import TRAINED, UNTRAINED, records_of_trees, write_records
 from querylect.logs import set_up_logging

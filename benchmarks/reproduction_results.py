@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from paired import compare_paired
 from querylect.eval.behaviour import Behaviour, behaviour, with_fall_back
 from querylect.eval.records import METRICS, EvalRecord, read_records
-from querylect.eval.statistics import PairedComparison, compare_paired
+from querylect.eval.statistics import PairedComparison
 from reproduction_arms import Arm, Options
 
 RESAMPLES = PERMUTATIONS = 10_000

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from greedy import greedy_trees
 from machine import describe
+from paired import compare_paired
 from querylect.configs.run_settings import load_run_config
 from querylect.data.sampling import draw
 from querylect.envs.client.connect import open_environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.schemas import Step
-from querylect.eval.answering import greedy_trees
-from querylect.eval.statistics import compare_paired
 from querylect.rollouts.checkpoints import find_checkpoint
 
 METRIC = "ndcg@10"

@@ -3,24 +3,19 @@
 Batches group questions of similar length, because an engine pads to the longest.
 """
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ..configs.evaluation import HISTORY, RAW, REFERENCE
-from ..configs.schema import RewardConfig, RolloutConfig, RunConfig
+from ..configs.schema import RewardConfig, RolloutConfig
 from ..data.types import Question
-from ..envs.client.base import EnvironmentApi, StepClient
+from ..envs.client.base import StepClient
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody, Step, StepResult
 from ..rewriters.base import RewritingStrategy
-from ..rollouts.build import rewriter_for
-from ..rollouts.checkpoints import with_prompt
 from ..rollouts.engines.base import Completion, Engine, Sampling
-from ..rollouts.first_stage import ask_first_stage
-from ..rollouts.grow import ANSWERED_AT_ONCE, Grower
+from ..rollouts.grow import Grower
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
@@ -124,32 +119,6 @@ def run_raw(
         raw_record(question, plan, result, metrics, seconds, system)
         for question, plan, result in zip(questions, plans, results, strict=True)
     ]
-
-
-def greedy_trees(
-    config: RunConfig, client: EnvironmentApi, checkpoint: Path | None, questions: Sequence[Question]
-) -> list[Tree]:
-    """One greedy path of `eval.turns` turns per question, by the policy of a run (`checkpoint` None: untrained).
-
-    A question whose first stage gave nothing has no tree. Raises ModelError or CheckpointError for an unusable policy,
-    and as `ask_first_stage`.
-    """
-    from ..rollouts.engines.open import load_engine
-
-    prompted = with_prompt(config, checkpoint)
-    rewriter = rewriter_for(prompted.rewriter, prompted.mix, client, prompted.search_depth)
-    first_stage = ask_first_stage(rewriter, questions, config.policy, history_words=config.rollout.history_tokens)
-    engine = load_engine(config.policy, config.rollout, config.seed, checkpoint)
-    asking = Asking(config.eval.turns, METRICS)
-    parts = batches(first_stage, ANSWERED_AT_ONCE)
-    trees = {
-        tree.question.id: tree
-        for answered in answers(parts, asking, engine, client, rewriter, config.rollout)
-        for tree in answered.trees
-    }
-    del engine
-    gc.collect()
-    return [trees[question.id] for question in first_stage]
 
 
 class _Timed:

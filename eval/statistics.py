@@ -119,18 +119,6 @@ def paired_effect_size(a: Sequence[float], b: Sequence[float]) -> float | None:
     return float(differences.mean()) / deviation
 
 
-def compare_paired(
-    a: Sequence[float | None], b: Sequence[float | None], *, resamples: int, permutations: int, seed: int
-) -> PairedComparison:
-    """Compare two systems question by question. Raises ValueError where no question has a score for both."""
-    if len(a) != len(b):
-        raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
-    comparison = compare_strata([Stratum(1.0, a, b)], resamples=resamples, permutations=permutations, seed=seed)
-    if comparison is None:
-        raise ValueError("no question has a score for both systems; nothing can be compared")
-    return comparison
-
-
 @dataclass(frozen=True, slots=True)
 class Stratum:
     """One of several question sets whose means are averaged, such as a dataset or a part of one."""
@@ -181,8 +169,7 @@ def compare_strata(
     """Compare two systems by the weighted mean of their means; None where a stratum has no pair.
 
     The permutation test is on the difference of the averages: a pair's weight is that of its stratum divided by the
-    number of pairs in it. Wins, ties, losses and the effect size pool all pairs. For one stratum this is
-    `compare_paired`.
+    number of pairs in it. Wins, ties, losses and the effect size pool all pairs.
     """
     pairs = [[(x, y) for x, y in zip(s.a, s.b, strict=True) if x is not None and y is not None] for s in strata]
     if not pairs or not all(pairs):

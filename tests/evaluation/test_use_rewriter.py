@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import querylect
 import torch
+from querylect.benchmarks.greedy import greedy_trees
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.trust import note_own_run
@@ -20,7 +21,6 @@ from querylect.data.types import Document, Question
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, RequestError
-from querylect.eval.answering import greedy_trees
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.batching import ClosedError, DynamicBatcher
 from querylect.inference.load import only_member, open_trained

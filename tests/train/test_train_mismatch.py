@@ -319,9 +319,9 @@ def test_questions_are_rewritten_with_the_engine_of_the_config(served):
 
 
 def test_policies_are_evaluated_with_the_engine_of_the_config(served):
+    from querylect.benchmarks.greedy import greedy_trees
     from querylect.data.types import Question
     from querylect.envs.client.connect import open_environment
-    from querylect.eval.answering import greedy_trees
 
     config, _ = served
     questions = [Question("head", "my head hurts"), Question("gums", "bleeding gums")]

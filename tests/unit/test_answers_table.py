@@ -1,9 +1,10 @@
 """Tables of answers: what is missing is counted and left out, and who is compared with whom."""
 
 import pytest
+from querylect.benchmarks.paired import compare_paired
 from querylect.eval.answers.table import AnswerRecord, markdown, tabulate_answers
 from querylect.eval.records import NO_RAG
-from querylect.eval.statistics import compare_paired, holm
+from querylect.eval.statistics import holm
 
 
 def record(system, top, question, value, **changes):

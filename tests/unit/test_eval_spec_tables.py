@@ -22,7 +22,7 @@ from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
 from querylect.eval.report.verdicts import headline
 from querylect.eval.spec_tables import spec_of_tables, wide_table_of
-from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci, mean_cis
+from querylect.eval.statistics import Stratum, bootstrap_ci, compare_strata, mean_ci, mean_cis
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
 from querylect.eval.text import Page, html, latex, markdown, table_files, transfer_latex
@@ -192,21 +192,6 @@ def test_parts_are_told_by_their_question_ids():
     assert [table.score(RAW, "bm25").metrics["ndcg@10"] for table in tables] == [0.5, 0.25]
     both = tabulate(plan(), "average", [(0.5, covid), (0.5, tech)])
     assert both.score(RAW, "bm25").metrics["ndcg@10"] == 0.375
-
-
-scores = st.lists(st.tuples(st.floats(0, 1) | st.none(), st.floats(0, 1) | st.none()), min_size=1, max_size=12)
-
-
-@given(scores.filter(lambda pairs: any(a is not None and b is not None for a, b in pairs)), st.integers(0, 5))
-def test_one_stratum_is_the_plain_comparison(pairs, seed):
-    a, b = [x for x, _ in pairs], [y for _, y in pairs]
-    settings = {"resamples": 50, "permutations": 50, "seed": seed}
-    plain, ours = compare_paired(a, b, **settings), compare_strata([Stratum(1.0, a, b)], **settings)
-    for name in type(plain).__dataclass_fields__:
-        assert getattr(ours, name) == pytest.approx(getattr(plain, name), abs=1e-12), name
-    known = [x for x, y in pairs if x is not None]
-    if known:
-        assert mean_ci([(1.0, known)], 50, seed) == pytest.approx(bootstrap_ci(known, 50, seed))
 
 
 def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from querylect.benchmarks.paired import compare_paired
 from querylect.eval import statistics as under_test
 from querylect.eval.statistics import (
     bootstrap_ci,
-    compare_paired,
     holm,
     paired_effect_size,
     paired_permutation_test,

@@ -1,0 +1,41 @@
+"""Greedy answers of a run's policy, for the benchmarks that compare policies."""
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
+from querylect.envs.client.base import EnvironmentApi
+from querylect.eval.answering import Asking, answers, batches
+from querylect.eval.records import METRICS
+from querylect.rollouts.build import rewriter_for
+from querylect.rollouts.checkpoints import with_prompt
+from querylect.rollouts.engines.open import load_engine
+from querylect.rollouts.first_stage import ask_first_stage
+from querylect.rollouts.grow import ANSWERED_AT_ONCE
+from querylect.rollouts.tree import Tree
+
+
+def greedy_trees(
+    config: RunConfig, client: EnvironmentApi, checkpoint: Path | None, questions: Sequence[Question]
+) -> list[Tree]:
+    """One greedy path of `eval.turns` turns per question, by the policy of a run (`checkpoint` None: untrained).
+
+    A question whose first stage gave nothing has no tree. Raises ModelError or CheckpointError for an unusable policy,
+    and as `ask_first_stage`.
+    """
+    prompted = with_prompt(config, checkpoint)
+    rewriter = rewriter_for(prompted.rewriter, prompted.mix, client, prompted.search_depth)
+    first_stage = ask_first_stage(rewriter, questions, config.policy, history_words=config.rollout.history_tokens)
+    engine = load_engine(config.policy, config.rollout, config.seed, checkpoint)
+    asking = Asking(config.eval.turns, METRICS)
+    parts = batches(first_stage, ANSWERED_AT_ONCE)
+    trees = {
+        tree.question.id: tree
+        for answered in answers(parts, asking, engine, client, rewriter, config.rollout)
+        for tree in answered.trees
+    }
+    del engine
+    gc.collect()
+    return [trees[question.id] for question in first_stage]
