@@ -99,8 +99,6 @@ class Structured(Generic[Form]):
     """What is wrong with the last text; "" if there is a value or no reply."""
     text: str = ""
     """The last text."""
-    repaired: bool = False
-    """Whether the first text was invalid and the model was asked again."""
     replies: tuple[LlmResponse, ...] = field(default=(), compare=False, repr=False)
     """The replies of the model, for the costs: none, one, or two if it was asked again."""
 
@@ -138,7 +136,7 @@ def ask_structured(
     for index, reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
         if reply is not None:
             second = _read_reply(reply, form, way)
-            outcomes[index] = replace(second, repaired=True, replies=(*outcomes[index].replies, reply))
+            outcomes[index] = replace(second, replies=(*outcomes[index].replies, reply))
     return outcomes
 
 

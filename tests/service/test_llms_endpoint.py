@@ -228,7 +228,7 @@ def test_a_repair_is_held_to_the_schema_and_an_endpoint_without_it_is_asked_with
     server = ChatServer(lambda body: '{"verdict": true}' if "response_format" in body else "hm")
     llm = opened(server)
     (mended,) = ask_structured(llm, [ask("judge")], Verdict, SamplingParams())
-    assert (mended.value, mended.repaired) == (Verdict(verdict=True), True)
+    assert (mended.value, len(mended.replies)) == (Verdict(verdict=True), 2)
     first, second = server.bodies
     assert "response_format" not in first
     assert second["response_format"] == {
@@ -249,7 +249,7 @@ def test_a_prompt_that_is_refused_with_and_without_a_schema_is_missing(opened):
     server = ChatServer()
     server.always = lambda body: (400, {}) if len(body["messages"]) > 1 else None
     (outcome,) = ask_structured(opened(server), [ask("judge")], Verdict, SamplingParams())
-    assert (outcome.value, outcome.repaired, outcome.text) == (None, False, "an answer")
+    assert (outcome.value, len(outcome.replies), outcome.text) == (None, 1, "an answer")
     assert len(server.bodies) == 3
 
 

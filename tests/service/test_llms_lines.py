@@ -236,8 +236,8 @@ def test_one_prompt_is_said_in_either_way():
 def test_a_wrong_answer_is_mended_once_from_where_it_went_wrong():
     script = Script(" right\nVerdict: yes", " so.\nVerdict: perhaps", " no", " off", " off again")
     right, mended, failed = ask_structured(Llm(script), [case(1), case(2), case(3)], YesNo, SamplingParams(), "lines")
-    assert (right.value, right.repaired) == (YesNo(explanation="right", verdict=True), False)
-    assert (mended.value, mended.repaired) == (YesNo(explanation="so.", verdict=False), True)
+    assert (right.value, len(right.replies)) == (YesNo(explanation="right", verdict=True), 1)
+    assert (mended.value, len(mended.replies)) == (YesNo(explanation="so.", verdict=False), 2)
     assert failed.value is None
     assert script.asked[3].opening == "Explanation: so.\nVerdict:"
     assert script.asked[4].opening == "Explanation: no\nVerdict:"
@@ -250,7 +250,7 @@ def case(number):
 def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
     script = Script("Sure! Verdict: yes", "Explanation: so\nVerdict: yes", told=False)
     (outcome,) = ask_structured(Llm(script), [case(1)], YesNo, SamplingParams(), "lines")
-    assert (outcome.value, outcome.repaired) == (YesNo(explanation="so", verdict=True), True)
+    assert (outcome.value, len(outcome.replies)) == (YesNo(explanation="so", verdict=True), 2)
     said, ask = script.asked[1].messages[-2:]
     assert said["content"] == "Sure! Verdict: yes"
     assert "explanation: Field required" in ask["content"]

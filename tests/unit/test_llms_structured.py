@@ -94,8 +94,8 @@ def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
     script = Script(RIGHT, "hm", '{"label": "x", "score": 1}', None, RIGHT, "still")
     first, mended, failed, missing = ask_structured(Llm(script), prompts(4), Verdict, SamplingParams())
     assert first == Structured(value=VALUE, text=RIGHT)
-    assert mended == Structured(value=VALUE, text=RIGHT, repaired=True)
-    assert (failed.value, failed.text, failed.repaired, failed.missing) == (None, "still", True, False)
+    assert (mended, len(mended.replies)) == (Structured(value=VALUE, text=RIGHT), 2)
+    assert (failed.value, failed.text, len(failed.replies), failed.missing) == (None, "still", 2, False)
     assert missing.missing
     assert len(script.asked) == 6
     said, ask = script.asked[5].messages[1:]
@@ -107,7 +107,7 @@ def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
 
 def test_a_repair_without_a_reply_leaves_the_first_failure():
     (outcome,) = ask_structured(Llm(Script("hm", None)), prompts(1), Verdict, SamplingParams())
-    assert (outcome.value, outcome.text, outcome.repaired) == (None, "hm", False)
+    assert (outcome.value, outcome.text, len(outcome.replies)) == (None, "hm", 1)
     assert outcome.failure
     with pytest.raises(ValueError, match="n is 2"):
         ask_structured(Llm(Script()), prompts(1), Verdict, SamplingParams(n=2))
