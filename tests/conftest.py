@@ -194,6 +194,33 @@ def small_environment(tmp_path_factory) -> EnvironmentConfig:
     return config
 
 
+@pytest.fixture(scope="module")
+def environment(small_environment):
+    """The small environment, opened."""
+    from querylect.envs.environment import Environment
+
+    return Environment.open(small_environment)
+
+
+@pytest.fixture(scope="module")
+def url(environment, small_environment, run_app):
+    """The address of a service of the small environment."""
+    from querylect.envs.server.app import create_app
+
+    with run_app(create_app(environment, small_environment)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    """A client of that service."""
+    from querylect.configs.schema import ClientConfig
+    from querylect.envs.client.client import SyncEnvironmentClient
+
+    with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+        yield client
+
+
 @contextmanager
 def _running(app) -> Iterator[str]:
     import uvicorn

@@ -13,9 +13,7 @@ import yaml
 from querylect.cli import main
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Document, Utterance
-from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
 from querylect.eval.answers.run import answer_questions
 from querylect.eval.answers.sources import Contexts, recorded_searches
@@ -72,12 +70,6 @@ def lines(path, rows):
     return path
 
 
-@pytest.fixture(scope="module")
-def environment(small_environment, run_app):
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
-        yield url
-
-
 @pytest.fixture
 def server(run_app):
     server = ChatServer(knows)
@@ -86,7 +78,7 @@ def server(run_app):
 
 
 @pytest.fixture
-def config(environment, small_environment, server, tmp_path):
+def config(url, small_environment, server, tmp_path):
     gold = lines(tmp_path / "gold.jsonl", [{"_id": one, "answers": answers} for one, answers in GOLD.items()])
 
     def make(**answers):
@@ -94,7 +86,7 @@ def config(environment, small_environment, server, tmp_path):
         return RunConfig.model_validate(
             {
                 "env": small_environment.model_dump(mode="json"),
-                "client": {"urls": [environment]},
+                "client": {"urls": [url]},
                 "eval": {"permutations": 99, "bootstrap": 50},
                 "answers": {"gold": str(gold), "top": [1, 2], "reader": reader, **answers},
             }

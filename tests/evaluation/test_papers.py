@@ -13,8 +13,6 @@ from querylect.cli import main
 from querylect.configs.methods import DirectGenConfig
 from querylect.configs.paper import PaperConfig
 from querylect.configs.section import Section
-from querylect.envs.environment import Environment
-from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, EnvironmentUnavailableError, QuerylectError
 from querylect.eval.papers.run import run_paper
 from querylect.methods.method import Outcome
@@ -58,12 +56,6 @@ def lines(path, rows):
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def environment(small_environment, run_app):
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
-        yield url
-
-
 @pytest.fixture
 def server(run_app):
     server = ChatServer(answers)
@@ -72,7 +64,7 @@ def server(run_app):
 
 
 @pytest.fixture
-def values(environment, server, tmp_path):
+def values(url, server, tmp_path):
     return {
         "name": "tiny",
         "title": "A tiny paper",
@@ -83,7 +75,7 @@ def values(environment, server, tmp_path):
             "mcq": {"kind": "choice", "data": lines(tmp_path / "mcq.jsonl", CHOICE), "judges": ["utility"]},
             "open": {"kind": "open", "data": lines(tmp_path / "open.jsonl", OPEN)},
         },
-        "environments": {"small": {"client": {"urls": [environment]}}},
+        "environments": {"small": {"client": {"urls": [url]}}},
         "systems": {
             "alone": {"method": "direct_gen", "label": "No retrieval", "settings": {"answers": False}},
             "rag": {"method": "std_rag", "settings": {"k": 1, "answers": False}},

@@ -23,12 +23,6 @@ from ..tiny import tiny_model, tiny_tokenizer
 SECOND = 1 / math.log2(3)
 
 
-@pytest.fixture(scope="module")
-def url(small_environment, run_app):
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
-        yield url
-
-
 @pytest.fixture
 def client(url):
     with SyncEnvironmentClient(ClientConfig(), [url]) as client:

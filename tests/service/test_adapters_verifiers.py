@@ -31,12 +31,6 @@ def _uv(monkeypatch):
     monkeypatch.setenv("PATH", PATH)
 
 
-@pytest.fixture(scope="module")
-def url(small_environment, run_app):
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
-        yield url
-
-
 @pytest.fixture
 def model(run_app):
     """`with model(replies) as (url, asked)`: an OpenAI-compatible server that says these replies in turn."""

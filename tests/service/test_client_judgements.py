@@ -176,11 +176,6 @@ FORGED = {
 }
 
 
-@pytest.fixture(scope="module")
-def environment(small_environment):
-    return Environment.open(small_environment)
-
-
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_answer_is_a_failed_attempt(environment, small_environment, run_app, name):
     forge, reason = FORGED[name]

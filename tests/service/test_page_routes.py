@@ -30,11 +30,6 @@ from ..raising import refused
 from ..used import make_own
 
 
-@pytest.fixture(scope="module")
-def environment(small_environment):
-    return Environment.open(small_environment)
-
-
 @pytest.fixture
 def service(environment, small_environment, run_app):
     @contextmanager

@@ -15,7 +15,6 @@ import httpx
 import pytest
 from querylect.configs.schema import ClientConfig, EnvironmentConfig
 from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.envs.server.hosts import is_loopback
@@ -25,11 +24,6 @@ from querylect.errors import IndexFolderError, UserError
 from ..raising import refused
 
 MAX_BODY_BYTES = 2**20
-
-
-@pytest.fixture(scope="module")
-def environment(small_environment):
-    return Environment.open(small_environment)
 
 
 @pytest.fixture(scope="module")

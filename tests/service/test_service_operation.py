@@ -33,12 +33,6 @@ from querylect.errors import IndexFolderError
 
 from ..raising import refused
 
-
-@pytest.fixture(scope="module")
-def environment(small_environment):
-    return Environment.open(small_environment)
-
-
 POST = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 

@@ -56,15 +56,6 @@ class Script:
         return Completion(ids, [-0.5] * len(ids), self.finished)
 
 
-@pytest.fixture(scope="module")
-def client(small_environment, run_app):
-    with (
-        run_app(create_app(Environment.open(small_environment), small_environment)) as url,
-        SyncEnvironmentClient(ClientConfig(urls=[url])) as opened,
-    ):
-        yield opened
-
-
 def grower(client, engine, extra=(), rewriter="general", **changes):
     card = RetrieverCard("bm25", "bm25")
     rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})

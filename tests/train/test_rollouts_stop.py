@@ -3,10 +3,7 @@
 from statistics import fmean as mean
 
 import pytest
-from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig, RolloutConfig
-from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.envs.environment import Environment
-from querylect.envs.server.app import create_app
+from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig
 from querylect.eval.records import records_of_trees
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
@@ -27,15 +24,6 @@ from .test_rollouts_streaming import QUESTIONS, STREAMS, Searched, Uneven
 
 STOP = "<think></think><stop/>"
 METRICS = ["ndcg@10"]
-
-
-@pytest.fixture(scope="module")
-def client(small_environment, run_app):
-    with (
-        run_app(create_app(Environment.open(small_environment), small_environment)) as url,
-        SyncEnvironmentClient(ClientConfig(urls=[url])) as opened,
-    ):
-        yield opened
 
 
 def grower(client, engine, kind=Grower, price=0.25, **changes):

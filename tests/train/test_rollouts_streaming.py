@@ -9,11 +9,8 @@ from random import Random
 
 import pytest
 from pydantic import ValidationError
-from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig, RolloutConfig, RunConfig
+from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
-from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.envs.environment import Environment
-from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
@@ -98,15 +95,6 @@ class Searched:
             raise EnvironmentUnavailableError("the service has gone")
         results = self.client.step(steps, **options)
         return [None if step.question_id in self.out else result for step, result in zip(steps, results, strict=True)]
-
-
-@pytest.fixture(scope="module")
-def client(small_environment, run_app):
-    with (
-        run_app(create_app(Environment.open(small_environment), small_environment)) as url,
-        SyncEnvironmentClient(ClientConfig(urls=[url])) as opened,
-    ):
-        yield opened
 
 
 def grower(kind, engine, client, **changes):
