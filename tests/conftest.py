@@ -221,6 +221,16 @@ def client(url):
         yield client
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder, with a cluster file that changes nothing."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "cluster.sh").touch()
+    monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "cluster.sh"))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
 @contextmanager
 def _running(app) -> Iterator[str]:
     import uvicorn

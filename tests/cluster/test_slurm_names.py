@@ -42,16 +42,6 @@ def hostile_config():
     return validated(RunConfig, values, "here")
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working folder, with a cluster file that changes nothing."""
-    (tmp_path / "here").mkdir()
-    (tmp_path / "cluster.sh").touch()
-    monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "cluster.sh"))
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
-
-
 def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(here, tmp_path):
     config = hostile_config()
     (tmp_path / "temporary").mkdir()

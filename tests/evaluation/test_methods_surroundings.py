@@ -18,6 +18,7 @@ from querylect.rollouts.llms import open_llm
 from ..chat_server import ChatServer, serving
 from ..method_doubles import Scripted, doc
 from ..obliging import obliging
+from ..scripted import Down
 
 FORMED = ("general", "explore", "direct", "small", "multi_query", "hcqr", "chr", "migres", "cot")
 """Methods that read a form: what is none is a failure, whatever it says."""
@@ -47,15 +48,6 @@ class OneWord:
 
         found = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
         return [[HitBody(id=one.id, score=1, title=one.title, text=one.text) for one in found] for _ in plans]
-
-
-class Down:
-    """Never answers."""
-
-    def search(self, plans, with_text=True):
-        from querylect.errors import EnvironmentUnavailableError
-
-        raise EnvironmentUnavailableError("nobody is there")
 
 
 class Even:

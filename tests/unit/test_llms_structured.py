@@ -7,9 +7,11 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
+from querylect.llms.base import Prompt, SamplingParams
 from querylect.llms.json_answers import find_values
 from querylect.llms.structured import Structured, ask_structured, instructions, read, strict_schema
+
+from ..scripted import Script
 
 
 class Verdict(BaseModel):
@@ -20,20 +22,6 @@ class Verdict(BaseModel):
 
 RIGHT = '{"label": "USEFUL", "score": 3}'
 VALUE = Verdict(label="USEFUL", score=3)
-
-
-class Script:
-    """Says the texts of a script one after another; None is no reply."""
-
-    def __init__(self, *texts):
-        self.identity = {"local": "script"}
-        self.texts, self.asked = list(texts), []
-
-    def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
-            self.asked.append(prompt)
-            text = self.texts.pop(0)
-            deliver(place, MissingResponse("gone") if text is None else LlmResponse((Text(text, True),), 1, 1))
 
 
 def prompts(count):
@@ -97,12 +85,12 @@ def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
     assert (mended, len(mended.replies)) == (Structured(value=VALUE, text=RIGHT), 2)
     assert (failed.value, failed.text, len(failed.replies), failed.missing) == (None, "still", 2, False)
     assert missing.missing
-    assert len(script.asked) == 6
-    said, ask = script.asked[5].messages[1:]
+    assert len(script.prompts) == 6
+    said, ask = script.prompts[5].messages[1:]
     assert said == {"role": "assistant", "content": '{"label": "x", "score": 1}'}
     assert "label: Input should be 'USEFUL' or 'NOT USEFUL'" in ask["content"]
     assert instructions(Verdict) in ask["content"]
-    assert script.asked[5].version == "v1"
+    assert script.prompts[5].version == "v1"
 
 
 def test_a_repair_without_a_reply_leaves_the_first_failure():
@@ -128,11 +116,11 @@ def test_the_schema_goes_with_the_repair_or_with_both_or_with_none():
     for response_format in ("repair", "always", "never"):
         script = Script("hm", RIGHT)
         ask_structured(Llm(script, None, response_format), prompts(1), Verdict, SamplingParams())
-        sent[response_format] = [bool(prompt.schema) for prompt in script.asked]
+        sent[response_format] = [bool(prompt.schema) for prompt in script.prompts]
     assert sent == {"repair": [False, True], "always": [True, True], "never": [False, False]}
     script = Script("hm", "Label: USEFUL\nScore: 3")
     ask_structured(Llm(script, None, "always"), prompts(1), Verdict, SamplingParams(), "lines")
-    assert not any(prompt.schema for prompt in script.asked), "lines fit no JSON schema"
+    assert not any(prompt.schema for prompt in script.prompts), "lines fit no JSON schema"
 
 
 def test_a_schema_is_strict_and_part_of_the_key():

@@ -7,12 +7,13 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, SamplingParams, Text
+from querylect.llms.base import SamplingParams
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.frozen import ask_rewriter, ask_turn
 from querylect.rewriters.registry import make_rewriter
 
 from ..raising import refused
+from ..scripted import Script
 
 QUESTION = Question("q", "what lowers blood sugar")
 BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense")
@@ -91,31 +92,19 @@ def test_both_ask_for_a_passage_and_show_what_was_found(name):
     assert "found no documents" in rewriter.follow_up(QUESTION, [], 2)
 
 
-class Says:
-    """A model that gives fixed texts for each prompt of each batch; None is no reply."""
-
-    def __init__(self, *batches):
-        self.identity, self.batches, self.asked = {"local": "says"}, list(batches), []
-
-    def generate(self, prompts, draw, deliver, costs):
-        for place, (prompt, texts) in enumerate(zip(prompts, self.batches.pop(0), strict=True)):
-            self.asked.append(prompt)
-            said = tuple(Text(text, True) for text in texts or ())
-            deliver(place, LlmResponse(said, 1, 1) if texts is not None else MissingResponse("gone"))
-
-
 def test_a_frozen_model_rewrites_with_any_rewriter():
     questions = [Question(str(number), f"question {number}") for number in range(3)]
-    model = Says([["<think></think><rewrite>a</rewrite>"], None, ["nonsense"]], [["still nonsense"]])
+    model = Script("<think></think><rewrite>a</rewrite>", None, "nonsense", "still nonsense")
     right, missing, wrong = ask_rewriter(Llm(model), make("general"), questions, SamplingParams())
     assert right.rewrites == ("a",)
     assert missing is None
     assert (wrong.plan, wrong.failure) == (None, "missing rewrite")
-    assert "question 0" in model.asked[0].messages[-1]["content"]
-    assert [message["role"] for message in model.asked[3].messages] == ["user", "assistant", "user"]
-    assert "missing rewrite" in model.asked[3].messages[-1]["content"]
-    model = Says([["nonsense"]], [["Sure! <rewrite>b</rewrite>"]])
-    (mended,) = ask_turn(Llm(model), make("general"), questions[:1], [[]], 1, SamplingParams())
+    assert "question 0" in model.prompts[0].messages[-1]["content"]
+    assert [message["role"] for message in model.prompts[3].messages] == ["user", "assistant", "user"]
+    assert "missing rewrite" in model.prompts[3].messages[-1]["content"]
+    model, rewriter = Script("nonsense", "Sure! <rewrite>b</rewrite>"), make("general")
+    chats = [rewriter.first(questions[0])]
+    (mended,) = ask_turn(Llm(model), rewriter, questions[:1], chats, 1, SamplingParams())
     assert (mended.rewrite.rewrites, mended.tokens, mended.prompt_tokens) == (("b",), 2, 2), "both calls count"
 
 
@@ -124,19 +113,19 @@ def test_an_opening_is_read_whether_the_model_writes_it_or_not():
     assert rewriter.opening
     whole = rewriter.opening + "cleft lip</rewrite>"
     for said in (whole, "cleft lip</rewrite>"):
-        (read,) = ask_rewriter(Llm(Says([[said]])), rewriter, [QUESTION], SamplingParams())
+        (read,) = ask_rewriter(Llm(Script(said)), rewriter, [QUESTION], SamplingParams())
         assert read.rewrites == ("cleft lip",)
 
 
 def test_hyde_joins_the_passages_of_several_answers():
     (joined,) = ask_rewriter(
-        Llm(Says([["one", "", "two"]])), make("hyde"), [QUESTION], SamplingParams(n=3, temperature=0.7)
+        Llm(Script(["one", "", "two"])), make("hyde"), [QUESTION], SamplingParams(n=3, temperature=0.7)
     )
     assert joined.rewrites == ("one", "two")
     expected = Probe(terms=(Term(text=QUESTION.text), Term(text="one"), Term(text="two")))
     assert joined.plan == SearchPlan(probes=(expected,), k=7)
-    (failed,) = ask_rewriter(Llm(Says([["", ""]], [["", ""]])), make("hyde"), [QUESTION], SamplingParams(n=2))
+    (failed,) = ask_rewriter(Llm(Script(["", ""], ["", ""])), make("hyde"), [QUESTION], SamplingParams(n=2))
     assert (failed.plan, failed.failure) == (None, "empty answer")
     for name in ("query2doc", "general"):
         with pytest.raises(ValueError, match=name):
-            ask_rewriter(Llm(Says()), make(name), [QUESTION], SamplingParams(n=2))
+            ask_rewriter(Llm(Script()), make(name), [QUESTION], SamplingParams(n=2))

@@ -31,17 +31,8 @@ from querylect.sweep.table import as_csv, best_run, rows_of, write_table
 
 from ..raising import refused
 
+pytestmark = pytest.mark.usefixtures("here")
 GRID = ("train.learning_rate=1e-4,1e-3", "rollout.branching=[2,2],[4]")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty working folder, with a cluster file that changes nothing."""
-    (tmp_path / "here").mkdir()
-    (tmp_path / "cluster.sh").touch()
-    monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "cluster.sh"))
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
 
 
 def plan(*values, overrides=(), file=None, local=False, **options):
