@@ -195,20 +195,15 @@ class _Batch:
 
     def _record(self, path: _Path, answer: FrozenAnswer, result: StepResult | None) -> EvalRecord:
         rewrite = answer.rewrite
-        return record_of_search(
-            self.name,
-            path.question,
-            rewrite.rewrites,
-            rewrite.plan,
-            result,
-            self.asking.metrics,
+        texts, plan, metrics = rewrite.rewrites, rewrite.plan, self.asking.metrics
+        return replace(
+            record_of_search(self.name, path.question, texts, plan, result, metrics, format_ok=rewrite.format_ok),
             turn=self.turn,
             think=rewrite.think,
             tokens=path.tokens,
             prompt_tokens=answer.prompt_tokens,
             calls=path.calls,
             searches=path.searches,
-            format_ok=rewrite.format_ok,
             seconds=path.seconds,
             sample=path.sample,
             cut=not answer.finished,

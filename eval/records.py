@@ -194,40 +194,34 @@ def record_of_search(
     result: StepResult | None,
     metrics: Sequence[str],
     *,
-    turn: int = 0,
-    think: str = "",
-    tokens: int | None = 0,
-    prompt_tokens: int | None = 0,
     searches: int = 1,
     format_ok: bool = True,
     seconds: float = 0.0,
-    sample: int = 0,
-    cut: bool | None = None,
-    calls: int = 0,
 ) -> EvalRecord:
-    """The record of one search. `result` is None where there is none: scored 0 where the format failed, else None."""
+    """The record of one search, as where no model writes: turn 0, no tokens.
+
+    `result` is None where there is none: scored 0 where the format failed, else None.
+    """
     hits = result.ranking if result is not None else []
     values = result.metrics if result is not None else {}
     failed = not format_ok
     return EvalRecord(
         system=system,
-        turn=turn,
+        turn=0,
         question_id=question.id,
         question=question.text,
-        think=think,
+        think="",
         rewrites=tuple(rewrites),
         ranking=tuple(hit.id for hit in hits),
         metrics=metrics_of(values, metrics, failed=failed, scored=failed or result is not None),
-        tokens=tokens,
-        prompt_tokens=prompt_tokens,
+        tokens=0,
+        prompt_tokens=0,
         searches=searches,
         format_ok=format_ok,
         scores=tuple(hit.score for hit in hits),
         plan=plan.model_dump(mode="json") if plan is not None else None,
         seconds=seconds,
-        sample=sample,
-        cut=cut,
-        calls=calls,
+        calls=0,
         truncated=result.truncated if result is not None else None,
         history=question.history,
     )

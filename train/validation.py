@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -64,27 +65,22 @@ def draw_validation(
     return draw(questions, settings.validation_questions, settings.validation_seed)
 
 
+@dataclass(eq=False)
 class Validator(TrainerCallback):
     """Validates the last finished step when the next one begins, and the final step at the end.
 
     `save` writes the policy into a folder, `sampler` updates the engine's weights, `on_record` receives every record.
     """
 
-    def __init__(
-        self,
-        settings: TrainConfig,
-        folder: RunFolder,
-        questions: Sequence[Question],
-        grower: Grower,
-        stopper: StopOnSignal,
-        sampler: Weights,
-        save: Callable[[Path], None],
-        on_record: Callable[[ValidationRecord], None] | None,
-        processes: Processes | None = None,
-    ) -> None:
-        self.processes = processes or Processes()
-        self.settings, self.folder, self.questions, self.grower = settings, folder, questions, grower
-        self.stopper, self.sampler, self.save, self.on_record = stopper, sampler, save, on_record
+    settings: TrainConfig
+    folder: RunFolder
+    questions: Sequence[Question]
+    grower: Grower
+    stopper: StopOnSignal
+    sampler: Weights
+    save: Callable[[Path], None]
+    on_record: Callable[[ValidationRecord], None] | None
+    processes: Processes = field(default_factory=Processes)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Validate the step that has just ended, or that the run resumes from, if it is due."""

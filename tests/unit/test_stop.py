@@ -234,11 +234,12 @@ def test_the_table_of_ndcg_and_searches(tmp_path):
     """Two runs: every row has the mean over the scored questions of one system and turn."""
     scores = {(1, "a"): (0.5, 1), (1, "b"): (0.0, 1), (2, "a"): (1.0, 2), (2, "b"): (0.0, 1), (2, "c"): (None, 2)}
     written = [
-        record_of_search("trained", Question(name, name), (), None, None, ["ndcg@10"], turn=turn, searches=searches)
-        for (turn, name), (_, searches) in scores.items()
-    ]
-    written = [
-        replace(record, metrics={"ndcg@10": score}) for record, (score, _) in zip(written, scores.values(), strict=True)
+        replace(
+            record_of_search("trained", Question(name, name), (), None, None, ["ndcg@10"], searches=searches),
+            turn=turn,
+            metrics={"ndcg@10": score},
+        )
+        for (turn, name), (score, searches) in scores.items()
     ]
     run = tmp_path / "dear"
     run.mkdir()
