@@ -448,16 +448,15 @@ def train(
 ) -> None:
     """Train CONFIG's policy against its environment and print the run folder.
 
-    A dry run refuses settings that contradict each other, and says, as comments below the config, how much memory the
-    run is estimated to need.
+    A dry run refuses settings that contradict each other or the processes that train: those of a launcher, one where
+    one GPU is enough, else those of the config's Slurm script. It says, as comments below the config, how much memory
+    the script's processes are estimated to need, and warns if they do not fit.
     """
     settings = _resolve(config, overrides, verbose, dry_run=False)
     if dry_run:
-        from .doctor.memory import memory_lines
-        from .train.arguments import check_combinations
+        from .doctor.memory import preview_training
 
-        check_combinations(settings, int(os.environ.get("WORLD_SIZE", "1")))
-        typer.echo(dump_config(settings) + "".join(f"# {line}\n" for line in memory_lines(settings)), nl=False)
+        typer.echo(dump_config(settings) + "".join(f"# {line}\n" for line in preview_training(settings)), nl=False)
         raise typer.Exit
     from .train.run import train as train_policy
 

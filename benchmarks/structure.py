@@ -26,8 +26,8 @@ from types import FrameType
 ORDER = [
     *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources"),
     *("hub_client", "rewards"),
-    *("configs", "data", "slurm", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
-    "optimize",
+    *("configs", "data", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
+    *("optimize", "slurm"),
     *("hub", "export", "adapt", "sweep", "use", "inference", "doctor", "cli", "__main__", "__init__"),
 ]
 """Folders and files of the root, each importing only from those before it. Old checkouts have `hub` and `use`."""

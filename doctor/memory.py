@@ -1,12 +1,15 @@
 """Compares a run's estimated memory with this machine, or with the GPUs that its Slurm script requests."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from ..configs.schema import PolicyConfig, RunConfig
-from ..slurm.requests import Request, request_of
+from ..slurm.preflight import capacity_of, warn_if_too_large
+from ..slurm.requests import request_of
+from ..train.arguments import check_combinations
 from ..train.memory.advice import remedies
-from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, MemoryPlanner, ProcessLayout, planner_of
+from ..train.memory.estimate import GIB, MemoryEstimate, MemoryPlanner, ProcessLayout, planner_of
 from ..train.memory.model_shape import shape_of
 from .findings import Finding
 
@@ -30,25 +33,29 @@ def memory(config: RunConfig, accelerator: dict[str, Any], available: int) -> Fi
     if config.rollout.engine == "transformers" and local.fits(available):
         return Finding("config", NAME, "ok", f"{local.lines()[0]}; {available / GIB:.1f} GiB are free")
     request = request_of(config.env, config.policy)
-    return _finding(planner, [slurm_layout(request)], f"those of slurm/{request.script}.sh,")
+    return _finding(planner, [request.layout], f"those of slurm/{request.script}.sh,")
 
 
-def slurm_layout(request: Request) -> ProcessLayout:
-    """The processes for which a job script asks, on H100s."""
-    return ProcessLayout(request.processes, request.zero, H100_GIB)
+def preview_training(config: RunConfig) -> list[str]:
+    """Check settings against each other and the processes that train: those of a launcher, one where one GPU is
+    enough, else those of the config's job script. Gives the estimate for that script, for people, and warns if it does
+    not fit. The device is not looked at.
 
-
-def memory_lines(config: RunConfig) -> list[str]:
-    """The estimate on the GPUs that the job script of the config asks for, for people. The device is not looked at."""
+    Raises ConfigError.
+    """
+    request = request_of(config.env, config.policy)
+    launched = os.environ.get("WORLD_SIZE")
     shape = shape_of(config.policy.model)
     if shape is None:
+        check_combinations(config, int(launched or request.processes))
         return [f"memory: not estimated, since nothing says how large policy.model {config.policy.model!r} is"]
-    request = request_of(config.env, config.policy)
-    layout = slurm_layout(request)
-    planner = planner_of(config, shape)
+    planner, layout = planner_of(config, shape), request.layout
+    needed = 1 if planner.estimate(ProcessLayout()).fits() else request.processes
+    check_combinations(config, int(launched or needed))
     expected = planner.estimate(layout)
+    warn_if_too_large(expected)
     first, *parts = expected.lines()
-    verdict = f"{'fits' if expected.fits() else 'does not fit'} {_capacity(layout)}"
+    verdict = f"{'fits' if expected.fits() else 'does not fit'} {capacity_of(layout)}"
     lines = [f"memory of slurm/{request.script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
     return lines if expected.fits() else [*lines, f"  {advice(planner, layout)}"]
 
@@ -64,14 +71,10 @@ def _finding(planner: MemoryPlanner, candidates: list[ProcessLayout], owner: str
     estimates: list[MemoryEstimate] = [planner.estimate(layout) for layout in candidates]
     fitting = next((candidate for candidate in estimates if candidate.fits()), None)
     if fitting is not None:
-        return Finding("config", NAME, "ok", f"{fitting.lines()[0]}; {owner} fit: {_capacity(fitting.layout)}")
+        return Finding("config", NAME, "ok", f"{fitting.lines()[0]}; {owner} fit: {capacity_of(fitting.layout)}")
     smallest = min(estimates, key=lambda candidate: candidate.peak)
-    detail = f"{smallest.lines()[0]}; {owner} have {_capacity(smallest.layout)}"
+    detail = f"{smallest.lines()[0]}; {owner} have {capacity_of(smallest.layout)}"
     return Finding("config", NAME, "needed", detail, advice(planner, smallest.layout))
-
-
-def _capacity(layout: ProcessLayout) -> str:
-    return f"{layout.gpu_gib or 0:.0f} GiB each, of which {HEADROOM:.0%} may be taken"
 
 
 def advice(planner: MemoryPlanner, layout: ProcessLayout) -> str:

@@ -1,22 +1,37 @@
-"""Prints what a job script needs from a config as shell assignments: `python -m querylect.slurm.facts CONFIG
-[KEY=VALUE …]`. Exit code 2 and one sentence where the config is wrong. Light: it runs at the start of every job.
+"""Prints what a job script needs from a config as shell assignments: `python -m querylect.slurm.facts [--gpus N
+[--on-all] [--zero STAGE]] CONFIG [KEY=VALUE …]`, where N GPUs are to train, with --on-all also adapters.
+
+Exit code 2 and one sentence where the config is wrong, or could not be trained by these processes; a warning where they
+do not fit. Light: it runs at the start of every job.
 """
 
 import shlex
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..configs.load import load_config
 from ..configs.mix import environments
 from ..errors import ConfigError, QuerylectError
-from .requests import refuse_paths, zero_stage_of
+from ..logs import set_up_logging
+from ..train.memory.estimate import ProcessLayout
+from .preflight import check_job
+from .requests import refuse_paths, training_processes
 
 
-def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
-    """The variables that slurm/lib.sh reads, by name. Raises ConfigError."""
+def facts(
+    config: str, overrides: Sequence[str], gpus: int | None = None, on_all: bool = False, zero: str | None = None
+) -> dict[str, str | list[str]]:
+    """The variables that slurm/lib.sh reads, by name; those of the processes that train where `gpus` do.
+
+    Raises ConfigError.
+    """
     settings = load_config(config, overrides)
     refuse_paths(settings)
+    processes, stage = training_processes(settings.policy, gpus or 0, on_all, zero)
+    if gpus is not None:
+        check_job(settings, ProcessLayout(processes, stage))
     runs = environments(settings)
     served = {name: run for name, run in runs.items() if run.client.urls == "local"}
     tokens = sorted({run.client.token_env for run in served.values()})
@@ -35,8 +50,8 @@ def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
     return {
         "run": str(settings.run_folder),
         "model": settings.policy.model,
-        "all_weights": "yes" if settings.policy.lora is None else "",
-        "zero_stage": str(zero_stage_of(settings.policy) or ""),  # unless ZERO says another one
+        "processes": str(processes),
+        "zero": str(stage or ""),
         "token_envs": tokens,
         "serving": list(served),  # environments without a service of their own, by name; "" is that of no mix
         "building": list(missing.values()),  # those of them whose index is not there …
@@ -54,9 +69,17 @@ def as_shell(variables: dict[str, str | list[str]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    config, *overrides = arguments
+    parser = ArgumentParser()
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--on-all", action="store_true")
+    parser.add_argument("--zero")
+    parser.add_argument("config")
+    parser.add_argument("overrides", nargs="*")
+    given = parser.parse_args(arguments)
+    set_up_logging()
     try:
-        sys.stdout.write(as_shell(facts(config, overrides)) + "\n")
+        variables = facts(given.config, given.overrides, given.gpus, given.on_all, given.zero)
+        sys.stdout.write(as_shell(variables) + "\n")
     except QuerylectError as error:
         sys.stderr.write(f"{error.label}: {error}\n")
         return error.exit_code

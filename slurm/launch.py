@@ -17,10 +17,10 @@ from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.mix import environments
-from ..configs.schema import EnvironmentConfig, RunConfig
+from ..configs.schema import EnvironmentConfig, PolicyConfig, RunConfig
 from ..errors import ClusterError, ConfigError
 from ..storage import storage, writing
-from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header, refuse_paths
+from .requests import FOLDER, ONE_GPU, SCRIPTS, Request, command_of, header, refuse_paths, request_of
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
@@ -189,6 +189,11 @@ def script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
     if (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1:
         return "grpo_nodes"
     return SCRIPTS.get(env.retriever, "grpo_contriever")
+
+
+def request_with(options: LaunchOptions, env: EnvironmentConfig, policy: PolicyConfig) -> Request:
+    """What a job that trains `policy` asks for."""
+    return request_of(env, policy, script_of(env, options), options.nodes, options.gpus, options.retriever_nodes)
 
 
 def requested_options(options: LaunchOptions) -> dict[str, str]:

@@ -45,10 +45,10 @@ read_arguments() {
 # A python of the installation, with what follows as its arguments.
 python() { "${container[@]}" "$bin/python" "$@"; }
 
-# What the job has to know of its config, as variables of the shell (slurm/facts.py).
+# What the job has to know of its config, as variables of the shell; "$@": options of slurm/facts.py.
 read_config() {
     local facts
-    facts="$(python -m querylect.slurm.facts "${arguments[@]}")" || exit
+    facts="$(python -m querylect.slurm.facts "$@" "${arguments[@]}")" || exit
     eval "$facts"
 }
 
@@ -370,13 +370,13 @@ show_request() {
 
 # train_job [--vllm-nodes N] DEFAULT_CONFIG ARGUMENTS…: adapters are trained by one process, on the first node; all
 # weights by one process per GPU on all nodes that train, since no single GPU holds what their optimizer needs.
-train_job() { whole_training as_the_weights_need "$@"; }
+train_job() { whole_training "" "$@"; }
 
 # One process per GPU on all nodes that train, whatever is trained.
-train_job_on_all() { whole_training all_gpus "$@"; }
+train_job_on_all() { whole_training --on-all "$@"; }
 
 whole_training() {
-    local how="$1" generating=0 default
+    local on_all="$1" generating=0 default
     shift
     if [ "$1" = --vllm-nodes ]; then generating="$2"; shift 2; fi
     default="$1"
@@ -389,14 +389,15 @@ whole_training() {
     if [ "${#arguments[@]}" = 0 ] || { [[ "${arguments[0]}" == *=* ]] && [ ! -e "${arguments[0]}" ]; }; then
         arguments=("$default" "${arguments[@]}")
     fi
-    read_config
     share_out_nodes "$generating"
+    # shellcheck disable=SC2086  # no option where it is empty
+    read_config --gpus "$((${#trainers[@]} * $(gpus_per_node)))" $on_all ${ZERO+--zero="$ZERO"}
     [ -z "$dry" ] || { show_request; echo "run"; show_command "$run"; }
     open_run
     build_index
     start_retrievers
     start_vllm
-    "$how"
+    if [ -n "$on_all" ] || [ "$processes" -gt 1 ]; then all_gpus; else one_process; fi
     await trainer
     [ -z "$dry" ] || exit 0
     settle_status
@@ -409,14 +410,9 @@ settle_status() { case "$stopped $status" in "USR1 138" | "TERM 143" | "TERM 129
 
 one_process() { start_trainer "${container[@]}" "$querylect"; }
 
-as_the_weights_need() {
-    if [ -n "$all_weights" ] && [ "$((${#trainers[@]} * $(gpus_per_node)))" -gt 1 ]; then all_gpus; else one_process; fi
-}
-
 all_gpus() {
-    local nodes="${#trainers[@]}" per_node zero="${ZERO-$zero_stage}" launch cpus folder
-    per_node="$(gpus_per_node)"
-    launch=(--num_machines "$nodes" --num_processes "$((nodes * per_node))" --mixed_precision no --dynamo_backend no
+    local nodes="${#trainers[@]}" launch cpus folder
+    launch=(--num_machines "$nodes" --num_processes "$processes" --mixed_precision no --dynamo_backend no
         --main_process_ip "$([ "$nodes" = 1 ] && echo 127.0.0.1 || address_of "${trainers[0]}")"
         --main_process_port "${MASTER_PORT:-$(job_port 0)}")
     if [ -n "$zero" ]; then
@@ -427,7 +423,7 @@ all_gpus() {
     fi
     # The launcher hands both signals on to the processes and waits for the step under way: longer than its own 30 seconds.
     export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT="${GRACE_SECONDS:-540}"
-    cpus=$((${SLURM_CPUS_PER_TASK:-1} / per_node))
+    cpus=$((${SLURM_CPUS_PER_TASK:-1} * nodes / processes))
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > 0 ? cpus : 1))}"
     settle_status() { settle_launcher; }
     if [ "$nodes" = 1 ]; then

@@ -3,6 +3,7 @@
 Light: it is read at the start of every job and by dry runs.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Literal
 from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, PolicyConfig, RunConfig
 from ..errors import ConfigError
+from ..train.memory.estimate import H100_GIB, ProcessLayout
 
 FOLDER = Path(__file__).parent.resolve()
 SCRIPTS = {"bm25": "grpo_bm25", "contriever": "grpo_contriever"}
@@ -30,7 +32,12 @@ class Request:
 
     script: str
     processes: int
-    zero: Literal[0, 2]
+    zero: Literal[0, 2, 3]
+
+    @property
+    def layout(self) -> ProcessLayout:
+        """The processes, on H100s."""
+        return ProcessLayout(self.processes, self.zero, H100_GIB)
 
 
 def refuse_paths(config: RunConfig) -> None:
@@ -56,10 +63,34 @@ def refuse_paths(config: RunConfig) -> None:
         raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.", code="unusable-path")
 
 
-def zero_stage_of(policy: PolicyConfig) -> Literal[0, 2]:
-    """The stage of ZeRO that the jobs take where ZERO says none: 2 where all weights are trained, none for adapters,
-    which every GPU can hold whole."""
-    return 2 if policy.lora is None else 0
+def zero_stage_of(policy: PolicyConfig, asked: str | None = None) -> Literal[0, 2, 3]:
+    """The stage of ZeRO with which several processes train: that which the variable ZERO names (`asked`); unset, 2
+    where all weights are trained, none (DDP) for adapters, which every GPU can hold whole.
+
+    Raises ConfigError for any other stage.
+    """
+    if asked is None:
+        return 2 if policy.lora is None else 0
+    stages: dict[str, Literal[0, 2, 3]] = {"": 0, "2": 2, "3": 3}
+    if asked not in stages:
+        raise ConfigError(
+            f"the variable ZERO is {asked!r}; expected 2 or 3, the stages of configs/deepspeed, or nothing for DDP. "
+            "Set one of these, or unset it.",
+            code="unknown-zero-stage",
+        )
+    return stages[asked]
+
+
+def training_processes(
+    policy: PolicyConfig, gpus: int, on_all: bool, zero: str | None = None
+) -> tuple[int, Literal[0, 2, 3]]:
+    """How many processes of a job train on its GPUs, and the stage of ZeRO (`zero`: the variable ZERO).
+
+    Adapters are trained by one process, unless the script trains `on_all`.
+    """
+    if not on_all and (policy.lora is not None or gpus <= 1):
+        return 1, 0
+    return max(1, gpus), zero_stage_of(policy, zero)
 
 
 def header(script: str) -> dict[str, str]:
@@ -75,12 +106,20 @@ def command_of(script: str) -> str:
     return body[1]
 
 
-def request_of(env: EnvironmentConfig, policy: PolicyConfig, script: str | None = None) -> Request:
-    """What a script (None: that of the retriever) asks for when it trains `policy`."""
+def request_of(
+    env: EnvironmentConfig,
+    policy: PolicyConfig,
+    script: str | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    retriever_nodes: int = 0,
+) -> Request:
+    """What a script (None: that of the retriever) asks for when it trains `policy`; None: the script's own numbers of
+    nodes and of GPUs per node."""
     script = script or SCRIPTS.get(env.retriever, "grpo_contriever")
     options, command = header(script), command_of(script)
     generating = int(command.rpartition(" ")[2]) if "--vllm-nodes" in command else 0
-    if policy.lora is not None and not command.startswith("train_job_on_all"):
-        return Request(script, 1, 0)
-    processes = (int(options["nodes"]) - generating) * int(options["gpus-per-node"])
-    return Request(script, processes, zero_stage_of(policy) if processes > 1 else 0)
+    training = (int(options["nodes"]) if nodes is None else nodes) - generating - retriever_nodes
+    per_node = int(options["gpus-per-node"]) if gpus is None else gpus
+    on_all = command.startswith("train_job_on_all")
+    return Request(script, *training_processes(policy, training * per_node, on_all, os.environ.get("ZERO")))

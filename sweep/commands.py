@@ -68,11 +68,14 @@ def sweep(
     plan = plan_sweep(config, overrides, settings, local=not (slurm or table or dry_run))
     if slurm and not table:
         from ..slurm.array import describe_sweep, launch_sweep
-        from ..slurm.launch import LaunchOptions
+        from ..slurm.launch import LaunchOptions, request_with
+        from ..slurm.preflight import check_job
         from .cluster import arrays_of
 
         arrays = arrays_of(plan, evaluate, at_once)
         options = LaunchOptions(nodes, gpus, time, partition, account)
+        for job in arrays.training:
+            check_job(job.config, request_with(options, job.config.env, job.config.policy).layout)
         if dry_run:
             with tempfile.TemporaryDirectory() as folder:
                 typer.echo(describe_sweep(arrays, options, Path(folder)), nl=False)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingConfig, TrainConfig
 from ..errors import ConfigError
+from ..rollouts.engines.base import check_tensor_parallel
 from ..sources import install_command
-from .distributed.zero import lacks_float32_masters, uses_deepspeed
+from .distributed.zero import lacks_float32_masters, refuse_fsdp, uses_deepspeed
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -21,11 +22,17 @@ def check_settings(config: RunConfig, processes: int) -> None:
     check_report_to(config.tracking)
 
 
-def check_combinations(config: RunConfig, processes: int) -> None:
-    """Raise ConfigError where settings contradict each other, whatever the machine."""
+def check_combinations(config: RunConfig, processes: int, sharded: bool = False) -> None:
+    """Raise ConfigError where settings contradict each other or the processes that train, whatever the machine.
+
+    `sharded`: a job will start them with a file of configs/deepspeed.
+    """
+    refuse_fsdp()
     check_shape(config.train, config.rollout, processes)
+    if config.rollout.engine == "vllm":
+        check_tensor_parallel(config.rollout.vllm, processes)
     check_staleness(config.train, config.rollout, config.draws_by_curriculum)
-    check_trained_dtype(config.policy, config.train)
+    check_trained_dtype(config.policy, config.train, sharded)
 
 
 def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 1) -> None:
@@ -122,8 +129,9 @@ REMEDY = (
 )
 
 
-def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig) -> None:
-    """Raise ConfigError where bfloat16 weights would be trained without float32 master copies.
+def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bool = False) -> None:
+    """Raise ConfigError where bfloat16 weights would be trained without float32 master copies, which the files of
+    configs/deepspeed keep (`sharded`).
 
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so it is rounded away and the weights hardly move.
@@ -137,7 +145,7 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig) -> None:
                 "configs/deepspeed, or set policy.dtype=float32.",
                 code="no-float32-copies",
             )
-    elif full_bfloat16:
+    elif full_bfloat16 and not sharded:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
             f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}",

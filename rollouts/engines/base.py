@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from ...configs.schema import VllmConfig
+from ...errors import ConfigError
 from ...llms.base import Message
 
 if TYPE_CHECKING:
@@ -38,6 +40,17 @@ class Sampling:
     """The random stream of each prompt (rollouts/random_streams.py); empty draws from torch's global one."""
     first: int = 0
     """How many likeliest first ids are given; only the transformers engine gives any."""
+
+
+def check_tensor_parallel(settings: VllmConfig, processes: int) -> None:
+    """Raise ConfigError where processes that train cannot be divided among engines of `tensor_parallel_size`."""
+    if processes % settings.tensor_parallel_size:
+        raise ConfigError(
+            f"rollout.vllm.tensor_parallel_size is {settings.tensor_parallel_size} and {processes} processes train: "
+            "each holds one slice of the model, so it must divide their number. Start more processes, lower it, or "
+            "serve the model on several GPUs with rollout.engine=vllm_server.",
+            code="indivisible-processes",
+        )
 
 
 class Weights(Protocol):

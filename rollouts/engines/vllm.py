@@ -25,7 +25,7 @@ from ...configs.schema import PolicyConfig, RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
 from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
-from .base import Completion, Sampling, Tokenizer
+from .base import Completion, Sampling, Tokenizer, check_tensor_parallel
 from .policy_weights import PolicyWeights
 
 if TYPE_CHECKING:
@@ -181,13 +181,7 @@ def open_vllm(
     require_vllm("vllm")
     chosen = rollout.vllm
     processes = int(os.environ.get("WORLD_SIZE") or 1)
-    if processes % chosen.tensor_parallel_size:
-        raise ConfigError(
-            f"rollout.vllm.tensor_parallel_size is {chosen.tensor_parallel_size} and {processes} processes train: each "
-            "holds one slice of the model, so it must divide their number. Start more processes, lower it, or serve "
-            "the model on several GPUs with rollout.engine=vllm_server.",
-            code="indivisible-processes",
-        )
+    check_tensor_parallel(chosen, processes)
     settings: Settings = {
         "model": safetensors_source(policy),
         "trust_remote_code": policy.trust_remote_code,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from querylect.cli import main
+from querylect.cli import app, main
 from querylect.configs.schema import RunConfig
 from querylect.errors import ClusterError, ConfigError, StorageError
 from querylect.slurm.facts import as_shell, facts
@@ -108,6 +108,65 @@ def test_all_weights_take_all_gpus_and_adapters_one(script, arguments, more, lau
     for part in launched.split(" ") if launched.startswith("--") else [launched]:
         assert (f"/{part}.json" if part.startswith("zero") else part) in trainer
     assert ("accelerate" in trainer) == launched.startswith("--")
+
+
+REFUSED = [
+    (["rollout.vllm.tensor_parallel_size=3"], {}, "indivisible-processes", "3 and 8 processes"),
+    (["train.questions_per_step=12"], {}, "unequal-process-shares", "shared by 8 processes"),
+    ([], {"ZERO": "7"}, "unknown-zero-stage", "'7'"),
+    (["policy.dtype=bfloat16"], {"ZERO": ""}, "no-float32-copies", "policy.dtype is bfloat16"),
+    ([], {"ACCELERATE_USE_FSDP": "true"}, "fsdp", "FSDP"),
+]
+"""What eight processes would refuse: (changes of paper_contriever, environment, code, a part of the message)."""
+
+
+@pytest.mark.parametrize(("changes", "around", "code", "said"), REFUSED)
+def test_a_job_that_its_processes_would_refuse_is_refused_before(changes, around, code, said, tmp_path, monkeypatch):
+    told = bash("grpo_contriever.sh", *changes, "--dry-run", cwd=tmp_path, **around)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert said in told.stderr
+    for name, value in around.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    for dry_run in ([], ["--dry-run"]):
+        with refused(ConfigError, code, said):
+            app(["launch", "paper_contriever", *changes, *dry_run], standalone_mode=False)
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+def test_a_job_that_does_not_fit_its_gpus_is_printed_with_a_warning(tmp_path, monkeypatch, capsys):
+    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path)
+    assert (told.returncode, told.stderr) == (0, "")
+    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, ZERO="")
+    assert told.returncode == 0
+    assert "does not fit" in told.stderr
+    assert "197.6 GiB per GPU on 8 GPUs" in told.stderr
+    assert "--multi_gpu" in told.stdout
+    monkeypatch.setenv("ZERO", "")
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "paper_contriever", "--dry-run"])
+    assert not ended.value.code
+    assert capsys.readouterr().err.count("does not fit") == 1
+
+
+def test_the_processes_of_a_job_are_counted_without_the_nodes_that_do_not_train():
+    from querylect.configs.load import load_config
+    from querylect.slurm.requests import request_of
+
+    config = load_config("paper_contriever", [])
+
+    def asked(*arguments):
+        request = request_of(config.env, config.policy, *arguments)
+        return request.processes, request.zero
+
+    assert asked("grpo_nodes", 4, 4, 1) == (12, 2)
+    assert asked("grpo_vllm_server", 4, None, 1) == (16, 2)
+    assert asked(None, None, 1) == (1, 0)
+
+
+def test_a_job_under_zero_may_compute_in_bfloat16(tmp_path):
+    told = bash("grpo_contriever.sh", "policy.dtype=bfloat16", "--dry-run", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
 
 
 def test_launch_asks_for_one_gpu_where_adapters_are_trained():

@@ -133,11 +133,33 @@ def test_without_a_config_the_demo_is_meant(capsys):
         (["train.questions_per_micro_batch=7"], "train.questions_per_micro_batch 7"),
         (["policy.lora=null", "policy.dtype=bfloat16"], "policy.dtype=auto"),
         (["train.staleness=1", "rollout.engine=vllm"], "train.staleness"),
+        (["paper_contriever", "rollout.vllm.tensor_parallel_size=3"], "tensor_parallel_size is 3 and 8 processes"),
+        (["paper_contriever", "train.questions_per_step=12"], "12 is shared by 8 processes"),
     ],
 )
 def test_a_dry_run_of_training_refuses_settings_that_contradict_each_other(changes, said, capsys):
     assert end("train", *changes, "--dry-run") == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_of_training_is_checked_for_the_processes_of_its_launcher(monkeypatch, capsys):
+    twelve = ("train", "paper_contriever", "train.questions_per_step=12", "--dry-run")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert end(*twelve) == 0
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    assert end(*twelve) == 2
+    assert "FSDP" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_training_warns_of_gpus_that_are_too_small(monkeypatch, capsys):
+    assert end("train", "paper_contriever", "--dry-run") == 0
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("ZERO", "")
+    assert end("train", "paper_contriever", "--dry-run") == 0
+    captured = capsys.readouterr()
+    assert "197.6 GiB per GPU on 8 GPUs" in captured.err
+    assert "does not fit" in captured.err
+    assert "does not fit" in captured.out
 
 
 LONG = "a" * 300

@@ -17,7 +17,7 @@ from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around
 from querylect.doctor.findings import Finding, as_data, as_text
 from querylect.doctor.layouts import estimate_layouts
-from querylect.doctor.memory import memory, memory_lines
+from querylect.doctor.memory import memory, preview_training
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
 from querylect.sources import install_command, known_extras
@@ -174,7 +174,7 @@ def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, g
 def test_a_policy_of_unknown_size_has_no_estimate():
     config = load_config("tiny", ["policy.model=nobody/nothing"])
     assert memory(config, {}, GIB).state == "missing"
-    assert memory_lines(config) == [
+    assert preview_training(config) == [
         "memory: not estimated, since nothing says how large policy.model 'nobody/nothing' is"
     ]
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from querylect.configs.load import known_configs, load_config
 from querylect.configs.schema import RunConfig
-from querylect.doctor.memory import slurm_layout
 from querylect.rollouts.policy import add_lora
 from querylect.slurm.requests import BODY, FOLDER, request_of
 from querylect.train.memory.advice import remedies
@@ -257,7 +256,7 @@ def test_weights_that_vllm_does_not_hold_on_one_gpu_are_sliced():
 @pytest.mark.parametrize("name", known_configs())
 def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
     run = load_config(name, [])
-    expected = estimate(run, shape_of(run.policy.model), slurm_layout(request_of(run.env, run.policy)))
+    expected = estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy).layout)
     assert expected.fits(), "\n".join(expected.lines())
 
 
@@ -265,16 +264,14 @@ def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
 def test_the_config_that_a_slurm_script_trains_fits_the_gpus_that_it_asks_for(script):
     default_config = BODY.search((FOLDER / f"{script}.sh").read_text("utf-8"))[2]
     run = load_config(default_config, [])
-    expected = estimate(run, shape_of(run.policy.model), slurm_layout(request_of(run.env, run.policy, script)))
+    expected = estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy, script).layout)
     assert expected.fits(), "\n".join(expected.lines())
     assert expected.layout.processes == 8
 
 
 def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
     run = load_config("paper_independent", [])
-    assert estimate(
-        run, shape_of(run.policy.model), slurm_layout(request_of(run.env, run.policy, "grpo_two_turn"))
-    ).fits()
+    assert estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy, "grpo_two_turn").layout).fits()
 
 
 @pytest.mark.parametrize(

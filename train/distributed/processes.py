@@ -17,7 +17,7 @@ from ... import errors
 from ...errors import ConfigError, QuerylectError
 from ..run_folder import staged
 from .abort import AbortStep
-from .zero import check_deepspeed, uses_deepspeed
+from .zero import check_deepspeed, refuse_fsdp, uses_deepspeed
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice
@@ -149,12 +149,7 @@ def launched() -> Iterator[Processes]:
 
     Raises ConfigError if the environment variables give a process count but no rank or address, or ask for FSDP.
     """
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        raise ConfigError(
-            "accelerate was asked for FSDP, which is not supported: weights would be sampled from and saved in parts. "
-            "Launch with --use_deepspeed and configs/deepspeed/zero2.json, or zero3.json, which splits weights too.",
-            code="fsdp",
-        )
+    refuse_fsdp()
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
     if count == 1 and not uses_deepspeed():
         if os.environ.get("ACCELERATE_USE_CPU") == "True" and os.environ.get("MASTER_PORT"):
