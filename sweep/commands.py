@@ -63,19 +63,16 @@ def sweep(
         raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.", code="not-for-slurm")
     overrides = [argument for argument in arguments or () if is_override(argument)]
     settings = load_sweep(next(iter(files), None), values or (), name=name, random=random, seed=seed)
+    from ..slurm.launch import LaunchOptions
     from .runs import plan_sweep
 
-    plan = plan_sweep(config, overrides, settings, local=not (slurm or table or dry_run))
-    if slurm and not table:
+    options = LaunchOptions(nodes, gpus, time, partition, account) if slurm and not table else None
+    plan = plan_sweep(config, overrides, settings, not (slurm or table or dry_run), options)
+    if options is not None:
         from ..slurm.array import describe_sweep, launch_sweep
-        from ..slurm.launch import LaunchOptions, request_with
-        from ..slurm.preflight import check_job
         from .cluster import arrays_of
 
         arrays = arrays_of(plan, evaluate, at_once)
-        options = LaunchOptions(nodes, gpus, time, partition, account)
-        for job in arrays.training:
-            check_job(job.config, request_with(options, job.config.env, job.config.policy).layout)
         if dry_run:
             with tempfile.TemporaryDirectory() as folder:
                 typer.echo(describe_sweep(arrays, options, Path(folder)), nl=False)

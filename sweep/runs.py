@@ -21,6 +21,8 @@ from ..configs.schema import RunConfig
 from ..configs.sweep import SweepConfig
 from ..errors import ConfigError, QuerylectError, in_one_line
 from ..rollouts.preflight import check_run
+from ..slurm.launch import LaunchOptions, request_with
+from ..slurm.preflight import check_job
 from ..storage import data_sha256, write_text
 from ..train.arguments import check_combinations, check_settings
 from ..train.run_folder import changed_keys
@@ -79,8 +81,11 @@ class SweepPlan:
     runs: Sequence[SweepRun]
 
 
-def plan_sweep(config: str, overrides: Sequence[str], sweep: SweepConfig, local: bool) -> SweepPlan:
-    """All runs of a sweep over `config` with fixed `overrides`; `local`: they are to be trained on this machine.
+def plan_sweep(
+    config: str, overrides: Sequence[str], sweep: SweepConfig, local: bool, options: LaunchOptions | None = None
+) -> SweepPlan:
+    """All runs of a sweep over `config` with fixed `overrides`, to be trained on this machine (`local`) or in jobs with
+    these `options`; with neither, by the fewest processes that its settings allow.
 
     Raises ConfigError, before anything is written, if one of them is no valid run, or its folder holds another one.
     """
@@ -94,7 +99,12 @@ def plan_sweep(config: str, overrides: Sequence[str], sweep: SweepConfig, local:
         try:
             settings = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in (values | chosen).items()]
             run = SweepRun(values, load_config(config, [*overrides, *settings]))
-            check_settings(run.config, 1) if local else check_combinations(run.config, 1)
+            if local:
+                check_settings(run.config, 1)
+            elif options is not None:
+                check_job(run.config, request_with(options, run.config.env, run.config.policy).layout)
+            else:
+                check_combinations(run.config, run.config.rollout.vllm.tensor_parallel_size)
             runs.append(run)
         except QuerylectError as error:
             problems.append(f"{settings_text(values)}: {in_one_line(error)}")

@@ -155,6 +155,19 @@ def started(run, final=False):
         (run.folder / "final").mkdir()
 
 
+def test_jobs_that_their_processes_would_refuse_are_not_submitted(here, capsys):
+    swept = ("tiny", "policy.lora=null", "--set", "train.questions_per_step=8,12")
+    for dry_run in ([], ["--dry-run"]):
+        assert command(*swept, "--slurm", *dry_run) == 2
+        assert "train.questions_per_step 12 is shared by 8 processes" in capsys.readouterr().err
+    assert command(*swept, "--dry-run") == 0
+    two_processes = ("paper_bm25", "rollout.vllm.tensor_parallel_size=2", "--set", "seed=1,2", "--dry-run")
+    assert command(*two_processes, "--slurm", "--gpus", "1") == 2
+    assert "tensor_parallel_size is 2 and 1 processes" in capsys.readouterr().err
+    assert command(*two_processes) == 0
+    assert not list(here.iterdir())
+
+
 def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(here, tmp_path):
     runs = plan(*GRID)
     started(runs.runs[1], final=True)
