@@ -233,12 +233,22 @@ with pytest.MonkeyPatch.context() as patch:
 
 
 @pytest.mark.timeout(1200)
-def test_vllm_samples_from_the_weights_that_zero3_has_just_trained(settings, tmp_path):  # noqa: F811
-    """At a learning rate of 0.05 weights of the step before would show: only those of now give a ratio of 1."""
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        pytest.param(2, {}, marks=pytest.mark.slow),
+        (2, {"policy.lora": None, "train.learning_rate": 1e-3}),
+        (3, {}),
+        pytest.param(3, {"policy.lora": None, "train.learning_rate": 1e-3}, marks=pytest.mark.slow),
+    ],
+    ids=["zero-2 lora", "zero-2 full", "zero-3 lora", "zero-3 full"],
+)
+def test_vllm_samples_from_the_weights_that_zero_has_just_trained(settings, tmp_path, stage, changes):  # noqa: F811
+    """At such learning rates weights of the step before would show: only those of now give a ratio of 1."""
     needs_deepspeed()
     sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True}
-    config = change(settings, **sampled, **{"train.steps": 3, "train.learning_rate": 0.05})
-    fork_zero(3, config, tmp_path, code=WITH_VLLM)
+    config = change(settings, **sampled, **{"train.steps": 3, "train.learning_rate": 0.05, **changes})
+    fork_zero(stage, config, tmp_path, code=WITH_VLLM)
     taught = [line for line in records(tmp_path / "runs" / "run" / "metrics.jsonl") if line["grad_norm"] > 0]
     assert len(taught) >= 2
     for line in taught:
