@@ -10,7 +10,7 @@ assumptions to be replaced by measured ones; the defaults are derived from an H1
 `Rates`. `run` takes those that a run measured: seconds of a sampled token, a search, an update and the rest of a step.
 
 Rows: `in turns` is the loop of train.staleness=0 (sample the first turns, search, sample the second turns, search,
-train, on all GPUs); `ahead` that of staleness 1, with `--train-share` of the GPUs training and the others sampling;
+train, on all GPUs); `ahead` that of staleness 1, `--train-share` of two or more GPUs training, the others sampling;
 `streamed` searches a turn as soon as it ends and samples what follows it at once. Idle is the share of GPU time in
 which nothing is computed, and the columns after it say where:
 
@@ -275,6 +275,8 @@ def plan(shape: Shape, rates: Rates, gpus: int, train_share: float, search: floa
     print(f"{'':18}{'s a step':>9}{'idle':>6}" + "".join(f"{name:>10}" for name in waits) + f"{'searches':>10}")
     lines = []
     for name, ahead, streamed in WAYS:
+        if ahead and gpus < 2:
+            continue
         samplers = max(1, round(gpus * (1 - train_share))) if ahead else gpus
         trainers = max(1, gpus - samplers) if ahead else gpus
         engines = [

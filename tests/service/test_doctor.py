@@ -212,6 +212,14 @@ def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, mo
     (table,) = [block for block in page.split("```") if "GiB of one GPU" in block]
     assert table in said, "docs/scale.md shows this plan"
 
+    def largest(*arguments):
+        told = json.loads(planned(capsys, "paper_contriever", *arguments, "--json")[1])
+        return [f"{layout['peak'] / GIB:.1f}" for layout in told["layouts"]]
+
+    for gpus in ("1", "8", "32"):
+        assert f"| {gpus} | {' | '.join(largest('--gpus', gpus))} |" in page
+    assert f"(`policy.lora={{}}`, {largest('policy.lora={}', '--gpus', '1')[0]} GiB)" in page
+
 
 def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
     """The answers of the paper, 4,096 tokens: their trees are split."""

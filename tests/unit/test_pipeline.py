@@ -74,6 +74,14 @@ def test_a_plan_shows_every_way_to_run_a_step(pipeline, capsys):
         assert len([line for line in printed.splitlines() if line.startswith(f"{name} ")]) >= 2, "a row and a line"
 
 
+def test_one_gpu_cannot_sample_ahead(pipeline, capsys):
+    shape = pipeline.Shape(questions=4, spread=0.6, **SHAPE)
+    pipeline.plan(shape, pipeline.Rates(slots=4, **RATES), 1, 0.5, 2.0, 1.0)
+    printed = capsys.readouterr().out
+    assert "in turns" in printed
+    assert "ahead" not in printed
+
+
 @pytest.mark.parametrize(("staleness", "step"), [(0, 3.0), (1, 2.0)])
 def test_rates_of_the_first_half_of_a_run_predict_the_second(pipeline, tmp_path, capsys, staleness, step):
     """1 s of sampling and search, 2 s of update, 0.5 s of the rest; the last step takes half as long again."""
