@@ -267,7 +267,8 @@ def test_every_node_saves_where_the_script_alone_is_told_to_end(site):
     stand_in(site, querylect="exit 3", python=LAUNCHER.format(python=sys.executable))
     os.mkfifo(site.folder / "pipe")
     calls = site.folder / "calls"
-    job = site.submit("--nodes=2", "slurm/grpo_nodes.sh", "run.yaml", "client.urls=['http://127.0.0.1:1']")
+    settings = "client.urls=['http://127.0.0.1:1']", "train.questions_per_step=16"  # for two nodes of eight processes
+    job = site.submit("--nodes=2", "slurm/grpo_nodes.sh", "run.yaml", *settings)
     site.until(job, lambda: calls.exists() and calls.read_text().count("trains") == 2)
     site.cluster.run("scancel", "--batch", "--signal=TERM", job)
     site.wait(job, "FAILED")

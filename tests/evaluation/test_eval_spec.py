@@ -173,7 +173,7 @@ def test_the_documented_commands_give_another_metric_and_costs_without_asking_ag
     commands = [shlex.split(line, comments=True)[1:] for line in lines]
     assert len(commands) == 3
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "plan.yaml").write_text(write_yaml({**values, "name": "transfer", "output": "evaluations"}))
+    (tmp_path / "spec.yaml").write_text(write_yaml({**values, "name": "transfer", "output": "evaluations"}))
     captions = []
     for command in commands:
         with pytest.raises(SystemExit) as ended:

@@ -10,7 +10,7 @@ from querylect.questions.build import write_question_index
 from ..asked import Told, corpus  # noqa: F401 (a fixture)
 from ..chat_server import ChatServer, last_user
 from . import test_answers, test_papers
-from .test_papers import environment, server, values  # noqa: F401 (fixtures)
+from .test_papers import server, values  # noqa: F401 (fixtures)
 
 records, answers_config = test_answers.records, test_answers.config
 
