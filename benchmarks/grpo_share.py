@@ -37,7 +37,7 @@ def main(*overrides: str) -> None:
             for name, checkpoint in (("after the warm start", "warm_start"), ("after GRPO", "final")):
                 scores[name] = last_scores(greedy_trees(config, client, run / checkpoint, questions))
     print(describe())
-    print(f"{config.train.warm_start.questions} lessons, {config.train.steps} steps; {len(questions)} questions")
+    print(f"{config.train.warm_start.questions} demonstrations, {config.train.steps} steps; {len(questions)} questions")
     for name, values in scores.items():
         print(f"  {name:20} {fmean(value for value in values if value is not None):.4f}")
     pairs = (

@@ -251,9 +251,9 @@ def _of_turn(value: _Value | list[_Value], turn: int) -> _Value:
 
 
 ANSWER, ANSWER_REWARD = "answer", "answer_reward"
+"""Metrics of a turn with `reward.kind: answer`: the score of the reader's answer, and what is rewarded."""
 NET = "net"
 """In validation records: the rewarded metric less the price of the searches up to its turn."""
-"""Metrics of a turn with `reward.kind: answer`: the score of the reader's answer, and what is rewarded."""
 
 
 class RewardConfig(Section):

@@ -67,7 +67,7 @@ def sweep(
     from .runs import plan_sweep
 
     options = LaunchOptions(nodes, gpus, time, partition, account) if slurm and not table else None
-    plan = plan_sweep(config, overrides, settings, not (slurm or table or dry_run), options)
+    plan = plan_sweep(config, overrides, settings, local=not (slurm or table or dry_run), options=options)
     if options is not None:
         from ..slurm.array import describe_sweep, launch_sweep
         from .cluster import arrays_of

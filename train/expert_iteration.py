@@ -20,7 +20,7 @@ from statistics import fmean
 
 from torch import nn
 
-from ..configs.mix import environments
+from ..configs.mix import deadlines
 from ..configs.schema import RewardConfig, RunConfig, TrainConfig, WarmStartConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
@@ -57,12 +57,11 @@ def expert_rounds(
     """
     settings = config.train.warm_start
     passes, grader = _passes(questions, config.seed), grader_of(config, grower.client)
-    deadlines = {name: member.client.deadline for name, member in environments(config).items()}
     for number in range(1, settings.rounds + 1):
         policy.eval()
         sampler.refresh()
         drawn = [next(passes) for _ in range(settings.questions)]
-        trees = _sample(config.train, config.seed, grower, drawn, number, deadlines)
+        trees = _sample(config.train, config.seed, grower, drawn, number, deadlines(config))
         sampler.sleep()
         raw = _raw_rewards(config.reward, grader, trees) if settings.baseline == "question" else [None] * len(trees)
         best = [
@@ -144,7 +143,7 @@ def _sample(
     grower: Grower,
     questions: Sequence[tuple[int, Question]],
     number: int,
-    deadlines: Mapping[str, float],
+    limits: Mapping[str, float],
 ) -> list[Tree]:
     """One tree per question of round `number`, sampled in batches of `train.questions_per_step`.
 
@@ -161,7 +160,7 @@ def _sample(
             grown = grower.grow([question for _, question in batch], branching, streams=streams)
             remedy = "Bring the service back and start again with: querylect train … --resume"
             subject = f"no sample of round {number} of the warm start"
-            refuse_outage(grown, grower.client, deadlines, grower.reward, subject, remedy)
+            refuse_outage(grown, grower.client, limits, grower.reward, subject, remedy)
             trees += grown
         advance(len(questions), len(questions))
     return trees

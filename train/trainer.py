@@ -36,7 +36,7 @@ from torch.utils.data import Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler, split_tensor_dict
 
-from ..configs.mix import environments
+from ..configs.mix import deadlines
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..rollouts.engines.base import Weights
@@ -223,8 +223,7 @@ class TreeTrainer(GRPOTrainer):
         """Raise EnvironmentUnavailableError if an environment answered no search of the step."""
         subject = f"no rollout of step {self.state.global_step + 1}"
         remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
-        deadlines = {name: member.client.deadline for name, member in environments(self.run).items()}
-        refuse_outage(self.trees, self.grower.client, deadlines, self.run.reward, subject, remedy)
+        refuse_outage(self.trees, self.grower.client, deadlines(self.run), self.run.reward, subject, remedy)
 
     def _get_output_dir(self, trial: object) -> str:
         return str(self._staging or super()._get_output_dir(trial))

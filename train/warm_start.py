@@ -116,7 +116,7 @@ def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Quest
 def _examples(
     settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
 ) -> Iterator[TitleExample]:
-    """Lessons in a seeded order until there are enough; questions without a rewarded title are subsampled."""
+    """Examples in a seeded order until there are enough; questions without a rewarded title are subsampled."""
     draw = Random(seed)
     order = draw.sample(list(questions), len(questions))
     count = 0
