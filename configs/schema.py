@@ -342,6 +342,8 @@ class EvalConfig(Section):
     """Maximum validation questions for tuning the weights of `training_free`; 0: use the default weights."""
     hyde: bool = True
     """Compare with HyDE by the untrained policy, with the token budget of all `turns` for its passage."""
+    costs: bool = False
+    """Whether tables.md and tables.tex have columns with the costs per question."""
 
 
 class MixMemberConfig(Section):

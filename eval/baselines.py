@@ -32,7 +32,6 @@ def measure_raw(env: EnvironmentConfig, split: str) -> list[Measured]:
 
 def compare_with_published(
     environment: EvalEnvironment,
-    label: str,
     folder: Path,
     split: str,
     metrics: Sequence[str],
@@ -40,7 +39,7 @@ def compare_with_published(
     batch: int,
     versions: Mapping[str, str] | None = None,
 ) -> list[BaselineCheck]:
-    """Compare the raw questions of an environment with published figures. `label` names it in the sentences.
+    """Compare the raw questions of an environment with published figures.
 
     The full split is measured, whatever the limit, because published figures are for the full split. The answers are
     stored in the cell of the raw questions in `folder` (`versions` as in `make_cell`), so nothing is searched twice.
@@ -59,7 +58,7 @@ def compare_with_published(
             f"what is published. Fix the cause and {RERUN}",
             code="unscored-questions",
         )
-    return check_baselines(figures(label, *environment.published_as, split, values))
+    return check_baselines(figures(environment.title, *environment.published_as, split, values))
 
 
 def refuse_wrong(verdicts: Sequence[BaselineCheck]) -> None:

@@ -65,6 +65,11 @@ class EvalEnvironment:
     """Hashes that the service of `connect` must have, by field of `EnvironmentInfo`."""
 
     @property
+    def title(self) -> str:
+        """The environment in a heading, or at the beginning of a sentence."""
+        return f"{self.name} on {self.dataset}" if self.dataset else self.name
+
+    @property
     def label(self) -> str:
         """The dataset and the environment in a sentence."""
         return f"on {self.dataset} in {self.name}" if self.dataset else f"in {self.name}"

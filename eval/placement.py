@@ -31,7 +31,7 @@ EVALUATIONS = "evaluations"
 _IGNORED_SETTINGS = (
     "name", "output", "seed", "env", "train", "optimize", "answers", "questions", "synthetic", "mix", "reward",
     "policy.lora", "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed",
-    "eval.split", "eval.leaks",
+    "eval.split", "eval.leaks", "eval.costs",
     "rollout.branching", "rollout.temperature", "rollout.top_p", "rollout.engine",
     *(name for name in FREE_TO_CHANGE if name not in ("eval", "rollout.max_prompt_tokens")),
 )  # fmt: skip

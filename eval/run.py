@@ -31,10 +31,10 @@ from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkp
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
 from ..storage import command_at_work, only_command, refuse_unwritable
-from .answering import unwritten_systems
-from .baselines import compare_with_published, refuse_wrong
-from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell
+from .baselines import refuse_wrong
+from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service
+from .evaluation import Evaluation
 from .identity import folder_identity, model_identity, task_identity, weights_identity
 from .leakage import (
     HeldOut,
@@ -63,7 +63,7 @@ from .report.run_report import render
 from .results import run_json
 from .run_baselines import hyde_rollout
 from .run_table import LEGEND, RUN_FAMILY, RunTable, tabulate_run
-from .systems import RawSystem, RewritingSystem, System, TrainingFreeSystem
+from .systems import RewritingSystem, System, TrainingFreeSystem
 from .text import Page, downloads, write_tables
 from .training_free import Tuning, validation_questions
 from .wide_table import wide_table
@@ -170,9 +170,7 @@ def evaluate_each(
             key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
         }
         checked = {
-            key: _check_baselines(environment.described, config.eval.split, folders[key], check)
-            if check is not None
-            else []
+            key: _check_baselines(environment.described, config.eval, folders[key], check) if check is not None else []
             for key, environment in opened.items()
         }
         for key, member in members.items():
@@ -295,11 +293,13 @@ def evaluate_systems(
     folder = placement.settle(identity, title)
     refuse_unwritable(folder)
     with only_command(folder / CELLS):
-        cells = _answer(settings, config.seed, environment, systems, folder)
-        records = [record for cell in cells for record in cell.records()]
+        evaluation = _evaluation(settings, folder)
+        evaluation.add(environment, [*systems, *_training_free(settings, config.seed, environment)])
+        evaluation.answer()
+        records = [record for of_cell in evaluation.records().values() for record in of_cell]
         write_records(folder / "eval.jsonl", records)
         used = used_turn(config.rollout, config.reward, config.train, run, checkpoint)
-        results = _tabulate(evaluated, cells, records, used.turn if checkpoint is not None else None)
+        results = _tabulate(evaluated, evaluation, records, used.turn if checkpoint is not None else None)
         write_leaks_file(folder, evaluated.held_out.records())
         created = now()
         content = {
@@ -323,32 +323,32 @@ def evaluate_systems(
 
 
 def _tabulate(
-    evaluated: RunEnvironment, cells: Sequence[Cell], records: Sequence[EvalRecord], turn: int | None
+    evaluated: RunEnvironment, evaluation: Evaluation, records: Sequence[EvalRecord], turn: int | None
 ) -> RunTable:
-    """The table of the cells' records, with what was left out; `turn` is the turn that a user of the run gets."""
+    """The table of the records, with what was left out; `turn` is the turn that a user of the run gets."""
     config = evaluated.config
     results = tabulate_run(
         records,
-        [weights for cell in cells if (weights := cell.tuned()) is not None],
+        [weights for cell in evaluation.cells if (weights := cell.tuned()) is not None],
         resamples=config.eval.bootstrap,
         permutations=config.eval.permutations,
         seed=config.seed,
         dataset=evaluated.info.name,
     )
-    missing = [*evaluated.held_out.note(), *(note for cell in cells for note in cell.missing_notes())]
+    missing = [*evaluated.held_out.note(), *evaluation.missing_notes()]
     judged, sample = evaluated.info.judged, evaluated.described.sample
     return replace(results, sample=sample, turn=turn, missing=missing, judged=judged)
 
 
 def _tables(run: str, settings: EvalConfig, results: RunTable, dataset: str) -> Page:
-    """The table files of a run; they have no transfer and no columns of costs."""
+    """The table files of a run; they have no transfer."""
     samples = {dataset: results.sample} if results.sample is not None else None
     return Page(
         title=run,
         family=RUN_FAMILY.format(permutations=settings.permutations),
         metrics=METRICS,
         tables=[results.table],
-        wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, samples=samples),
+        wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, settings.costs, samples),
         transfer=None,
         notes=[note for note in results.notes if note not in results.table.notes],
         about=[],
@@ -363,51 +363,42 @@ def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
     return folder_identity(checkpoint) if checkpoint is not None else ""
 
 
-def _answer(
-    settings: EvalConfig, seed: int, environment: EvalEnvironment, systems: Sequence[System], folder: Path
-) -> list[Cell]:
-    """The answered cells of the raw question (also in its history), the systems and the training-free baselines.
-
-    Raises the error of the first cell that fails.
-    """
+def _training_free(settings: EvalConfig, seed: int, environment: EvalEnvironment) -> list[TrainingFreeSystem]:
+    """The training-free baselines of `eval.training_free`, whose weights are chosen on validation questions."""
     tuning = Tuning(settings.split, settings.tuning_questions, METRICS, seed, DEPTH)
     if settings.training_free:
         with environment.connect() as client:
             validation, _ = validation_questions(client, environment.everything, tuning)
         tuning = replace(tuning, drawn=question_set(validation))
-    raw = [RawSystem(METRICS, DEPTH, name) for name in unwritten_systems(environment.questions)]
-    free = [TrainingFreeSystem(name, name, None, tuning, METRICS, DEPTH) for name in settings.training_free]
-    cells = [
-        make_cell(folder, environment, system, settings.split, answering_versions())
-        for system in (*raw, *systems, *free)
-    ]
-    answer_cells(cells, ANSWERED_AT_ONCE, fail_at_once)
-    return cells
+    return [TrainingFreeSystem(name, name, None, tuning, METRICS, DEPTH) for name in settings.training_free]
 
 
 def _check_baselines(
-    environment: EvalEnvironment, split: str, folder: Path, check: Callable[[str], None]
+    environment: EvalEnvironment, settings: EvalConfig, folder: Path, report: Callable[[str], None]
 ) -> list[BaselineCheck]:
-    """Compare raw questions with published figures and pass one sentence per figure to `check`.
+    """Compare raw questions with published figures and `report` one sentence per figure.
 
     The answers are stored in the cells of `folder`. Raises BaselineError where a score differs from the published one,
-    and as `compare_with_published`.
+    and as `Evaluation.check_baselines`.
     """
+    evaluation = _evaluation(settings, folder)
     with only_command(folder / CELLS):
-        verdicts = compare_with_published(
-            environment,
-            environment.name,
-            folder,
-            split,
-            METRICS,
-            DEPTH,
-            ANSWERED_AT_ONCE,
-            answering_versions(),
-        )
-    for verdict in verdicts:
-        check(verdict.sentence)
-    refuse_wrong(verdicts)
-    return verdicts
+        evaluation.check_baselines(environment, report)
+    checks = [check for _, check in evaluation.baselines]
+    refuse_wrong(checks)
+    return checks
+
+
+def _evaluation(settings: EvalConfig, folder: Path) -> Evaluation:
+    """The evaluation of a run in a folder, with nothing in it yet."""
+    return Evaluation(
+        folder=folder,
+        split=settings.split,
+        metrics=METRICS,
+        depth=DEPTH,
+        batch=ANSWERED_AT_ONCE,
+        versions=answering_versions(),
+    )
 
 
 def _gold(dataset: Dataset | None, split: str) -> dict[str, str]:

@@ -22,24 +22,23 @@ from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig
 from ..configs.spec_files import dump_spec
-from ..data.references import BaselineCheck
 from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
 from ..provenance import versions
 from ..storage import only_command, refuse_unwritable
-from .answering import unwritten_systems
-from .baselines import compare_with_published, refuse_wrong
-from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure
+from .baselines import refuse_wrong
+from .cells import Cell, FailedCell, failed
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
+from .evaluation import Evaluation
 from .export import write_trec_files
 from .journal import RERUN
 from .leakage import LEAKS, TrainedQuestions, leak_record, refuse_trained, write_leaks_file
 from .learning_cost import learning_table
 from .placement import question_set, refuse_other
-from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
+from .records import now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .run_baselines import with_rows_of_runs
 from .spec_tables import build_tables, family, wide_table_of
-from .systems import RawSystem, RewritingSystem, System, system_of_spec
+from .systems import RewritingSystem, System, system_of_spec
 from .text import Page, html, transfer_latex, write_tables
 from .transfer import Transfer, draw_transfer, standalone_svg, trained_in, transfer
 from .warm_starts import is_warm_start
@@ -47,27 +46,29 @@ from .warm_starts import is_warm_start
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class SpecEvaluation:
-    """The outcome of evaluating a spec."""
+@dataclass(slots=True, kw_only=True)
+class SpecEvaluation(Evaluation):
+    """The evaluation of a spec."""
 
     spec: SpecConfig
-    folder: Path
-    environments: list[EvalEnvironment] = field(default_factory=list)
-    cells: list[Cell] = field(default_factory=list)
-    failures: list[FailedCell] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     licences: dict[str, str] = field(default_factory=dict)
     systems: dict[str, System] = field(default_factory=dict)
-    baselines: list[tuple[EvalEnvironment, BaselineCheck]] = field(default_factory=list)
-    """How raw questions compare with published figures, if that was requested."""
     leaks: list[dict[str, object]] = field(default_factory=list)
     """Records of the questions that a system was trained on, with the names of dataset and system."""
 
-    @property
-    def wrong(self) -> list[BaselineCheck]:
-        """Verdicts on environments that do not reproduce their published figures."""
-        return [verdict for _, verdict in self.baselines if verdict.status == "wrong"]
+    @classmethod
+    def of(cls, spec: SpecConfig, folder: Path) -> "SpecEvaluation":
+        """The evaluation in a folder, with nothing in it yet."""
+        return cls(
+            spec=spec,
+            folder=folder,
+            split=spec.split,
+            metrics=spec.metrics,
+            depth=spec.depth,
+            batch=spec.batch,
+            continues=True,
+        )
 
     @property
     def identity(self) -> dict[str, object]:
@@ -98,14 +99,14 @@ def evaluate_spec(
     refuse_unwritable(folder)
     given, spec = spec, with_rows_of_runs(spec)
     with only_command(folder):
-        evaluation = SpecEvaluation(spec, folder)
+        evaluation = SpecEvaluation.of(spec, folder)
         _prepare(evaluation, _added_warm_starts(given, spec), trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         if check is not None:
-            _check_baselines(evaluation, check)
+            for environment in evaluation.environments:
+                evaluation.check_baselines(environment, check)
         if not evaluation.wrong:
-            answer_cells(evaluation.cells, spec.batch, note_failure)
-        evaluation.failures += [cell.failure for cell in evaluation.cells if cell.failure is not None]
+            evaluation.answer()
         write_results(evaluation)
     return folder / "tables.md", _incomplete(evaluation)
 
@@ -139,7 +140,7 @@ def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) 
         try:
             environment = opened.open(dataset, name)
         except QuerylectError as error:
-            evaluation.failures += [failed(system, dataset, name, error) for system in (RAW, *systems)]
+            evaluation.refused += [failed(system, dataset, name, error) for system in (RAW, *systems)]
             continue
         taking_part: list[System] = []
         for system in systems:
@@ -162,7 +163,7 @@ def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) 
                     left_out.setdefault(dataset, {}).update(dict.fromkeys((leak.question.id for leak in leaks), system))
                 taking_part.append(resolved)
             except QuerylectError as error:
-                evaluation.failures.append(failed(system, dataset, name, error))
+                evaluation.refused.append(failed(system, dataset, name, error))
         opened_environments.append((environment, taking_part))
     for environment, taking_part in opened_environments:
         _add_cells(evaluation, environment, taking_part, left_out.get(environment.dataset, {}))
@@ -172,11 +173,11 @@ def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) 
 def _add_cells(
     evaluation: SpecEvaluation, environment: EvalEnvironment, systems: Sequence[System], left_out: Mapping[str, str]
 ) -> None:
-    """Create the cells of the raw question and the systems, all on the same questions.
+    """Add an environment with its systems, all on the same questions.
 
     `left_out`: id of a question that a system was trained on → that system.
     """
-    spec, dataset, name = evaluation.spec, environment.dataset, environment.name
+    dataset, name = environment.dataset, environment.name
     questions = [question for question in environment.questions if question.id not in left_out]
     count = len(environment.questions) - len(questions)
     if not questions:
@@ -185,21 +186,14 @@ def _add_cells(
             "from those systems (systems.NAME.datasets).",
             code="trained-questions",
         )
-        evaluation.failures += [failed(system, dataset, name, error) for system in (RAW, *(s.name for s in systems))]
+        evaluation.refused += [failed(system, dataset, name, error) for system in (RAW, *(s.name for s in systems))]
         return
     if count:
         evaluation.notes.append(
             f"{count} of {len(environment.questions)} questions of {dataset} are left out for all systems, because "
             f"{', '.join(sorted(set(left_out.values())))} was trained on them; {LEAKS} lists them."
         )
-    environment = replace(environment, questions=questions)
-    evaluation.environments.append(environment)
-    raw = [RawSystem(spec.metrics, spec.depth, system) for system in unwritten_systems(questions)]
-    for system in (*raw, *systems):
-        try:
-            evaluation.cells.append(make_cell(evaluation.folder, environment, system, spec.split))
-        except QuerylectError as error:
-            evaluation.failures.append(failed(system.name, dataset, name, error))
+    evaluation.add(replace(environment, questions=questions), systems)
 
 
 def _takes_part(spec: SpecConfig, name: str, dataset: str, environment: str) -> bool:
@@ -207,27 +201,6 @@ def _takes_part(spec: SpecConfig, name: str, dataset: str, environment: str) -> 
     return (system.datasets is None or dataset in system.datasets) and (
         system.environments is None or environment in system.environments
     )
-
-
-def _check_baselines(evaluation: SpecEvaluation, tell: Callable[[str], None]) -> None:
-    """Compare raw questions with published figures, `tell`ing one sentence per figure.
-
-    An environment that cannot be measured fails its cells, and the others continue.
-    """
-    spec = evaluation.spec
-    for environment in evaluation.environments:
-        label = f"{environment.name} on {environment.dataset}"
-        try:
-            verdicts = compare_with_published(
-                environment, label, evaluation.folder, spec.split, spec.metrics, spec.depth, spec.batch
-            )
-        except QuerylectError as error:
-            note_failure([cell for cell in evaluation.cells if cell.environment is environment], error)
-            tell(f"{label}: not measured; {error}")
-            continue
-        for verdict in verdicts:
-            evaluation.baselines.append((environment, verdict))
-            tell(verdict.sentence)
 
 
 def _incomplete(evaluation: SpecEvaluation) -> QuerylectError | None:
@@ -254,10 +227,10 @@ def write_results(evaluation: SpecEvaluation) -> None:
     """Write all files except the cells."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
     write_with_digest(folder / "plan.yaml", dump_spec(spec))
-    records = {cell: _records(cell) for cell in cells}
+    records = evaluation.records()
     notes = list(dict.fromkeys(evaluation.notes))
     notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]
-    notes += [note for cell in cells if cell.failure is None for note in cell.missing_notes()]
+    notes += evaluation.missing_notes()
     notes += [_failure_sentence(failure, " failed") for failure in evaluation.failures]
     tables = build_tables(spec, cells, records)
     cards = {environment.name: environment.card for environment in evaluation.environments}
@@ -292,13 +265,6 @@ def write_results(evaluation: SpecEvaluation) -> None:
     write_leaks_file(folder, evaluation.leaks)
     content = _results_json(evaluation, page, matrix)
     write_json(folder / "results.json", content)
-
-
-def _records(cell: Cell) -> list[EvalRecord]:
-    try:
-        return cell.records()
-    except DataError:  # the cell was already marked as failed for it
-        return []
 
 
 def _failure_sentence(failure: FailedCell, verb: str = "") -> str:

@@ -205,6 +205,16 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     assert results["provenance"]["environment"]["index_hash"] == "a" * 64
 
 
+def test_tables_have_columns_of_costs_only_where_they_are_asked_for(tmp_path):
+    run(tmp_path / "plain")
+    assert "LLM calls" not in (tmp_path / "plain/tables.md").read_text()
+    run(tmp_path / "with-costs", config=remote(costs=True))
+    (head,) = [line for line in (tmp_path / "with-costs/tables.md").read_text().splitlines() if "LLM calls" in line]
+    assert [cell.strip() for cell in head.split("|")[-6:-1]] == [
+        "LLM calls", "tokens read", "tokens written", "retrievals", "seconds",
+    ]  # fmt: skip
+
+
 def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
     environment = Environment()
     answered = policy(environment, 3)

@@ -17,17 +17,20 @@ from fastapi import FastAPI, Request, Response
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 
-vf = pytest.importorskip("verifiers.v1", reason="no verifiers: pip install -e '.[verifiers]'")
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 pytestmark = pytest.mark.skipif(
     shutil.which("uv", path=PATH) is None, reason="no uv, which verifiers runs its harness with"
 )
+vf = None
+"""verifiers.v1, once a test begins: importing it takes seconds, which every process that collects tests would pay."""
 
 TASKSET = "querylect"
 
 
 @pytest.fixture(autouse=True)
-def _uv(monkeypatch):
+def _verifiers(monkeypatch):
+    global vf
+    vf = pytest.importorskip("verifiers.v1", reason="no verifiers: pip install -e '.[verifiers]'")
     monkeypatch.setenv("PATH", PATH)
 
 

@@ -1,0 +1,109 @@
+"""One evaluation: systems in environments, answered cell by cell.
+
+eval/run.py assembles the systems of a run, eval/spec.py those of a spec, and each writes its own files. What happens
+between is here: cells are created, raw questions are compared with published figures, questions are asked, and the
+records that count are read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..data.references import BaselineCheck
+from ..errors import DataError, QuerylectError
+from .answering import unwritten_systems
+from .baselines import compare_with_published
+from .cells import Cell, FailedCell, answer_cells, fail_at_once, failed, make_cell, note_failure
+from .environments import EvalEnvironment
+from .records import EvalRecord
+from .systems import RawSystem, System
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluation:
+    """Systems in environments: what is asked, and what became of it."""
+
+    folder: Path
+    """Its folder; the answers are in CELLS of it."""
+    split: str
+    metrics: Sequence[str]
+    """Metrics that the environments compute; the first one is tested."""
+    depth: int
+    """Documents per ranking."""
+    batch: int
+    """Questions that are asked, and stored, together."""
+    versions: Mapping[str, str] | None = None
+    """Versions of packages; answers of others are not reused. None: whatever versions."""
+    continues: bool = False
+    """Whether a cell that fails is noted, and the others continue; otherwise its error is raised."""
+    environments: list[EvalEnvironment] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    refused: list[FailedCell] = field(default_factory=list)
+    """Cells that could not be created."""
+    baselines: list[tuple[EvalEnvironment, BaselineCheck]] = field(default_factory=list)
+    """How raw questions compare with published figures, if that was requested."""
+
+    @property
+    def failures(self) -> list[FailedCell]:
+        """Cells that could not be created, or not be answered."""
+        return [*self.refused, *(cell.failure for cell in self.cells if cell.failure is not None)]
+
+    @property
+    def wrong(self) -> list[BaselineCheck]:
+        """The outcomes of environments that do not reproduce their published figures."""
+        return [check for _, check in self.baselines if check.status == "wrong"]
+
+    def add(self, environment: EvalEnvironment, systems: Sequence[System]) -> None:
+        """Create the cells of the raw question, also in its history, and of `systems` in an environment.
+
+        Raises ConfigError where a system does not fit the environment, unless the evaluation `continues`.
+        """
+        self.environments.append(environment)
+        raw = [RawSystem(self.metrics, self.depth, name) for name in unwritten_systems(environment.questions)]
+        for system in (*raw, *systems):
+            try:
+                self.cells.append(make_cell(self.folder, environment, system, self.split, self.versions))
+            except QuerylectError as error:
+                if not self.continues:
+                    raise
+                self.refused.append(failed(system.name, environment.dataset, environment.name, error))
+
+    def check_baselines(self, environment: EvalEnvironment, report: Callable[[str], None]) -> None:
+        """Compare raw questions of an environment with published figures and `report` one sentence per figure.
+
+        Raises as `compare_with_published`; if the evaluation `continues`, the cells of the environment fail instead.
+        """
+        try:
+            checks = compare_with_published(
+                environment, self.folder, self.split, self.metrics, self.depth, self.batch, self.versions
+            )
+        except QuerylectError as error:
+            if not self.continues:
+                raise
+            note_failure([cell for cell in self.cells if cell.environment is environment], error)
+            report(f"{environment.title}: not measured; {error}")
+            return
+        self.baselines += [(environment, check) for check in checks]
+        for check in checks:
+            report(check.sentence)
+
+    def answer(self) -> None:
+        """Ask everything that has no score yet. Raises the first error of a cell, unless the evaluation `continues`."""
+        answer_cells(self.cells, self.batch, note_failure if self.continues else fail_at_once)
+
+    def records(self) -> dict[Cell, list[EvalRecord]]:
+        """The records that count. Raises DataError for a file that cannot be read; if the evaluation `continues`, its
+        cell has none."""
+        return {cell: self._records(cell) for cell in self.cells}
+
+    def missing_notes(self) -> list[str]:
+        """Sentences on the answers that models failed to give."""
+        return [note for cell in self.cells if cell.failure is None for note in cell.missing_notes()]
+
+    def _records(self, cell: Cell) -> list[EvalRecord]:
+        try:
+            return cell.records()
+        except DataError:
+            if not self.continues:
+                raise
+            return []
