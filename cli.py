@@ -269,7 +269,7 @@ def index_build(
         from .envs.preflight import check_build
 
         check_build(settings.env)
-        from .envs.index.build import build_shard
+        from .envs.builder.build import build_shard
 
         with progress_bar("indexing") as progress:
             parts = build_shard(settings.env, *part, progress=progress)
@@ -284,7 +284,7 @@ def index_build(
     ]
     for run_config in wanted:
         check_build(run_config.env)
-    from .envs.index.build import build_index
+    from .envs.builder.build import build_index
 
     for run_config in wanted:
         with progress_bar("indexing") as progress:
@@ -305,7 +305,7 @@ def index_merge(
 ) -> None:
     """Put the shards of CONFIG's index together, once `index build --shard` has written them all."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
-    from .envs.index.build import merge_index
+    from .envs.builder.build import merge_index
 
     manifest = merge_index(settings.env, overwrite=overwrite)
     typer.echo(f"{settings.env.index}: {manifest.documents} documents")
@@ -403,8 +403,8 @@ def serve(
         message = "--checkpoint, --revision, --turn, --trust and --openai are for a rewriter; there is no --rewriter."
         raise ConfigError(message, code="flags-without-rewriter")
     from .envs.client.discovery import PRIVATE, register_service
+    from .envs.credentials import token_of
     from .envs.preflight import check_environment
-    from .envs.server.auth import token_of
 
     token = token_of(settings.client.token_env) or (None if tell is None else secrets.token_urlsafe(32))
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)

@@ -168,7 +168,7 @@ def _read_documents(options: AdaptOptions, progress: StageProgress) -> Sequence[
 
 
 def _build_index(env: EnvironmentConfig, progress: StageProgress) -> Sequence[str]:
-    from ..envs.index.build import build_index
+    from ..envs.builder.build import build_index
 
     with progress("indexing") as advance:
         manifest = build_index(env, progress=advance)

@@ -17,11 +17,11 @@ from pathlib import Path
 
 IMPORTED = ["querylect.cli", "querylect.train.run", "querylect.train.trainer", "querylect.train.validation",
             "querylect.train.warm_start", "querylect.rollouts.engines.transformers", "querylect.eval.run",
-            "querylect.export.export", "querylect.envs.index.build",
+            "querylect.export.export", "querylect.envs.builder.build",
             "querylect.tests.frozen"]  # fmt: skip
 PHASES = {
-    "index parts": ("querylect.envs.index.build", "_write_parts"),
-    "index merge": ("querylect.envs.index.build", "_merge"),
+    "index parts": ("querylect.envs.builder.build", "_write_parts"),
+    "index merge": ("querylect.envs.builder.build", "_merge"),
     "warm start": ("querylect.train.run", "_warm_start"),
     "rollout": ("querylect.rollouts.grow", "Grower.grow"),
     "update": ("querylect.train.trainer", "TreeTrainer._compute_loss"),

@@ -23,7 +23,7 @@ from querylect.data.sampling import draw
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.server.schemas import Step, StepResult
+from querylect.envs.schemas import Step, StepResult
 from querylect.rewriters.small import load_prompt
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.checkpoints import find_checkpoint

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from querylect.configs.load import load_config
 from querylect.data.types import Question
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.plan import SearchPlan
 from querylect.eval.answering import TEXTS
 

@@ -20,13 +20,13 @@ import numpy as np
 from machine import describe
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RecipeConfig
 from querylect.data.load import load_dataset
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
+from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
+from querylect.envs.recipes import recipe_of
 from querylect.envs.retrievers.encoder import Encoder, loading_kwargs
-from querylect.envs.retrievers.recipes import recipe_of
 from querylect.sources import resolve_model
 
 PRECISIONS = ("float32", "bfloat16")

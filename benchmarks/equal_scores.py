@@ -18,8 +18,8 @@ from machine import describe
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Split
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.plan import SearchPlan
 from raw_peers import K, bm25s_ranking
 

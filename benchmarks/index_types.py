@@ -21,12 +21,12 @@ from querylect.configs.schema import DatasetConfig
 from querylect.data.load import load_dataset
 from querylect.envs.index.arrays import mapped
 from querylect.envs.plan import Probe, Term
+from querylect.envs.recipes import find_recipe
 from querylect.envs.retrievers import nearest
 from querylect.envs.retrievers.dense import Dense, VectorRetriever
 from querylect.envs.retrievers.encoder import Encoder
 from querylect.envs.retrievers.milvus import MilvusVectors
 from querylect.envs.retrievers.milvus_collection import Collection
-from querylect.envs.retrievers.recipes import find_recipe
 from querylect.rewards.metrics import ndcg
 
 BATCH, K, ROWS = 64, 10, 1_000

@@ -18,8 +18,8 @@ from machine import describe, seconds
 from querylect.configs.environment import MilvusConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.plan import Probe, SearchPlan, Term
 
 BATCH, K = 64, 10

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from querylect.configs.environment import DatasetConfig, EnvironmentConfig, QueryFactor
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.plan import SearchPlan
 from querylect.markdown_tables import markdown_table
 

@@ -19,7 +19,7 @@ from querylect.configs.run_settings import load_run_config
 from querylect.data.sampling import draw
 from querylect.envs.client.connect import open_environment
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.server.schemas import Step
+from querylect.envs.schemas import Step
 from querylect.rollouts.checkpoints import find_checkpoint
 
 METRIC = "ndcg@10"

@@ -33,13 +33,13 @@ import httpx
 from machine import describe, seconds
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
+from querylect.envs.builder.build import (
+    build_index,
+)
 from querylect.envs.client.address import ServiceAddress
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.index.arrays import mapped, read_words
-from querylect.envs.index.build import (
-    build_index,
-)
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers import bm25
 from querylect.logs import set_up_logging

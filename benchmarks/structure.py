@@ -31,6 +31,15 @@ ORDER = [
     *("hub", "export", "adapt", "sweep", "use", "inference", "doctor", "cli", "__main__", "__init__"),
 ]
 """Folders and files of the root, each importing only from those before it. Old checkouts have `hub` and `use`."""
+ORDER_WITHIN = {
+    "data": ["documents", "prepare"],
+    "envs": ["index", "retrievers", "builder", "page", "server", "client", "adapters"],
+    "eval": ["pages", "drift", "report", "tasks", "answers", "papers"],
+    "inference": ["adapters"],
+    "rollouts": ["engines"],
+    "train": ["packing", "memory", "distributed"],
+}
+"""Subfolders, each importing only from those before it, also through other files of its folder."""
 LITERARY = {
     *("one", "each", "other", "others", "most", "least", "many", "whole", "rest", "own", "mine", "its", "about", "of"),
     *("found", "asked", "said", "told", "wanted", "known", "given", "kept", "held", "seen", "shown", "meant", "named"),
@@ -83,6 +92,26 @@ def upward(edges: Graph) -> list[str]:
         for target in sorted(targets)
         if rank[target.split(".")[0]] > rank[module.split(".")[0]]
     ]
+
+
+def within(edges: Graph, folder: str) -> Graph:
+    """Which file or subfolder of a folder imports which other."""
+    parts = {module: module.split(".")[1] for module in edges if module.startswith(f"{folder}.")}
+    inner: Graph = {part: set() for part in parts.values()}
+    for module, part in parts.items():
+        inner[part] |= {parts[target] for target in edges[module] & parts.keys()} - {part}
+    return inner
+
+
+def upward_within(edges: Graph) -> list[str]:
+    """Subfolders that reach one that is later in ORDER_WITHIN, or a file that imports them."""
+    arrows = []
+    for folder, order in ORDER_WITHIN.items():
+        inner = within(edges, folder)
+        for number, name in enumerate(order):
+            reached = _reached(inner, name) if name in inner else set()
+            arrows += [f"{folder}.{name} -> {folder}.{target}" for target in order[number:] if target in reached]
+    return arrows
 
 
 def circles(edges: Graph) -> list[list[str]]:

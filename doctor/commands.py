@@ -56,7 +56,7 @@ def doctor(
     probed = answer(probe)
     findings = [*machine(settings.run_folder.parent if settings else Path("."), probed), *external]
     if settings is not None:
-        from ..envs.server.memory import available_bytes
+        from ..envs.memory import available_bytes
         from .memory import memory
         from .needs import needs
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..envs.server.memory import available_bytes
+from ..envs.memory import available_bytes
 from ..provenance import installed_versions
 from ..sources import install_command
 from .findings import Finding

@@ -33,7 +33,7 @@ def needs(config: RunConfig, config_name: str, online: bool) -> list[Finding]:
 
 
 def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) -> Iterator[Finding]:
-    from ..envs.retrievers.recipes import recipe_of
+    from ..envs.recipes import recipe_of
     from ..envs.retrievers.registry import required_indexes
 
     yield _dataset(f"{prefix}env.dataset", env)

@@ -17,6 +17,7 @@ from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
 from ..rewards.metrics import RELEVANT, measure
 from ..storage import data_sha256
+from .byte_cache import ByteCache
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
@@ -24,7 +25,6 @@ from .retrievers.base import Retriever, Steps, depth_limit_of, rank_in_steps, ru
 from .retrievers.fusion import Scored, fuse
 from .retrievers.open import check_corpus, open_retriever, verify_indexes
 from .retrievers.rerank import Reranked, Reranker
-from .server.cache import ByteCache
 
 _measure = lru_cache(maxsize=256)(measure)
 

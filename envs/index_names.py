@@ -4,7 +4,7 @@ import re
 
 from ..configs.environment import EnvironmentConfig, VectorsConfig
 from ..storage import data_sha256
-from .retrievers.recipes import RECIPES
+from .recipes import RECIPES
 
 _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""

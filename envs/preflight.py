@@ -12,7 +12,7 @@ from ..data.present import refuse_missing_source
 from ..errors import IndexFolderError
 from ..storage import refuse_unwritable
 from .index_names import member_settings
-from .retrievers.recipes import find_recipe, recipe_of
+from .recipes import find_recipe, recipe_of
 
 
 def check_environment(config: EnvironmentConfig) -> None:

@@ -12,7 +12,7 @@ from ..configs.schema import RewardConfig, RolloutConfig
 from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import HitBody, Step, StepResult
+from ..envs.schemas import HitBody, Step, StepResult
 from ..rewriters.base import RewritingStrategy
 from ..rollouts.engines.base import Completion, Engine, Sampling
 from ..rollouts.grow import Grower

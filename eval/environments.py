@@ -14,15 +14,15 @@ from ..configs.evaluation import SpecConfig, SpecEnvironment
 from ..data.corpus import open_corpus
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ..data.types import AllDocuments, Dataset, Question, Split
+from ..envs.builder.build import build_index
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment, open_unserved
 from ..envs.environment import settings_hash
-from ..envs.index.build import build_index
 from ..envs.index.open import open_index
 from ..envs.index_names import index_name, member_settings
 from ..envs.retrievers.open import check_corpus
 from ..envs.retrievers.rerank import reranked
-from ..envs.server.schemas import EnvironmentInfo
+from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT

@@ -9,7 +9,7 @@ from ..configs.schema import EnvironmentConfig
 from ..data.types import Qrels, Question, Split
 from ..envs.environment import Environment, RankedHit
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import MAX_K, PRIMARY_METRIC
+from ..envs.schemas import MAX_K, PRIMARY_METRIC
 from ..envs.trec import NOTHING, Run, write_trec
 from ..errors import ConfigError, DataError
 from ..logs import progress_bar

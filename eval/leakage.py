@@ -22,7 +22,7 @@ from ..data.mixed_ids import join_id, joined
 from ..data.sampling import draw
 from ..data.types import AllDocuments, Question
 from ..envs.client.base import EnvironmentApi
-from ..envs.server.schemas import EnvironmentInfo
+from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError, DataError, QuerylectError
 from ..storage import writing
 from .environments import EvalEnvironment

@@ -18,7 +18,7 @@ from ..configs.schema import RunConfig
 from ..data.history import lines_of
 from ..data.types import Question
 from ..digests import refuse_damaged
-from ..envs.server.schemas import EnvironmentInfo
+from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..storage import parse_json
 from .identity import digest

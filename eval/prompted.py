@@ -18,7 +18,7 @@ from ..data.history import cut_history
 from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import Step, StepResult
+from ..envs.schemas import Step, StepResult
 from ..llms.access import Llm
 from ..llms.base import Message, SamplingParams
 from ..llms.wording import Wording

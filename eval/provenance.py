@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
-from ..envs.server.schemas import EnvironmentInfo
+from ..envs.schemas import EnvironmentInfo
 from ..provenance import installed_versions, versions
 from ..version import __version__
 

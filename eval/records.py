@@ -20,7 +20,7 @@ from ..data.history import records_of
 from ..data.types import Question, Utterance
 from ..digests import FolderDigests, refuse_damaged
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import StepResult
+from ..envs.schemas import StepResult
 from ..errors import DataError, in_one_line
 from ..llms.base import LlmResponse, complete_sum
 from ..rollouts.tree import Tree

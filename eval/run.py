@@ -25,7 +25,7 @@ from ..data.types import Dataset, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
-from ..envs.server.schemas import EnvironmentInfo
+from ..envs.schemas import EnvironmentInfo
 from ..errors import CheckpointError, ConfigError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkpoint, task_model, with_prompt
 from ..rollouts.grow import ANSWERED_AT_ONCE

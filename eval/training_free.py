@@ -20,7 +20,7 @@ from ..data.types import Question
 from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import EnvironmentInfo, Step, StepResult
+from ..envs.schemas import EnvironmentInfo, Step, StepResult
 from ..errors import EnvironmentUnavailableError, StorageError
 from ..logs import progress_bar
 from ..methods.method import SearchResults

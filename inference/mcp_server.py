@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field
 from ..configs.schema import ClientConfig
 from ..envs.client.client import EnvironmentClient
 from ..envs.page.router import MAX_QUESTION, AskedHistory, utterances
+from ..envs.schemas import HitBody
 from ..envs.server.process import bound
-from ..envs.server.schemas import HitBody
 from ..version import __version__
 from .results import SearchResult
 from .rewriter import Rewriter

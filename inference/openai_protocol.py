@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..data.types import Question
 from ..envs.page.router import MAX_HISTORY, PageRewriteRequest
 from ..envs.page.router import utterances as history_of
+from ..envs.schemas import Problem
 from ..envs.server.problems import MEDIA_TYPE, REQUEST_ID
-from ..envs.server.schemas import Problem
 from ..errors import RequestError
 from .adapters.common import utterances
 from .results import Continuation, RewriteResult

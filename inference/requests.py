@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..data.history import parse_history
 from ..data.types import Document, Question, Utterance
 from ..envs.plan import is_unicode
-from ..envs.server.schemas import HitBody
+from ..envs.schemas import HitBody
 from ..errors import RequestError
 
 QuestionLike = str | Question

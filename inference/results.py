@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..data.history import records_of
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan
-from ..envs.server.schemas import HitBody
+from ..envs.schemas import HitBody
 from ..errors import ConfigError
 from ..rollouts.conversation import Branch
 from ..rollouts.tree import Node

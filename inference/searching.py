@@ -13,7 +13,7 @@ from ..configs.mix import environments
 from ..configs.schema import ClientConfig, EnvironmentConfig
 from ..configs.trust import FLAG
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import HitBody
+from ..envs.schemas import HitBody
 from ..errors import ConfigError, MissingPackageError, UserError
 from ..sources import optional_packages
 from .load import Trained

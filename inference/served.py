@@ -8,11 +8,11 @@ from typing import TypeVar
 from fastapi import HTTPException, Request
 
 from ..envs.plan import SearchPlan
+from ..envs.schemas import HitBody
 from ..envs.server.app import ServiceState
 from ..envs.server.batching import OverloadedError
 from ..envs.server.connection import ClientGoneError, disconnected
 from ..envs.server.middleware import note
-from ..envs.server.schemas import HitBody
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from .batching import ClosedError
 from .rewriter import Rewriter

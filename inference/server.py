@@ -15,9 +15,9 @@ from pydantic import Field, StrictBool
 from ..data.types import Question
 from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, AskedHistory, PageRewrite, Search, utterances
 from ..envs.plan import SearchPlan
+from ..envs.schemas import MAX_K, HitBody, RequestBody, Wire
 from ..envs.server.app import ServiceState
 from ..envs.server.batching import OverloadedError
-from ..envs.server.schemas import MAX_K, HitBody, RequestBody, Wire
 from .batching import ClosedError
 from .load import Trained, only_member
 from .openai_protocol import add_openai_routes

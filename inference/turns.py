@@ -8,7 +8,7 @@ from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import HitBody
+from ..envs.schemas import HitBody
 from ..errors import ConfigError
 from ..rewriters.base import Rewrite
 from ..rollouts.conversation import Branch, Conversation

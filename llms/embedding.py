@@ -16,8 +16,8 @@ def open_encoder(name: str, setting: str = "--model") -> tuple[Encode, str]:
 
     Errors name `setting`: ConfigError for another kind of retriever, ModelError for an unusable one.
     """
+    from ..envs.recipes import find_recipe
     from ..envs.retrievers.encoder import Encoder
-    from ..envs.retrievers.recipes import find_recipe
 
     recipe = find_recipe(name)
     if recipe.kind != "dense":

@@ -20,7 +20,7 @@ import openai
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ..configs.llm import LlmConfig
-from ..envs.server.auth import secret_in
+from ..envs.credentials import secret_in
 from ..errors import ConfigError, EngineUnavailableError
 from .base import (
     THINK_CLOSE,

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from ..configs.llm import AnswerForm
 from ..data.types import Question
 from ..envs.client.base import SearchClient
-from ..envs.server.schemas import HitBody
+from ..envs.schemas import HitBody
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Prompt, SamplingParams

@@ -11,7 +11,7 @@ from ..data.history import cut_history
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import Step, StepResult
+from ..envs.schemas import Step, StepResult
 from ..errors import EngineUnavailableError, EnvironmentUnavailableError
 from ..eval.answering import Asking, answers, batches
 from ..eval.prompted import prompted_answers

@@ -19,8 +19,8 @@ from ..data.jsonl import identifier_of, read_records
 from ..data.load import corpus_hash
 from ..data.sampling import draw
 from ..data.types import Document
+from ..envs.builder.shards import IndexShards
 from ..envs.index.manifest import describe_files
-from ..envs.index.shards import IndexShards
 from ..envs.retrievers.question_index import (
     QUESTION_INDEX,
     AnswerabilityEntry,

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
+from ..envs.recipes import recipe_of
 from ..envs.retrievers.encoder import Encoder
 from ..envs.retrievers.qb_rag import questions_settings
 from ..envs.retrievers.question_index import open_question_index
-from ..envs.retrievers.recipes import recipe_of
 from ..errors import ConfigError
 from .build import documents_of
 

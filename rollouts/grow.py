@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..configs.schema import RewardConfig, RolloutConfig
 from ..data.types import Question
 from ..envs.client.base import StepClient
-from ..envs.server.schemas import Step
+from ..envs.schemas import Step
 from ..rewards.reward import node_reward
 from ..rewriters.base import RewritingStrategy
 from .conversation import Branch, Conversation

@@ -169,7 +169,7 @@ def realdata() -> Path:
 @pytest.fixture(scope="session")
 def small_environment(tmp_path_factory) -> EnvironmentConfig:
     """Six documents, three test questions and one training question, with a real BM25 index."""
-    from querylect.envs.index.build import (
+    from querylect.envs.builder.build import (
         build_index,
     )
 

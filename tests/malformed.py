@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import Problem
+from querylect.envs.schemas import Problem
 
 PATHS = ["/v1/search", "/v1/step", "/v1/questions", "/v1/environment", "/healthz", "/readyz", "/v1/none", "/", "/v1/"]
 ODD_VALUES = [

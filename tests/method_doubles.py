@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 from querylect.data.types import Document, Question
-from querylect.envs.server.schemas import HitBody
+from querylect.envs.schemas import HitBody
 from querylect.errors import EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text

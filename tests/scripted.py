@@ -1,7 +1,7 @@
 """A model with a script, and a collection that finds what it is told to: hand-worked cases need neither a model nor an
 index."""
 
-from querylect.envs.server.schemas import HitBody
+from querylect.envs.schemas import HitBody
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 from querylect.methods.methods import make_method

@@ -22,7 +22,7 @@ from ..configs.schema import ANSWER, ANSWER_REWARD, EnvironmentConfig, RewardCon
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import EnvironmentInfo, Step, StepResult
+from ..envs.schemas import EnvironmentInfo, Step, StepResult
 from ..errors import ConfigError, DataError
 from ..eval.tasks.gold import Gold, GoldSet, gold_answers
 from ..eval.tasks.reader import ANSWERS_VERSION, reader_prompt

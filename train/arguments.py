@@ -9,7 +9,7 @@ from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingCon
 from ..errors import ConfigError
 from ..rollouts.engines.base import check_tensor_parallel
 from ..sources import install_command
-from .distributed.zero import lacks_float32_masters, refuse_fsdp, uses_deepspeed
+from .zero import lacks_float32_masters, refuse_fsdp, uses_deepspeed
 
 if TYPE_CHECKING:
     from trl import GRPOConfig

@@ -24,7 +24,7 @@ from ..configs.mix import deadlines
 from ..configs.schema import RewardConfig, RunConfig, TrainConfig, WarmStartConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import Step
+from ..envs.schemas import Step
 from ..logs import progress_bar
 from ..rewards.reward import node_reward
 from ..rollouts.engines.base import Weights

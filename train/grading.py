@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..configs.reward_metric import RewardMetric, cutoff
 from ..configs.schema import RunConfig
 from ..envs.client.base import StepClient
-from ..envs.server.schemas import Step, StepResult
+from ..envs.schemas import Step, StepResult
 from ..errors import EnvironmentUnavailableError
 
 STEPS_PER_CALL = 512

@@ -8,7 +8,7 @@ from ..configs.schema import RewardConfig, RunConfig, TrainConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import Step
+from ..envs.schemas import Step
 from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy, Staged
 from .answers import without_reader

@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
 
-from .distributed.zero import zero_stage
+from .zero import zero_stage
 
 if TYPE_CHECKING:
     from trl import GRPOConfig

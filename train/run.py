@@ -32,9 +32,9 @@ from ..rollouts.preflight import check_run
 from ..storage import only_command
 from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
-from .distributed.zero import uses_deepspeed, zero_stage
 from .questions import TrainingData, prepare_data
 from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error
+from .zero import uses_deepspeed, zero_stage
 
 if TYPE_CHECKING:
     from peft import PeftModel

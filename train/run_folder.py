@@ -36,7 +36,7 @@ from ..rollouts.checkpoints import WARM_START_FOLDER, refuse_damaged_checkpoint,
 from ..sources import portable
 from ..storage import another_took_over, append, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
 from ..version import __version__
-from .distributed.zero import OPTIMIZER_PARTS, uses_deepspeed
+from .zero import OPTIMIZER_PARTS, uses_deepspeed
 
 log = logging.getLogger(__name__)
 

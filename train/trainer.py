@@ -47,7 +47,6 @@ from .answers import reader_metrics
 from .credit import Credit, assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
-from .distributed.zero import uses_deepspeed
 from .metrics import step_metrics
 from .mismatch import Mismatch
 from .mix import Mixture, Row, refuse_outage
@@ -59,6 +58,7 @@ from .rows import path_reward, question_streams, rollout, row_advantages, row_ma
 from .run_folder import RunFolder, remove_traces
 from .staged import StagedQuestions
 from .subsampling import subsample
+from .zero import uses_deepspeed
 
 if TYPE_CHECKING:
     from datasets import Dataset

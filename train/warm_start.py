@@ -20,7 +20,7 @@ from torch import nn
 from ..configs.schema import PolicyConfig, RunConfig, TrainConfig, WarmStartConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from ..envs.server.schemas import Step
+from ..envs.schemas import Step
 from ..errors import CheckpointError, ConfigError, first_line
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..plan import Probe, SearchPlan, Term, is_unicode
-from ..server.schemas import HitBody
+from ..schemas import HitBody
 
 SNIPPET = 200
 """Characters shown of each document's text."""

@@ -13,7 +13,7 @@ from ...data.types import Question
 from ...errors import QuerylectError
 from ..client.client import SyncEnvironmentClient
 from ..plan import SearchPlan, is_unicode
-from ..server.schemas import Step
+from ..schemas import Step
 from .text import show
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ...data.types import Utterance
 from ...errors import EnvironmentUnavailableError
 from ..client.client import EnvironmentClient, SyncEnvironmentClient
 from ..plan import SearchPlan
-from ..server.schemas import PRIMARY_METRIC, Step, StepResult
+from ..schemas import PRIMARY_METRIC, Step, StepResult
 from .text import plan_of_reply, show
 
 __all__ = ["RetrievalEnv", "RetrievalTaskset"]

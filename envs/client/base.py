@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ...data.types import Question
 from ..plan import SearchPlan
-from ..server.schemas import EnvironmentInfo, HitBody, Step, StepResult
+from ..schemas import EnvironmentInfo, HitBody, Step, StepResult
 
 
 class StepClient(Protocol):

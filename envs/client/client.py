@@ -23,7 +23,7 @@ from ...configs.schema import ClientConfig
 from ...data.types import Question
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
 from ..plan import SearchPlan, plan_digest
-from ..server.schemas import (
+from ..schemas import (
     MAX_PAGE,
     PRIMARY_METRIC,
     EnvironmentInfo,

@@ -48,7 +48,7 @@ def open_unserved(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[En
 
 def only_reads_index(env: EnvironmentConfig) -> bool:
     """Whether a retriever, and every member of it, is built in and searches files of this machine."""
-    from ..retrievers.recipes import PYTHON
+    from ..recipes import PYTHON
     from ..retrievers.registry import required_indexes
 
     searched = [env, *required_indexes(env)]

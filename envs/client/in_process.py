@@ -9,8 +9,8 @@ from ...data.types import Question
 from ...errors import RequestError
 from ..environment import Environment, PlanRanking, RankedHit
 from ..plan import SearchPlan, plan_digest
+from ..schemas import PRIMARY_METRIC, EnvironmentInfo, HitBody, Hits, Step, StepResult
 from ..server.info import info_of, limits_of
-from ..server.schemas import PRIMARY_METRIC, EnvironmentInfo, HitBody, Hits, Step, StepResult
 
 PLANS_AT_ONCE = 128
 """Plans that are searched together, as many as the HTTP client sends in one request."""

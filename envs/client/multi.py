@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from ...data.mixed_ids import join_id, joined, split_id
 from ...data.types import Question
-from ..server.schemas import EnvironmentInfo, Limits, Step, StepResult
+from ..schemas import EnvironmentInfo, Limits, Step, StepResult
 from .client import SyncEnvironmentClient
 
 

@@ -21,8 +21,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_exception, wai
 
 from ...configs.schema import ClientConfig
 from ...errors import ConfigError, RequestError, TokenError
-from ..server.auth import token_of
-from ..server.schemas import Problem
+from ..credentials import token_of
+from ..schemas import Problem
 from .address import ServiceAddress
 
 log = logging.getLogger(__name__)

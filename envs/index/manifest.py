@@ -13,8 +13,7 @@ from ...configs.section import Strict
 from ...data.corpus import Origin
 from ...errors import IndexFolderError
 from ...storage import data_sha256, file_sha256, parse_json
-from ..retrievers.nearest import VectorStore
-from ..retrievers.recipes import RetrieverRecipe, content_fields
+from ..recipes import RetrieverRecipe, content_fields
 
 Description = TypeVar("Description", bound=BaseModel)
 
@@ -33,6 +32,18 @@ class FileEntry(Strict):
     sha256: str
     size: int
     """Bytes."""
+
+
+class VectorStore(Strict):
+    """How the vectors of an index are kept and searched: every setting that its files depend on."""
+
+    dimension: int
+    dtype: Literal["float32", "float16"]
+    search: Literal["flat", "hnsw", "ivfpq"]
+    hnsw_links: int | None = None
+    hnsw_effort: int | None = None
+    ivf_lists: int | None = None
+    pq_bytes: int | None = None
 
 
 class Manifest(Strict):

@@ -22,10 +22,9 @@ from pydantic import Field
 from ...configs.schema import EnvironmentConfig
 from ...data.types import Question, Utterance, relevant
 from ...errors import EnvironmentUnavailableError, QuerylectError, RequestError
-from ..environment import Environment
+from ..environment import Environment, RankedHit
 from ..plan import SearchPlan, is_unicode
-from ..server.batching import Hits, OverloadedError
-from ..server.schemas import HitBody, RequestBody, Wire
+from ..schemas import HitBody, RequestBody, Wire
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +54,8 @@ class PageRewrite:
     """Why there is no plan, in one or two words."""
 
 
+Rank = Callable[[Sequence[SearchPlan]], Awaitable[Sequence[Sequence[RankedHit]]]]
+"""The service's search: one ranking for each plan."""
 Search = Callable[[Sequence[SearchPlan]], Sequence[Sequence[HitBody]]]
 """One ranking with texts for each plan, of the served index; called from a thread."""
 
@@ -120,10 +121,10 @@ class PageRewriteRequest(RequestBody):
 def page_router(
     environment: Environment,
     config: EnvironmentConfig,
-    rank: Callable[[Sequence[SearchPlan]], Awaitable[list[Hits]]],
+    rank: Rank,
     writer: Writer | None = None,
 ) -> APIRouter:
-    """The routes of the page, not part of the OpenAPI schema (the trainer's). `rank` is the service's search."""
+    """The routes of the page, not part of the OpenAPI schema (the trainer's)."""
     router = APIRouter(include_in_schema=False)
     body, headers = _page()
     writing = asyncio.Lock()
@@ -174,7 +175,8 @@ def page_router(
         if not all(map(is_unicode, (question.in_context, *question.options))):
             raise HTTPException(422, "the question holds half of a surrogate pair, which is no text.")
         if writing.locked():
-            raise OverloadedError("another rewrite is being generated; ask again when it is done")
+            message = "another rewrite is being generated; ask again when it is done"
+            raise HTTPException(503, message, {"Retry-After": "1"})
         async with writing:
             try:
                 search = partial(_search, environment, rank, asyncio.get_running_loop(), request.question_id)
@@ -190,7 +192,7 @@ def page_router(
 
 def _search(
     environment: Environment,
-    rank: Callable[[Sequence[SearchPlan]], Awaitable[list[Hits]]],
+    rank: Rank,
     loop: asyncio.AbstractEventLoop,
     question_id: str,
     plans: Sequence[SearchPlan],
@@ -198,7 +200,7 @@ def _search(
     """`Search` for a question from a thread beside the loop in which the service searches."""
     searched = [environment.plan_for(question_id, plan) for plan in plans]
 
-    async def ranked() -> list[Hits]:
+    async def ranked() -> Sequence[Sequence[RankedHit]]:
         return await rank(searched)
 
     def hit(name: str, score: float) -> HitBody:

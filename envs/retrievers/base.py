@@ -15,8 +15,8 @@ from ...logs import Progress as Progress
 from ..index.documents import Documents
 from ..index.open import Index
 from ..plan import Probe
+from ..recipes import RetrieverRecipe
 from .fusion import Scored
-from .recipes import RetrieverRecipe
 
 TEXT_WORK = 64
 """Work of a text without a character."""

@@ -30,9 +30,9 @@ from ...logs import Progress
 from ..index import postings
 from ..index.arrays import NpyWriter, SortedWords, mapped, read_words, write_words
 from ..plan import Probe
+from ..recipes import RetrieverRecipe
 from .base import Retriever
 from .fusion import Scored, best
-from .recipes import RetrieverRecipe
 from .vocabulary import Vocabulary, Word, saturated, stems, words_of
 
 try:

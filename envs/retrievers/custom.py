@@ -13,8 +13,8 @@ from pathlib import Path
 from ...errors import ConfigError
 from ...storage import file_sha256
 from ..index.documents import Documents
+from ..recipes import PYTHON, RetrieverRecipe
 from .base import Retriever, WithoutFiles
-from .recipes import PYTHON, RetrieverRecipe
 
 
 class Custom(WithoutFiles):

@@ -18,16 +18,16 @@ from ...configs.schema import VectorsConfig
 from ...data.types import Document
 from ...errors import ModelError
 from ...logs import Progress
+from ..byte_cache import ByteCache, remembered
 from ..index.arrays import NpyWriter, mapped
+from ..index.manifest import VectorStore
 from ..plan import Probe, is_effective
-from ..server.cache import ByteCache, remembered
+from ..recipes import RetrieverRecipe
 from . import nearest
 from .candidates import SPARE
 from .encoder import Encoder as Encoder
 from .encoder import Vectors, query_work
 from .fusion import NOTHING, Scored, best
-from .nearest import VectorStore
-from .recipes import RetrieverRecipe
 
 VECTORS = "vectors.npy"
 _CACHE_BYTES = 128 * 2**20

@@ -20,7 +20,7 @@ from ...logs import Progress
 from ...sources import resolve_model
 from ...storage import folder_sha256
 from ..plan import Probe, is_effective
-from .recipes import TEXT, Content, RetrieverRecipe, recipe_of
+from ..recipes import TEXT, Content, RetrieverRecipe, recipe_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder

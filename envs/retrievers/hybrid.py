@@ -13,9 +13,9 @@ from ..index.documents import Documents
 from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
+from ..recipes import RetrieverRecipe, recipe_of
 from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of, work_of
 from .fusion import Scored, fuse
-from .recipes import RetrieverRecipe, recipe_of
 
 
 def fingerprint_of(members: Sequence[Manifest], depth: int) -> str:

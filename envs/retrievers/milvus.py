@@ -25,6 +25,7 @@ from ...storage import data_sha256, parse_json
 from ..index import postings
 from ..index.arrays import SortedWords, mapped
 from ..plan import Probe, Term, is_effective
+from ..recipes import RetrieverRecipe, content_fields
 from .base import Kind
 from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
 from .candidates import SPARE, Candidates, rank_candidates
@@ -32,7 +33,6 @@ from .dense import VECTORS, EncodedKind, Unranked, VectorRetriever, scored_again
 from .encoder import Encoder
 from .fusion import NOTHING, Scored
 from .milvus_collection import MAX_RESULTS, Collection, StoredHit, Vector, WordWeights, vector_sha256
-from .recipes import RetrieverRecipe, content_fields
 
 log = logging.getLogger(__name__)
 

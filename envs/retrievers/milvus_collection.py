@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ...configs.environment import MilvusConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from ...sources import install_command
-from ..server.auth import token_of
+from ..credentials import token_of
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient

@@ -11,20 +11,19 @@ from importlib.metadata import Distribution
 from math import isqrt
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...configs.schema import VectorsConfig
-from ...configs.section import Strict
 from ...errors import ConfigError, ModelError, RequestError, first_line
 from ...sources import install_command
-from ..server.memory import available_bytes, gib
+from ..index.manifest import VectorStore
+from ..memory import available_bytes, gib
 from .gpu_index import MAX_NEIGHBOURS, check_gpus, on_gpus
 
 log = logging.getLogger(__name__)
-
 
 NEAREST = "nearest.faiss"
 _ROWS = 2**16
@@ -37,36 +36,6 @@ _OVERSAMPLING = 4
 Vectors = npt.NDArray[np.floating]
 Nearest = Callable[[npt.NDArray[np.float32], int], npt.NDArray[np.int64]]
 """(queries (q, d), depth) -> document positions (q, at least depth if there are as many), -1 for none."""
-
-
-class VectorStore(Strict):
-    """How the vectors of an index are kept and searched: every setting that its files depend on."""
-
-    dimension: int
-    dtype: Literal["float32", "float16"]
-    search: Literal["flat", "hnsw", "ivfpq"]
-    hnsw_links: int | None = None
-    hnsw_effort: int | None = None
-    ivf_lists: int | None = None
-    pq_bytes: int | None = None
-
-    def memory(self, documents: int) -> tuple[int, int]:
-        """Bytes of memory (to build the search structure, to search it without reading from disk each time).
-
-        Flat: the vectors. HNSW: the vectors as float32 and about 2.2 links of 4 bytes for each of `hnsw_links`.
-        IVF-PQ: codes, ids and centroids; to build it also its float32 training vectors.
-        """
-        vector_bytes = documents * self.dimension * np.dtype(self.dtype).itemsize
-        if self.search == "flat":
-            return min(vector_bytes, _ROWS * self.dimension * 4), vector_bytes
-        if self.search == "hnsw":
-            assert self.hnsw_links is not None
-            graph = documents * (self.dimension * 4 + int(self.hnsw_links * 2.2 * 4) + 32)
-            return graph, graph
-        assert self.ivf_lists is not None
-        assert self.pq_bytes is not None
-        codes = documents * (self.pq_bytes + 8) + (self.ivf_lists + 256) * self.dimension * 4
-        return codes + 2 * min(documents, _TRAINING_PER_LIST * self.ivf_lists) * self.dimension * 4, codes
 
 
 def vector_store(config: VectorsConfig, dimension: int, documents: int) -> VectorStore:
@@ -101,9 +70,28 @@ def vector_store(config: VectorsConfig, dimension: int, documents: int) -> Vecto
     return VectorStore(dimension=dimension, dtype=config.dtype, search="ivfpq", ivf_lists=lists, pq_bytes=size)
 
 
+def memory_of(store: VectorStore, documents: int) -> tuple[int, int]:
+    """Bytes of memory (to build the search structure, to search it without reading from disk each time).
+
+    Flat: the vectors. HNSW: the vectors as float32 and about 2.2 links of 4 bytes for each of `hnsw_links`.
+    IVF-PQ: codes, ids and centroids; to build it also its float32 training vectors.
+    """
+    vector_bytes = documents * store.dimension * np.dtype(store.dtype).itemsize
+    if store.search == "flat":
+        return min(vector_bytes, _ROWS * store.dimension * 4), vector_bytes
+    if store.search == "hnsw":
+        assert store.hnsw_links is not None
+        graph = documents * (store.dimension * 4 + int(store.hnsw_links * 2.2 * 4) + 32)
+        return graph, graph
+    assert store.ivf_lists is not None
+    assert store.pq_bytes is not None
+    codes = documents * (store.pq_bytes + 8) + (store.ivf_lists + 256) * store.dimension * 4
+    return codes + 2 * min(documents, _TRAINING_PER_LIST * store.ivf_lists) * store.dimension * 4, codes
+
+
 def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> None:
     """Log the memory that building and searching need. Raises ConfigError if it exceeds the available memory."""
-    building, searching = store.memory(documents)
+    building, searching = memory_of(store, documents)
     limit = available_bytes() if config.memory_gib is None else int(config.memory_gib * 2**30)
     needs = (
         f"{store.search} over {documents} vectors of {store.dimension} {store.dtype}: "

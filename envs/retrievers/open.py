@@ -9,8 +9,8 @@ from ...data.types import Dataset
 from ...errors import IndexFolderError
 from ..index.manifest import Manifest
 from ..index.open import Index, load_or_raise, verify_index
+from ..recipes import RetrieverRecipe, content_fields, recipe_of
 from .base import Retriever
-from .recipes import RetrieverRecipe, content_fields, recipe_of
 from .registry import engine_of, open_kind, required_indexes
 
 

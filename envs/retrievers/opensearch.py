@@ -24,15 +24,15 @@ from ...configs.schema import RemoteConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from ...sources import install_command
 from ...storage import data_sha256
+from ..credentials import secret_in
 from ..index.documents import Documents
 from ..plan import Probe, Term, is_effective
-from ..server.auth import secret_in
+from ..recipes import RetrieverRecipe
 from .base import WithoutFiles
 from .candidates import SPARE, Candidates, rank_candidates
 from .dense import Unranked, VectorRetriever
 from .encoder import Encoder
 from .fusion import NOTHING, Scored
-from .recipes import RetrieverRecipe
 
 if TYPE_CHECKING:
     from requests import PreparedRequest

@@ -19,12 +19,12 @@ from ..index.documents import Documents
 from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
+from ..recipes import RetrieverRecipe, recipe_of
 from .answerable import Integers, first_contents, in_tie_order, matrix
 from .base import OpenMember, Progress, Retriever, truncation_of, work_of
 from .candidates import GROWTH, SPARE
 from .fusion import NOTHING, Scored
 from .question_index import QuestionIndex, content_hash, open_question_index, verify_question_index
-from .recipes import RetrieverRecipe, recipe_of
 
 log = logging.getLogger(__name__)
 

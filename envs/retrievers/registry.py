@@ -2,8 +2,8 @@
 
 from ...configs.environment import SearchEngine
 from ...configs.schema import EnvironmentConfig
+from ..recipes import RetrieverRecipe
 from .base import Kind, OpenMember
-from .recipes import RetrieverRecipe
 
 
 def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: OpenMember) -> Kind:

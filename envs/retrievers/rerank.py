@@ -17,9 +17,9 @@ from ...configs.schema import RerankConfig
 from ...errors import ModelError
 from ...sources import resolve_model
 from ...storage import data_sha256
+from ..byte_cache import ByteCache, remembered
 from ..index.documents import Documents
 from ..plan import Probe, is_effective
-from ..server.cache import ByteCache, remembered
 from .base import STEP_WORK, Retriever, Steps, check_depth, rank_in_steps, run_steps, truncation_of, work_of
 from .encoder import check_device, fingerprint_of, loading_kwargs
 from .fusion import Scored, best

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from ...data.types import Document
 from ...errors import ModelError
 from ...sources import resolve_model
+from ..byte_cache import ByteCache, remembered
 from ..index.documents import Documents
 from ..plan import Probe, is_effective
-from ..server.cache import ByteCache, remembered
+from ..recipes import RetrieverRecipe
 from .base import Progress
 from .encoder import check_device, fill_in, fingerprint_of, finished, loading_kwargs, query_work, truncated_queries
 from .fusion import NOTHING, Scored, best
-from .recipes import RetrieverRecipe
 
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder

@@ -21,15 +21,7 @@ from ...version import __version__
 from ..environment import Environment, PlanRanking
 from ..page.router import Writer, page_router
 from ..plan import SearchPlan, is_unicode, plan_digest
-from .batching import Batcher, Hits, OverloadedError
-from .bodies import BodyLimits
-from .connection import while_connected
-from .info import info_of, limits_of
-from .metrics import Metrics
-from .middleware import RequestMiddleware, note
-from .openapi import declare_errors
-from .problems import add_problem_handlers
-from .schemas import (
+from ..schemas import (
     MAX_PAGE,
     PRIMARY_METRIC,
     EnvironmentInfo,
@@ -42,6 +34,14 @@ from .schemas import (
     StepRequest,
     StepResponse,
 )
+from .batching import Batcher, Hits, OverloadedError
+from .bodies import BodyLimits
+from .connection import while_connected
+from .info import info_of, limits_of
+from .metrics import Metrics
+from .middleware import RequestMiddleware, note
+from .openapi import declare_errors
+from .problems import add_problem_handlers
 
 
 class ServiceState:

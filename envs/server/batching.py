@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ...errors import EnvironmentUnavailableError
+from ..byte_cache import ByteCache
 from ..environment import RankedHit
 from ..plan import SearchPlan, plan_digest
 from ..retrievers.base import STEP_WORK, Steps, work_of_texts
-from .cache import ByteCache
 from .metrics import Metrics
 
 Hits = Sequence[RankedHit]

@@ -2,7 +2,7 @@
 
 from ...configs.schema import EnvironmentConfig
 from ..environment import Environment
-from .schemas import MAX_HITS, MAX_K, EnvironmentInfo, Limits
+from ..schemas import MAX_HITS, MAX_K, EnvironmentInfo, Limits
 
 
 def limits_of(config: EnvironmentConfig) -> Limits:

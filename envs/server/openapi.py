@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from ..schemas import Limits, Problem
 from .middleware import OPEN_PATHS, WATCH_PATHS
 from .problems import MEDIA_TYPE
-from .schemas import Limits, Problem
 
 _REFS = "#/components/schemas/{model}"
 _ERRORS: Mapping[int, str] = {

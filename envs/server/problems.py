@@ -9,9 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from ...errors import EnvironmentUnavailableError, RequestError
+from ..schemas import Invalid, Problem
 from .batching import OverloadedError
 from .connection import ClientGoneError
-from .schemas import Invalid, Problem
 
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "querylect_request_id"

@@ -16,7 +16,7 @@ from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi
 from ...envs.client.connect import open_environment
-from ...envs.server.schemas import EnvironmentInfo
+from ...envs.schemas import EnvironmentInfo
 from ...errors import DataError
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, Prompt, SamplingParams, Text

@@ -16,7 +16,7 @@ from ...data.load import load_dataset
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi, SearchClient, StepClient
 from ...envs.plan import SearchPlan
-from ...envs.server.schemas import HitBody, Step
+from ...envs.schemas import HitBody, Step
 from ...errors import ConfigError, DataError, EnvironmentUnavailableError, in_one_line
 from ..records import METRICS, RAW, EvalRecord, raw_record, read_records
 from ..table import Arm

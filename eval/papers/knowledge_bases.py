@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
+from ...envs.builder.build import build_index
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.client.connect import open_environment
-from ...envs.index.build import build_index
 from ...envs.index.manifest import MANIFEST
 from ...envs.retrievers.question_index import open_question_index
 from ...errors import ConfigError, DataError

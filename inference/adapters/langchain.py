@@ -24,7 +24,7 @@ from pydantic import ConfigDict
 from ...data.types import Question, Utterance
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.plan import SearchPlan
-from ...envs.server.schemas import HitBody
+from ...envs.schemas import HitBody
 from ...errors import QuerylectError, RequestError
 from ..results import RewriteResult, plain_queries
 from ..rewriter import Rewriter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ...configs.schema import ClientConfig, RewriterConfig
 from ...data.types import Question
 from ...envs.client.client import SyncEnvironmentClient
-from ...envs.server.schemas import PRIMARY_METRIC, Step
+from ...envs.schemas import PRIMARY_METRIC, Step
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
 from ...llms.base import THINK_CLOSE, THINK_OPEN
 from ...rewriters.base import Staged

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from querylect.configs.schema import PolicyConfig, TrainConfig
 from querylect.errors import CheckpointError, ConfigError
-from querylect.train.distributed.zero import OPTIMIZER_PARTS
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
+from querylect.train.zero import OPTIMIZER_PARTS
 
 from ..forked import Forked, forked
 from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401

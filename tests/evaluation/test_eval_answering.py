@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from querylect.configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question, Utterance
-from querylect.envs.server.schemas import HitBody, StepResult
+from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import ConfigError
 from querylect.eval.answering import Asking, answers, batches
 from querylect.eval.records import records_of_trees

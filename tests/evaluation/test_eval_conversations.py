@@ -7,9 +7,9 @@ from querylect.configs.evaluation import HISTORY, RAW, REFERENCE, SpecConfig
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.server.app import create_app
 from querylect.errors import DataError
 from querylect.eval.records import read_records

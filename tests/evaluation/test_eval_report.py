@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from querylect.configs.schema import RunConfig
-from querylect.envs.server.schemas import EnvironmentInfo, Limits
+from querylect.envs.schemas import EnvironmentInfo, Limits
 from querylect.errors import DataError
 from querylect.eval.pages.figures import smooth
 from querylect.eval.provenance import provenance

@@ -11,11 +11,11 @@ from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.data.leakage import read_left_out
 from querylect.data.types import Dataset, Document, Question
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, Step, StepResult
+from querylect.envs.schemas import EnvironmentInfo, HitBody, Limits, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from querylect.eval import run as under_test
 from querylect.eval.answering import Answered, Asking

@@ -17,7 +17,7 @@ from querylect.configs.yaml12 import write_yaml
 from querylect.data.sampling import draw
 from querylect.data.types import Question
 from querylect.digests import describe_folder
-from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
+from querylect.envs.schemas import EnvironmentInfo, HitBody, Limits, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
 from querylect.eval.records import EvalRecord, read_records

@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import HitBody
+from querylect.envs.schemas import HitBody
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text

@@ -314,9 +314,9 @@ def test_settings_that_cannot_be_carried_out_are_refused(wrong):
 def knowledge(tmp_path_factory, run_app):
     """Clients of two BM25 environments, an encyclopedia and pairs of questions and answers, and a question."""
     from querylect.configs.schema import ClientConfig
+    from querylect.envs.builder.build import build_index
     from querylect.envs.client.client import SyncEnvironmentClient
     from querylect.envs.environment import Environment
-    from querylect.envs.index.build import build_index
     from querylect.envs.server.app import create_app
 
     folder = tmp_path_factory.mktemp("knowledge")

@@ -44,7 +44,7 @@ class OneWord:
     """Finds three contents for every plan: one of a single word, one of another script, one without a title."""
 
     def search(self, plans, with_text=True):
-        from querylect.envs.server.schemas import HitBody
+        from querylect.envs.schemas import HitBody
 
         found = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
         return [[HitBody(id=one.id, score=1, title=one.title, text=one.text) for one in found] for _ in plans]

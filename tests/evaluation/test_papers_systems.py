@@ -8,10 +8,10 @@ from querylect.cli import main
 from querylect.configs.methods import TRAINING_FREE
 from querylect.configs.paper import PaperConfig, known_papers, load_paper
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
+from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.eval.papers.run import run_paper
 from querylect.methods.methods import METHODS

@@ -12,10 +12,10 @@ from querylect.configs.rewriter import ChrConfig, RewriterConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
+from querylect.envs.environment import Environment
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.errors import ModelError
 from querylect.methods.method import GARBLED, MISSING, NO_RANKING

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
-from querylect.envs.retrievers.recipes import RECIPES
+from querylect.envs.recipes import RECIPES
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form

@@ -16,7 +16,7 @@ from querylect.configs.load import dump_config, known_configs, load_config
 from querylect.configs.run_settings import load_run_config
 from querylect.configs.schema import RunConfig
 from querylect.configs.trust import is_own_run, untrusted_in
-from querylect.envs.index.build import build_index
+from querylect.envs.builder.build import build_index
 from querylect.envs.index.manifest import INDEX
 from querylect.errors import CheckpointError, ConfigError
 from querylect.inference.load import open_trained

@@ -12,9 +12,9 @@ from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentCon
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.adapters.trl import RetrievalEnvironment, environment_factory, question_dataset
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.server.app import create_app
 from querylect.errors import RequestError
 

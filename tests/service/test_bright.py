@@ -16,14 +16,14 @@ from querylect.data.bright import open_bright
 from querylect.data.load import load_dataset
 from querylect.data.merge import MergeSource, merge
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment, settings_hash
-from querylect.envs.index.build import build_index
 from querylect.envs.page.router import PageRewrite
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.envs.server.schemas import Step
 from querylect.errors import DataError
 from querylect.eval.answers.sources import Contexts, known_questions
 from querylect.eval.identity import exclusions_identity

@@ -182,7 +182,7 @@ def test_a_path_that_cannot_be_one_is_the_users_to_change(command, capsys):
 
 
 def test_index_build_passes_environment_and_overwrite(room, capsys):
-    calls = room("envs.index.build", "build_index", SimpleNamespace(documents=9000))
+    calls = room("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
     assert end("index", "build", "tiny", "env.index=some/where") == 0
     assert end("index", "build", "tiny", "--overwrite") == 0
     (first, options), (_, overwriting) = calls
@@ -195,7 +195,7 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
 
 def test_index_build_missing_skips_existing_and_remote_indexes(room, tmp_path):
     """A job that starts again: one of three indexes is built, one is searched elsewhere."""
-    calls = room("envs.index.build", "build_index", SimpleNamespace(documents=9000))
+    calls = room("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
     members = {name: {"env": {"index": str(tmp_path / name)}} for name in ("built", "missing", "elsewhere")}
     members["elsewhere"]["client"] = {"urls": ["http://node-b:8000"]}
     (tmp_path / "built").mkdir()
@@ -349,7 +349,7 @@ def test_one_of_several_processes_says_how_to_go_on_with_their_launcher(room, ca
 @pytest.mark.parametrize(
     ("arguments", "module", "name"),
     [
-        (["index", "build", "tiny"], "envs.index.build", "build_index"),
+        (["index", "build", "tiny"], "envs.builder.build", "build_index"),
         (["eval", "tiny"], "eval.run", "evaluate_each"),
         (["answers", "tiny"], "eval.answers.run", "answer_questions"),
         (["paper", "hcqr"], "eval.papers.run", "run_paper"),

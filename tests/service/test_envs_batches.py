@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.data.types import Document
 from querylect.envs.plan import Probe, Term
+from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.encoder import token_batches
-from querylect.envs.retrievers.recipes import RECIPES
 
 pytest.importorskip("numba")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from querylect.data.types import Document
+from querylect.envs.byte_cache import ENTRY_BYTES
+from querylect.envs.recipes import RetrieverRecipe, find_recipe
 from querylect.envs.retrievers import dense, nearest
-from querylect.envs.retrievers.recipes import RetrieverRecipe, find_recipe
-from querylect.envs.server.cache import ENTRY_BYTES
 from querylect.errors import ModelError
 from transformers import AutoModel, AutoTokenizer
 

@@ -11,10 +11,10 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.environment import Environment, RankedHit
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
+from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError, RequestError
 from querylect.sources import resolve_model

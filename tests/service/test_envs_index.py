@@ -13,7 +13,7 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
 from querylect.envs.index.manifest import INDEX, FileEntry
@@ -244,7 +244,7 @@ def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
 def test_the_index_hash_is_the_same_for_every_build_and_tells_content_apart(config, tmp_path):
     code = (
         "import sys; from querylect.configs.schema import EnvironmentConfig as C; "
-        "from querylect.envs.index.build import build_index; "
+        "from querylect.envs.builder.build import build_index; "
         "print(build_index(C.model_validate_json(sys.argv[1]), overwrite=True).index_hash)"
     )
     hashes = {

@@ -20,27 +20,27 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.envs.client.in_process import InProcessClient
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
     build_shard,
     merge_index,
 )
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.in_process import InProcessClient
+from querylect.envs.environment import Environment
 from querylect.envs.index.open import (
     open_index,
 )
 from querylect.envs.index_names import member_settings
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
+from querylect.envs.recipes import content_fields
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.envs.retrievers.open import (
     verify_indexes,
 )
-from querylect.envs.retrievers.recipes import content_fields
 from querylect.envs.retrievers.rerank import Reranker
+from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.envs.server.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
 from querylect.eval.records import record_of_search
 from querylect.methods.methods import make_method
@@ -503,7 +503,7 @@ def test_an_index_of_words_holds_arrays_without_pickles_in_compressed_rows(model
 
 
 def test_blocks_of_an_index_of_words_make_the_same_index_as_one(models, tmp_path):
-    from querylect.envs.retrievers.recipes import find_recipe
+    from querylect.envs.recipes import find_recipe
     from querylect.envs.retrievers.splade import Splade
 
     splade = Splade.open(find_recipe("splade", models["mlm"]))
@@ -551,7 +551,7 @@ def test_splade_computes_in_bfloat16_where_the_recipe_says_so(models, dataset, t
 
 
 def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, tmp_path):
-    from querylect.envs.retrievers.recipes import find_recipe
+    from querylect.envs.recipes import find_recipe
     from querylect.envs.retrievers.splade import Splade
 
     recipe = find_recipe("splade", models["mlm"]).model_copy(update={"query_max_length": 4})

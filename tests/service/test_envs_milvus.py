@@ -24,8 +24,8 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index, build_shard, merge_index
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.milvus import check_limits
 from querylect.envs.retrievers.milvus_collection import Collection

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from querylect.configs.load import load_config
 from querylect.configs.schema import EnvironmentConfig, RecipeConfig
 from querylect.data.types import Document
-from querylect.envs.retrievers.recipes import RECIPES, RetrieverRecipe, find_recipe, recipe_of
+from querylect.envs.recipes import RECIPES, RetrieverRecipe, find_recipe, recipe_of
 from querylect.errors import ConfigError
 
 from ..raising import refused

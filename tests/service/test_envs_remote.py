@@ -25,10 +25,10 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
+from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError

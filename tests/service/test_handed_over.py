@@ -22,7 +22,7 @@ from querylect.envs.client.discovery import discover_services, register_service
 from querylect.envs.client.source_address import main as facing_command
 from querylect.envs.client.source_address import source_address_for
 from querylect.envs.client.transport import Transport
-from querylect.envs.server.auth import secret_in, token_of
+from querylect.envs.credentials import secret_in, token_of
 from querylect.errors import ConfigError, StorageError
 from querylect.slurm import ready
 

@@ -11,8 +11,8 @@ from querylect.envs.client.connect import only_reads_index, open_unserved
 from querylect.envs.client.in_process import PLANS_AT_ONCE, InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.envs.server.schemas import Step
 from querylect.errors import ConfigError, RequestError
 
 from ..raising import refused

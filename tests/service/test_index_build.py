@@ -20,13 +20,13 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.corpus import open_corpus
 from querylect.data.load import corpus_hash, load_dataset
+from querylect.envs.builder.build import build_index, build_shard, merge_index
+from querylect.envs.builder.shards import IndexShards
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index, build_shard, merge_index
 from querylect.envs.index.open import (
     open_index,
     verify_index,
 )
-from querylect.envs.index.shards import IndexShards
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.bm25 import Bm25Kind
 from querylect.envs.retrievers.open import (
@@ -128,8 +128,8 @@ def test_a_build_with_workers_opens_the_kind_once_for_itself(tmp_path, monkeypat
         assert len(opened) == 1
         build_shard(config, 1, 1)
 
-    monkeypatch.setattr("querylect.envs.index.build.open_kind", open_and_count)
-    monkeypatch.setattr("querylect.envs.index.workers.run_workers", run_here)
+    monkeypatch.setattr("querylect.envs.builder.build.open_kind", open_and_count)
+    monkeypatch.setattr("querylect.envs.builder.workers.run_workers", run_here)
     build_index(EnvironmentConfig(dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "index")), workers=2)
     assert len(opened) == 2, "by the build and by its worker"
 
@@ -148,7 +148,7 @@ def test_the_size_of_the_blocks_does_not_show_in_a_bm25_index(tmp_path):
 KILLED = """
 import os, signal, sys
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.index.build import build_index
+from querylect.envs.builder.build import build_index
 
 real, count = os.fsync, 0
 
@@ -422,7 +422,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path):
     config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK)
     code = (
         "import resource, sys; from querylect.configs.schema import EnvironmentConfig as C; "
-        "from querylect.envs.index.build import build_index; "
+        "from querylect.envs.builder.build import build_index; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (7000, resource.RLIM_INFINITY)); "
         "build_index(C.model_validate_json(sys.argv[1]))"
     )

@@ -11,8 +11,8 @@ import pytest
 from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.index.open import verify_index
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.open import verify_indexes

@@ -11,18 +11,18 @@ import faiss
 import numpy as np
 import pytest
 from querylect.configs.schema import EnvironmentConfig, VectorsConfig
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.index.open import (
     open_index,
     verify_index,
 )
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import dense, nearest
 from querylect.envs.retrievers.open import (
     open_retriever,
 )
-from querylect.envs.retrievers.recipes import RECIPES
 from querylect.errors import ConfigError, IndexFolderError, ModelError
 
 from ..encoders import save_bert
@@ -142,7 +142,7 @@ def test_memory_is_what_faiss_takes(tmp_path, vectors):
     for number, kind in enumerate(KINDS[2:]):
         opened(tmp_path / str(number), vectors, **kind)
         file = (tmp_path / str(number) / "index" / nearest.NEAREST).stat().st_size
-        _, needed = nearest.vector_store(VectorsConfig(**kind), WIDTH, ROWS).memory(ROWS)
+        _, needed = nearest.memory_of(nearest.vector_store(VectorsConfig(**kind), WIDTH, ROWS), ROWS)
         assert file - 1000 <= needed < 2 * file
 
 

@@ -15,13 +15,13 @@ from querylect.configs.schema import (
     QuestionIndexConfig,
     QuestionsConfig,
 )
-from querylect.envs.client.child_process import local_service
-from querylect.envs.client.client import Step, SyncEnvironmentClient
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
     build_shard,
 )
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.environment import Environment
 from querylect.envs.index.open import (
     open_index,
 )

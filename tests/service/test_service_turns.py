@@ -9,8 +9,8 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RerankConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.encoder import Encoder
 from querylect.envs.retrievers.rerank import Reranker

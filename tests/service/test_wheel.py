@@ -97,7 +97,7 @@ assert time.perf_counter() - started < 0.5
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import Step
+from querylect.envs.schemas import Step
 from querylect.rewards.metrics import measure
 
 config, service, endpoint = sys.argv[1:]

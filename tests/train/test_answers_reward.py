@@ -12,12 +12,12 @@ from querylect.configs.load import load_config
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewardConfig, RunConfig
 from querylect.data.convert import convert
 from querylect.data.known import known
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
-from querylect.envs.index.build import build_index
 from querylect.envs.plan import SearchPlan
+from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.envs.server.schemas import Step
 from querylect.errors import (
     CheckpointError,
     ConfigError,

@@ -11,11 +11,11 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard

@@ -68,7 +68,7 @@ def renamed(split):
 def herbs(tmp_path_factory) -> EnvironmentConfig:
     """Four documents and four questions, under ids that BM25's questions have too; a random BERT with FAISS."""
     from querylect.data.beir import save_beir
-    from querylect.envs.index.build import (
+    from querylect.envs.builder.build import (
         build_index,
     )
 
@@ -426,7 +426,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
 
 def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
     from querylect.data.beir import save_beir
-    from querylect.envs.index.build import (
+    from querylect.envs.builder.build import (
         build_index,
     )
     from querylect.eval.run import evaluate_each

@@ -6,7 +6,7 @@ from querylect.configs.schema import ClientConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import Step
+from querylect.envs.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter

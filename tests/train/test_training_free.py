@@ -8,11 +8,11 @@ from querylect.configs.methods import FirstTitlesConfig, Rm3Config, WeightedWord
 from querylect.configs.schema import ClientConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.envs.environment import Environment
-from querylect.envs.index.build import (
+from querylect.envs.builder.build import (
     build_index,
 )
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.envs.server.app import create_app

@@ -2,7 +2,7 @@
 
 import pytest
 from querylect.envs.adapters.text import MAX_QUERIES, SNIPPET, plan_of_reply, show
-from querylect.envs.server.schemas import HitBody
+from querylect.envs.schemas import HitBody
 
 
 def test_a_ranking_is_one_line_a_document():

@@ -15,7 +15,7 @@ from querylect.data.leakage import without_leaks
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.environment import settings_hash
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import QuestionBody
+from querylect.envs.schemas import QuestionBody
 from querylect.errors import DataError
 from querylect.eval.answering import TEXTS, unwritten_systems
 from querylect.eval.journal import finished

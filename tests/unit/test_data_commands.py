@@ -5,8 +5,8 @@ import json
 import pytest
 from querylect.cli import main
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
-from querylect.envs.index.build import build_index
 from querylect.eval.export import export_trec
 
 from ..service.test_data_fetch import copy_of_scifact

@@ -12,9 +12,9 @@ from querylect.configs.environment import EnvironmentConfig
 from querylect.data.types import Document
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.bm25 import Bm25Kind
-from querylect.envs.retrievers.recipes import RECIPES
 from querylect.envs.retrievers.vocabulary import stems
 from querylect.errors import DataError
 

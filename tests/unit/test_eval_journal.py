@@ -5,7 +5,7 @@ import json
 import pytest
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import HitBody, StepResult
+from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import DataError, StorageError
 from querylect.eval.journal import Journal, fingerprint, finished
 from querylect.eval.records import EvalRecord, raw_record, record_line

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Document, Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import HitBody, StepResult
+from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import DataError, StorageError
 from querylect.eval.records import (
     EvalRecord,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from querylect.benchmarks.structure import circles, graph, upward
+from querylect.benchmarks.structure import ORDER_WITHIN, circles, graph, upward, upward_within
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,6 +17,26 @@ def test_the_graph_sees_imports():
 def test_no_folder_imports_from_one_above_it():
     assert upward({"data.load": {"envs.plan"}, "envs.plan": {"data.load"}}) == ["data.load -> envs.plan"]
     assert upward(graph(ROOT)) == []
+
+
+def test_no_subfolder_reaches_a_later_one():
+    edges = {
+        "envs.index.open": {"envs.plan"},
+        "envs.plan": {"envs.server.app"},
+        "envs.server.app": {"envs.index.open"},
+    }
+    assert upward_within(edges) == [
+        "envs.index -> envs.index",
+        "envs.index -> envs.server",
+        "envs.server -> envs.server",
+    ]
+    assert upward_within({"envs.client.connect": {"envs.server.serve"}, "envs.server.serve": set()}) == []
+    assert upward_within(graph(ROOT)) == []
+
+
+def test_every_subfolder_has_a_rank():
+    subfolders = {tuple(module.split(".")[:2]) for module in graph(ROOT) if module.count(".") > 1}
+    assert subfolders == {(folder, name) for folder, names in ORDER_WITHIN.items() for name in names}
 
 
 def test_no_two_files_import_each_other():

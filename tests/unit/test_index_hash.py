@@ -3,9 +3,8 @@
 import pytest
 from querylect.configs.environment import VectorsConfig
 from querylect.data.corpus import Origin
-from querylect.envs.index.manifest import FileEntry, Manifest
-from querylect.envs.retrievers.nearest import VectorStore
-from querylect.envs.retrievers.recipes import RetrieverRecipe
+from querylect.envs.index.manifest import FileEntry, Manifest, VectorStore
+from querylect.envs.recipes import RetrieverRecipe
 
 VECTORS = VectorStore(
     dimension=384, dtype="float32", search="flat", hnsw_links=32, hnsw_effort=200, ivf_lists=16, pq_bytes=96

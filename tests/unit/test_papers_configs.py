@@ -9,7 +9,7 @@ from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
 from querylect.data.known import known
 from querylect.data.published import published
-from querylect.envs.retrievers.recipes import recipe_of
+from querylect.envs.recipes import recipe_of
 from querylect.errors import ConfigError
 from querylect.eval.papers.cases import case_rows
 from querylect.eval.papers.knowledge_bases import environment_of, rows_of, sources_of

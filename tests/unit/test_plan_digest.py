@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.section import MAX_WEIGHT
 from querylect.envs.plan import Probe, SearchPlan, Term, plan_digest
-from querylect.envs.server.schemas import Step, StepRequest
+from querylect.envs.schemas import Step, StepRequest
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 TERMS = st.builds(Term, text=TEXTS, weight=st.floats(-MAX_WEIGHT, MAX_WEIGHT))

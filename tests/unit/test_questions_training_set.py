@@ -16,7 +16,7 @@ from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.leakage import overlap
 from querylect.data.near_texts import similarity
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
-from querylect.envs.index.build import build_index
+from querylect.envs.builder.build import build_index
 from querylect.errors import DataError, IncompleteError
 from querylect.llms.access import Llm
 from querylect.questions.plan import divide, neighbours, plan_questions

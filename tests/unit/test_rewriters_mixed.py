@@ -6,8 +6,8 @@ import pytest
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Document, Question
 from querylect.envs.client.multi import MixedClient
-from querylect.envs.retrievers.recipes import RECIPES
-from querylect.envs.server.schemas import EnvironmentInfo, Limits
+from querylect.envs.recipes import RECIPES
+from querylect.envs.schemas import EnvironmentInfo, Limits
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.mixed import MixedRewriter

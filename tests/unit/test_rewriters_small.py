@@ -104,7 +104,7 @@ def test_a_prompt_with_a_place_for_it_names_the_retriever_of_the_card(tmp_path):
 
 
 def test_the_packaged_mixed_prompt_shows_two_dialects_by_their_built_in_names():
-    from querylect.envs.retrievers.recipes import RECIPES
+    from querylect.envs.recipes import RECIPES
 
     examples = load_prompt("hpo_mix").examples
     assert {example.retriever for example in examples} == {"bm25", "all-minilm-l6-v2"} <= RECIPES.keys()

@@ -7,11 +7,11 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from querylect.envs.byte_cache import ENTRY_BYTES
 from querylect.envs.environment import RankedHit
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server import batching
 from querylect.envs.server.batching import HIT_BYTES, RANKING_BYTES, Batcher, OverloadedError, ranking_cache
-from querylect.envs.server.cache import ENTRY_BYTES
 
 
 class Recorder:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.schemas import MAX_ERRORS, MAX_METRICS, SearchRequest, Step, StepRequest
 from querylect.envs.server import bodies
 from querylect.envs.server.bodies import ENTRY_BYTES, OPEN_REQUESTS, BodyLimits, EntryCounter
 from querylect.envs.server.info import limits_of
-from querylect.envs.server.schemas import MAX_ERRORS, MAX_METRICS, SearchRequest, Step, StepRequest
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='\\"{}[],:u0022é∢\n', max_size=8),

@@ -3,7 +3,7 @@
 import pytest
 from querylect.configs.load import load_config
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server.schemas import Step, StepResult
+from querylect.envs.schemas import Step, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.train.grading import STEPS_PER_CALL, grader_of
 

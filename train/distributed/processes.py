@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ... import errors
 from ...errors import ConfigError, QuerylectError
 from ..run_folder import staged
+from ..zero import check_deepspeed, refuse_fsdp, uses_deepspeed
 from .abort import AbortStep
-from .zero import check_deepspeed, refuse_fsdp, uses_deepspeed
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice

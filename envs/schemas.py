@@ -17,8 +17,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ...data.types import Document, Question, Utterance
-from ..plan import SearchPlan
+from ..data.types import Document, Question, Utterance
+from .plan import SearchPlan
 
 PRIMARY_METRIC = "ndcg@10"
 """The metric that `reward` holds."""

@@ -17,14 +17,14 @@ from ...data.corpus import Corpus, open_corpus
 from ...errors import ConfigError, DataError, IndexFolderError
 from ...provenance import installed_versions
 from ...storage import storage
+from ..index import documents
+from ..index.manifest import INDEX, LIBRARIES, MANIFEST, Manifest, describe_files
+from ..index.open import open_index
+from ..recipes import RetrieverRecipe, content_fields, recipe_of
 from ..retrievers.base import Kind, Progress
 from ..retrievers.dense import DenseKind
 from ..retrievers.open import check_corpus, open_retriever
-from ..retrievers.recipes import RetrieverRecipe, content_fields, recipe_of
 from ..retrievers.registry import engine_of, open_kind, required_indexes
-from . import documents
-from .manifest import INDEX, LIBRARIES, MANIFEST, Manifest, describe_files
-from .open import open_index
 from .shards import BuildSteps, IndexShards, PartSettings
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-from ...errors import ConfigError
+from ..errors import ConfigError
 
 
 def token_of(variable: str) -> str:

@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import ValidationError, model_validator
 
-from ...configs.schema import EnvironmentConfig, PaddingSide, Pooling, Precision, Similarity
-from ...configs.section import Strict
-from ...data.types import Document
-from ...errors import ConfigError
+from ..configs.schema import EnvironmentConfig, PaddingSide, Pooling, Precision, Similarity
+from ..configs.section import Strict
+from ..data.types import Document
+from ..errors import ConfigError
 
 TEXT = "{text}"
 """Placeholder for the text in a template; for a document, title and text as one string."""

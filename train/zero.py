@@ -2,8 +2,8 @@
 
 import os
 
-from ...errors import ConfigError
-from ...sources import install_command
+from ..errors import ConfigError
+from ..sources import install_command
 
 OPTIMIZER_PARTS = "global_step*/*optim_states.pt"
 """The optimizer files of a DeepSpeed checkpoint, one per process, instead of optimizer.pt."""

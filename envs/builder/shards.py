@@ -22,8 +22,8 @@ from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
 from ...storage import folder_reaches_the_disk, parse_json
-from ..retrievers.recipes import RetrieverRecipe
-from .manifest import write_json
+from ..index.manifest import write_json
+from ..recipes import RetrieverRecipe
 
 _STEPS, _PART, _LOCK = "plan.json", "part.json", "lock"
 

@@ -1,0 +1,1 @@
+"""Writes index folders: parts, shards, worker processes, and merging them."""
