@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypedDict
@@ -26,11 +27,14 @@ def versions() -> dict[str, str]:
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """The versions of those of the packages that are installed."""
-    installed = {}
-    for package in packages:
-        with suppress(PackageNotFoundError):
-            installed[package] = version(package)
-    return installed
+    return {package: number for package in packages if (number := _installed_version(package)) is not None}
+
+
+@cache
+def _installed_version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
 
 
 class Start(TypedDict):

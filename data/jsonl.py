@@ -137,7 +137,7 @@ def identifier_of(record: Mapping[str, object], path: Path, number: int) -> str:
             f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one.",
             code="invalid-field",
         )
-    return _unicode(identifier, "_id", path, number)
+    return identifier if identifier.isascii() else _unicode(identifier, "_id", path, number)
 
 
 def text_of(record: Mapping[str, object], key: str, path: Path, number: int, default: str | None) -> str:
@@ -148,7 +148,7 @@ def text_of(record: Mapping[str, object], key: str, path: Path, number: int, def
         raise DataError(
             f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or correct it.", code="invalid-field"
         )
-    return _unicode(value, key, path, number)
+    return value if value.isascii() else _unicode(value, key, path, number)
 
 
 def _unicode(text: str, key: str, path: Path, number: int) -> str:

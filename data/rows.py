@@ -16,6 +16,8 @@ _BATCH_ROWS = 512
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
 _LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
 """A list that was written as a text, whole or cut off at either end."""
+_WHOLE = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")
+"""A whole number as text, such as a grade."""
 _OPTIONAL = ("_id", "id", "title", "dataset_name")
 FETCH = "Fetch it again: querylect data get NAME."
 
@@ -126,7 +128,7 @@ def id_of(row: dict[str, object], column: str, path: Path, number: int) -> str:
 
 def grade_of(value: object, path: Path, number: int) -> int:
     """A grade as int. Raises DataError if it is no whole number: NaN, a fraction, a bool, None."""
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(\.0*)?\s*", value):
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
         raise DataError(

@@ -7,7 +7,10 @@ A question that found nothing has a line with a document that no corpus has: too
 
 import json
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise, starmap
+from operator import gt
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +55,11 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], metadata: Ma
 
 def falling(scores: Sequence[float]) -> list[float]:
     """The scores as float32, each lowered just below its predecessor where it is not lower already."""
+    single = array("f", scores).tolist()
+    if all(starmap(gt, pairwise(single))):
+        return single
     values: list[float] = []
-    for score in scores:
+    for score in single:
         value = np.float32(score)
         if values and not value < values[-1]:
             value = np.nextafter(np.float32(values[-1]), np.float32(-math.inf))
@@ -70,7 +76,7 @@ def _run_lines(name: str, run: Run) -> Iterable[str]:
 
 
 def _id(identifier: str) -> str:
-    if len(identifier.split()) != 1 or identifier != identifier.strip():
+    if identifier.split() != [identifier]:
         raise DataError(
             f"the id {identifier!r} holds white space or is empty; TREC files separate their columns by it. "
             "Give that question, document or run another id."

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -96,6 +97,8 @@ class EvalRecord:
 
 _RECORD = TypeAdapter(EvalRecord)
 _FIELDS = tuple(field.name for field in fields(EvalRecord))
+_values = attrgetter(*_FIELDS)
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def records_of_trees(
@@ -239,11 +242,11 @@ def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
 
 def record_line(record: EvalRecord) -> str:
     """One record as a line of JSON, including the newline."""
-    values = {name: getattr(record, name) for name in _FIELDS}  # asdict copies every list
+    values = dict(zip(_FIELDS, _values(record), strict=True))  # asdict copies every list
     del values["history"]
     if record.history:
         values["history"] = records_of(record.history)
-    return json.dumps(values, ensure_ascii=False) + "\n"
+    return _to_json(values) + "\n"
 
 
 def read_records(path: Path, remedy: str = "Run `querylect eval` again.") -> list[EvalRecord]:

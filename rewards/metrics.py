@@ -7,7 +7,9 @@ the others are computed by pytrec_eval, but for judged@k, which it does not have
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import count, repeat
 from math import log2
+from operator import truediv
 from typing import Literal
 
 from ..errors import ConfigError
@@ -30,12 +32,13 @@ def ndcg(ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 10, 
     gains = {
         document: float(grade if gain == "linear" else 2**grade - 1) for document, grade in judged.items() if grade > 0
     }
-    dcg = _dcg(gains.get(document, 0.0) for document in top(ranking, k))
+    dcg = _dcg(map(gains.get, top(ranking, k), repeat(0.0)))
     return dcg / _dcg(sorted(gains.values(), reverse=True)[:k]) if gains else 0.0
 
 
 def _dcg(gains: Iterable[float]) -> float:
-    return sum(gain / log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+    total: float = sum(map(truediv, gains, map(log2, count(2))))
+    return total
 
 
 def mrr(

@@ -1,5 +1,6 @@
 """Arrays and strings on disk: written sequentially with plain writes, read memory-mapped, never unpickled."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -46,6 +47,17 @@ def mapped(path: Path) -> npt.NDArray[Any]:
     return array
 
 
+def integers(path: Path) -> memoryview:
+    """`mapped` for integers that are read one by one, which is several times as fast in a memoryview.
+
+    ValueError as `mapped`, and if the array is not one row of integers in the byte order of this machine.
+    """
+    array = mapped(path)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.dtype.isnative:
+        raise ValueError(f"{path.name} holds {array.dtype.str} of shape {array.shape}; expected one row of integers")
+    return array.data
+
+
 def offsets_of(sizes: Iterable[int]) -> npt.NDArray[np.int64]:
     """Start offsets of consecutive pieces of these sizes, and the end of the last one."""
     return np.fromiter(accumulate(sizes, initial=0), dtype=np.int64)
@@ -66,8 +78,8 @@ class SortedWords:
     """Looks words up in the sorted words of a file that stays on disk."""
 
     def __init__(self, folder: Path) -> None:
-        self._text = np.memmap(folder / "words.bin", dtype=np.uint8, mode="r").view(np.ndarray)
-        self._offsets = mapped(folder / "words.offsets.npy")
+        self._text = np.memmap(folder / "words.bin", dtype=np.uint8, mode="r").data
+        self._offsets = integers(folder / "words.offsets.npy")
         if len(self._text) != self._offsets[-1]:
             raise ValueError(f"words.bin has {len(self._text)} bytes; words.offsets.npy says {self._offsets[-1]}")
         self.position = lru_cache(_CACHE_SIZE)(self._position)
@@ -84,11 +96,5 @@ class SortedWords:
 
     def _position(self, word: str) -> int:
         target = word.encode("utf-8", "surrogatepass")
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._at(middle) < target:
-                low = middle + 1
-            else:
-                high = middle
-        return low if low < len(self) and self._at(low) == target else -1
+        position = bisect_left(range(len(self)), target, key=self._at)
+        return position if position < len(self) and self._at(position) == target else -1

@@ -7,6 +7,7 @@ two sorted arrays look up an id. Opening reads none of it.
 
 import hashlib
 import shutil
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from ...data.load import document_record
 from ...data.types import Document
 from ...errors import DataError, IndexFolderError
-from .arrays import NpyWriter, mapped, offsets_of
+from .arrays import NpyWriter, integers, mapped, offsets_of
 
 RECORDS = "documents.bin"
 OFFSETS = "documents.offsets.npy"
@@ -81,8 +82,8 @@ class Documents:
     def __init__(self, folder: Path) -> None:
         """Raises OSError or ValueError if the files cannot be those that `merge` wrote."""
         self._path = folder / RECORDS
-        self._records = np.memmap(self._path, dtype=np.uint8, mode="r").view(np.ndarray)
-        self._offsets, self._hashes, self._order = (mapped(folder / name) for name in (OFFSETS, _HASHES, _ORDER))
+        self._records = np.memmap(self._path, dtype=np.uint8, mode="r").data
+        self._offsets, self._hashes, self._order = (integers(folder / name) for name in (OFFSETS, _HASHES, _ORDER))
         if len(self._records) != self._offsets[-1] or not len(self) == len(self._hashes) == len(self._order):
             raise ValueError(f"{RECORDS} and the arrays beside it do not fit together")
         self.id = lru_cache(_CACHE_SIZE)(self._id)
@@ -107,24 +108,24 @@ class Documents:
         return self._fields(position, 1)[0]
 
     def _position(self, identifier: str) -> int:
-        target = np.uint64(_hash(identifier))
-        i = int(np.searchsorted(self._hashes, target))
+        target = _hash(identifier)
+        i = bisect_left(self._hashes, target)
         while i < len(self) and self._hashes[i] == target:
-            if self._id(int(self._order[i])) == identifier:
-                return int(self._order[i])
+            if self._id(self._order[i]) == identifier:
+                return self._order[i]
             i += 1
         raise KeyError(identifier)
 
     def _fields(self, position: int, count: int) -> list[str]:
-        start, end = int(self._offsets[position]), int(self._offsets[position + 1])
+        start, end = self._offsets[position], self._offsets[position + 1]
         fields: list[str] = []
         try:
             for _ in range(count):
-                size = int.from_bytes(self._records[start : start + 8].tobytes(), "big")
+                size = int.from_bytes(self._records[start : start + 8], "big")
                 start += 8 + size
                 if start > end:
                     raise ValueError(f"a field of {size} bytes passes the end of the document")
-                fields.append(self._records[start - size : start].tobytes().decode("utf-8", "surrogatepass"))
+                fields.append(str(self._records[start - size : start], "utf-8", "surrogatepass"))
         except ValueError as error:
             raise IndexFolderError(
                 f"{self._path} is damaged at document {position} ({error}). See what else is: querylect index verify; "

@@ -124,6 +124,20 @@ def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path, e
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("name", ["documents.offsets.npy", "documents.order.npy", "words.offsets.npy"])
+@pytest.mark.parametrize(
+    "change", [lambda array: array.astype(array.dtype.newbyteorder(">")), lambda array: array[None]]
+)
+def test_an_array_of_another_byte_order_or_shape_is_refused(config, name, change):
+    manifest = build_index(config)
+    path = Path(config.index) / name
+    np.save(path, change(np.load(path)))
+    entry = FileEntry(sha256=file_sha256(path), size=path.stat().st_size)
+    INDEX.write(Path(config.index), manifest.model_copy(update={"files": manifest.files | {name: entry}}))
+    with refused(IndexFolderError, "unreadable-index", config.index, name):
+        reopened(config)
+
+
 def test_a_missing_folder_says_how_to_build_it(tmp_path):
     with refused(IndexFolderError, "missing-index", tmp_path / "nowhere", "querylect index build"):
         open_index(tmp_path / "nowhere")
