@@ -74,7 +74,7 @@ class Cell:
         order = {question.id: number for number, question in enumerate(self.environment.questions)}
         questions = {question.id: question for question in self.environment.questions}
         valid = [
-            replace(record, system=self.system.name)
+            record if record.system == self.system.name else replace(record, system=self.system.name)
             for record in self.journal.read()
             if record.answers(questions.get(record.question_id)) and record.turn in self.turns
         ]
@@ -100,10 +100,11 @@ class Cell:
         """Whether the environment scored a search of this record; an answer in the wrong format is not searched."""
         return record.searches > 0 and record.metrics[self.system.asking.metrics[0]] is not None
 
-    def pending(self) -> list[Question]:
-        """The questions without a score for some turn or sample."""
+    def pending(self, records: Sequence[EvalRecord] | None = None) -> list[Question]:
+        """The questions without a score for some turn or sample, among `records`; None: those of the journal."""
         questions = self.environment.questions
-        done = finished(self.journal.read(), questions, self.turns, self.system.asking.paths)
+        records = self.journal.read() if records is None else records
+        done = finished(records, questions, self.turns, self.system.asking.paths)
         return [question for question in questions if question.id not in done]
 
 

@@ -34,7 +34,7 @@ from .journal import RERUN
 from .leakage import LEAKS, TrainedQuestions, leak_record, refuse_trained, write_leaks_file
 from .learning_cost import learning_table
 from .placement import question_set, refuse_other
-from .records import now, write_json, write_records, write_text, write_with_digest
+from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .run_baselines import with_rows_of_runs
 from .spec_tables import build_tables, family, wide_table_of
@@ -107,8 +107,9 @@ def evaluate_spec(
                 evaluation.check_baselines(environment, check)
         if not evaluation.wrong:
             evaluation.answer()
-        write_results(evaluation)
-    return folder / "tables.md", _incomplete(evaluation)
+        records = evaluation.records()
+        write_results(evaluation, records)
+    return folder / "tables.md", _incomplete(evaluation, records)
 
 
 def _added_warm_starts(given: SpecConfig, spec: SpecConfig) -> set[str]:
@@ -203,14 +204,14 @@ def _takes_part(spec: SpecConfig, name: str, dataset: str, environment: str) -> 
     )
 
 
-def _incomplete(evaluation: SpecEvaluation) -> QuerylectError | None:
+def _incomplete(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> QuerylectError | None:
     """The error to raise if an environment is wrong or cells failed."""
     try:
         refuse_wrong([verdict for _, verdict in evaluation.baselines])
     except BaselineError as error:
         return error
     answered = [cell for cell in evaluation.cells if cell.failure is None]
-    unscored = sum(len(cell.pending()) for cell in answered)
+    unscored = sum(len(cell.pending(records[cell])) for cell in answered)
     if unscored:
         log.warning("%d answers have no score; they count nowhere, and the same command asks them again", unscored)
     failures = evaluation.failures
@@ -223,11 +224,10 @@ def _incomplete(evaluation: SpecEvaluation) -> QuerylectError | None:
     )
 
 
-def write_results(evaluation: SpecEvaluation) -> None:
-    """Write all files except the cells."""
+def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> None:
+    """Write all files except the cells, from the records of each cell."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
     write_with_digest(folder / "plan.yaml", dump_spec(spec))
-    records = evaluation.records()
     notes = list(dict.fromkeys(evaluation.notes))
     notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]
     notes += evaluation.missing_notes()

@@ -15,6 +15,7 @@ from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import ConfigError, IncompleteError, ModelError, StorageError
 from querylect.eval import environments as under_test
+from querylect.eval import journal
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
@@ -276,8 +277,8 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
             return self.client.step(steps, **options) if self.left >= 0 else [None] * len(steps)
 
     class Opened:
-        def __init__(self, env, settings):
-            self.context = opened(env, settings)
+        def __init__(self, *arguments):
+            self.context = opened(*arguments)
 
         def __enter__(self):
             return Dying(self.context.__enter__())
@@ -416,6 +417,14 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
     _, dropped, _ = carry_out({**values, "leaks": "drop_near", "name": "strict"}, systems=systems)
     assert score(dropped, "raw", 0)["n"] == 4
     assert any("1 of 5 questions of lessons are left out for all systems" in note for note in dropped["notes"])
+
+
+def test_written_answers_are_read_back_once(values, monkeypatch):
+    reads = []
+    monkeypatch.setattr(journal, "read_records", lambda *given: reads.append(given) or read_records(*given))
+    _, results, _ = carry_out(values, systems={})
+    assert score(results, "raw", 0)["n"] == 5
+    assert len(reads) == 1
 
 
 def test_two_evaluations_never_write_into_one_folder(values):
