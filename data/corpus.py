@@ -5,7 +5,7 @@ are always the same. `Origin` identifies the corpus later without reading all of
 """
 
 import hashlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +122,38 @@ Corpus = BeirCorpus | LoadedCorpus
 def open_corpus(config: DatasetConfig) -> Corpus:
     """The corpus of the configured dataset. Raises DataError if it is missing or cannot be built."""
     return BeirCorpus(config) if config.kind == "beir" else LoadedCorpus(read_dataset(config))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedQuestions:
+    """The dataset of `Corpus.questions`, with what its files were when they were read."""
+
+    config: DatasetConfig
+    dataset: Dataset
+    files: Mapping[Path, tuple[int, int]] | None
+    """Size and modification time in ns by path (`_question_files`)."""
+
+    def is_current(self) -> bool:
+        """Whether reading the files again would give the same: equal sizes and modification times are sufficient.
+        False where that cannot be known from files."""
+        return self.files is not None and self.files == _question_files(self.config)
+
+
+def load_questions(config: DatasetConfig, documents: Container[str]) -> LoadedQuestions:
+    """The configured dataset by `Corpus.questions`. Raises DataError as that and `open_corpus`."""
+    files = _question_files(config)  # before they are read: a change meanwhile is one
+    return LoadedQuestions(config, open_corpus(config).questions(documents), files)
+
+
+def _question_files(config: DatasetConfig) -> dict[Path, tuple[int, int]] | None:
+    """Size and modification time in ns of all files that `BeirCorpus.questions` may read; None for other corpora."""
+    if config.kind != "beir" or config.path is None:
+        return None
+    folder = Path(config.path).expanduser()
+    paths = [*folder.glob("*"), *folder.glob("qrels/*")]
+    paths += [Path(config.leave_out).expanduser()] if config.leave_out is not None else []
+    stats = {path: path.stat() for path in paths if path.is_file()}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 def _fingerprint(path: Path, size: int) -> str:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
-from ..data.corpus import open_corpus
+from ..data.corpus import LoadedQuestions, open_corpus
 from ..data.history import lines_of
 from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
@@ -116,8 +116,10 @@ class Environment:
         return f"Environment({self.name!r}, {self.card['name']}, {self.corpus_size} documents, {splits})"
 
     @classmethod
-    def open(cls, config: EnvironmentConfig) -> "Environment":
+    def open(cls, config: EnvironmentConfig, loaded: LoadedQuestions | None = None) -> "Environment":
         """Open the index, and load the questions and judgements of its dataset; documents stay in the index.
+
+        `loaded` are those of `config.dataset` from before: they are read again only if a file has changed since.
 
         Raises DataError for the dataset, also where a judged document is not in the index, ConfigError for an unknown
         retriever, ModelError for its models, IndexFolderError where the index folder is missing, corrupt, or was
@@ -127,7 +129,7 @@ class Environment:
             verify_indexes(config)
         index, corpus = open_index(config.index), open_corpus(config.dataset)
         check_corpus(index, corpus)
-        dataset = corpus.questions(index.documents)
+        dataset = loaded.dataset if loaded is not None and loaded.is_current() else corpus.questions(index.documents)
         reranker = Reranker.open(config.rerank, config.encoder_device) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
@@ -257,7 +259,7 @@ class Environment:
         parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
         fused = fuse(parts, plan.fuse, plan.k)
         ids = map(self._documents.id, fused.documents.tolist())
-        ranking = PlanRanking(map(RankedHit._make, zip(ids, fused.scores.tolist(), strict=True)))
+        ranking = PlanRanking(map(RankedHit, ids, fused.scores.tolist()))
         ranking.truncated = sum(by_terms[probe.terms][1] for probe in plan.probes)
         return ranking
 

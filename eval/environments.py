@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ..configs.environment import ClientConfig, DatasetConfig, EnvironmentConfig, VectorsConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
-from ..data.corpus import open_corpus
+from ..data.corpus import LoadedQuestions, load_questions, open_corpus
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
-from ..data.types import AllDocuments, Dataset, Question, Split
+from ..data.types import AllDocuments, Question, Split
 from ..envs.builder.build import build_index
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment, open_unserved
@@ -63,6 +63,8 @@ class EvalEnvironment:
     """An open client; None: `connect` opens one."""
     expected: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Hashes that the service of `connect` must have, by field of `EnvironmentInfo`."""
+    loaded: LoadedQuestions | None = field(default=None, repr=False)
+    """What `connect` need not read again, if the environment is opened in this process."""
 
     @property
     def title(self) -> str:
@@ -84,7 +86,11 @@ class EvalEnvironment:
         if self.client is not None:
             yield self.client
             return
-        with (open_environment if served else open_unserved)(self.env, self.client_config) as client:
+        with (
+            open_environment(self.env, self.client_config)
+            if served
+            else open_unserved(self.env, self.client_config, self.loaded)
+        ) as client:
             info = client.environment()
             changed = [
                 f"{name}: {hash_} → {getattr(info, name)}"
@@ -148,7 +154,7 @@ class SpecEnvironments:
 
     def __init__(self, spec: SpecConfig) -> None:
         self.spec = spec
-        self._datasets: dict[str, Dataset] = {}
+        self._loaded: dict[str, LoadedQuestions] = {}
 
     def open(self, dataset: str, environment: str) -> EvalEnvironment:
         """Open one environment. Raises the errors of opening its index, dataset or service."""
@@ -179,7 +185,7 @@ class SpecEnvironments:
             info,
             selected,
             questions,
-            published_dataset=self._datasets[dataset].name if split is not None else dataset,
+            published_dataset=self._loaded[dataset].dataset.name if split is not None else dataset,
             split=split,
             sample=sampled(len(selected), len(questions), spec.limit, spec.seed),
         )
@@ -194,7 +200,8 @@ class SpecEnvironments:
         index = open_index(env.index)
         check_corpus(index, open_corpus(source))
         split = self._split(dataset, source, index.documents)
-        level = split.relevance_level(self._datasets[dataset].relevance_level)
+        loaded = self._loaded[dataset]
+        level = split.relevance_level(loaded.dataset.relevance_level)
         rerank = None
         manifest = index.manifest
         card = manifest.recipe.model_dump(mode="json", exclude_none=True)
@@ -210,7 +217,7 @@ class SpecEnvironments:
             card=RetrieverCard.from_service(card),
             questions=selected,
             everything=list(split.questions),
-            published_as=(self._datasets[dataset].name, retriever_name(card)),
+            published_as=(loaded.dataset.name, retriever_name(card)),
             split=split,
             documents=manifest.documents,
             corpus_hash=manifest.corpus_hash,
@@ -223,7 +230,7 @@ class SpecEnvironments:
                 else None,
                 "judgements": judgements_identity(split.qrels),
                 "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),
-                "identical_ids_ignored": self._datasets[dataset].ignore_identical_ids,
+                "identical_ids_ignored": loaded.dataset.ignore_identical_ids,
                 **({"relevance_level": level} if level != RELEVANT else {}),
                 "options": options_identity(split.questions),
                 **({"histories": histories} if (histories := histories_identity(split.questions)) is not None else {}),
@@ -232,13 +239,14 @@ class SpecEnvironments:
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
             relevance_level=level,
-            expected={"settings_hash": settings_hash(self._datasets[dataset], index.documents, env)},
+            expected={"settings_hash": settings_hash(loaded.dataset, index.documents, env)},
+            loaded=loaded if loaded.files is not None else None,
         )
 
     def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
-        if dataset not in self._datasets:
-            self._datasets[dataset] = open_corpus(source).questions(documents)
-        splits = self._datasets[dataset].splits
+        if dataset not in self._loaded:
+            self._loaded[dataset] = load_questions(source, documents)
+        splits = self._loaded[dataset].dataset.splits
         if not splits.get(self.spec.split) or not splits[self.spec.split].questions:
             sizes = {name: len(split.questions) for name, split in splits.items()}
             raise _no_split(self.spec.split, f"the dataset {dataset}", sizes)
@@ -253,7 +261,7 @@ class SpecEnvironments:
 
     def licence(self, dataset: str) -> str:
         """Licence and citation of a local dataset; "" if the dataset was not loaded."""
-        return self._datasets[dataset].licence if dataset in self._datasets else ""
+        return self._loaded[dataset].dataset.licence if dataset in self._loaded else ""
 
 
 def searched_here(

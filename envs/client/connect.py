@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from ...configs.mix import environments
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
+from ...data.corpus import LoadedQuestions
 from .address import ServiceAddress
 from .base import EnvironmentApi
 from .child_process import local_service
@@ -30,9 +31,11 @@ def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator
 
 
 @contextmanager
-def open_unserved(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentApi]:
-    """As `open_environment`, but an environment that only reads an index of this machine is opened in this process: no
-    service is started for it.
+def open_unserved(
+    env: EnvironmentConfig, settings: ClientConfig, loaded: LoadedQuestions | None = None
+) -> Iterator[EnvironmentApi]:
+    """As `open_environment`, but an environment that only reads an index of this machine is opened in this process, by
+    `Environment.open` with `loaded`: no service is started for it.
 
     For callers that hold no model: the retriever's threads and memory are theirs. Code of users, and whatever leans on
     another service (OpenSearch, Milvus), stays in a process of its own, with the client's retries and deadline.
@@ -40,7 +43,7 @@ def open_unserved(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[En
     if known_services(env, settings) is None and only_reads_index(env):
         from .in_process import InProcessClient
 
-        yield InProcessClient(env)
+        yield InProcessClient(env, loaded)
     else:
         with open_environment(env, settings) as client:
             yield client

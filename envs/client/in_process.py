@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ...configs.schema import EnvironmentConfig
+from ...data.corpus import LoadedQuestions
 from ...data.types import Question
 from ...errors import RequestError
 from ..environment import Environment, PlanRanking, RankedHit
@@ -24,9 +25,9 @@ class InProcessClient:
 
     last_failure: object = None
 
-    def __init__(self, config: EnvironmentConfig) -> None:
-        """Open the environment. Raises as `Environment.open`."""
-        self._environment = Environment.open(config)
+    def __init__(self, config: EnvironmentConfig, loaded: LoadedQuestions | None = None) -> None:
+        """Open the environment. Arguments and errors are those of `Environment.open`."""
+        self._environment = Environment.open(config, loaded)
         self._info = info_of(self._environment, limits_of(config))
         self._question_ids = {
             question.id for split in self._environment.splits for question in self._environment.questions(split)
@@ -83,12 +84,13 @@ class InProcessClient:
             yield from self._environment.search(part)
 
     def _hits(self, ranking: PlanRanking, with_text: bool) -> Hits:
-        hits = Hits(self._hit(hit, with_text) for hit in ranking)
+        if with_text:
+            hits = Hits(map(self._with_text, ranking))
+        else:
+            hits = Hits([HitBody(id=identifier, score=score) for identifier, score in ranking])
         hits.truncated = ranking.truncated
         return hits
 
-    def _hit(self, hit: RankedHit, with_text: bool) -> HitBody:
-        if not with_text:
-            return HitBody(id=hit.id, score=hit.score)
+    def _with_text(self, hit: RankedHit) -> HitBody:
         document = self._environment.document(hit.id)
         return HitBody(id=hit.id, score=hit.score, title=document.title, text=document.text)

@@ -11,6 +11,8 @@ from querylect.configs.environment import DatasetConfig, EnvironmentConfig, Milv
 from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.data import corpus
+from querylect.data.beir import load_beir
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
 from querylect.envs.index_names import index_name, member_settings
@@ -268,6 +270,25 @@ def test_judgements_edited_during_an_evaluation_are_refused(small_environment, t
         for served in (True, False):
             with refused(ConfigError, "changed-environment", after.settings_hash), described.connect(served):
                 pass
+
+
+def test_questions_are_read_once_in_an_evaluation_and_again_after_a_change(small_environment, tmp_path, monkeypatch):
+    source = small_environment.dataset.model_copy(update={"path": str(tmp_path / "data")})
+    shutil.copytree(small_environment.dataset.path, source.path)
+    reads = []
+    monkeypatch.setattr(corpus, "load_beir", lambda *args, **options: reads.append(args) or load_beir(*args, **options))
+    settings = {"env": {"index": small_environment.index}}
+    plain = {"datasets": {"one": source.model_dump()}, "environments": {"words": settings}, "split": "test"}
+    described = SpecEnvironments(SpecConfig.model_validate(plain)).open("one", "words")
+    assert len(reads) == 1
+    with described.connect(served=False) as client:
+        assert client.questions("test") == described.questions
+    assert len(reads) == 1
+    queries = Path(source.path) / "queries.jsonl"
+    queries.write_text(queries.read_text() + "\n")  # a blank line: the same questions
+    with described.connect(served=False) as client:
+        assert client.questions("test") == described.questions
+    assert len(reads) == 2
 
 
 def system_of(run, checkpoint="final"):
