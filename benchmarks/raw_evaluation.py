@@ -7,7 +7,9 @@ bm25: against bm25s. dense: all-MiniLM-L6-v2, against sentence-transformers. Bot
 an index of each and end with nDCG@10 of its test questions; `querylect eval` also measures recall and MRR, draws
 intervals, keeps every ranking and writes tables and TREC files. Each is a process of its own (benchmarks/raw_peers.py),
 with the processes that it starts. They take turns, ROUNDS (3) times, with one thread of the numerical
-libraries; what is compared is processor time, user and system, which other work on the machine changes least.
+libraries; what is compared is processor time, user and system, which other work on the machine changes least. Before
+that, each runs once on the smallest set, not counted: the first run of an installation compiles Python and numba code
+and caches it.
 
 The sets are all folders in BEIR form in FOLDER, at most N of them, smallest first. Without --data, nine sets of random
 words are made: 3,000 documents and 200 questions each, of the lengths and word frequencies of scientific abstracts.
@@ -52,14 +54,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         sets = found(given.data)[: given.sets] if given.data else made(folder, given.sets, SHORT[given.what])
+        in_turns(folder / "uncounted", sets[:1], given.what)
         ours, theirs = [], []
         for number in range(given.rounds):
             output = folder / str(number)
-            output.mkdir()
-            spec = write_spec(output, sets, RETRIEVERS[given.what])
-            ours.append(cpu_seconds([sys.executable, "-P", "-m", "querylect", "eval", str(spec)], output))
-            lines = [sys.executable, str(Path(__file__).with_name("raw_peers.py")), peer, *map(str, sets)]
-            theirs.append(cpu_seconds(lines, output))
+            for times, seconds in zip((ours, theirs), in_turns(output, sets, given.what), strict=True):
+                times.append(seconds)
             differences = [abs(a - b) for a, b in zip(ndcg_of_table(output), ndcg_of_peer(output), strict=True)]
         questions = sum((one / "qrels/test.tsv").read_text().count("\n") for one in sets)
     ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
@@ -69,6 +69,15 @@ def main() -> None:
     print(f"  {peer:20} {median(theirs):6.2f}  ({', '.join(f'{one:.2f}' for one in theirs)})")
     print(f"  ratio {ratio:.2f} (target at most {TARGET}: {'reached' if ratio <= TARGET else 'missed'})")
     print(f"  nDCG@10 of a set differs by at most {max(differences):.4f}")
+
+
+def in_turns(output: Path, sets: Sequence[Path], what: str) -> tuple[float, float]:
+    """CPU seconds of `querylect eval` and of the peer on these sets; their results go into the new folder `output`."""
+    output.mkdir()
+    spec = write_spec(output, sets, RETRIEVERS[what])
+    ours = cpu_seconds([sys.executable, "-P", "-m", "querylect", "eval", str(spec)], output)
+    lines = [sys.executable, str(Path(__file__).with_name("raw_peers.py")), PEERS[what], *map(str, sets)]
+    return ours, cpu_seconds(lines, output)
 
 
 def found(data: Path) -> list[Path]:
