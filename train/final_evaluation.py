@@ -28,7 +28,7 @@ def track_evaluation(config: RunConfig, run: Path, report: Path) -> None:
         return
     from ..eval.run import report_folder
     from .sync import credentials
-    from .tracking import open_wandb, tracking_id, wandb_mode  # which imports transformers
+    from .tracking import TrackedRun, open_wandb, wandb_mode  # which imports transformers
 
     mode = wandb_mode(config.tracking)
     folders = {name: report_folder(run, name) if config.mix is not None else run for name in environments(config)}
@@ -41,21 +41,16 @@ def track_evaluation(config: RunConfig, run: Path, report: Path) -> None:
                 results = parse_json((folder / "results.json").read_text(encoding="utf-8"))
                 summary |= dict(_final_figures(results, f"final/{name}/" if name else "final/"))
         online = mode == "online" and credentials() is not None
-        settings = {**config.model_dump(mode="json"), "provenance": _last_start(run)}
-        tracked = open_wandb(config, run, *tracking_id(run), online, settings)
-        tracked.summary.update(summary)
-        tracked.finish()
+        starts = parse_json((run / "provenance.json").read_text(encoding="utf-8"))["starts"]
+        tracked = TrackedRun.of(config, run, starts[-1])
+        opened = open_wandb(tracked, online, tracked.joined, tracked.description)
+        opened.summary.update(summary)
+        opened.finish()
     except Exception as error:  # noqa: BLE001 (a failing tracker must not fail the evaluation)
         log.warning(
             "Weights & Biases does not get all of this evaluation (%s); %s has every figure",
             in_one_line(error), report.with_name("results.json"),
         )  # fmt: skip
-
-
-def _last_start(run: Path) -> object:
-    """The provenance of the last start of a run, which its trackers show; None if it is not recorded."""
-    path = run / "provenance.json"
-    return parse_json(path.read_text(encoding="utf-8"))["starts"][-1] if path.is_file() else None
 
 
 def _final_figures(results: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float | str]]:

@@ -66,6 +66,16 @@ class TrackedRun:
     joined: bool
     """Whether an earlier start of this run was tracked under the same id."""
 
+    @classmethod
+    def of(cls, config: RunConfig, folder: Path, provenance: Start) -> "TrackedRun":
+        """The run of a folder. Its id is created once, so that a resumed run rejoins its curves."""
+        stored = folder / "tracking_id"
+        if stored.exists():
+            return cls(config, folder, provenance, stored.read_text(encoding="utf-8").strip(), joined=True)
+        new = secrets.token_hex(4)
+        RunFolder(folder).write(stored, new + "\n")
+        return cls(config, folder, provenance, new, joined=False)
+
     @property
     def description(self) -> dict[str, object]:
         """Settings and provenance as plain data."""
@@ -90,19 +100,19 @@ class WandbTracker(TrainerCallback):
         self._settings = {**args.to_dict(), **self._tracked.description}
         folder = RunFolder(self._tracked.folder)
         self._before = len(folder.read(folder.warm_start))  # W&B's own step is never negative
-        self._online = wandb_mode(self._tracked.config.tracking) == "online"
-        if self._online and credentials() is None:
+        online = wandb_mode(self._tracked.config.tracking) == "online"
+        if online and credentials() is None:
             self._warn_offline("nobody is logged in: `wandb login`")
-            self._online = False
+            online = False
         try:
-            self._run = self._open(self._tracked.joined)
+            self._open(online, self._tracked.joined)
         except self._wandb.Error as error:
             # W&B's service holds the refused run, and ids must be unique; a teardown would end other open runs too
-            if not self._online or self._wandb.setup().most_recent_active_run is not None:
+            if not online or self._wandb.setup().most_recent_active_run is not None:
                 raise
             self._warn_offline(in_one_line(error))
             self._wandb.teardown()
-            self._run = self._open_offline(self._tracked.joined)
+            self._open(False, self._tracked.joined)
 
     def on_log(
         self,
@@ -126,7 +136,7 @@ class WandbTracker(TrainerCallback):
             )  # fmt: skip
             with suppress(TimeoutError):
                 self._run.finish()
-            self._run = self._open_offline(joined=True)
+            self._open(online=False, joined=True)
             self._log(logs, table, state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -155,21 +165,13 @@ class WandbTracker(TrainerCallback):
             "it later", reason, shlex.quote(str(self._tracked.folder)),
         )  # fmt: skip
 
-    def _open_offline(self, joined: bool) -> "Run":
-        self._online = False
-        return self._open(joined)
-
-    def _open(self, joined: bool) -> "Run":
-        tracked = self._tracked
-        run = open_wandb(tracked.config, tracked.folder, tracked.id, joined, self._online, self._settings)
-        run.define_metric("train/global_step")
-        run.define_metric("*", step_metric="train/global_step", step_sync=True)
-        return run
+    def _open(self, online: bool, joined: bool) -> None:
+        self._online, self._run = online, open_wandb(self._tracked, online, joined, self._settings)
+        self._run.define_metric("train/global_step")
+        self._run.define_metric("*", step_metric="train/global_step", step_sync=True)
 
 
-def open_wandb(
-    config: RunConfig, folder: Path, id: str, joined: bool, online: bool, settings: Mapping[str, object] | None = None
-) -> "Run":
+def open_wandb(run: TrackedRun, online: bool, joined: bool, settings: Mapping[str, object]) -> "Run":
     """Open the W&B run of a run folder; `joined` if the id was used before, `settings` is what it shows as its config.
 
     Raises wandb.Error.
@@ -177,16 +179,16 @@ def open_wandb(
     import wandb
 
     return wandb.init(
-        project=config.tracking.project,
-        name=config.name,
-        group=config.tracking.group,
-        tags=config.tracking.tags or None,
-        id=id,
+        project=run.config.tracking.project,
+        name=run.config.name,
+        group=run.config.tracking.group,
+        tags=run.config.tracking.tags or None,
+        id=run.id,
         resume="allow" if joined else None,
         reinit="create_new",  # beside a run that the process has open
-        dir=str(folder),
+        dir=str(run.folder),
         mode="online" if online else "offline",
-        config=dict(settings) if settings is not None else None,
+        config=dict(settings),
         settings=wandb.Settings(
             silent=True,
             console="off",
@@ -339,18 +341,8 @@ def open_trackers(config: RunConfig, folder: Path, provenance: Start) -> Tracker
     names = [*(["wandb"] if wandb_mode(config.tracking) != "disabled" else []), *config.tracking.report_to]
     if not names:
         return Trackers({})
-    run = TrackedRun(config, folder, provenance, *tracking_id(folder))
+    run = TrackedRun.of(config, folder, provenance)
     return Trackers({name: partial(CALLBACKS[name], run) for name in names})
-
-
-def tracking_id(folder: Path) -> tuple[str, bool]:
-    """The id of this run folder, created once so that a resumed run rejoins its curves, and whether it existed."""
-    stored = folder / "tracking_id"
-    if stored.exists():
-        return stored.read_text(encoding="utf-8").strip(), True
-    new = secrets.token_hex(4)
-    RunFolder(folder).write(stored, new + "\n")
-    return new, False
 
 
 def wandb_mode(settings: TrackingConfig) -> Literal["online", "offline", "disabled"]:
