@@ -97,7 +97,7 @@ class EnvironmentClient:
         self.stats = self._transport.stats
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(replica.url for replica in self._transport.replicas)})"
+        return f"{type(self).__name__}({self._transport.urls})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -294,7 +294,7 @@ class SyncEnvironmentClient:
         self.stats = self._client.stats
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(replica.url for replica in self._client._transport.replicas)})"
+        return f"{type(self).__name__}({self._client._transport.urls})"
 
     def __enter__(self) -> Self:
         return self

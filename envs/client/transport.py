@@ -74,11 +74,11 @@ class Replica:
 
     def succeed(self) -> None:
         """It gave a usable answer."""
-        self.failures, self.rests_until, self.trying = 0, 0.0, False
+        self.failures, self.rests_until = 0, 0.0
 
     def fail(self, retry_after: float) -> None:
         """It gave no usable answer; it asked to wait `retry_after` seconds."""
-        self.failures, self.trying = self.failures + 1, False
+        self.failures += 1
         seconds = min(MAX_REST_SECONDS, REST_SECONDS * 2.0 ** min(self.failures - 1, 16))
         self.rests_until = time.monotonic() + max(seconds, min(retry_after, MAX_RETRY_AFTER))
 
@@ -262,13 +262,7 @@ class Transport:
                 response = await self._http.request(call.method, url, content=call.body, headers=headers)
             status = response.status_code
             if status == 200:
-                answer = call.kind.model_validate_json(response.content, strict=True)
-                echoed = response.headers.get("x-request-id")
-                if echoed != headers["X-Request-ID"]:
-                    raise UnexpectedAnswerError(
-                        f"the header X-Request-ID is {echoed!r}, not the request's; a proxy in between must keep it"
-                    )
-                call.check(answer)
+                answer = _read(response, call, request_id)
                 replica.succeed()
                 return answer
             if 400 <= status < 500 and status not in (408, 429):
@@ -291,6 +285,18 @@ class Transport:
         self.stats.failures += 1
         self.stats.last_failure = failure
         return failure
+
+
+def _read(response: httpx.Response, call: Call[Answer], request_id: str) -> Answer:
+    """The answer in a 200. Raises ValidationError or UnexpectedAnswerError where it is none to this request."""
+    answer = call.kind.model_validate_json(response.content, strict=True)
+    echoed = response.headers.get("x-request-id")
+    if echoed != request_id:
+        raise UnexpectedAnswerError(
+            f"the header X-Request-ID is {echoed!r}, not the request's; a proxy in between must keep it"
+        )
+    call.check(answer)
+    return answer
 
 
 def retry_after_seconds(header: str | None) -> float:
