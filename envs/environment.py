@@ -4,7 +4,7 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 playground, where its owner has switched that on, reads `judgements`.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter
@@ -144,6 +144,11 @@ class Environment:
         if offset < 0 or (limit is not None and limit < 0):
             raise RequestError(f"offset {offset} and limit {limit} must not be negative.", code="negative-range")
         return list(self._dataset.splits[split].questions[offset : None if limit is None else offset + limit])
+
+    @property
+    def question_ids(self) -> Set[str]:
+        """The ids of the questions of all splits."""
+        return self._qrels.keys()
 
     @property
     def damage(self) -> str:

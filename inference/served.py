@@ -9,17 +9,16 @@ from fastapi import HTTPException, Request
 
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody
-from ..envs.server.app import ServiceState
-from ..envs.server.batching import OverloadedError
-from ..envs.server.connection import ClientGoneError, disconnected
+from ..envs.server.batching import GOING_DOWN, OverloadedError
+from ..envs.server.connection import while_connected
 from ..envs.server.middleware import note
+from ..envs.server.service import ServiceState
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from .batching import ClosedError
 from .rewriter import Rewriter
 
 MAX_WAITING = 256
 """Number of queued questions from which on new requests are refused."""
-GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
 
 Value = TypeVar("Value")
 
@@ -29,9 +28,7 @@ class ServedRewriter:
 
     def __init__(self, service: ServiceState, rewriter: Rewriter) -> None:
         self.service, self.rewriter = service, rewriter
-        self._shutdown = asyncio.Event()
         service.when_given_up(rewriter.close)
-        service.when_given_up(self._shutdown.set)
 
     def admit(self, request: Request, questions: int) -> None:
         """Log how many questions a request asks. Raises OverloadedError if the queue is full."""
@@ -50,31 +47,19 @@ class ServedRewriter:
         return _ServiceSearcher(self.service, request)
 
     async def finish(self, request: Request, work: Awaitable[Value]) -> Value:
-        """The result of `work`, which is cancelled, with a ClientGoneError, if the client disconnects first.
+        """The result of `work`, which is cancelled, with a ClientDisconnect, if the client disconnects first.
 
         Raises OverloadedError if the service shuts down first, also while the model is running, HTTPException 500 if
         the rewriter fails, and the errors of a search.
         """
-        work_task = asyncio.ensure_future(work)
-        disconnect_task = asyncio.ensure_future(disconnected(request))
-        shutdown_task = asyncio.ensure_future(self._shutdown.wait())
         try:
-            await asyncio.wait({work_task, disconnect_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
-            if work_task.done():
-                return await work_task
-            if shutdown_task.done():
-                raise OverloadedError(GOING_DOWN)
-            raise ClientGoneError
+            return await while_connected(request, work, self.service.given_up)
         except ClosedError as error:
             raise OverloadedError(GOING_DOWN) from error
-        except (RequestError, OverloadedError, EnvironmentUnavailableError):
+        except (RequestError, EnvironmentUnavailableError):
             raise
         except QuerylectError as error:
             raise HTTPException(500, f"the rewriter failed: {error}") from error
-        finally:
-            for task in (work_task, disconnect_task, shutdown_task):
-                task.cancel()
-            await asyncio.gather(work_task, disconnect_task, shutdown_task, return_exceptions=True)
 
 
 class _ServiceSearcher:
@@ -82,13 +67,12 @@ class _ServiceSearcher:
         self._service, self._request = service, request
 
     async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
-        service = self._service
+        service, environment = self._service, self._service.environment
         service.admit(self._request, plans)
-        hit_lists = await service.rank(self._request, plans)
+        rankings = await service.rank(self._request, plans)
 
         def read_rankings() -> list[list[HitBody]]:
-            with service.environment.intact():
-                rankings = [service.ranking(hits, with_text=True) for hits in hit_lists]
-            return [[HitBody.model_validate(hit) for hit in ranking] for ranking in rankings]
+            with environment.intact():
+                return [[HitBody.from_hit(hit, environment.document(hit.id)) for hit in hits] for hits in rankings]
 
         return await asyncio.to_thread(read_rankings)

@@ -16,14 +16,14 @@ from ..data.types import Question
 from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, AskedHistory, PageRewrite, Search, utterances
 from ..envs.plan import SearchPlan
 from ..envs.schemas import MAX_K, HitBody, RequestBody, Wire
-from ..envs.server.app import ServiceState
-from ..envs.server.batching import OverloadedError
+from ..envs.server.batching import GOING_DOWN, OverloadedError
+from ..envs.server.service import ServiceState
 from .batching import ClosedError
 from .load import Trained, only_member
 from .openai_protocol import add_openai_routes
 from .results import RewriteResult
 from .rewriter import Rewriter
-from .served import GOING_DOWN, ServedRewriter
+from .served import ServedRewriter
 
 MAX_QUESTIONS = 64
 """Maximum number of questions per request."""

@@ -8,7 +8,7 @@ from ...configs.schema import EnvironmentConfig
 from ...data.corpus import LoadedQuestions
 from ...data.types import Question
 from ...errors import RequestError
-from ..environment import Environment, PlanRanking, RankedHit
+from ..environment import Environment, PlanRanking
 from ..plan import SearchPlan, plan_digest
 from ..schemas import PRIMARY_METRIC, EnvironmentInfo, HitBody, Hits, Step, StepResult
 from ..server.info import info_of, limits_of
@@ -29,9 +29,6 @@ class InProcessClient:
         """Open the environment. Arguments and errors are those of `Environment.open`."""
         self._environment = Environment.open(config, loaded)
         self._info = info_of(self._environment, limits_of(config))
-        self._question_ids = {
-            question.id for split in self._environment.splits for question in self._environment.questions(split)
-        }
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -58,7 +55,7 @@ class InProcessClient:
         Raises RequestError for an unknown question, ConfigError for an unknown metric, and as `Environment.search`.
         """
         for step in steps:
-            if step.question_id not in self._question_ids:
+            if step.question_id not in self._environment.question_ids:
                 raise RequestError(
                     f"unknown question id {step.question_id!r}; take ids from questions().", code="unknown-question"
                 )
@@ -85,12 +82,9 @@ class InProcessClient:
 
     def _hits(self, ranking: PlanRanking, with_text: bool) -> Hits:
         if with_text:
-            hits = Hits(map(self._with_text, ranking))
+            document = self._environment.document
+            hits = Hits(HitBody.from_hit(hit, document(hit.id)) for hit in ranking)
         else:
             hits = Hits([HitBody(id=identifier, score=score) for identifier, score in ranking])
         hits.truncated = ranking.truncated
         return hits
-
-    def _with_text(self, hit: RankedHit) -> HitBody:
-        document = self._environment.document(hit.id)
-        return HitBody(id=hit.id, score=hit.score, title=document.title, text=document.text)

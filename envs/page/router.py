@@ -203,13 +203,9 @@ def _search(
     async def ranked() -> Sequence[Sequence[RankedHit]]:
         return await rank(searched)
 
-    def hit(name: str, score: float) -> HitBody:
-        document = environment.document(name)
-        return HitBody(id=name, score=score, title=document.title, text=document.text)
-
     rankings = asyncio.run_coroutine_threadsafe(ranked(), loop).result()
     with environment.intact():
-        return [[hit(entry.id, entry.score) for entry in hits] for hits in rankings]
+        return [[HitBody.from_hit(hit, environment.document(hit.id)) for hit in hits] for hits in rankings]
 
 
 @cache

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 
 from ...errors import EnvironmentUnavailableError
 from ..byte_cache import ByteCache
-from ..environment import RankedHit
+from ..environment import PlanRanking
 from ..plan import SearchPlan, plan_digest
 from ..retrievers.base import STEP_WORK, Steps, work_of_texts
 from .metrics import Metrics
 
-Hits = Sequence[RankedHit]
-Search = Callable[[Sequence[SearchPlan]], Sequence[Hits]]
-SearchInSteps = Callable[[Sequence[SearchPlan]], Steps[Sequence[Hits]]]
+Search = Callable[[Sequence[SearchPlan]], Sequence[PlanRanking]]
+SearchInSteps = Callable[[Sequence[SearchPlan]], Steps[Sequence[PlanRanking]]]
 Work = Callable[[SearchPlan], int]
 """What searching a plan costs (retrievers/base.py, `work_of`)."""
 Key = str
@@ -43,6 +42,9 @@ but at most LINGER_SECONDS and this share of the last search's time: a lone clie
 batches from many clients, and a fast retriever is not held up."""
 
 
+GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
+
+
 class OverloadedError(Exception):
     """Too many plans wait, or the service is going down. `retry_after` is in whole seconds, at least 1."""
 
@@ -51,7 +53,7 @@ class OverloadedError(Exception):
         self.retry_after = retry_after
 
 
-def ranking_cache(max_bytes: int) -> ByteCache[Key, Hits]:
+def ranking_cache(max_bytes: int) -> ByteCache[Key, PlanRanking]:
     """A cache of rankings that takes at most `max_bytes` bytes."""
     return ByteCache(max_bytes, lambda _, hits: RANKING_BYTES + HIT_BYTES * len(hits))
 
@@ -81,11 +83,11 @@ class _PendingPlan:
     requests: list[_Request] = field(default_factory=list)
     taken: bool = False
     """Whether it is in a batch."""
-    steps: Steps[Sequence[Hits]] | None = None
+    steps: Steps[Sequence[PlanRanking]] | None = None
     """The search of a plan of more work than BATCH_WORK, once it has begun."""
     seconds: float = 0.0
     """How long its steps took."""
-    ranking: Hits = ()
+    ranking: PlanRanking = field(default_factory=PlanRanking)
 
 
 class Batcher:
@@ -146,7 +148,7 @@ class Batcher:
             await asyncio.gather(self._task, return_exceptions=True)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def search(self, plans: Sequence[SearchPlan], keys: Sequence[Key] | None = None) -> list[Hits]:
+    async def search(self, plans: Sequence[SearchPlan], keys: Sequence[Key] | None = None) -> list[PlanRanking]:
         """Rank every plan, in order. A plan that is cached or already waiting is not searched again. `keys` are the
         digests of the plans, where the caller has them. Cancelled, it leaves no plan in the queue that nobody else
         waits for.
@@ -158,7 +160,7 @@ class Batcher:
         decide, small requests would fill it again and again before a large one ever fitted.
         """
         if not self.running:
-            raise OverloadedError("the service is going down; ask another replica, or again after its restart")
+            raise OverloadedError(GOING_DOWN)
         keys = keys if keys is not None else [plan_digest(plan) for plan in plans]
         by_key = dict(zip(keys, plans, strict=True))
         cached = {key: hits for key in by_key if (hits := self.cache.get(key)) is not None}
@@ -303,7 +305,7 @@ class Batcher:
                 self._queue.append(request)
         return batch
 
-    def _settle(self, pending: _PendingPlan, holders: Sequence[_Request], outcome: Hits | Exception) -> None:
+    def _settle(self, pending: _PendingPlan, holders: Sequence[_Request], outcome: PlanRanking | Exception) -> None:
         """Give the plan's outcome to its requests. One that joined after the batch was taken, and so took no part in
         finding out whose plans fail, gets another search instead of a failure."""
         if isinstance(outcome, Exception):
@@ -341,7 +343,7 @@ class Batcher:
                 request.done.set_exception(error)
             self._drop(request)
 
-    def _outcomes(self, plans: Sequence[SearchPlan], groups: Sequence[Sequence[int]]) -> list[Hits | Exception]:
+    def _outcomes(self, plans: Sequence[SearchPlan], groups: Sequence[Sequence[int]]) -> list[PlanRanking | Exception]:
         """Search a batch; where it fails, search each group of plans by itself, so that no request fails for another's
         plan. A request holds all plans of a group or none, so one at fault fails the group."""
         try:
@@ -351,7 +353,7 @@ class Batcher:
         except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
             return [error] * len(plans)
         except Exception as error:  # noqa: BLE001 - the outcome of a plan; the request that holds it reports it
-            outcomes: list[Hits | Exception] = [error] * len(plans)
+            outcomes: list[PlanRanking | Exception] = [error] * len(plans)
             if len(groups) > 1:
                 for group in groups:
                     part = self._outcomes([plans[i] for i in group], [group])
@@ -360,7 +362,7 @@ class Batcher:
             return outcomes
         return list(rankings)
 
-    def _step(self, pending: _PendingPlan) -> Hits | Exception | None:
+    def _step(self, pending: _PendingPlan) -> PlanRanking | Exception | None:
         """One step of a long plan's search: its outcome, or None where more is to be done."""
         try:
             if pending.steps is None:
@@ -368,7 +370,7 @@ class Batcher:
                 pending.steps = self._search_in_steps([pending.plan])
             next(pending.steps)
         except StopIteration as end:
-            rankings: Sequence[Hits] = end.value
+            rankings: Sequence[PlanRanking] = end.value
             return rankings[0]
         except Exception as error:  # noqa: BLE001 - the outcome of the plan, as in `_outcomes`
             pending.steps = None

@@ -1,36 +1,37 @@
 """Work for a client that is still there: whoever closes the connection gives up what was asked."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from .batching import GOING_DOWN, OverloadedError
 
 Value = TypeVar("Value")
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection before its answer."""
+async def while_connected(request: Request, work: Awaitable[Value], given_up: asyncio.Event) -> Value:
+    """The result of `work`, to be awaited after the body has been read.
 
-
-async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
-    """The result of `work`, which is cancelled with a ClientGoneError once the client has closed the connection.
-
-    To be awaited after the body has been read.
+    It is cancelled, with a ClientDisconnect, once the client has closed the connection, and with an OverloadedError
+    once `given_up` is set.
     """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(given_up.wait())
+    tasks = (working, stopping, asyncio.ensure_future(_disconnected(request)))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGoneError
-        return working.result()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise OverloadedError(GOING_DOWN) if stopping.done() else ClientDisconnect
     finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def disconnected(request: Request) -> None:
-    """Return when the client has closed the connection."""
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

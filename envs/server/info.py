@@ -6,17 +6,8 @@ from ..schemas import MAX_HITS, MAX_K, EnvironmentInfo, Limits
 
 
 def limits_of(config: EnvironmentConfig) -> Limits:
-    """What one request may hold."""
-    return Limits(
-        max_plans=config.max_plans,
-        max_k=MAX_K,
-        max_hits=MAX_HITS,
-        max_terms=config.max_terms,
-        max_request_terms=config.max_request_terms,
-        max_characters=config.max_characters,
-        max_request_characters=config.max_request_characters,
-        max_body_bytes=config.max_body_bytes,
-    )
+    """What one request may hold: the settings of these names, and two limits that are no settings."""
+    return Limits(max_k=MAX_K, max_hits=MAX_HITS, **config.model_dump(include=set(Limits.model_fields)))
 
 
 def info_of(environment: Environment, limits: Limits) -> EnvironmentInfo:

@@ -15,10 +15,11 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fastapi import HTTPException, Response
+from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .batching import GOING_DOWN
 from .bodies import CLOSE, BodyLimits
 from .hosts import is_cross_origin, names_loopback
 from .metrics import Metrics
@@ -72,9 +73,11 @@ class RequestMiddleware:
 
         self.metrics.under_way.inc()
         try:
-            answer = self._refusal(scope, headers) or self.app
+            self._check(scope, headers)
             async with self.bodies.limited(receive) as limited:
-                await answer(scope, limited, send_with_id)
+                await self.app(scope, limited, send_with_id)
+        except HTTPException as refused:
+            await problem(scope, refused.status_code, refused.detail, refused.headers)(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
             if status:
@@ -90,40 +93,44 @@ class RequestMiddleware:
             if self.log_requests:
                 _write_line(scope, status, size, seconds)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """HTTPException for a request that is refused before its body is read."""
+        path = scope["path"]
         if self.token is None and not names_loopback(headers):
-            detail = (
+            raise HTTPException(
+                421,
                 f"the Host header is {headers.get('host', '')!r}, and a service without a token answers to localhost, "
                 "127.0.0.1 or [::1] alone, so that no page of another site can read it. Ask by such a name, or start "
-                "the service with a token: set the environment variable named by client.token_env (QUERYLECT_TOKEN)."
+                "the service with a token: set the environment variable named by client.token_env (QUERYLECT_TOKEN).",
+                CLOSE,
             )
-            return problem(scope, 421, detail, CLOSE)
-        if self.token is None and scope["path"] not in OPEN_PATHS and is_cross_origin(headers):
-            detail = (
+        if self.token is None and path not in OPEN_PATHS and is_cross_origin(headers):
+            raise HTTPException(
+                403,
                 "a page of another origin sent this, and a service without a token answers its own page and programs "
-                "alone. Open the service's own page, or call the service from a program."
+                "alone. Open the service's own page, or call the service from a program.",
+                CLOSE,
             )
-            return problem(scope, 403, detail, CLOSE)
-        if self.token is not None and scope["path"] not in OPEN_PATHS:
-            scheme, _, credentials = headers.get("authorization", "").partition(" ")
-            sent = credentials.strip().encode("latin-1")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(sent, self.token.encode()):
-                reason = "the token sent is not the service's" if credentials else "no bearer token was sent"
-                detail = (
-                    f"{reason}. Send the header 'Authorization: Bearer TOKEN' with the token that the service was "
-                    "started with; querylect's client takes it from the environment variable named by client.token_env."
-                )
-                return problem(scope, 401, detail, {"WWW-Authenticate": "Bearer"})
-        if self.draining.is_set() and scope["path"] not in WATCH_PATHS:
-            detail = "the service is going down; ask another replica, or again after its restart"
-            return problem(scope, 503, detail, {"Retry-After": "1", **CLOSE})
+        if self.token is not None and path not in OPEN_PATHS:
+            _check_token(headers, self.token)
+        if self.draining.is_set() and path not in WATCH_PATHS:
+            raise HTTPException(503, GOING_DOWN, {"Retry-After": "1", **CLOSE})
         declared = headers.get("content-length", "0")
         if declared.isdecimal():
-            try:
-                self.bodies.check_size(int(declared))
-            except HTTPException as error:
-                return problem(scope, error.status_code, error.detail, error.headers)
-        return None
+            self.bodies.check_size(int(declared))
+
+
+def _check_token(headers: Headers, token: str) -> None:
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    sent = credentials.strip().encode("latin-1")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(sent, token.encode()):
+        reason = "the token sent is not the service's" if credentials else "no bearer token was sent"
+        raise HTTPException(
+            401,
+            f"{reason}. Send the header 'Authorization: Bearer TOKEN' with the token that the service was started "
+            "with; querylect's client takes it from the environment variable named by client.token_env.",
+            {"WWW-Authenticate": "Bearer"},
+        )
 
 
 def _write_line(scope: Scope, status: int, size: int, seconds: float) -> None:

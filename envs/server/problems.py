@@ -6,12 +6,12 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from ...errors import EnvironmentUnavailableError, RequestError
 from ..schemas import Invalid, Problem
 from .batching import OverloadedError
-from .connection import ClientGoneError
 
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "querylect_request_id"
@@ -44,7 +44,7 @@ def add_problem_handlers(app: FastAPI) -> None:
     """Turn expected errors of routes into problem+json answers; the middleware does so for all others."""
     for kind in (HTTPException, RequestValidationError, RequestError, OverloadedError, EnvironmentUnavailableError):
         app.add_exception_handler(kind, _answer)
-    app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

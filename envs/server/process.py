@@ -29,8 +29,9 @@ from ...errors import UserError
 from ..environment import Environment
 from ..page.router import Writer
 from ..plan import SearchPlan
-from .app import ServiceState, create_app
+from .app import create_app
 from .problems import problem
+from .service import ServiceState
 
 log = logging.getLogger(__name__)
 

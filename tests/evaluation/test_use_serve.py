@@ -243,7 +243,7 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch, e
     async def fail(*_):
         raise error
 
-    monkeypatch.setattr("querylect.envs.server.app.ServiceState.rank", fail)
+    monkeypatch.setattr("querylect.envs.server.service.ServiceState.rank", fail)
     plans = {"plans": [SearchPlan.of("glucose").model_dump()]}
     with service() as (http, _):
         own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})
