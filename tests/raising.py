@@ -1,4 +1,5 @@
-"""Errors are expected by type and code, and by the facts that their message has to name; its wording is free."""
+"""Errors are expected by type and code and by the facts that their message has to name, log records by their module and
+arguments; the wording of both is free."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,3 +20,8 @@ def refused(error: type[E], code: str | None = None, *facts: object) -> Iterator
         assert caught.value.code == code
     missing = [str(fact) for fact in facts if str(fact) not in str(caught.value)]
     assert not missing, f"the message does not name {missing}: {caught.value}"
+
+
+def logged(caplog: pytest.LogCaptureFixture, module: str) -> list[tuple[object, ...]]:
+    """The arguments of each record of a module, such as `storage` or `train.ahead`, in their order."""
+    return [tuple(record.args or ()) for record in caplog.records if record.name == f"querylect.{module}"]

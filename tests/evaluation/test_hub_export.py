@@ -31,7 +31,7 @@ from querylect.rollouts.engines.base import Sampling
 from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
 from ..growers import engine_of, grower_of
 from ..lessons import change, edit, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
-from ..raising import refused
+from ..raising import logged, refused
 
 MERGED = ExportOptions(merge_lora=True)
 
@@ -524,7 +524,7 @@ def test_the_licence_of_a_packaged_gguf_is_read_from_it():
 
 def test_a_base_that_does_not_say_its_licence_is_told(tmp_path, caplog):
     assert base_of(str(tmp_path)).licence == Licence()
-    assert "State it with --license ID" in caplog.text
+    assert logged(caplog, "export.base") == [(tmp_path.name,)]
 
 
 def test_models_of_this_machine_are_told_by_their_last_name():

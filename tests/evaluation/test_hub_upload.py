@@ -17,7 +17,7 @@ from querylect.export.upload import SAFE, HubRepository
 from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
 from ..hub_models import Hub, serving
 from ..lessons import lesson_url, lessons, speaking  # noqa: F401 (fixtures)
-from ..raising import refused
+from ..raising import logged, refused
 
 NAME = "acme/rewriter"
 MERGED = ExportOptions(merge_lora=True, licence="mit")
@@ -176,7 +176,7 @@ def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):  # noqa
     publish(hub, evaluated_run, replace(MERGED, public=True))
     hub.repositories[NAME].private = True
     publish(hub, evaluated_run, replace(MERGED, public=True))
-    assert "is private and stays so" in caplog.text
+    assert (NAME,) in logged(caplog, "export.upload")
     assert hub.repositories[NAME].private
 
 

@@ -21,7 +21,7 @@ from querylect.rewriters.card import RetrieverCard
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
 from ..method_doubles import Shelf
-from ..raising import refused
+from ..raising import logged, refused
 
 CHOICE = [
     {"_id": "head", "question": "what stops a migraine", "options": ["triptan", "statin"], "answer": "A"},
@@ -288,7 +288,8 @@ def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server
     monkeypatch.setattr("querylect.eval.papers.run.open_bases", lambda *_: {"small": Away()})
     with refused(EnvironmentUnavailableError, "no-rankings"):
         run(values, tmp_path / "out", sweeps=[])
-    assert "4 plans got no ranking: nobody is there" in caplog.text
+    ((_, plans, error),) = logged(caplog, "methods.runner")
+    assert (plans, str(error)) == (4, "nobody is there")
     assert not (tmp_path / "out" / "results.json").exists()
 
 

@@ -23,7 +23,7 @@ from querylect.train.watch import describe
 
 from ..growers import engine_of, grower_of
 from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
-from ..raising import refused
+from ..raising import logged, refused
 
 SOON = {"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9, "train.log_rollouts": 9}
 
@@ -86,7 +86,7 @@ def test_a_resumed_run_samples_the_first_step_again_and_says_so(settings, caplog
     train(change(config, **{"train.steps": 2}))
     caplog.clear()
     folder = train(config, resume=True)
-    assert "those of step 3 are sampled again" in caplog.text
+    assert logged(caplog, "train.ahead") == [(3,)]
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
 

@@ -93,7 +93,7 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
         assert len(trees) == len(asked)
         assert all(line.plan for line in lines)
         return
-    assert "1 of 5 questions fall out" in caplog.text
+    assert "1 of 5" in caplog.text
     assert [tree.question.id for tree in trees] == [one.id for one in asked if one.id != "pills"]
     assert [line.fallback for line in lines] == [False, True]
     assert "pills" not in (folder / "rollouts.jsonl").read_text()

@@ -11,7 +11,7 @@ from querylect.train.packing.attention import NAME
 from querylect.train.packing.check import compare, resolve_packing, why_not
 
 from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
-from ..raising import refused
+from ..raising import logged, refused
 from ..tiny import tiny_model
 
 GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 2}
@@ -131,8 +131,8 @@ def test_a_policy_that_cannot_is_refused_by_true_and_flat_by_auto(caplog):
         resolve_packing(*config(packing=True), model)
     with caplog.at_level(logging.WARNING):
         assert resolve_packing(*config(packing="auto"), model) is False
-    assert "every leaf is trained in a row of its own" in caplog.text
-    assert "sliding window of 16 tokens" in caplog.text
+    ((reason,),) = logged(caplog, "train.packing.check")
+    assert "sliding window of 16 tokens" in reason
 
 
 def test_a_policy_that_can_is_packed_unless_switched_off():

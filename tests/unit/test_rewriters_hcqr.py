@@ -170,7 +170,7 @@ def test_questions_fall_out_with_a_count(opened, caplog):
     assert told == [("1", GARBLED), ("2", MISSING)]
     assert [question.id for question in kept] == ["0", "3"]
     assert names == ["base"], "the policy's own base model, once"
-    assert f"2 of 4 questions fall out; their first stage gave: 1 {GARBLED}, 1 {MISSING}" in caplog.text
+    assert all(fact in caplog.text for fact in ("2 of 4", f"1 {GARBLED}", f"1 {MISSING}"))
     rewriter.first(questions[3])
     with refused(ConfigError, "no-hypothesis", "'1'"):
         rewriter.first(questions[1])
