@@ -558,6 +558,18 @@ def evaluate(
     if checkpoint is not None and folder is None:
         message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
         raise ConfigError(message, code="checkpoint-without-run")
+    _evaluate_run(settings, folder, output, env, checkpoint, checked, overwrite)
+
+
+def _evaluate_run(
+    settings: RunConfig,
+    folder: Path | None,
+    output: Path | None,
+    env: str | None,
+    checkpoint: str | None,
+    checked: bool,
+    overwrite: bool,
+) -> None:
     from .rollouts.checkpoints import find_checkpoint
     from .rollouts.preflight import check_run
     from .storage import refuse_unwritable

@@ -5,17 +5,22 @@ import json
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..configs.load import dump_config, is_override
 from ..errors import ConfigError, DataError, IncompleteError, UserError
 from ..logs import set_up_logging
+
+if TYPE_CHECKING:
+    from ..data.types import Question
+    from .jsonl_io import Output
+    from .rewriter import Rewriter
 
 app = typer.Typer()
 
@@ -99,17 +104,8 @@ def rewrite(
         raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.", code="no-endpoint")
     if resume and output is None:
         raise ConfigError("--resume goes on with a file, and there is no --output.")
-    if question and source is not None:
-        raise ConfigError("--question and --input are both given; give one of them.")
-    if history is not None and not question:
-        raise ConfigError(
-            "--history is for --question; a JSON line of --input has its own field history.",
-            code="history-without-question",
-        )
-    for number, text in enumerate(question or (), start=1):
-        if not text.strip():
-            raise UserError(f"question {number} of {len(question or ())} (--question) is blank: {text!r}.")
-    from .jsonl_io import Output, QuestionLines, log_failures, read_history, rewritten
+    _check_questions(question or (), source, history)
+    from .jsonl_io import Output, QuestionLines, read_history
 
     utterances = read_history(history) if history is not None else ()
     with _open_lines(source) as stream, nullcontext() if output is None else Output(output, resume) as records_file:
@@ -122,20 +118,43 @@ def rewrite(
             from .endpoint import endpoint_of
             from .rewriter import Rewriter
 
-            answers, failures = 0, Counter[str]()
             engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
             with Rewriter(trained, engine, turn=turn) as loaded:
-                for records in rewritten(loaded, chain(first, pending), batch):
-                    answers += len(records)
-                    failures.update(str(record["failure"]) for record in records if record["fallback"])
-                    if records_file is not None:
-                        records_file.write(records)
-                        continue
-                    for record in records:
-                        typer.echo(json.dumps(record, ensure_ascii=False))
-            log_failures(answers, failures)
+                _write_rewrites(loaded, chain(first, pending), batch, records_file)
     if lines.bad:
         raise IncompleteError(f"{lines.bad} lines were no question and are logged above; all others were rewritten.")
+
+
+def _check_questions(questions: Sequence[str], source: Path | None, history: Path | None) -> None:
+    """Raise ConfigError for options that say twice what is asked, UserError for a blank question."""
+    if questions and source is not None:
+        raise ConfigError("--question and --input are both given; give one of them.")
+    if history is not None and not questions:
+        raise ConfigError(
+            "--history is for --question; a JSON line of --input has its own field history.",
+            code="history-without-question",
+        )
+    for number, text in enumerate(questions, start=1):
+        if not text.strip():
+            raise UserError(f"question {number} of {len(questions)} (--question) is blank: {text!r}.")
+
+
+def _write_rewrites(
+    rewriter: "Rewriter", questions: Iterable["Question"], batch: int, records_file: "Output | None"
+) -> None:
+    """Rewrite the questions, `batch` at a time, into the file or to standard output; log the failures at the end."""
+    from .jsonl_io import log_failures, rewritten
+
+    answers, failures = 0, Counter[str]()
+    for records in rewritten(rewriter, questions, batch):
+        answers += len(records)
+        failures.update(str(record["failure"]) for record in records if record["fallback"])
+        if records_file is not None:
+            records_file.write(records)
+            continue
+        for record in records:
+            typer.echo(json.dumps(record, ensure_ascii=False))
+    log_failures(answers, failures)
 
 
 @app.command()
