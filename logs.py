@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and the total."""
@@ -32,7 +33,7 @@ class _Format(logging.Formatter):
         return text if record.levelno == logging.INFO else f"{record.levelname.lower()} ({record.name}): {text}"
 
 
-class _Stderr(logging.StreamHandler):
+class _Stderr(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, so that records appear above a progress bar and not through it."""
 
     def filter(self, record: logging.LogRecord) -> bool:

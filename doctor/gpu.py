@@ -90,12 +90,14 @@ def gradients(device: "torch.device", work: Workload) -> Finding:
     """Gradients of a packed tree against those of flat float32 rows, in float32 and bfloat16."""
     import torch
 
+    from ..rollouts.policy import move_to
+
     rows = _tree(work, device)
     model = _policy(work, device)
     exact = _gradient(model, rows, None)
     equal, said = True, []
     for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
-        model.to(dtype)
+        move_to(model, dtype)
         allowed = FLOAT32_ERROR
         if dtype == torch.bfloat16:
             flat = float((_gradient(model, rows, None) - exact).norm() / exact.norm())
@@ -173,7 +175,7 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
     from ..rollouts.engines.base import Sampling
     from ..rollouts.engines.open import open_engine
     from ..rollouts.engines.transformers import TransformersEngine
-    from ..rollouts.policy import load_policy
+    from ..rollouts.policy import load_policy, move_to
 
     with TemporaryDirectory() as folder:
         _save(work, Path(folder))
@@ -182,7 +184,7 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
         settings = {"policy": {"model": folder, "lora": None}, "rollout": {"engine": "vllm", "vllm": shares, **sizes}}
         config = RunConfig.model_validate(settings)
         model, tokenizer = load_policy(config.policy)
-        model.to(device)
+        move_to(model, device)
         engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
         reference = TransformersEngine(model, tokenizer)
         prompts, greedy = _tree(work, device)[0][::4, : work.lengths[0]].tolist(), Sampling(0.0, max_new_tokens=32)
@@ -257,6 +259,8 @@ def _policy(work: Workload, device: "torch.device") -> "PreTrainedModel":
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    from ..rollouts.policy import move_to
+
     config = Qwen3Config(
         vocab_size=work.vocabulary, hidden_size=work.hidden, intermediate_size=3 * work.hidden,
         num_hidden_layers=work.layers, num_attention_heads=work.hidden // 64, num_key_value_heads=work.hidden // 128,
@@ -264,7 +268,10 @@ def _policy(work: Workload, device: "torch.device") -> "PreTrainedModel":
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Qwen3ForCausalLM(config).to(device).eval()  # type: ignore[no-any-return]
+        model = Qwen3ForCausalLM(config)
+    move_to(model, device)
+    model.eval()
+    return model
 
 
 def _tree(work: Workload, device: "torch.device") -> tuple["Tensor", "Tensor"]:
@@ -274,7 +281,7 @@ def _tree(work: Workload, device: "torch.device") -> tuple["Tensor", "Tensor"]:
     random = torch.Generator().manual_seed(0)
 
     def ids(count: int) -> list[int]:
-        return torch.randint(work.vocabulary, (count,), generator=random).tolist()  # type: ignore[no-any-return]
+        return torch.randint(work.vocabulary, (count,), generator=random).tolist()
 
     start, first, documents, second = work.lengths
     prompt, rows, scored = ids(start), [], []

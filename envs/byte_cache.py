@@ -5,13 +5,24 @@ Used for rankings (by index hash and plan) and for embeddings (by text). Not thr
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 ENTRY_BYTES = 200
 """Rough cost of an entry besides key and value: its slot in the ordered dictionary."""
+
+
+class BoundedCache(Protocol):
+    """What is set and reported of a `ByteCache`, whatever its keys and values are."""
+
+    max_bytes: int
+    bytes: int
+    hits: int
+    misses: int
+
+    def __len__(self) -> int: ...
 
 
 class ByteCache(Generic[Key, Value]):

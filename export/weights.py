@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from ..configs.schema import PolicyConfig, RolloutConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import Engine
+from ..rollouts.tokenizer import Tokenizer
 from ..storage import parse_json
 from .base import BaseModelSource
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel
 
 ADAPTER_FILES = ("adapter_model.safetensors",)
 
@@ -28,7 +29,7 @@ class Loaded:
     """The policy of a checkpoint with its adapter merged in, and an engine for it."""
 
     model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: Tokenizer
     engine: Engine
 
     @property

@@ -14,7 +14,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack, cast, overload
+from typing import Self, TypedDict, Unpack, cast, overload
 
 from ..configs.llm import LlmConfig
 from ..data.types import Question
@@ -149,7 +149,7 @@ class Rewriter:
         parts += [f"checkpoint={checkpoint.name!r}"] if checkpoint is not None else []
         if isinstance(self._engine, EndpointModel):
             parts += [f"endpoint={self._engine.url!r}", f"model={self._engine.config.model!r}"]
-        model: Any = getattr(self._engine, "model", None)  # None for a remote engine
+        model: object = getattr(self._engine, "model", None)  # None for a remote engine
         parts += [f"device={str(next(model.parameters()).device)!r}"] if hasattr(model, "parameters") else []
         return f"Rewriter({', '.join(parts)})"
 

@@ -225,7 +225,7 @@ def _problems(error: ValidationError) -> list[tuple[str, str]]:
     return [(".".join(map(str, entry["loc"])), entry["msg"]) for entry in errors]
 
 
-def _repair(prompt: Prompt, outcome: Structured, form: type[BaseModel], way: AnswerForm) -> Prompt:
+def _repair(prompt: Prompt, outcome: Structured[BaseModel], form: type[BaseModel], way: AnswerForm) -> Prompt:
     # The labels alone: a small model copies whatever follows them in the request.
     labels = ", ".join(lines.labels_of(form)) if way == "lines" else ""
     request = f"Write all of it again, each of these labels on a line of its own: {labels}" if labels else ""
@@ -235,7 +235,7 @@ def _repair(prompt: Prompt, outcome: Structured, form: type[BaseModel], way: Ans
     return Prompt((*prompt.messages, answer, Message(role="user", content=instruction)), prompt.version, opening)
 
 
-def _valid_prefix(outcome: Structured, form: type[BaseModel]) -> dict[str, object]:
+def _valid_prefix(outcome: Structured[BaseModel], form: type[BaseModel]) -> dict[str, object]:
     """The values of the first parts of an invalid answer in lines, up to the first invalid part."""
     finished = outcome.replies[-1].texts[0].finished
     values = lines.read_lines(answer_of(outcome.text).answer, form, finished).values

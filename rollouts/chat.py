@@ -14,7 +14,7 @@ from ..data.types import Question
 from ..errors import ModelError, in_one_line
 from ..llms.base import THINK_OPEN, Message
 from .chat_template import refusal, render
-from .engines.base import Tokenizer
+from .tokenizer import Tokenizer
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
 
@@ -119,7 +119,8 @@ class Chat:
         from transformers import PreTrainedTokenizerBase
 
         tokenizer = self.tokenizer
-        if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
+        apply = type(tokenizer).apply_chat_template
+        if apply is not PreTrainedTokenizerBase.apply_chat_template:  # type: ignore[comparison-overlap]
             # A tokenizer that writes its chats by itself, such as one that was loaded with policy.trust_remote_code.
             try:
                 return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)

@@ -179,7 +179,7 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + request["cpu_seconds"])
         outcome: _Outcome = "text"
         try:
-            texts, _ = render_jinja_template(
+            texts, _ = render_jinja_template(  # type: ignore[str-unpack]  # annotated as one text
                 conversations=[request["messages"]],
                 chat_template=request["template"],
                 add_generation_prompt=True,

@@ -68,7 +68,7 @@ def _storage_errors(target: Path) -> Iterator[None]:
 
 def _drop_quantisation_marks(model: transformers.PreTrainedModel) -> None:
     """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
-    model.hf_quantizer = None
+    model.hf_quantizer = None  # type: ignore[assignment]  # any other attribute of a module holds a tensor or a module
     for name in ("quantization_config", "_pre_quantization_dtype"):
         if hasattr(model.config, name):
             delattr(model.config, name)

@@ -130,10 +130,10 @@ class LocalModel:
 
         from ..configs.schema import PolicyConfig
         from .engines.transformers import TransformersEngine
-        from .policy import load_policy
+        from .policy import load_policy, move_to
 
         model, tokenizer = load_policy(PolicyConfig(model=self._config.model, dtype=self._config.dtype))
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        move_to(model, "cuda" if torch.cuda.is_available() else "cpu")
         # A batch is bounded by its tokens here, and what a prompt may reach is checked with its length.
         return TransformersEngine(model, tokenizer, micro_batch=2**30, longest=16)
 

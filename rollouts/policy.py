@@ -4,7 +4,7 @@ import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,8 +22,9 @@ from .memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from peft.tuners.lora import LoraLayer
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
+
+    from .tokenizer import Tokenizer
 
 _PEFT_PREFIX = "base_model.model."
 """What peft puts before the names of the model it wraps."""
@@ -31,7 +32,7 @@ _PEFT_PREFIX = "base_model.model."
 
 def load_policy(
     config: PolicyConfig, adapter: Path | None = None, base_fingerprint: str | None = None
-) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+) -> "tuple[PreTrainedModel, Tokenizer]":
     """Return (causal language model in evaluation mode, tokenizer).
 
     `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it, an optimised
@@ -40,7 +41,7 @@ def load_policy(
     Raises ModelError where the name holds no causal language model with a chat template, CheckpointError where the
     adapter does not fit, or was trained on other weights.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     keep_freed_memory()
     fail_fast_without_hub()
@@ -48,27 +49,24 @@ def load_policy(
         adapter = None
     label = f"policy.model {config.model!r}"
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
-    source: dict[str, str | bool] = {
-        "pretrained_model_name_or_path": str(adapter) if full else resolve_model(config.model)
-    }
-    source["trust_remote_code"] = config.trust_remote_code
+    source = str(adapter) if full else resolve_model(config.model)
     try:
         if not full:
-            source["pretrained_model_name_or_path"] = safetensors_source(config)
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            **source,
+            source = safetensors_source(config)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
+        model, loaded = _load_model(
+            source,
+            trust_remote_code=config.trust_remote_code,
             dtype=torch_dtype(config),
             attn_implementation="sdpa",
             use_safetensors=True,  # weights in a pickle are refused
-            output_loading_info=True,
         )
         if getattr(model, "_hf_peft_config_loaded", False):  # of a Hub id, or beside whole weights
             raise adapter_error(config.model, model.name_or_path)
         _refuse_missing(loaded)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise (CheckpointError if full else ModelError)(
-            f"{label}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
+            f"{label}: no causal language model could be loaded from {source!r} "
             f"({first_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
             "id that can be reached.",
             code="unloadable-model",
@@ -85,7 +83,21 @@ def load_policy(
             _refuse_other_base(model, config.model, adapter, trained_on)
         model = _merge_adapter(model, adapter)
     model.eval()
-    return model, tokenizer
+    return model, cast("Tokenizer", tokenizer)  # its annotations allow more results than our calls have
+
+
+def move_to(model: nn.Module, target: torch.device | torch.dtype | str) -> None:
+    """`model.to(target)`, which PreTrainedModel wraps so that a type checker cannot read its arguments."""
+    model.to(target)
+
+
+def _load_model(source: str, **options: object) -> "tuple[PreTrainedModel, Mapping[str, Collection[str]]]":
+    """The model, and what transformers says of its weights: names that are missing, unexpected, …"""
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
+    model, info = loaded
+    return model, info
 
 
 def safetensors_source(config: PolicyConfig) -> str:
@@ -157,7 +169,7 @@ def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel
             targets = sorted(linear - {"lm_head"})
     adapters = LoraConfig(
         r=lora.r,
-        lora_alpha=lora.alpha,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # annotated as int; any scale works
         lora_dropout=lora.dropout,
         target_modules=targets,
         layers_to_transform=layers,
@@ -193,10 +205,10 @@ class MergedCopy:
     `refresh` is a collective call.
     """
 
-    def __init__(self, policy: nn.Module, separate: bool = False) -> None:
+    def __init__(self, policy: "PreTrainedModel | PeftModel", separate: bool = False) -> None:
         self.policy = policy
         self.lora = [(name, module) for name, module in policy.named_modules() if hasattr(module, "get_delta_weight")]
-        self.model = policy
+        self.model: PreTrainedModel = cast("PreTrainedModel", policy)
         if self.lora:
             # A copy keeps what a fresh model cast to bfloat16 would lose: rotary frequencies stay in float32.
             self.model = copy.deepcopy(policy).unload()  # type: ignore[operator]
@@ -204,7 +216,7 @@ class MergedCopy:
             self._targets = dict(self.model.named_parameters())
             self._base = {name: module.get_base_layer().weight for name, module in self.lora}
         elif separate:
-            self.model = copy.deepcopy(policy)
+            self.model = copy.deepcopy(self.model)
             self.model.requires_grad_(False)
 
     @torch.no_grad()
@@ -230,6 +242,18 @@ class MergedCopy:
         """Nothing to release: the copy stays in memory."""
 
 
+class _LoraModule(Protocol):
+    """A module of the policy with LoRA adapters."""
+
+    active_adapters: list[str]
+
+    def get_delta_weight(self, adapter: str) -> torch.Tensor: ...
+
+    def get_base_layer(self) -> nn.Module: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
 @torch.no_grad()
 def merged_weights(
     policy: nn.Module, dtype: torch.dtype, device: torch.device | str | None = None
@@ -239,7 +263,7 @@ def merged_weights(
     What is yielded is of `dtype` and on `device` (None: where it lies). The trained weights are not touched. Raises
     ConfigError for weights of which this process holds only a part.
     """
-    lora: list[LoraLayer] = [module for module in policy.modules() if hasattr(module, "get_delta_weight")]
+    lora = [cast("_LoraModule", module) for module in policy.modules() if hasattr(module, "get_delta_weight")]
     adapted = {id(module.get_base_layer().weight): module for module in lora}
     base = {id(weight) for module in lora for weight in module.get_base_layer().parameters()}
     adapters = {id(weight) for module in lora for weight in module.parameters()} - base
@@ -285,11 +309,7 @@ def refuse_partial_model(folder: Path, trust_remote_code: bool) -> None:
 
     No weight is loaded (they stay on the meta device).
     """
-    from transformers import AutoModelForCausalLM
-
-    _, loaded = AutoModelForCausalLM.from_pretrained(
-        str(folder), device_map="meta", output_loading_info=True, trust_remote_code=trust_remote_code
-    )
+    _, loaded = _load_model(str(folder), device_map="meta", trust_remote_code=trust_remote_code)
     _refuse_missing(loaded)
 
 
@@ -342,7 +362,7 @@ def _refuse_other_methods(adapter_config: Path) -> None:
         raise ValueError(f"its peft_type is {method!r}; expected 'LORA'")
 
 
-def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
+def _merge_adapter(model: "PreTrainedModel", adapter: Path) -> "PreTrainedModel":
     from peft import PeftModel
 
     try:
@@ -350,7 +370,8 @@ def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
         _refuse_other_methods(adapter / "adapter_config.json")
         adapted = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
         refuse_unmatched(adapter, adapted)
-        return adapted.merge_and_unload()  # type: ignore[no-any-return]
+        merged: PreTrainedModel = adapted.merge_and_unload()
+        return merged
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {adapter} does not fit the policy ({first_line(error, 200)}). "

@@ -74,7 +74,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
                     group["lr"] = settings.learning_rate * rise * fall
                 demonstrations = [demonstration for per_question in batch for demonstration in per_question]
                 loss = imitation_loss(policy, demonstrations, config)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad()

@@ -29,6 +29,7 @@ from ..errors import (
 from ..provenance import Start, this_start
 from ..rollouts.engines.base import Weights
 from ..rollouts.preflight import check_run
+from ..rollouts.tokenizer import Tokenizer
 from ..storage import only_command
 from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
@@ -38,7 +39,7 @@ from .zero import uses_deepspeed, zero_stage
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+    from transformers import PreTrainedModel, TrainerCallback
 
     from ..rollouts.grow import Grower
     from .distributed.stopping import StopOnSignal
@@ -82,7 +83,7 @@ class _Policy:
     config: RunConfig
     """The run's settings, with train.packing and train.gradient_checkpointing resolved for this policy."""
     model: "PreTrainedModel | PeftModel"
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: Tokenizer
     sampler: Weights
     grower: "Grower"
     base: str
@@ -219,16 +220,16 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     from ..rollouts.build import make_grower
     from ..rollouts.engines.open import open_engine
     from ..rollouts.fingerprint import fingerprint
-    from ..rollouts.policy import add_lora, load_policy
+    from ..rollouts.policy import add_lora, load_policy, move_to
     from .memory.gradient_checkpointing import resolve_gradient_checkpointing
     from .packing.check import resolve_packing
 
     config, processes = launch.config, launch.processes
     set_seed(config.seed)
-    model, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
-    base = fingerprint(model) if processes.is_main_process else ""
-    model.to(processes.device)
-    model = add_lora(model, config.policy)
+    loaded, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
+    base = fingerprint(loaded) if processes.is_main_process else ""
+    move_to(loaded, processes.device)
+    model = add_lora(loaded, config.policy)
     config = _with_train(config, packing=resolve_packing(config.train, config.rollout, model))
     checkpointing = resolve_gradient_checkpointing(
         config.policy, config.rollout, config.train, model, processes.device, processes.count

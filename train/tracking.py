@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.integrations import TensorBoardCallback, TrackioCallback
-from transformers.integrations.integration_utils import rewrite_logs
+from transformers.integrations.integration_utils import TensorBoardCallback, TrackioCallback, rewrite_logs
 
 from ..configs.schema import RunConfig, TrackingConfig
 from ..errors import in_one_line
@@ -119,12 +118,13 @@ class WandbTracker(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Mapping[str, float | None],
+        logs: Mapping[str, float | None] | None = None,
         table: Sequence[TableRow] = (),
         **_: object,
     ) -> None:
         """Log the metrics at the trainer's step, so that a resumed run continues its curves; with them the table of
         sampled trees, if there is one. A run that the server refuses continues offline."""
+        logs = logs or {}
         try:
             self._log(logs, table, state.global_step)
         except self._wandb.Error as error:
@@ -199,14 +199,14 @@ def open_wandb(run: TrackedRun, online: bool, joined: bool, settings: Mapping[st
     )
 
 
-class TrackioTracker(TrackioCallback):  # type: ignore[misc]
+class TrackioTracker(TrackioCallback):
     """Logs into the user's local trackio store, or the Space that TRACKIO_SPACE_ID names.
 
     What trackio prints goes to stderr: stdout is reserved for the path of the run folder.
     """
 
     def __init__(self, run: TrackedRun) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tracked = run
 
     def setup(
@@ -216,10 +216,10 @@ class TrackioTracker(TrackioCallback):  # type: ignore[misc]
         args = copy(args)
         args.run_name = f"{self._tracked.config.name}-{self._tracked.id}"
         with redirect_stdout(sys.stderr):
-            super().setup(args, state, model, **kwargs)
+            super().setup(args, state, model, **kwargs)  # type: ignore[no-untyped-call]
         self._trackio.config.update(self._tracked.description, allow_val_change=True)
 
-    def on_train_end(
+    def on_train_end(  # type: ignore[override]  # transformers names two of the keyword arguments
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Finish the run."""
@@ -311,7 +311,9 @@ class Trackers:
 
         Trackers show the names of metrics.jsonl under train/ and those of validation.jsonl under eval/.
         """
-        self._state.global_step = figures["step"]
+        step = figures["step"]
+        assert step is not None, "every record has its step"
+        self._state.global_step = int(step)
         self._send("on_log", logs={prefix + name: figures[name] for name in figures if name != "step"}, table=table)
 
     def log_warm_start(self, records: Sequence[Mapping[str, float | None]]) -> None:

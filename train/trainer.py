@@ -28,7 +28,7 @@ from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
+from ..rollouts.tokenizer import Tokenizer
 from ..rollouts.tree import Tree
 from .ahead import TreesAhead
 from .answers import reader_metrics
@@ -62,6 +63,9 @@ from .zero import uses_deepspeed
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from peft import PeftModel
+    from transformers import PreTrainedModel, TrainerCallback
+    from trl import GRPOConfig
 
 
 class TreeTrainer(GRPOTrainer):
@@ -78,7 +82,11 @@ class TreeTrainer(GRPOTrainer):
         mixture: Mixture | None = None,
         processes: Processes | None = None,
         staged: StagedQuestions | None = None,
-        **kwargs: Any,
+        model: "PreTrainedModel | PeftModel",
+        args: "GRPOConfig",
+        train_dataset: "Dataset",
+        processing_class: Tokenizer,
+        callbacks: "Sequence[TrainerCallback]" = (),
     ) -> None:
         self.processes = processes or Processes()
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
@@ -104,8 +112,16 @@ class TreeTrainer(GRPOTrainer):
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
-        with loaded_on_the_cpu(kwargs["args"]):
-            super().__init__(reward_funcs=path_reward, rollout_func=rollout, **kwargs)
+        with loaded_on_the_cpu(args):
+            super().__init__(
+                model,
+                reward_funcs=path_reward,
+                args=args,
+                train_dataset=train_dataset,
+                processing_class=processing_class,
+                callbacks=list(callbacks),
+                rollout_func=rollout,
+            )
         self.offloads_reference = self.ref_model is not None and offloads(self.accelerator.device)
         """Whether the reference model is on the GPU only while its log-probabilities are computed."""
         if self.offloads_reference:
@@ -264,7 +280,7 @@ class TreeTrainer(GRPOTrainer):
             self._buffered_inputs, self.last_metrics = loaded
             self._step = self._unfinished_rollout * self.args.gradient_accumulation_steps
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """The policy as TRL saves it, without traces of this machine."""
         super()._save(output_dir, state_dict)
         if self.processes.is_main_process and output_dir is not None:
@@ -337,7 +353,7 @@ class TreeTrainer(GRPOTrainer):
         logits_to_keep: int,
         batch_size: int | None = None,
         compute_entropy: bool = False,
-        **kwargs: Any,
+        **_: object,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Log-probabilities at the sampling temperatures, on packed trees if `train.packing` is on, and of at most
         `train.max_tokens_per_micro_batch` tokens at a time."""

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -202,12 +202,18 @@ class LiveView(_Panel):
             self._live.stop()
 
 
+class _DisplayHandle(Protocol):
+    """The output of a notebook's cell that IPython's `display` returns."""
+
+    def update(self, obj: object) -> None: ...
+
+
 class NotebookView(_Panel):
     """The panel in the output of a notebook's cell, redrawn after each step."""
 
     def __init__(self, title: str) -> None:
         super().__init__(title, NOTEBOOK_STEPS)
-        self._handle: Any = None
+        self._handle: _DisplayHandle | None = None
 
     def begin(self, done: int, total: int) -> None:
         """Show the panel."""
@@ -228,8 +234,7 @@ class NotebookView(_Panel):
 
     def close(self) -> None:
         """Leave the last panel in the notebook."""
-        if self._handle is not None:
-            self._redraw()
+        self._redraw()
 
     def html(self) -> str:
         """The current panel as HTML."""
@@ -239,9 +244,10 @@ class NotebookView(_Panel):
         return console.export_html(inline_styles=True, code_format=page)
 
     def _redraw(self) -> None:
-        from IPython.display import HTML
+        if self._handle is not None:
+            from IPython.display import HTML
 
-        self._handle.update(HTML(self.html()))
+            self._handle.update(HTML(self.html()))
 
 
 View = LineView | LiveView | NotebookView

@@ -20,7 +20,7 @@ from .vocabulary import Vocabulary
 class BatchSearch:
     """Ranks probes over the word × document matrix of a bm25s index."""
 
-    def __init__(self, scores: Mapping[str, npt.NDArray], documents: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, scores: Mapping[str, npt.NDArray[np.number]], documents: int, vocabulary: Vocabulary) -> None:
         """`scores`: `data`, `indices` and `indptr` as bm25s holds them, one row of documents per word."""
         self._data, self._indices, self._indptr = (np.asarray(scores[name]) for name in ("data", "indices", "indptr"))
         self._documents = documents

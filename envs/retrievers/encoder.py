@@ -7,7 +7,7 @@ precision that the recipe names; pooling and everything after it is float32. Cod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,7 @@ class Encoder:
         self.recipe = recipe
         self.fingerprint = fingerprint
         """sha256 of the model folder, or Hub id and commit: what an index must have been built with."""
-        self.dimension: int = model.get_embedding_dimension()
+        self.dimension = cast("int", model.get_embedding_dimension())  # None only of models without a pooling
         self._model = model
         self._query_model = model if query_model is None else query_model
 
@@ -191,7 +191,15 @@ def fingerprint_of(path: str, config: object) -> str:
     return f"{path}@{commit}" if commit else path
 
 
-def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> dict[str, dict[str, object]]:
+class LoadingKwargs(TypedDict):
+    """Arguments of the parts that sentence-transformers loads."""
+
+    model_kwargs: dict[str, object]
+    processor_kwargs: dict[str, object]
+    config_kwargs: dict[str, object]
+
+
+def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> LoadingKwargs:
     """Loading arguments for every sentence-transformers model: no remote code, weights in float32 or `dtype`.
 
     A Hub id that is not in the cache then fails at once where the Hub cannot be reached.

@@ -5,7 +5,7 @@ and FAISS's own shards take no second call at all.
 """
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,16 @@ from ...configs.environment import VectorsConfig
 from ...errors import ModelError, first_line
 from ...sources import install_command
 
+if TYPE_CHECKING:
+    import faiss
+
 log = logging.getLogger(__name__)
 
 MAX_NEIGHBOURS = 2048
 """Most neighbours of a search on a GPU (FAISS's GPU_MAX_SELECTION_K)."""
 
 
-def to_gpu(index: Any, gpu: int, dtype: str) -> Any:
+def to_gpu(index: "faiss.Index", gpu: int, dtype: str) -> "faiss.Index":
     """A copy of the index on a GPU. The only function here that needs one.
 
     float16: a flat index keeps its vectors in it and rounds queries to it, IVF-PQ its lookup tables.
@@ -52,7 +55,9 @@ def check_gpus(config: VectorsConfig) -> None:
         )
 
 
-def on_gpus(vectors: npt.NDArray[np.floating], config: VectorsConfig, dtype: str, ivfpq: Any = None) -> Any:
+def on_gpus(
+    vectors: npt.NDArray[np.floating], config: VectorsConfig, dtype: str, ivfpq: "faiss.IndexIVFPQ | None" = None
+) -> "faiss.Index":
     """The index over vectors (n, d), n > 0, or over the codes of an IVF-PQ index, on `config.gpus`.
 
     Raises ModelError if FAISS refuses it, such as for lack of memory.
@@ -61,13 +66,15 @@ def on_gpus(vectors: npt.NDArray[np.floating], config: VectorsConfig, dtype: str
 
     documents, dimension = vectors.shape
     gpus = config.gpus if config.gpu_replicas else config.gpus[:documents]
-    # an IVF-PQ index knows the position of each vector, a flat one counts from 0
-    shards: Any = faiss.IndexShards
-    merged: Any = (
-        faiss.IndexReplicas(dimension, True) if config.gpu_replicas else shards(dimension, True, ivfpq is None)
-    )
+    merged: faiss.IndexReplicas | faiss.IndexShards
+    if config.gpu_replicas:
+        merged = replicas = faiss.IndexReplicas(dimension, True)
+        add = replicas.addIndex
+    else:
+        # an IVF-PQ index knows the position of each vector, a flat one counts from 0
+        merged = shards = faiss.IndexShards(dimension, True, ivfpq is None)  # type: ignore[call-arg]  # not in its stubs
+        add = shards.add_shard
     bounds = [documents * number // len(gpus) for number in range(len(gpus) + 1)]
-    add = merged.addIndex if config.gpu_replicas else merged.add_shard
     for number, gpu in enumerate(gpus):
         first, last = (0, documents) if config.gpu_replicas else bounds[number : number + 2]
         log.info("FAISS on GPU %d: vectors %d to %d of %d, %s", gpu, first, last - 1, documents, dtype)
@@ -88,15 +95,15 @@ def on_gpus(vectors: npt.NDArray[np.floating], config: VectorsConfig, dtype: str
     return merged
 
 
-def _codes(index: Any, first: int, last: int) -> Any:
+def _codes(index: "faiss.IndexIVFPQ", first: int, last: int) -> "faiss.IndexIVFPQ":
     """The IVF-PQ index over the vectors at first ≤ position < last."""
     import faiss
 
-    lists: Any = faiss.InvertedLists
     if last - first == index.ntotal:
         return index
     pq = index.pq
     part = faiss.IndexIVFPQ(index.quantizer, index.d, index.nlist, pq.M, pq.nbits, index.metric_type)
     part.pq, part.by_residual, part.is_trained, part.nprobe = pq, index.by_residual, True, index.nprobe
-    index.copy_subset_to(part, lists.SUBSET_TYPE_ID_RANGE, first, last)
+    by_position = faiss.InvertedLists.SUBSET_TYPE_ID_RANGE  # type: ignore[attr-defined]  # not in its stubs
+    index.copy_subset_to(part, by_position, first, last)
     return part

@@ -11,7 +11,7 @@ from importlib.metadata import Distribution
 from math import isqrt
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from ...sources import install_command
 from ..index.manifest import VectorStore
 from ..memory import available_bytes, gib
 from .gpu_index import MAX_NEIGHBOURS, check_gpus, on_gpus
+
+if TYPE_CHECKING:
+    import faiss
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +180,7 @@ def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: Vec
     return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, len(vectors)))[1]
 
 
-def _gpu_search(index: Any, vectors: Vectors, approximate: bool) -> Nearest:
+def _gpu_search(index: "faiss.Index", vectors: Vectors, approximate: bool) -> Nearest:
     """RequestError for more neighbours than a GPU finds; an approximate search looks for spare ones up to that."""
 
     def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:

@@ -8,7 +8,7 @@ rows: for each word its documents in corpus order and their weights.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +120,7 @@ class Splade:
         return int(self._model.get_embedding_dimension() or 0)
 
     def _encode(self, texts: list[str], length: int | None, task: Literal["query", "document"]) -> list[Words]:
-        self._model.max_seq_length = length or self.recipe.max_length
+        self._model.max_seq_length = cast("int", length or self.recipe.max_length)  # None is the model's own limit
         encoded = self._model.encode(
             texts,
             batch_size=_BATCH,

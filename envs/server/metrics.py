@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from ..byte_cache import ByteCache
+from ..byte_cache import BoundedCache
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 PLANS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -69,7 +69,7 @@ class Metrics:
         )
         self._seen: dict[str, tuple[int, int]] = {}
 
-    def text(self, ready: bool, caches: Mapping[str, ByteCache]) -> bytes:
+    def text(self, ready: bool, caches: Mapping[str, BoundedCache]) -> bytes:
         """All figures, those of the other workers included; caches count for themselves."""
         self._ready.set(ready)
         for name, cache in caches.items():

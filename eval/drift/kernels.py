@@ -7,13 +7,16 @@ bootstrap weights are float32. The linear kernel needs no matrix: aᵀKa = |Fᵀ
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .draws import Floats, Labels, PooledSides
 from .mmd import Forms, Progress
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 Vectors = NDArray[np.float32] | Floats
 _BLOCK = 2048
@@ -91,7 +94,7 @@ class Gaussian:
 class Linear:
     """k(x, y) = ⟨x, y⟩ of the rows of a sparse matrix (queries, words) in CSR form."""
 
-    features: Any
+    features: "csr_matrix"
 
     def diagonal(self) -> Floats:
         """|x|² of every query."""

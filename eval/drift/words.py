@@ -8,13 +8,16 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..statistics import bootstrap_ci
 from .queries import Query, QuestionKey, RetrieverQueries
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 Floats = NDArray[np.float64]
 _WORD = re.compile(r"\w+")
@@ -67,7 +70,7 @@ class WordCounts:
     """Word counts of queries over one vocabulary, in CSR form (queries, words)."""
 
     vocabulary: tuple[str, ...]
-    counts: Any
+    counts: "csr_matrix"
 
 
 def words_of(text: str) -> list[str]:
@@ -87,7 +90,7 @@ def count_words(texts: Sequence[str]) -> WordCounts:
     return WordCounts(tuple(vectorizer.get_feature_names_out().tolist()), counts)
 
 
-def tf_idf(counts: Any) -> Any:
+def tf_idf(counts: "csr_matrix") -> "csr_matrix":
     """TF-IDF of word counts with rows of length 1: count · (ln((1 + texts) / (1 + texts with the word)) + 1).
 
     A text without words stays 0.
@@ -132,7 +135,7 @@ def variety_size(words: WordCounts, parts: Sequence[slice]) -> int:
     return max(1, int(min(words.counts[part].sum() for part in parts)) // 2)
 
 
-def profile(system: RetrieverQueries, counts: Any, size: int, *, resamples: int, seed: int) -> Profile:
+def profile(system: RetrieverQueries, counts: "csr_matrix", size: int, *, resamples: int, seed: int) -> Profile:
     """The profile of a system's queries, from their word counts; `size` comes from `variety_size`.
 
     Intervals are percentile bootstraps over questions. The variety uses a delete-a-group jackknife instead, because a
@@ -171,7 +174,7 @@ def _share(row: Sequence[str], vocabulary: set[str]) -> float:
     return sum(word in vocabulary for word in row) / max(1, len(row))
 
 
-def _variety(counts: Any, groups: NDArray[np.int64], size: int) -> Value:
+def _variety(counts: "csr_matrix", groups: NDArray[np.int64], size: int) -> Value:
     """Expected distinct words among `size` words drawn without replacement (Hurlbert 1971), divided by `size`."""
     totals = np.asarray(counts.sum(axis=0)).ravel()
     variety = _rarefied(totals, size)

@@ -86,9 +86,18 @@ def page_style() -> AbstractContextManager[None]:
     import matplotlib
 
     matplotlib.use("Agg", force=False)
-    inked = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "axes.edgecolor": LINE, **inked}
-    return matplotlib.rc_context(style)
+    return matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 10,
+            "axes.edgecolor": LINE,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+        }
+    )
 
 
 def dress(axes: "Axes", unit: str) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from ...configs.differences import among, flat, free_to_change
 from ...configs.run_settings import load_run_config
@@ -36,8 +35,8 @@ class TrainingRun:
 
     path: Path
     config: RunConfig
-    metrics: Sequence[Mapping[str, Any]]
-    validation: Sequence[Mapping[str, Any]]
+    metrics: Sequence[Mapping[str, float]]
+    validation: Sequence[Mapping[str, float]]
     finished: bool
 
     @property
@@ -84,13 +83,13 @@ def read_run(path: Path) -> TrainingRun:
     return TrainingRun(path, load_run_config(path, trust=True), metrics, validation, (path / "final").is_dir())
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, float]]:
     """Read metrics.jsonl, one object per training step, in the order of steps.
 
     If a step was logged twice, by a run that was stopped and resumed, its last line counts. An incomplete last line is
     ignored: the run is writing it or died doing so. Raises DataError if any other line is not an object with a `step`.
     """
-    steps: dict[int, dict[str, Any]] = {}
+    steps: dict[int, dict[str, float]] = {}
     try:
         complete, _, _ = path.read_bytes().rpartition(b"\n")
         lines = complete.decode().split("\n")
@@ -240,7 +239,7 @@ def _row(number: int, group: SeedGroup, run: TrainingRun) -> dict[str, object]:
     }
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], key: str, form: str = "{:.3f}") -> str:
+def _mean(rows: Sequence[Mapping[str, float]], key: str, form: str = "{:.3f}") -> str:
     values = [row[key] for row in rows if _finite(row.get(key))]
     return form.format(fmean(values)) if values else "–"
 

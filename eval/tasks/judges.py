@@ -131,7 +131,7 @@ class _JudgeMethod:
 class _UnjudgedError(Exception):
     """A structured answer without a value; never leaves this file."""
 
-    def __init__(self, answer: Structured[Any]) -> None:
+    def __init__(self, answer: Structured[BaseModel]) -> None:
         super().__init__(answer.failure)
         said = {} if answer.missing else {"text": answer.text, "why": answer.failure}
         self.verdict = JudgeScore(missing=answer.missing, failure="" if answer.missing else OFF_FORMAT, said=said)

@@ -16,10 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
 from ...sources import install_command
+
+if TYPE_CHECKING:
+    from rouge_score.rouge_scorer import RougeScorer
+    from sacrebleu.metrics.bleu import BLEU as SacreBleu
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -113,14 +117,14 @@ def _bleu(order: int, answer: str, right: str) -> float:
 
 
 @cache
-def _rouge_scorer(kind: str) -> Any:
+def _rouge_scorer(kind: str) -> "RougeScorer":
     from rouge_score.rouge_scorer import RougeScorer
 
     return RougeScorer([kind], tokenizer=_Words())
 
 
 @cache
-def _bleu_scorer(order: int, tokenizer: str) -> Any:
+def _bleu_scorer(order: int, tokenizer: str) -> "SacreBleu":
     from sacrebleu.metrics.bleu import BLEU as SacreBleu
 
     return SacreBleu(max_ngram_order=order, tokenize=tokenizer, effective_order=True)

@@ -9,7 +9,7 @@ raises.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from ...configs.schema import ClientConfig, RewriterConfig
 from ...data.types import Question
@@ -24,7 +24,7 @@ from ...rewriters.registry import make_rewriter
 if TYPE_CHECKING:
     from datasets import Dataset
 
-Completion = str | Sequence[Mapping[str, Any]]
+Completion = str | Sequence[Mapping[str, object]]
 """A text, or the messages of a chat, of which the last one is read."""
 
 
@@ -144,7 +144,7 @@ class RewardFunction:
         return self._questions[question_id]
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def _text(message: Mapping[str, object]) -> str:
     """The answer in a message as it was sampled: TRL takes the thoughts out where the tokenizer says how."""
     thoughts, content = message.get("reasoning_content"), str(message.get("content") or "")
     return f"{THINK_OPEN}{thoughts}{THINK_CLOSE}{content}" if thoughts is not None else content

@@ -7,14 +7,11 @@ what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ...configs.schema import VllmConfig
 from ...errors import ConfigError
-from ...llms.base import Message
-
-if TYPE_CHECKING:
-    from transformers import AddedToken
+from ..tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +60,6 @@ class Weights(Protocol):
     def sleep(self) -> None:
         """There is no rollout for a while: the engine may give memory back until it is refreshed or asked."""
         ...
-
-
-class Tokenizer(Protocol):
-    """What rollouts need of a transformers tokenizer."""
-
-    chat_template: str | dict[str, str] | None
-    eos_token_id: int
-    all_special_tokens: list[str]
-    special_tokens_map: Mapping[str, str | list[str]]
-    added_tokens_decoder: Mapping[int, "AddedToken"]
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]: ...
-
-    def decode(self, ids: Sequence[int], **options: bool) -> str: ...
-
-    def batch_decode(self, ids: Sequence[Sequence[int]]) -> list[str]: ...
-
-    def get_chat_template(self) -> str: ...
-
-    def apply_chat_template(self, messages: list[Message], **options: bool) -> str: ...
 
 
 class Engine(Protocol):

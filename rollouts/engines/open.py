@@ -1,22 +1,27 @@
 """The engine that a config asks for, around a policy."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from ...configs.schema import PolicyConfig, RolloutConfig
-from ..policy import MergedCopy, load_policy, torch_dtype
-from .base import Engine, Tokenizer, Weights
+from ..policy import MergedCopy, load_policy, move_to, torch_dtype
+from ..tokenizer import Tokenizer
+from .base import Engine, Weights
 from .policy_weights import PolicyWeights
 from .transformers import TransformersEngine, stop_ids
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 
 def open_engine(
     policy: PolicyConfig,
     rollout: RolloutConfig,
     seed: int,
-    model: nn.Module,
+    model: "PreTrainedModel | PeftModel",
     tokenizer: Tokenizer,
     separate: bool = False,
 ) -> tuple[Engine, Weights]:
@@ -55,7 +60,7 @@ def load_engine(
     """An engine that holds the policy of a checkpoint; None is the untrained policy. Arguments as of `load_policy`."""
     model, tokenizer = load_policy(policy, checkpoint, base_fingerprint)
     if rollout.engine == "transformers":  # vLLM has its own copy on the GPU
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        move_to(model, "cuda" if torch.cuda.is_available() else "cpu")
     engine, weights = open_engine(policy, rollout, seed, model, tokenizer)
     weights.refresh()
     return engine

@@ -5,7 +5,7 @@ rows are dropped from the grid only when that shrinks it. With a random stream p
 depends on its prompt and its number under it alone; without, sampling draws from torch's global stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ...errors import ModelError
 from ..random_streams import below, uniforms
 from ..sequences import common_length
-from .base import Completion, Sampling, Tokenizer
+from ..tokenizer import Tokenizer
+from .base import Completion, Sampling
 from .shared_prefix import obstacle
 from .tree_attention import TreeCache, tree_attention
 
@@ -142,7 +143,8 @@ class TransformersEngine:
         """Last hidden states (rows, tokens, width) of `ids` that start at `positions`."""
         if isinstance(positions, int):
             positions = (positions + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
-        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        adapted: Callable[[], PreTrainedModel] | None = getattr(self.model, "get_base_model", None)
+        causal = self.model if adapted is None else adapted()
         decoder = causal.get_decoder()  # adapters of peft sit inside it
         out = decoder(input_ids=ids, position_ids=positions, use_cache=False, tree_cache=cache)
         return out.last_hidden_state  # type: ignore[no-any-return]

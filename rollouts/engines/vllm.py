@@ -25,7 +25,8 @@ from ...configs.schema import PolicyConfig, RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
 from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
-from .base import Completion, Sampling, Tokenizer, check_tensor_parallel
+from ..tokenizer import Tokenizer
+from .base import Completion, Sampling, check_tensor_parallel
 from .policy_weights import PolicyWeights
 
 if TYPE_CHECKING:

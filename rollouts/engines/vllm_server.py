@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ...configs.schema import RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
-from .base import Completion, Sampling, Tokenizer
+from ..tokenizer import Tokenizer
+from .base import Completion, Sampling
 from .policy_weights import PolicyWeights
 from .vllm import draw_seeds, make_sample, require_vllm
 

@@ -4,12 +4,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partialmethod
 from types import FrameType
-from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -132,14 +131,15 @@ class AllGatherCallback(TrainerCallback):
         self._failure: BaseException | None = None
 
     def _pass_on(
-        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **details: Any
+        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **details: object
     ) -> None:
         try:
             for callback in self.callbacks:
                 getattr(callback, event)(args, state, control, **details)
         except Exception as error:  # noqa: BLE001 (raised at the collective call)
             self._failure = self._failure or error
-        if event == "on_log" and "loss" in (details.get("logs") or {}):
+        logs = details.get("logs")
+        if event == "on_log" and isinstance(logs, Mapping) and "loss" in logs:
             failure, self._failure = self._failure, None
             self.processes.raise_any(failure)
             self.stopper.meet(control)

@@ -12,7 +12,7 @@ The layout of a row is passed through the model as the keyword argument `packed_
 attention function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -163,12 +163,12 @@ def _forward(
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 
-def _refuse_more_than_a_mask(row: PackedRow, kwargs: dict[str, Any]) -> None:
+def _refuse_more_than_a_mask(row: PackedRow, kwargs: Mapping[str, object]) -> None:
     """Raise ModelError if a layer passes arguments that change attention beyond the ancestor mask."""
     names = {"softcap": "soft-capped scores", "s_aux": "attention sinks", "position_bias": "position biases"}
     unsupported = [feature for name, feature in names.items() if kwargs.get(name) is not None]
     window = kwargs.get("sliding_window")
-    if window is not None and row.longest > window:
+    if isinstance(window, int) and row.longest > window:
         unsupported.append(f"a sliding window of {window} tokens, and a sequence has {row.longest}")
     if unsupported:
         raise ModelError(
@@ -176,10 +176,12 @@ def _refuse_more_than_a_mask(row: PackedRow, kwargs: dict[str, Any]) -> None:
         )
 
 
-def _compiled_only(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> object:
+def _compiled_only(
+    query: Tensor, key: Tensor, value: Tensor, *, block_mask: BlockMask, scale: float | None, enable_gqa: bool
+) -> Tensor:
     if not torch.compiler.is_dynamo_compiling():
         raise _not_compiled("torch.compile is disabled")
-    return flex_attention(query, key, value, **options)
+    return flex_attention(query, key, value, block_mask=block_mask, scale=scale, enable_gqa=enable_gqa)
 
 
 @cache

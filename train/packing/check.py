@@ -118,7 +118,7 @@ def why_not(model: "PreTrainedModel | PeftModel", longest: int, kind: Kind = "sd
 def compare(model: nn.Module, kind: Kind = "sdpa") -> PackingComparison:
     """Compute a tree of two first turns and four second turns packed, row by row, and as one padded batch."""
     device = next(model.parameters()).device
-    rows = _small_tree(int(model.get_input_embeddings().weight.shape[0]))  # type: ignore[operator, union-attr]
+    rows = _small_tree(int(model.get_input_embeddings().weight.shape[0]))  # type: ignore[operator]
     width = max(map(len, rows))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
@@ -148,7 +148,7 @@ def _small_tree(vocabulary: int) -> list[list[int]]:
     random = torch.Generator().manual_seed(0)
 
     def ids(count: int) -> list[int]:
-        return torch.randint(vocabulary, (count,), generator=random).tolist()  # type: ignore[no-any-return]
+        return torch.randint(vocabulary, (count,), generator=random).tolist()
 
     prompt = ids(PROMPT)
     stems = [prompt + ids(9), prompt + ids(14)]

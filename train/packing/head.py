@@ -66,7 +66,8 @@ def score(model: nn.Module, pieces: Sequence[ForwardPass], entropies: bool, entr
 def causal_model(model: nn.Module) -> "PreTrainedModel":
     """The causal language model in the wrappers of adapters, DDP and DeepSpeed."""
     inner = extract_model_from_parallel(model, keep_torch_compile=False)
-    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+    causal: PreTrainedModel = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+    return causal
 
 
 @contextmanager
