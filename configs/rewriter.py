@@ -86,9 +86,10 @@ class RewriterConfig(Section):
     """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
     options: bool = False
     """`hyde` and `query2doc` only: show the question's answer options, if it has any."""
-    stop: bool = False
-    """Let the policy answer `<stop/>` instead of a rewrite: it keeps the ranking of the turns before, or in turn 1
-    searches the question as it stands, and has no further turn (docs/stop.md)."""
+    stop: bool | Literal["answer"] = False
+    """Let the policy answer `<stop/>` instead of a rewrite: it keeps the ranking of the turns before and has no further
+    turn (docs/stop.md). Without such a ranking, as in turn 1, true searches the question as it stands, and answer
+    searches nothing: the reader of `reward.kind: answer` then answers without documents."""
     multi_query: MultiQueryConfig = MultiQueryConfig()
     hcqr: HcqrConfig = HcqrConfig()
     chr: ChrConfig = ChrConfig()

@@ -268,8 +268,8 @@ class RewardConfig(Section):
     truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Subtracted from the reward of a turn truncated at max_new_tokens; the reward can become negative."""
     search_price: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Price of a search, subtracted from the reward of a path for each of its turns that does not stop
-    (rewriter.stop)."""
+    """Price of a search, subtracted from the reward of a path for each of its turns that searches or has the wrong
+    format; what a stop costs is in docs/stop.md."""
     kind: Literal["metric", "answer"] = "metric"
     """metric: that of the ranking. answer: what a frozen reader answers from the retrieved documents, by the settings
     of `answer`."""
@@ -445,6 +445,20 @@ class RunConfig(Section):
             raise ValueError(
                 "reward.kind is answer and the run has a mix, whose environments would need right answers and a reader "
                 "each; use reward.kind: metric, or train on one environment"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_stop(self) -> "RunConfig":
+        members = self.mix.environments if self.mix is not None else {}
+        rewriters = {"rewriter.stop": self.rewriter} | {
+            f"mix.environments.{name}.rewriter.stop": member.rewriter for name, member in members.items()
+        }
+        unsearched = [setting for setting, rewriter in rewriters.items() if rewriter.stop == "answer"]
+        if unsearched and self.reward.kind != "answer":
+            raise ValueError(
+                f"{unsearched[0]} is answer and reward.kind is {self.reward.kind}: a path without a search has no "
+                f"ranking to score; use reward.kind: answer, or {unsearched[0]}: true, which searches the question"
             )
         return self
 

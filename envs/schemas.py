@@ -4,6 +4,7 @@ A response never holds a qrel. Both sides validate: an answer that does not fit 
 service, not a reward.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -148,6 +149,12 @@ class StepResult(Wire):
     truncated: int | None = None
     """Texts of the plan that were longer than a query of the retriever may be, and were read only in part; None from an
     older service."""
+
+    @classmethod
+    def without_search(cls, question_id: str, metrics: Sequence[str]) -> Self:
+        """The result of a question for which nothing was searched: no ranking, and nDCG@10 and `metrics` are 0."""
+        values = dict.fromkeys((PRIMARY_METRIC, *metrics), 0.0)
+        return cls(question_id=question_id, ranking=[], reward=0.0, metrics=values)
 
 
 class StepResponse(Identified):

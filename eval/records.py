@@ -63,13 +63,13 @@ class EvalRecord:
     """Prompt tokens of this turn, including the model's earlier turns and the documents shown, and at turn 1 those of a
     first stage. None where an endpoint does not report them."""
     searches: int
-    """Search plans sent up to and including this turn; a turn whose format failed, or that kept an earlier ranking,
-    sends none."""
+    """Search plans sent up to and including this turn; a turn whose format failed, or that stopped with an earlier
+    ranking or without any (`unsearched`), sends none."""
     format_ok: bool
     scores: tuple[float, ...] = ()
     """Retriever scores of the ranked documents."""
     plan: dict[str, object] | None = None
-    """The search plan as sent (envs/plan.py); None where the format failed."""
+    """The search plan as sent (envs/plan.py); None where the format failed or nothing was to be searched."""
     seconds: float = 0.0
     """Time of generation and search up to and including this turn: the batch's time, divided equally."""
     sample: int = 0
@@ -84,6 +84,11 @@ class EvalRecord:
     nothing was searched, and in records of earlier versions."""
     history: tuple[Utterance, ...] = ()
     """The conversation before the question; left out of a line without one."""
+
+    @property
+    def unsearched(self) -> bool:
+        """Whether the model stopped before any search (`rewriter.stop: answer`): the ranking is empty and scores 0."""
+        return self.format_ok and self.plan is None and not self.searches
 
     @property
     def display_text(self) -> str:
@@ -141,7 +146,7 @@ def records_of_trees(
                         think=node.rewrite.think,
                         rewrites=tuple(node.rewrite.rewrites),
                         ranking=tuple(hit.document.id for hit in node.ranking),
-                        metrics=metrics_of(node.metrics, metrics, failed=failed, scored=scored),
+                        metrics=metrics_of(node.metrics, metrics, unsearched=failed, scored=scored),
                         tokens=tokens,
                         prompt_tokens=len(node.prompt_ids),
                         searches=searches,
@@ -203,11 +208,12 @@ def record_of_search(
 ) -> EvalRecord:
     """The record of one search, as where no model writes: turn 0, no tokens.
 
-    `result` is None where there is none: scored 0 where the format failed, else None.
+    `result` is None where there is none: scored 0 where nothing was to be searched, because the format failed or the
+    model stopped before any search (no `plan` and no `searches`), else None.
     """
     hits = result.ranking if result is not None else []
     values = result.metrics if result is not None else {}
-    failed = not format_ok
+    unsearched = not format_ok or (plan is None and not searches)
     return EvalRecord(
         system=system,
         turn=0,
@@ -216,7 +222,7 @@ def record_of_search(
         think="",
         rewrites=tuple(rewrites),
         ranking=tuple(hit.id for hit in hits),
-        metrics=metrics_of(values, metrics, failed=failed, scored=failed or result is not None),
+        metrics=metrics_of(values, metrics, unsearched=unsearched, scored=unsearched or result is not None),
         tokens=0,
         prompt_tokens=0,
         searches=searches,
@@ -293,15 +299,15 @@ def write_with_digest(path: Path, text: str) -> None:
 
 
 def metrics_of(
-    values: Mapping[str, float], names: Sequence[str], *, failed: bool, scored: bool
+    values: Mapping[str, float], names: Sequence[str], *, unsearched: bool, scored: bool
 ) -> dict[str, float | None]:
-    """The metrics `names`: all None where unscorable, 0 where the format failed and nothing was searched.
+    """The metrics `names`: all None where unscorable, 0 where nothing was to be searched (`unsearched`).
 
     Raises ValueError where a scored ranking lacks a metric.
     """
     if not scored:
         return dict.fromkeys(names)
     missing = [name for name in names if name not in values]
-    if missing and not failed:
+    if missing and not unsearched:
         raise ValueError(f"the environment scored {sorted(values)}; expected {', '.join(missing)} as well")
     return {name: float(values.get(name, 0.0)) for name in names}

@@ -324,7 +324,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
         tuning = Tuning(spec.split, spec.tuning_questions, spec.metrics, spec.seed, spec.depth)
         return TrainingFreeSystem(name, settings.training_free, settings.weights, tuning, spec.metrics, spec.depth)
     checkpoint = None
-    config = RunConfig(name=name, rewriter=spec.rewriter, rollout=spec.rollout)
+    config = RunConfig(name=name).model_copy(update={"rewriter": spec.rewriter, "rollout": spec.rollout})
     if settings.run is not None:
         folder = Path(settings.run).expanduser()
         if not (folder / "config.yaml").is_file():

@@ -17,6 +17,7 @@ from ..configs.mix import environments, only
 from ..configs.rewriter import RewriterConfig
 from ..configs.run_settings import load_run_config, untrusted_settings
 from ..configs.schema import PolicyConfig, RunConfig
+from ..configs.section import Section
 from ..configs.trust import FLAG, refuse_untrusted, untrusted_in
 from ..digests import refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
@@ -37,6 +38,12 @@ _NO_REPOSITORY, _NO_HUB = "no-such-repository", "hub-unreachable"
 """Codes of errors that say that a name leads to nothing on the Hub, or not now."""
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
 """Files of a Hub repository that are not downloaded."""
+
+
+class _RewriterSettings(Section):
+    """What overrides of an exported rewriter may change."""
+
+    rewriter: RewriterConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +290,7 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, 
         rewriter = rewriter_of(member, folder)
         if changes:
             section: dict[str, object] = {"rewriter": rewriter.model_dump(mode="json")}
-            rewriter = validated(RunConfig, section, str(folder / FILE), changes).rewriter
+            rewriter = validated(_RewriterSettings, section, str(folder / FILE), changes).rewriter
         _refuse_nameless_model(name, rewriter)
         members[env] = _member(rewriter, member.retriever)
     replaced = base_model is not None and not exported.lora

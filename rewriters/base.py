@@ -20,7 +20,7 @@ from ..llms.structured import AskForm
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One parsed turn. `plan` is None exactly if the format failed: then nothing is searched."""
+    """One parsed turn. Nothing is searched without a `plan`: the format failed, or the turn is `unsearched`."""
 
     plan: SearchPlan | None
     think: str = ""
@@ -28,13 +28,18 @@ class Rewrite:
     failure: str = ""
     """Why the format failed, in a few words; "" if it did not."""
     stop: bool = False
-    """Whether the policy stopped (`stop.py`). As parsed, `plan` is then the question as it stands; `keep` replaces it
-    by the plan of an earlier turn."""
+    """Whether the policy stopped (`stop.py`). As parsed, `plan` is then the question as it stands, or None with
+    `rewriter.stop: answer`; `keep` replaces it by the plan of an earlier turn."""
 
     @property
     def format_ok(self) -> bool:
         """Whether the sampled text kept to the output format."""
-        return self.plan is not None
+        return self.plan is not None or self.stop
+
+    @property
+    def unsearched(self) -> bool:
+        """Whether the policy stopped before any search, so that the question is answered without documents."""
+        return self.plan is None and self.stop
 
 
 class RewritingStrategy(Protocol):

@@ -46,7 +46,7 @@ def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> R
             code="zero-weight",
         )
     rewriter = REWRITERS[config.name](config, card, k)
-    return StoppableRewriter(rewriter, k) if config.stop else rewriter
+    return StoppableRewriter(rewriter, k, config.stop == "answer") if config.stop else rewriter
 
 
 def refuse_unknown(name: str) -> None:

@@ -1,7 +1,8 @@
 """Stopping: an answer `<stop/>` instead of a rewrite, for every rewriter (`rewriter.stop`).
 
 A stop keeps the ranking that the turns before found and searches nothing. Where they found none, as in turn 1, it
-searches the question as it stands. In both cases there is no further turn.
+searches the question as it stands, or, with `rewriter.stop: answer`, nothing: the question is then answered without
+documents. In all cases there is no further turn.
 
 An answer is a stop if it is `<stop/>` or `<rewrite><stop/></rewrite>`, after an optional think part and with the
 rewriter's opening in front where it has one. The second form is what a few-shot example with the rewrite `<stop/>`
@@ -22,6 +23,10 @@ from .parse import REWRITE_CLOSE, REWRITE_OPEN, without_think
 
 STOP = "<stop/>"
 FIRST = f"If the question is already the best query, answer {STOP} instead: it is then searched as it stands."
+FIRST_UNSEARCHED = (
+    f"If the question can be answered from general knowledge, answer {STOP} instead: nothing is then searched, and the "
+    "question is answered from knowledge alone."
+)
 LATER = f"If these results are good enough, answer {STOP} instead: they are then kept and nothing more is searched."
 
 _ANSWERS = (STOP, f"{REWRITE_OPEN}{STOP}{REWRITE_CLOSE}")
@@ -34,7 +39,8 @@ def read_stop(text: str) -> str | None:
 
 
 def keep(rewrite: Rewrite, plan: SearchPlan | None) -> Rewrite:
-    """A stop with the plan of the last turn that was searched; unchanged if `plan` is None or it is no stop."""
+    """A stop with the plan of the last turn that was searched; unchanged if `plan` is None, for there is no such turn,
+    or it is no stop."""
     return replace(rewrite, plan=plan) if rewrite.stop and plan is not None else rewrite
 
 
@@ -45,6 +51,8 @@ class StoppableRewriter:
     rewriter: RewritingStrategy
     k: int
     """Documents that the plan of a raw question asks for."""
+    unsearched: bool = False
+    """Whether a stop before any search searches nothing, not the question (`rewriter.stop: answer`)."""
 
     @property
     def name(self) -> str:
@@ -56,12 +64,12 @@ class StoppableRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """The rewriter's chat; its last message ends with the offer."""
-        return _offer(self.rewriter.first(question))
+        return self._offer(self.rewriter.first(question))
 
     def first_with_example(self, question: Question) -> list[Message]:
         """`first` after an example, if the rewriter has one."""
         if isinstance(self.rewriter, Exemplified):
-            return _offer(self.rewriter.first_with_example(question))
+            return self._offer(self.rewriter.first_with_example(question))
         return self.first(question)
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
@@ -90,10 +98,13 @@ class StoppableRewriter:
     def _stop(self, question: Question, text: str) -> Rewrite | None:
         think = read_stop(text)
         think = read_stop(self.opening + text) if think is None else think
-        return None if think is None else Rewrite(SearchPlan.of(question.text, k=self.k), think, stop=True)
+        if think is None:
+            return None
+        plan = None if self.unsearched else SearchPlan.of(question.text, k=self.k)
+        return Rewrite(plan, think, stop=True)
 
-
-def _offer(messages: Sequence[Message]) -> list[Message]:
-    """The chat with the offer at the end of its last message."""
-    *earlier, last = messages
-    return [*earlier, Message(role=last["role"], content=f"{last['content']}\n{FIRST}")]
+    def _offer(self, messages: Sequence[Message]) -> list[Message]:
+        """The chat with the offer at the end of its last message."""
+        *earlier, last = messages
+        offer = FIRST_UNSEARCHED if self.unsearched else FIRST
+        return [*earlier, Message(role=last["role"], content=f"{last['content']}\n{offer}")]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ..configs.schema import RewardConfig, RolloutConfig
 from ..data.types import Question
-from ..envs.client.base import StepClient
-from ..envs.schemas import Step
+from ..envs.client.base import ReadingClient, StepClient
+from ..envs.schemas import Step, StepResult
 from ..rewards.reward import node_reward
 from ..rewriters.base import RewritingStrategy
 from .conversation import Branch, Conversation
@@ -51,7 +51,8 @@ class Grower(Conversation):
 
         A turn whose text fails the format is not searched, earns nothing, and still grows: its follow-up shows no
         documents. A turn below an unscorable one is not searched and is unscorable, too: it did not see what the
-        retriever would have shown. A turn that stops does not grow, and is worth the ranking that it keeps.
+        retriever would have shown. A turn that stops does not grow, and is worth the ranking that it keeps; one that
+        stops before any search (`rewriter.stop: answer`) is worth what the reader answers without documents.
         """
         question_streams = streams or [0] * len(questions)
         first = [self.begin(question, its) for question, its in zip(questions, question_streams, strict=True)]
@@ -111,31 +112,43 @@ class Grower(Conversation):
         """Search what these turns ask for in one batch, and give them their rankings and rewards."""
         searched: list[Node] = []
         steps: list[Step] = []
+        unsearched: list[Node] = []
+        unsearched_ids: list[str] = []
         for branch, node in grown:
             if branch.parent is not None and branch.parent.reward is None:
                 continue  # below an outage
-            node.cost = 0.0 if node.reused else self.reward.search_price
+            node.cost = 0.0 if node.reused or node.rewrite.unsearched else self.reward.search_price
             if node.reused and branch.last_searched is not None:
                 searched_node = branch.last_searched
                 node.ranking, node.metrics = searched_node.ranking, searched_node.metrics
                 node.truncated = searched_node.truncated
                 node.reward = self._reward_of(node, searched_node.metrics[self.reward.signal])
+            elif node.rewrite.unsearched:
+                unsearched.append(node)
+                unsearched_ids.append(branch.tree.question.id)
             elif node.rewrite.plan is None:
                 node.metrics = dict.fromkeys(self.reward.signals, 0.0)
                 node.reward = self._reward_of(node, 0.0)
             else:
                 searched.append(node)
                 steps.append(Step(question_id=branch.tree.question.id, plan=node.rewrite.plan))
-        metrics = [self.reward.metric, *self.extra_metrics]
-        results = self.client.step(steps, with_text=True, metrics=metrics) if steps else []
-        for node, result in zip(searched, results, strict=True):
+        for node, result in zip([*searched, *unsearched], self._results(steps, unsearched_ids), strict=True):
             if result is None:
                 continue
             node.ranking = [Hit(hit.document, hit.score) for hit in result.ranking]
             node.metrics, node.truncated = dict(result.metrics), result.truncated
             node.reward = self._reward_of(node, result.metrics[self.reward.signal])
 
+    def _results(self, steps: Sequence[Step], unsearched: Sequence[str]) -> list[StepResult | None]:
+        """What the steps came to, then what the questions did whose path ended before any search: without a reader 0,
+        as an empty ranking."""
+        metrics = [self.reward.metric, *self.extra_metrics]
+        if unsearched and isinstance(self.client, ReadingClient):
+            return self.client.step_and_read(steps, unsearched, metrics=metrics)
+        results = self.client.step(steps, with_text=True, metrics=metrics) if steps else []
+        return [*results, *(StepResult.without_search(name, metrics) for name in unsearched)]
+
     def _reward_of(self, node: Node, metric: float) -> float | None:
         """The reward of a turn; one that was cut pays `reward.truncation_penalty`."""
-        reward = node_reward(metric, node.rewrite.plan is not None, self.reward.format_weight)
+        reward = node_reward(metric, node.rewrite.format_ok, self.reward.format_weight)
         return reward if reward is None or node.finished else reward - self.reward.truncation_penalty

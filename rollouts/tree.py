@@ -38,14 +38,14 @@ class Node:
     rewrite: Rewrite
     ranking: list[Hit] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the ranking by name; {"ndcg@10": 0.0} where the format failed and nothing was searched."""
+    """Metrics of the ranking by name; 0 where nothing was searched, but for those of a reader's answer."""
     reward: float | None = None
     """(1 − w_f)·metric + w_f·format; None = unscorable: the environment did not answer before the deadline."""
     children: list["Node"] = field(default_factory=list)
     prompt_digest: bytes = b""
     """Stands for `prompt_ids` where another process keeps them."""
     reused: bool = False
-    """Whether the ranking is that of an earlier turn, because this one stopped: nothing was searched."""
+    """Whether the ranking is that of an earlier turn, because this one stopped and searched nothing itself."""
     cost: float = 0.0
     """The price of its search, which is not part of `reward`."""
     truncated: int | None = None

@@ -1,7 +1,8 @@
 """Rewards by answers (`reward.kind: answer`): a frozen reader answers from what a rewrite retrieved.
 
 `AnswerClient` stands between rollouts and the environment's client: it searches there, lets the reader answer from the
-top documents, and adds the score of the answer to the metrics of each step. The environment knows nothing of readers.
+top documents, and adds the score of the answer to the metrics of each step. Where a policy stops before any search, the
+reader answers without documents. The environment knows nothing of readers.
 
 An outage of the reader is never a reward. A step without a reply has no result, as one that was not searched, and is
 unscorable; where the reader answers nothing at all, its error ends the step and the run saves a checkpoint.
@@ -132,27 +133,35 @@ class AnswerClient:
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
-        """As the client's, always with texts; each result has the metrics ANSWER and ANSWER_REWARD, too, and those of
-        the ranking only if questions have judgements.
+        """As `step_and_read` of steps alone; `with_text` has no effect."""
+        return self.step_and_read(steps, (), metrics=metrics)
+
+    def step_and_read(
+        self, steps: Sequence[Step], unsearched: Sequence[str], *, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """As the client's `step`, always with texts; then a result without a ranking for each question id of
+        `unsearched`, which the reader answers without documents. Each result has the metrics ANSWER and ANSWER_REWARD,
+        too, and those of the ranking, 0 without one, only if questions have judgements.
 
         None also where the reader gave no reply, or, with `reward.answer.gain`, none for the raw question. Raises as
         `Llm.ask` where the reader is not there at all.
         """
         with self._lock:
             self._failure = ""
-            raw_steps = self._raw_steps(steps)
-            all_steps = [*steps, *raw_steps]
-            results = self._client.step(all_steps, with_text=True, metrics=metrics)
-            scores = self._scores(all_steps, results)
-            for step, score in zip(raw_steps, scores[len(steps) :], strict=True):
+            names = list(dict.fromkeys([*(step.question_id for step in steps), *unsearched]))
+            raw_steps = self._raw_steps(names)
+            searches = [*steps, *raw_steps]
+            searched = self._client.step(searches, with_text=True, metrics=metrics) if searches else []
+            results = [*searched, *(StepResult.without_search(name, metrics) for name in unsearched)]
+            scores = self._scores(results)
+            for step, score in zip(raw_steps, scores[len(steps) : len(searches)], strict=True):
                 if score is not None:
                     self._raw_scores[step.question_id] = score
-            names = dict.fromkeys(step.question_id for step in steps)
             raw_scores = [self._raw_scores[name] for name in names if name in self._raw_scores]
             with self._figures_lock:
                 self._figures.raw_scores += raw_scores
-            rewrites = zip(results[: len(steps)], scores[: len(steps)], strict=True)
-            return [self._rewarded(result, score) for result, score in rewrites]
+            outcomes = [self._rewarded(result, score) for result, score in zip(results, scores, strict=True)]
+            return [*outcomes[: len(steps)], *outcomes[len(searches) :]]
 
     def take_figures(self) -> ReaderFigures:
         """What the reader did since the last call."""
@@ -174,20 +183,20 @@ class AnswerClient:
                     break
         return self._questions[name]
 
-    def _raw_steps(self, steps: Sequence[Step]) -> list[Step]:
-        """A search with the raw text of each question whose raw score is needed and not known."""
+    def _raw_steps(self, names: Sequence[str]) -> list[Step]:
+        """A search with the raw text of each of these questions whose raw score is needed and not known."""
         if not self._reward.answer.gain:
             return []
-        names = dict.fromkeys(step.question_id for step in steps if step.question_id not in self._raw_scores)
+        unknown = [name for name in names if name not in self._raw_scores]
         depth = self._reward.answer.top
-        return [Step(question_id=name, plan=SearchPlan.of(self._question(name).text, k=depth)) for name in names]
+        return [Step(question_id=name, plan=SearchPlan.of(self._question(name).text, k=depth)) for name in unknown]
 
-    def _scores(self, steps: Sequence[Step], results: Sequence[StepResult | None]) -> list[float | None]:
-        """The score of the reader's answer for each step, in one batch; None without a ranking or a reply."""
-        ranked = [(index, result) for index, result in enumerate(results) if result is not None]
-        replies = self._ask([self._prompt(result) for _, result in ranked])
-        scores: list[float | None] = [None] * len(steps)
-        for (index, result), reply in zip(ranked, replies, strict=True):
+    def _scores(self, results: Sequence[StepResult | None]) -> list[float | None]:
+        """The score of the reader's answer for each result, in one batch; None without a result or a reply."""
+        present = [(index, result) for index, result in enumerate(results) if result is not None]
+        replies = self._ask([self._prompt(result) for _, result in present])
+        scores: list[float | None] = [None] * len(results)
+        for (index, result), reply in zip(present, replies, strict=True):
             scores[index] = self._score(self._gold.by_id[result.question_id], reply) if reply is not None else None
         return scores
 

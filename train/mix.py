@@ -153,14 +153,17 @@ def refuse_outage(
 
     `deadlines`: seconds of `client.deadline` by environment, {"": …} without a mix.
     An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
-    are scored without a search, so they are ignored here.
+    are scored without a search, so they are ignored here. Turns that stopped before any search, which only the reader
+    answers, count where nothing was searched.
     """
     answers = reward.kind == "answer"
     or_reader = " or the reader" if answers else ""
     deadline = f"; the reader's is {reward.answer.reader.deadline:g} s" if answers else ""
     for name, env_trees in by_environment(trees).items() if "" not in deadlines else [("", trees)]:
-        searched: list[Node] = [node for tree in env_trees for node in tree.walk() if node.rewrite.plan is not None]
-        if searched and all(node.reward is None for node in searched):
+        nodes: list[Node] = [node for tree in env_trees for node in tree.walk()]
+        searched = [node for node in nodes if node.rewrite.plan is not None]
+        asked = searched or [node for node in nodes if node.rewrite.unsearched]
+        if asked and all(node.reward is None for node in asked):
             raise EnvironmentUnavailableError(
                 f"{subject} could be scored: {f'the environment {name}'.rstrip()}{or_reader} did not answer before "
                 f"client.deadline ({deadlines[name]:g} s{deadline}). "

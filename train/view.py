@@ -275,7 +275,7 @@ def validation_line(record: ValidationRecord) -> str:
 def rewritten(node: Node) -> str:
     """The rewrites of a turn, or why there is none."""
     if node.rewrite.stop:
-        return "(stop)"
+        return "(stop, no search)" if node.rewrite.unsearched else "(stop)"
     return " · ".join(node.rewrite.rewrites) if node.rewrite.plan is not None else f"({node.rewrite.failure})"
 
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...data.types import Question
 from ..plan import SearchPlan
@@ -18,6 +18,17 @@ class StepClient(Protocol):
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
         """Rank and score every step; None = no answer before the deadline."""
+        ...
+
+
+@runtime_checkable
+class ReadingClient(StepClient, Protocol):
+    """Scores searches by what a reader answers from them, and also what it answers without documents."""
+
+    def step_and_read(
+        self, steps: Sequence[Step], unsearched: Sequence[str], *, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """The results of `steps`, with texts, then one for each question id of `unsearched`, without a ranking."""
         ...
 
 

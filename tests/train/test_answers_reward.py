@@ -304,9 +304,11 @@ def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app,
 
 @dataclass
 class Parrot:
-    """Answers with the title of the first document that it is shown; `gone` is what it does not answer to."""
+    """Answers with the title of the first document that it is shown, and with `known` where it is shown none; `gone` is
+    what it does not answer to."""
 
     gone: str = "\0"
+    known: str = ""
     asked: int = 0
     prompts: list[str] = field(default_factory=list)
     identity: dict = field(default_factory=lambda: {"local": "parrot"})
@@ -316,7 +318,7 @@ class Parrot:
             self.asked += 1
             content = prompt.messages[-1]["content"]
             self.prompts.append(content)
-            title = content.partition("[1] About ")[2].partition(":")[0]
+            title = content.partition("[1] About ")[2].partition(":")[0] or self.known
             missing = self.gone in content
             deliver(index, MissingResponse("gone") if missing else LlmResponse((Text(title, True),), 1, 1))
 

@@ -1,14 +1,20 @@
 """Turns that stop, in a real environment: what they keep and cost, in trees, records, later turns and a training."""
 
+from math import exp
+from random import Random
 from statistics import fmean as mean
 
 import pytest
 from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig
+from querylect.data.types import Question
+from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.records import records_of_trees
+from querylect.llms.base import LlmResponse, Text
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.stop import FIRST, LATER
 from querylect.rollouts.chat import Chat
+from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.grow import Grower
 from querylect.rollouts.streaming import StreamingGrower, WaveGrower
 from querylect.train.credit import assign_credit
@@ -17,19 +23,28 @@ from querylect.train.mix import refuse_outage
 from querylect.train.run import train
 from querylect.train.validation import net_values, validation_metrics
 
-from ..lessons import CLOSE, OPEN, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
-from .test_answers_reward import Parrot, scored
+from ..lessons import ASKED, CLOSE, OPEN, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
+from ..raising import refused
+from ..tiny import tiny_tokenizer
+from .test_answers_reward import Parrot, reader, reader_url, run, scored, unjudged, unjudged_url  # noqa: F401
 from .test_rollouts_grow import HEAD, SUGAR, Script, say
 from .test_rollouts_streaming import QUESTIONS, STREAMS, Searched, Uneven
 
 STOP = "<think></think><stop/>"
 METRICS = ["ndcg@10"]
+SWEET = Question("sugar", ASKED["sugar"][0])
+"""A question of `scored`."""
 
 
-def grower(client, engine, kind=Grower, price=0.25, **changes):
-    rewriter = make_rewriter(RewriterConfig(name="general", stop=True), RetrieverCard("bm25", "bm25"))
+def grower(client, engine, kind=Grower, price=0.25, stop=True, reward=None, **changes):
+    rewriter = make_rewriter(RewriterConfig(name="general", stop=stop), RetrieverCard("bm25", "bm25"))
     rollout = RolloutConfig(max_prompt_tokens=4096, **changes)
-    return kind(engine, rewriter, client, rollout, RewardConfig(search_price=price))
+    rewards = RewardConfig.model_validate({"search_price": price, **(reward or {})})
+    return kind(engine, rewriter, client, rollout, rewards)
+
+
+def chat_of(engine):
+    return Chat(engine.tokenizer, {engine.tokenizer.eos_token_id})
 
 
 def test_a_stop_keeps_the_ranking_before_it_and_costs_no_search(client):
@@ -83,7 +98,7 @@ def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(c
     (lost,) = grower(Searched(client, out=[SUGAR.id]), Script(say("sugar"), say("blood"))).grow([SUGAR], [1, 1])
     trees = [tree, lost]
     credit = assign_credit(trees, "turn", [0.5, 1.0], "none")
-    figures = step_metrics(trees, credit, Chat(engine.tokenizer, {engine.tokenizer.eos_token_id}))
+    figures = step_metrics(trees, credit, chat_of(engine))
     stop, searched = tree.roots
     ends = [stop.reward, stop.reward, *(child.reward for child in searched.children)]
     assert figures["final_reward"] == pytest.approx(mean(ends))
@@ -114,6 +129,96 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     assert [values[id(node)] for node in tree.roots] == [1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, None]
 
 
+@pytest.mark.parametrize(("gain", "rewards"), [(True, [1.0, 0.5, 0.5]), (False, [1.0, 0.0, 0.0])])
+def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, tmp_path, gain, rewards):  # noqa: F811
+    """The reader knows citrus by heart; the raw question and the rewrite find insulin. A later stop keeps that."""
+    parrot = Parrot(known="citrus")
+    answering = scored(lessons, tmp_path, parrot, gain=gain)
+    reward = {"kind": "answer", "answer": {"gain": gain}, "format_weight": 0}
+    engine = Script(STOP, say("insulin"), STOP)
+    question = Question("fat", ASKED["fat"][0])
+    (tree,) = grower(answering, engine, stop="answer", reward=reward).grow([question], [2, 1])
+    stop, search = tree.roots
+    (kept,) = search.children
+    assert [node.reward for node in (stop, search, kept)] == rewards
+    assert (stop.rewrite.unsearched, stop.searched, stop.ranking, stop.children) == (True, False, [], [])
+    assert (stop.cost, search.cost, kept.cost) == (0.0, 0.25, 0.0)
+    assert (kept.reused, kept.metrics, kept.rewrite.unsearched) == (True, search.metrics, False)
+    assert stop.metrics["ndcg@10"] == 0
+    assert tree.searches == 1
+    assert sum("from what you know" in prompt for prompt in parrot.prompts) == 1
+    figures = step_metrics([tree], assign_credit([tree], "turn", [0.5, 1.0], "none"), chat_of(engine))
+    assert figures["searches_per_path"] == 0.5
+    assert figures["stopped/turn1"] == 0.5
+    assert figures["format/turn1"] == 1.0
+    net = net_values([tree], "answer_reward")
+    assert net["net/turn1"] == pytest.approx((rewards[0] + rewards[1] - 0.25) / 2)
+
+
+def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, tmp_path):  # noqa: F811
+    answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False, weight=0.75)
+    reward = {"kind": "answer", "answer": {"gain": False, "weight": 0.75}, "format_weight": 0}
+    engine = Script(STOP, say("insulin"))
+    (tree,) = grower(answering, engine, stop="answer", reward=reward).grow([SWEET], [2])
+    assert [node.reward for node in tree.roots] == [0.75, 0.25]
+
+
+def test_a_stop_after_format_failures_alone_searches_nothing_either(lessons, tmp_path):  # noqa: F811
+    answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False)
+    reward = {"kind": "answer", "answer": {"gain": False}, "format_weight": 0}
+    (tree,) = grower(answering, Script("no format", STOP), stop="answer", reward=reward).grow([SWEET], [1, 1])
+    (failed,) = tree.roots
+    (stop,) = failed.children
+    assert (stop.rewrite.unsearched, stop.reward, stop.cost, failed.reward, failed.cost) == (True, 1.0, 0.0, 0.0, 0.25)
+    assert tree.searches == 0
+
+
+def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):  # noqa: F811
+    """What the reader knows is not lost with the environment, but a step whose searches all failed is an outage.
+    Without the raw question's answer a gain is unknown."""
+    reward = {"kind": "answer", "answer": {"gain": False}, "format_weight": 0}
+
+    def refuse(trees, client):
+        refuse_outage(trees, client, {"": 60.0}, RewardConfig.model_validate(reward), "no rollout", "")
+
+    def trees_of(client, *texts):
+        return grower(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])
+
+    answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False)
+    answering._client = Searched(answering.environment_client, out=["sugar"])
+    (tree,) = trees_of(answering, STOP, say("insulin"))
+    assert [node.reward for node in tree.roots] == [1.0, None]
+    with refused(EnvironmentUnavailableError):
+        refuse([tree], answering)
+    silent = scored(lessons, tmp_path, Parrot(gone="from what you know"), gain=False)
+    (tree,) = trees_of(silent, STOP, STOP)
+    assert [node.reward for node in tree.roots] == [None, None]
+    with refused(EnvironmentUnavailableError, None, "reader"):
+        refuse([tree], silent)
+    (tree,) = trees_of(silent, STOP, say("insulin"))
+    assert [node.reward for node in tree.roots] == [None, 0.0]
+    refuse([tree], silent)
+    gaining = scored(lessons, tmp_path, Parrot(known="citrus"))
+    gaining._client = Searched(gaining.environment_client, out=["sugar"])
+    (tree,) = trees_of(gaining, STOP)
+    assert tree.roots[0].reward is None
+
+
+def test_without_a_reader_nothing_searched_is_an_empty_ranking(client):
+    """As an evaluation of rankings counts it: nDCG 0, no search, in every later turn too."""
+    searched = Searched(client)
+    engine = Script(STOP, say("headache"), say("sugar"))
+    trees = grower(searched, engine, stop="answer").grow([HEAD, SUGAR], [1, 1], greedy=True)
+    stopped, going = (records_of_trees("p", [tree], METRICS) for tree in trees)
+    assert [(record.turn, record.searches, record.metrics["ndcg@10"]) for record in stopped] == [(1, 0, 0), (2, 0, 0)]
+    assert [(record.unsearched, record.ranking, record.plan, record.format_ok) for record in stopped] == [
+        (True, (), None, True)
+    ] * 2
+    assert not any(record.unsearched for record in going)
+    assert searched.batches == [1, 1]
+    assert validation_metrics(trees)["ndcg/turn1"] == pytest.approx(going[0].metrics["ndcg@10"] / 2)
+
+
 class Hesitant(Uneven):
     """Answers half of its requests with a stop."""
 
@@ -125,12 +230,17 @@ class Hesitant(Uneven):
         return completion, rounds
 
 
+@pytest.mark.parametrize("stop", [True, "answer"])
 @pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
-def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, kind):
-    expected = grower(client, Hesitant()).grow(QUESTIONS, [3, 2, 2], streams=STREAMS)
-    assert grower(client, Hesitant(), kind, micro_batch=3).grow(QUESTIONS, [3, 2, 2], streams=STREAMS) == expected
+def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, kind, stop):
+    def grown(kind, **changes):
+        return grower(client, Hesitant(), kind, stop=stop, **changes).grow(QUESTIONS, [3, 2, 2], streams=STREAMS)
+
+    expected = grown(Grower)
+    assert grown(kind, micro_batch=3) == expected
     nodes = [node for tree in expected for node in tree.walk()]
     assert {node.turn for node in nodes if node.rewrite.stop} == {1, 2, 3}
+    assert any(node.rewrite.unsearched for node in nodes) == (stop == "answer")
     assert all(len(list(tree.paths())) == 12 for tree in expected)
 
 
@@ -219,3 +329,102 @@ def test_a_policy_learns_to_stop_at_a_high_price_and_to_search_at_none(settings,
         searches[price] = [line.get("searches_per_path", 2.0) for line in logged]
     assert stopped[0.0][0] > 0.1 > mean(stopped[0.0][-3:])
     assert mean(searches[1.0][-3:]) < 1.2 < 1.8 < mean(searches[0.0][-3:])
+
+
+BY_HEART = ("sugar", "gums", "fat")
+"""Questions whose answer the reader of the next test knows; for the others it needs the document on citrus."""
+
+
+class Learned(Parrot):
+    """Knows the answer to some questions, with or without documents."""
+
+    def generate(self, prompts, draw, deliver, costs):
+        def answer(index, reply):
+            content = prompts[index].messages[-1]["content"]
+            known = any(ASKED[name][0] in content for name in BY_HEART)
+            deliver(index, LlmResponse((Text("citrus", True),), 1, 1) if known else reply)
+
+        super().generate(prompts, draw, answer, costs)
+
+
+class Tabular:
+    """A policy with a logit for each answer of each question, trained by the advantages of its trees."""
+
+    ANSWERS = (STOP, say("citrus"), say("insulin"), say("statin"))
+
+    def __init__(self):
+        self.tokenizer = tiny_tokenizer()
+        self.stop_ids = {self.tokenizer.eos_token_id}
+        self.logits = {name: [0.0] * len(self.ANSWERS) for name in ASKED}
+        self.draw = Random(0)
+
+    def probabilities(self, name):
+        weights = [exp(logit) for logit in self.logits[name]]
+        return [weight / sum(weights) for weight in weights]
+
+    def generate(self, prompts, n, sampling):
+        return [self._samples(self.tokenizer.decode(prompt), n) for prompt in prompts]
+
+    def _samples(self, prompt, n):
+        (name,) = [name for name, (text, _) in ASKED.items() if text in prompt]
+        texts = self.draw.choices(self.ANSWERS, self.probabilities(name), k=n)
+        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        return [Completion([*some, self.tokenizer.eos_token_id], [], True) for some in ids]
+
+    def learn(self, trees, rate):
+        credit = assign_credit(trees, "turn", [1.0], "none")
+        for tree in trees:
+            probabilities = self.probabilities(tree.question.id)
+            for node in tree.roots:
+                said = self.ANSWERS.index(node.text)
+                for answer, probability in enumerate(probabilities):
+                    change = rate * credit.of(node) * ((answer == said) - probability)
+                    self.logits[tree.question.id][answer] += change
+
+    def searching(self):
+        """The share of answers that search, of the questions that the reader knows by heart and of the others."""
+        shares = {name: 1 - self.probabilities(name)[0] for name in ASKED}
+        return [mean(shares[name] for name in ASKED if (name in BY_HEART) == known) for known in (True, False)]
+
+
+def test_a_policy_learns_to_search_only_where_the_reader_needs_a_document(lessons, tmp_path):  # noqa: F811
+    """Each question first searches in three of four answers. Where the price is above what a document is worth, none
+    does in the end."""
+    for price, gain, expected in ((0.3, False, (0.0, 1.0)), (0.1, True, (0.0, 1.0)), (1.2, False, (0.0, 0.0))):
+        answering = scored(lessons, tmp_path, Learned(), gain=gain)
+        engine, questions = Tabular(), [Question(name, text) for name, (text, _) in ASKED.items()]
+        reward = {"kind": "answer", "answer": {"gain": gain}}
+        trained = grower(answering, engine, price=price, stop="answer", reward=reward)
+        assert engine.searching() == [0.75, 0.75]
+        for _ in range(60):
+            engine.learn(trained.grow(questions, [8]), rate=0.5)
+        assert engine.searching() == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.slow  # a training of eight steps
+def test_a_training_stops_searching_where_the_reader_knows_everything(run, undecided, reader):  # noqa: F811
+    reader.answer = lambda body: "vitamin C"
+    config = change(
+        run,
+        **{
+            "policy.model": str(undecided),
+            "rewriter.stop": "answer",
+            "reward.search_price": 0.5,
+            "rollout.branching": [8],
+            "train.steps": 8,
+            "train.questions_per_step": 5,
+            "train.learning_rate": 0.005,
+            "train.save_steps": 8,
+            "train.validate_steps": 8,
+            "train.guard.action": "warn",
+        },
+    )
+    folder = train(config)
+    logged = records(folder / "metrics.jsonl")
+    assert logged[0]["searches_per_path"] > 0.5
+    assert mean(line["searches_per_path"] for line in logged[-3:]) < 0.2
+    assert logged[-1]["answer/turn1"] == pytest.approx(logged[-1]["format/turn1"])
+    last = records(folder / "validation.jsonl")[-1]
+    assert (last["searches"], last["net/turn1"]) == (0, last["answer_reward/turn1"])
+    ended = [node for tree in records(folder / "rollouts.jsonl") for node in tree["turns"] if "stop" in node]
+    assert {(tuple(node["ranking"]), node["failure"]) for node in ended} == {((), "")}

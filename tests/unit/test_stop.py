@@ -5,26 +5,31 @@ from itertools import product
 from math import exp, prod
 
 import pytest
+import yaml
 from querylect.benchmarks.ndcg_per_search import rows
-from querylect.configs.schema import RewriterConfig
+from querylect.configs.load import dump_config, validated
+from querylect.configs.schema import RewardConfig, RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
+from querylect.errors import ConfigError
 from querylect.eval.records import record_of_search, write_records
 from querylect.rewards.reward import trajectory_value, weight_of_turn
 from querylect.rewriters.base import Rewrite, Staged
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
-from querylect.rewriters.stop import FIRST, LATER, STOP, keep, read_stop
+from querylect.rewriters.stop import FIRST, FIRST_UNSEARCHED, LATER, STOP, keep, read_stop
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.credit import assign_credit
 from querylect.train.rows import row_advantages, row_mask, row_turns
+
+from ..raising import refused
 
 QUESTION = Question("q", "my head hurts")
 CARD = RetrieverCard("bm25", "bm25")
 
 
-def rewriter(name, **settings):
-    return make_rewriter(RewriterConfig(name=name, stop=True, **settings), CARD, 20)
+def rewriter(name, stop=True, **settings):
+    return make_rewriter(RewriterConfig(name=name, stop=stop, **settings), CARD, 20)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,44 @@ def test_an_answer_that_stops(text, think):
     rewrite = rewriter("general").parse(QUESTION, text, 1)
     assert rewrite == Rewrite(SearchPlan.of("my head hurts", k=20), think, stop=True)
     assert rewrite.format_ok
+
+
+def test_a_stop_without_a_search_keeps_the_format_and_has_no_plan():
+    """Only a turn before has a plan for it; with `true` it has that of the question."""
+    stop = rewriter("general", stop="answer").parse(QUESTION, "<think>known</think><stop/>", 1)
+    assert stop == Rewrite(None, "known", stop=True)
+    assert (stop.unsearched, stop.format_ok) == (True, True)
+    kept = keep(stop, SearchPlan.of("headache"))
+    assert (kept.plan, kept.unsearched) == (SearchPlan.of("headache"), False)
+    assert not rewriter("general").parse(QUESTION, "<stop/>", 1).unsearched
+    failed = rewriter("general", stop="answer").parse(QUESTION, "no tags", 1)
+    assert (failed.plan, failed.unsearched, failed.format_ok) == (None, False, False)
+
+
+def test_the_offer_says_what_a_stop_in_turn_1_leads_to():
+    policy = rewriter("general", stop="answer")
+    assert policy.first(QUESTION)[-1]["content"].endswith(FIRST_UNSEARCHED)
+    assert policy.follow_up(QUESTION, [], 2).endswith(LATER)
+    assert STOP in FIRST_UNSEARCHED
+    assert FIRST not in policy.first(QUESTION)[-1]["content"]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_stop_without_a_search_needs_a_reader(mixed):
+    rewriter = {"rewriter": {"stop": "answer"}}
+    member = {"mix": {"environments": {"a": rewriter}}}
+    where = "mix.environments.a.rewriter.stop" if mixed else "rewriter.stop"
+    with refused(ConfigError, "invalid-setting", f"{where} is answer", "reward.kind is metric"):
+        validated(RunConfig, member if mixed else rewriter, "a.yaml")
+    assert validated(RunConfig, {**rewriter, "reward": {"kind": "answer"}}, "a.yaml").rewriter.stop == "answer"
+
+
+@pytest.mark.parametrize("stop", [True, False, "answer"])
+def test_every_value_of_the_setting_is_read_from_a_file_and_written_back(stop):
+    config = RunConfig(rewriter=RewriterConfig(stop=stop), reward=RewardConfig(kind="answer"))
+    assert validated(RunConfig, yaml.safe_load(dump_config(config)), "a.yaml") == config
+    override = f"rewriter.stop={str(stop).lower()}"
+    assert validated(RunConfig, {"reward": {"kind": "answer"}}, "a.yaml", [override]).rewriter.stop == stop
 
 
 @pytest.mark.parametrize(
@@ -130,28 +173,30 @@ def softmax(logits):
 P1, P2 = softmax(FIRSTS), [softmax(logits) for logits in SECONDS]
 
 
-def outcome(first, second, price):
-    """What a path is worth: λ of each turn times its reward, minus the price of each search."""
+def outcome(first, second, price, halt_price):
+    """What a path is worth: λ of each turn times its reward, minus the price of each search. `halt_price` is that of a
+    stop in turn 1, which searches the question (`price`) or nothing (0)."""
     if first == HALT:
-        return (LAMBDA[0] + LAMBDA[1]) * RAW - price
+        return (LAMBDA[0] + LAMBDA[1]) * RAW - halt_price
     if second == HALT:
         return (LAMBDA[0] + LAMBDA[1]) * R1[first] - price
     return LAMBDA[0] * R1[first] + LAMBDA[1] * R2[first][second] - 2 * price
 
 
-def true_gradient(price):
+def true_gradient(price, halt_price):
     """∂/∂logits of the expected outcome: those of turn 1, then those of turn 2 after answers 0 and 1."""
-    values = [sum(P2[a][b] * outcome(a, b, price) for b in range(3)) for a in (0, 1)] + [outcome(HALT, None, price)]
+    values = [sum(P2[a][b] * outcome(a, b, price, halt_price) for b in range(3)) for a in (0, 1)]
+    values.append(outcome(HALT, None, price, halt_price))
     mean = sum(p * value for p, value in zip(P1, values, strict=True))
     first = [P1[a] * (values[a] - mean) for a in range(3)]
-    second = [P1[a] * P2[a][b] * (outcome(a, b, price) - values[a]) for a in (0, 1) for b in range(3)]
+    second = [P1[a] * P2[a][b] * (outcome(a, b, price, halt_price) - values[a]) for a in (0, 1) for b in range(3)]
     return [*first, *second]
 
 
-def sampled_tree(firsts, seconds, price, branching):
+def sampled_tree(firsts, seconds, price, halt_price, branching):
     def node(turn, prompt, answer, reward):
         stopped = answer == HALT
-        cost = price if turn == 1 or not stopped else 0.0
+        cost = price if not stopped else halt_price if turn == 1 else 0.0
         return Node(turn, prompt, [answer], [], True, "", Rewrite(None, stop=stopped), reward=reward, cost=cost)
 
     roots, remaining = [], iter(seconds)
@@ -164,7 +209,7 @@ def sampled_tree(firsts, seconds, price, branching):
     return Tree(Question("q", "q"), roots, branching)
 
 
-def expected_gradient(branching, credit, price):
+def expected_gradient(branching, credit, price, halt_price):
     """The mean over all trees of Σ rows advantage · ∂ log p, as the loss computes it."""
     width, below = branching
     gradient = [0.0] * 9
@@ -173,7 +218,7 @@ def expected_gradient(branching, credit, price):
         for seconds in product(product(range(3), repeat=below), repeat=len(growing)):
             weight = prod(P1[a] for a in firsts)
             weight *= prod(P2[a][b] for a, answers in zip(growing, seconds, strict=True) for b in answers)
-            tree = sampled_tree(firsts, seconds, price, branching)
+            tree = sampled_tree(firsts, seconds, price, halt_price, branching)
             found = assign_credit([tree], credit, LAMBDA, "none")
             turns = list(row_turns([tree]))
             assert len(turns) == 2 * width * below, "TRL takes equally many rows of every question"
@@ -196,22 +241,26 @@ def cosine(left, right):
     return sum(a * b for a, b in zip(left, right, strict=True)) / norm(left) / norm(right)
 
 
-@pytest.mark.parametrize("price", [0.0, 0.8])
+@pytest.mark.parametrize(("price", "halt_price"), [(0.0, 0.0), (0.8, 0.8), (0.8, 0.0)])
 @pytest.mark.parametrize(
     ("branching", "credit"), [((2, 2), "turn"), ((2, 2), "trajectory"), ((2, 3), "turn"), ((2, 3), "trajectory")]
 )
-def test_the_expected_gradient_is_that_of_the_expected_reward_minus_prices(branching, credit, price):
-    assert cosine(expected_gradient(branching, credit, price), true_gradient(price)) >= 0.999
+def test_the_expected_gradient_is_that_of_the_expected_reward_minus_prices(branching, credit, price, halt_price):
+    """At a price of 0 for a stop in turn 1, that path has no search."""
+    computed = expected_gradient(branching, credit, price, halt_price)
+    assert cosine(computed, true_gradient(price, halt_price)) >= 0.999
 
 
-@pytest.mark.parametrize("part", ["price", "branching"])
+@pytest.mark.parametrize("part", ["price", "free stop", "branching"])
 def test_the_gradient_notices_a_forgotten_price_and_a_stop_that_weighs_as_one_leaf(part, monkeypatch):
     if part == "price":
-        assert cosine(expected_gradient((2, 2), "turn", 0.0), true_gradient(0.8)) < 0.999
+        assert cosine(expected_gradient((2, 2), "turn", 0.0, 0.0), true_gradient(0.8, 0.8)) < 0.999
+    elif part == "free stop":
+        assert cosine(expected_gradient((2, 2), "turn", 0.8, 0.8), true_gradient(0.8, 0.0)) < 0.999
     else:
         monkeypatch.setattr(Tree, "paths", one_path_per_leaf)
         with pytest.raises(AssertionError, match="equally many rows"):
-            expected_gradient((2, 2), "turn", 0.0)
+            expected_gradient((2, 2), "turn", 0.0, 0.0)
 
 
 def one_path_per_leaf(self):
@@ -221,7 +270,7 @@ def one_path_per_leaf(self):
 
 def test_a_tree_of_stops_alone_has_its_depth_and_its_rows():
     """All first turns of a 2×3 tree stop: three paths each, and λ of both turns."""
-    tree = sampled_tree((HALT, HALT), (), 0.0, (2, 3))
+    tree = sampled_tree((HALT, HALT), (), 0.0, 0.0, (2, 3))
     tree.roots[1].reward = 0.75
     assert tree.turns == 2
     assert len(list(tree.paths())) == 6
