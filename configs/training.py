@@ -25,7 +25,7 @@ class WarmStartConfig(Section):
     """titles: minimum reward metric of a title's own search for it to be imitated."""
     unanswered_share: Annotated[float, Field(ge=0, le=1)] = 0.33
     """titles: share of the questions without such a title that are kept; their demonstration repeats the question, or
-    stops where the policy may (`rewriter.stop`)."""
+    stops in turn 2 where the policy may (`rewriter.stop`)."""
     rounds: Annotated[int, Field(ge=1)] = 3
     """expert_iteration: rounds; each samples new questions with the current policy and imitates the best samples."""
     samples: Annotated[int, Field(ge=2)] | None = None

@@ -1,13 +1,16 @@
 """Score searches that are not part of a rollout."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..configs.reward_metric import RewardMetric, cutoff
 from ..configs.schema import RunConfig
-from ..envs.client.base import StepClient
+from ..envs.client.base import ReadingClient, StepClient
 from ..envs.schemas import Step, StepResult
 from ..errors import EnvironmentUnavailableError
+
+_Item = TypeVar("_Item")
 
 STEPS_PER_CALL = 512
 """Searches of one call of the client. Each call has `client.deadline` to itself, so that a slow retriever may grade a
@@ -37,11 +40,24 @@ class Grader:
             step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})})
             for step in steps
         ]
+        return self._in_parts(
+            steps, label, lambda part: self.client.step(part, with_text=with_text, metrics=[self.metric])
+        )
+
+    def grade_unsearched(self, question_ids: Sequence[str], label: str) -> list[StepResult]:
+        """One result per question, answered without documents by the reader of `reward.kind: answer`. Raises as
+        `grade`."""
+        reading = self.client
+        assert isinstance(reading, ReadingClient), "a config with rewriter.stop: answer has a reader"
+        return self._in_parts(question_ids, label, lambda part: reading.step_and_read([], part, metrics=[self.metric]))
+
+    def _in_parts(
+        self, items: Sequence[_Item], label: str, score: Callable[[Sequence[_Item]], list[StepResult | None]]
+    ) -> list[StepResult]:
         answered: list[StepResult] = []
-        for start in range(0, len(steps), STEPS_PER_CALL):
-            part = steps[start : start + STEPS_PER_CALL]
-            results = self.client.step(part, with_text=with_text, metrics=[self.metric])
-            answered += [result for result in results if result is not None]
+        for start in range(0, len(items), STEPS_PER_CALL):
+            part = items[start : start + STEPS_PER_CALL]
+            answered += [result for result in score(part) if result is not None]
             if len(answered) < start + len(part):
                 failure = getattr(self.client, "last_failure", None)
                 raise EnvironmentUnavailableError(

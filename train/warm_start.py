@@ -4,8 +4,10 @@
 for policies that would copy the question for a long time before learning to choose among retrieved documents. The
 proposals are the titles of the documents shown to the second turn: each is searched alone, and the one with the
 highest reward is the answer to imitate. If none has a sufficient reward, the answer is the question itself, which
-leaves the search unchanged, or a stop where the policy may stop; the first turn always imitates the question. Only
-rewards on training questions are used, never relevance judgements.
+leaves the search unchanged, or a stop where the policy may stop; the first turn imitates the question. Where the policy
+may stop before any search (`rewriter.stop: answer`) and the reader's answer without documents has a sufficient reward,
+no lower than that of the question or a title, the answer to imitate is a stop in the first turn. Only rewards on
+training questions are used, never relevance judgements.
 """
 
 import logging
@@ -47,7 +49,8 @@ class TitleExample:
     """A question, the documents that its own search shows, and the second turn's answer to imitate."""
 
     question: Question
-    documents: Sequence[Document]
+    documents: Sequence[Document] | None
+    """None where `answer` is that of the first turn, and the only one."""
     answer: str
 
 
@@ -130,15 +133,20 @@ def _examples(
             if document.title
         ]
         graded = iter(_search(grower, grader, titles))
-        for question, (_, documents) in zip(batch, results, strict=True):
+        unsearched = _unsearched_rewards(grower, grader, batch)
+        for question, (raw_reward, documents), stop_reward in zip(batch, results, unsearched, strict=True):
             grades = [(next(graded)[0] if document.title else 0.0) for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
             earned = best is not None and grades[best] >= settings.least_reward
-            if not earned and draw.random() >= settings.unanswered_share:
+            if stop_reward is not None and stop_reward >= max(settings.least_reward, raw_reward, *grades):
+                example = TitleExample(question, None, STOP)
+            elif earned or draw.random() < settings.unanswered_share:
+                unearned = STOP if isinstance(grower.rewriter, StoppableRewriter) else question.text
+                answer = documents[best].title if earned and best is not None else unearned
+                example = TitleExample(question, documents, answer.lower())
+            else:
                 continue
-            unearned = STOP if isinstance(grower.rewriter, StoppableRewriter) else question.text
-            answer = documents[best].title if earned and best is not None else unearned
-            yield TitleExample(question, documents, answer.lower())
+            yield example
             count += 1
             if count == settings.questions:
                 return
@@ -153,13 +161,25 @@ def _search(grower: Grower, grader: Grader, steps: Sequence[Step]) -> list[tuple
     ]
 
 
+def _unsearched_rewards(grower: Grower, grader: Grader, questions: Sequence[Question]) -> list[float | None]:
+    """What is rewarded of each question that is answered without a search; None where the policy may not do that."""
+    if not (isinstance(grower.rewriter, StoppableRewriter) and grower.rewriter.unsearched):
+        return [None] * len(questions)
+    results = grader.grade_unsearched([question.id for question in questions], "questions without a search")
+    return [result.metrics[grower.reward.signal] for result in results]
+
+
 def demonstration(grower: Grower, example: TitleExample) -> Demonstration:
-    """The conversation of an example: the question as first answer, the documents of its search, the second answer."""
+    """The conversation of an example: the question as first answer, the documents of its search, the second answer; of
+    one without documents its first answer alone."""
     chat, rewriter, opening = grower.chat, grower.rewriter, grower.rewriter.opening
     question = grower.with_cut_history(example.question)
     messages = rewriter.first(question)
     prompt = chat.first(messages, opening)
-    first = chat.answer(render("", [question.text.lower()]).removeprefix(opening))
+    first_text = question.text.lower() if example.documents is not None else example.answer
+    first = chat.answer(render("", [first_text]).removeprefix(opening))
+    if example.documents is None:
+        return Demonstration([*prompt, *first], [(len(prompt), len(prompt) + len(first))])
     message = rewriter.follow_up(question, grower.cut_documents(example.documents), 2)
     second = chat.answer(render("", [chat.plain(example.answer)]).removeprefix(opening))
     context = [*prompt, *first, *chat.continuation(messages, message, first, opening)]

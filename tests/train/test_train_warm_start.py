@@ -6,10 +6,11 @@ from querylect.configs.schema import ClientConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import Step
+from querylect.envs.schemas import Step, StepResult
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.stop import FIRST_UNSEARCHED
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.grading import grader_of
 from querylect.train.imitation import imitation_loss
@@ -92,6 +93,48 @@ def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client):
     answer = grower.engine.tokenizer.decode(shown.ids[begin:end], skip_special_tokens=False)
     assert grower.rewriter.parse(lesson.question, grower.rewriter.opening + answer, 2).stop
     assert first < begin
+
+
+class Reading(Graded):
+    """Also a reader, which knows by heart what some questions ask for; others than `titles` earn nothing."""
+
+    def __init__(self, real, titles, known):
+        super().__init__(real, titles)
+        self.known = known
+
+    def step(self, steps, **options):
+        results = super().step(steps, **options)
+        return [self.rewarded(result, result.metrics.popitem()[1]) for result in results]
+
+    def step_and_read(self, steps, unsearched, *, metrics=()):
+        assert not steps
+        results = [StepResult.without_search(name, metrics) for name in unsearched]
+        return [self.rewarded(result, self.known.get(result.question_id, 0.0)) for result in results]
+
+    def rewarded(self, result, value):
+        return result.model_copy(update={"metrics": {"answer_reward": value}})
+
+
+def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, client):
+    """At equal rewards it is a stop, because a search costs; where a title is better, or neither is good, it is not."""
+    changes = {"rewriter.stop": "answer", "reward.kind": "answer", "train.warm_start.unanswered_share": 1.0}
+    config = change(warm, **changes)
+    questions = client.questions("train")
+    grower = grower_of(config, client, engine_of(config))
+    titles = {"head": "About aspirin", "fat": "About statin", "pills": "About aspirin"}
+    grower.client = Reading(client, titles, {"head": 1.0, "fat": 0.8, "gums": 0.7, "sugar": 0.1})
+    given = {lesson.question.id: lesson for lesson in lessons_of(config, grower, questions)}
+    alone = {name for name, lesson in given.items() if lesson.documents is None}
+    assert {"gums"} <= alone
+    assert {"sugar", "pills"}.isdisjoint(alone)
+    for name, title in titles.items():
+        shown = any(document.title == title for document in given[name].documents or ())
+        assert not shown or given[name].answer == title.lower()
+    shown = demonstration(grower, given["gums"])
+    ((begin, end),) = shown.spans
+    answer = grower.engine.tokenizer.decode(shown.ids[begin:end], skip_special_tokens=False)
+    assert grower.rewriter.parse(given["gums"].question, grower.rewriter.opening + answer, 1).unsearched
+    assert FIRST_UNSEARCHED in grower.engine.tokenizer.decode(shown.ids[:begin])
 
 
 def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
