@@ -196,14 +196,16 @@ class _Batch:
     def _record(self, path: _Path, answer: FrozenAnswer, result: StepResult | None) -> EvalRecord:
         rewrite = answer.rewrite
         texts, plan, metrics = rewrite.rewrites, rewrite.plan, self.asking.metrics
+        searches, format_ok = path.searches, rewrite.format_ok
         return replace(
-            record_of_search(self.name, path.question, texts, plan, result, metrics, format_ok=rewrite.format_ok),
+            record_of_search(
+                self.name, path.question, texts, plan, result, metrics, searches=searches, format_ok=format_ok
+            ),
             turn=self.turn,
             think=rewrite.think,
             tokens=path.tokens,
             prompt_tokens=answer.prompt_tokens,
             calls=path.calls,
-            searches=path.searches,
             seconds=path.seconds,
             sample=path.sample,
             cut=not answer.finished,

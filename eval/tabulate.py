@@ -80,7 +80,12 @@ def tabulate(
         questions=questions,
         rows=rows,
         comparisons=comparisons,
-        notes=[*_notes(spec, rows, questions, average), *_truncation_notes(spec, parts, arms, names), *notes],
+        notes=[
+            *_notes(spec, rows, questions, average),
+            *_truncation_notes(spec, parts, arms, names),
+            *_unsearched_notes(spec, parts, arms, names),
+            *notes,
+        ],
         average=average,
         dataset=dataset,
         part=part,
@@ -228,14 +233,18 @@ def _notes(spec: TableSpec, rows: Sequence[Row], questions: int, average: bool) 
     return [*notes, *(spec.notes[name] for name in systems if name in spec.notes)]
 
 
+def _records(parts: Parts, arm: Arm, name: str) -> list[EvalRecord]:
+    answers = [part.answers[arm, name] for _, part in parts if (arm, name) in part.answers]
+    return [record for answer in answers for record in answer.records]
+
+
 def _truncation_notes(spec: TableSpec, parts: Parts, arms: Sequence[Arm], names: Sequence[str]) -> list[str]:
     """For each environment that read queries only in part, the share of each system's queries."""
     notes = []
     for name in names:
         shares = []
         for arm in arms:
-            answers = [part.answers[arm, name] for _, part in parts if (arm, name) in part.answers]
-            records = [record for answer in answers for record in answer.records if record.truncated is not None]
+            records = [record for record in _records(parts, arm, name) if record.truncated is not None]
             if any(record.truncated for record in records):
                 share = fmean([bool(record.truncated) for record in records])
                 shares.append(f"{spec.label(arm)} {percent(share)}")
@@ -243,6 +252,24 @@ def _truncation_notes(spec: TableSpec, parts: Parts, arms: Sequence[Arm], names:
             notes.append(
                 f"Queries longer than {name or 'the retriever'} reads (query_max_length), of which only the beginning "
                 f"was searched: {', '.join(shares)}."
+            )
+    return notes
+
+
+def _unsearched_notes(spec: TableSpec, parts: Parts, arms: Sequence[Arm], names: Sequence[str]) -> list[str]:
+    """For each environment in which a policy stopped before any search, the share of such answers by system."""
+    notes = []
+    for name in names:
+        shares = []
+        for arm in arms:
+            records = _records(parts, arm, name)
+            if any(record.unsearched for record in records):
+                shares.append(f"{spec.label(arm)} {percent(fmean([record.unsearched for record in records]))}")
+        if shares:
+            suffix = f" in {name}" if name else ""
+            notes.append(
+                f"Answers that searched nothing{suffix} (rewriter.stop: answer): {', '.join(shares)}. Their rankings "
+                "are empty and score 0; compare such systems by their answers (`querylect answers`)."
             )
     return notes
 

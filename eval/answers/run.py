@@ -199,10 +199,15 @@ class Answering:
                 f"{self._contexts.moved} rankings came back in another order than they were recorded: the environment "
                 "or the depth of the search has changed."
             )
-        failed = sum(not search.format_ok for by_id in self._searches.values() for search in by_id.values())
-        if failed:
+        searches = [search for by_id in self._searches.values() for search in by_id.values()]
+        if failed := sum(not search.format_ok for search in searches):
             notes.append(
                 f"{failed} searches were never made (wrong format); their questions were read without documents."
+            )
+        if unsearched := sum(search.unsearched for search in searches):
+            notes.append(
+                f"{unsearched} times a policy stopped before any search (rewriter.stop: answer); its question was read "
+                "without documents."
             )
         return notes
 

@@ -55,12 +55,16 @@ def recorded_ndcg(record: EvalRecord) -> float | None:
     return record.metrics.get(METRICS[0])
 
 
+def _to_be_searched(record: EvalRecord) -> bool:
+    return record.format_ok and not record.unsearched
+
+
 def _plan(record: EvalRecord) -> SearchPlan | None:
-    """The recorded plan, or the text of a raw question; None without them, and where the format failed.
+    """The recorded plan, or the text of a raw question; None without them, and where nothing was to be searched.
 
     Raises DataError for a plan that cannot be read.
     """
-    if not record.format_ok:
+    if not _to_be_searched(record):
         return None
     if record.plan is None:
         return SearchPlan.of(record.question) if record.system == RAW else None
@@ -108,7 +112,9 @@ class Contexts:
         """
         self._deepest, self._source, self._client, self._known = deepest, dataset, client, known
         records = [record for by_id in searches.values() for record in by_id.values()]
-        unplanned = [record for record in records if record.format_ok and record.plan is None and record.system != RAW]
+        unplanned = [
+            record for record in records if record.plan is None and _to_be_searched(record) and record.system != RAW
+        ]
         longest = max((len(record.ranking) for record in unplanned), default=self._deepest)
         if longest < self._deepest:
             raise ConfigError(
@@ -120,8 +126,8 @@ class Contexts:
         """Number of rankings that differ from the recorded ones."""
 
     def of(self, searches: Sequence[EvalRecord]) -> list[list[Document] | None]:
-        """The documents of each search, best first; None where the evaluation got no ranking, none at all where the
-        model's answer had the wrong format and nothing was searched.
+        """The documents of each search, best first; None where the evaluation got no ranking, an empty list where
+        nothing was searched, because the model's answer had the wrong format or it stopped before any search.
 
         Raises EnvironmentUnavailableError where the environment does not answer, ConfigError where the texts of a
         recorded ranking are not on this machine, DataError for a plan that cannot be read.
@@ -141,7 +147,7 @@ class Contexts:
                 same = min(len(ids), len(record.ranking))
                 self.moved += ids[:same] != record.ranking[:same]
                 contexts.append(documents)
-            elif record.format_ok:
+            elif _to_be_searched(record):
                 contexts.append(self._recorded(record) if recorded_ndcg(record) is not None else None)
             else:
                 contexts.append([])

