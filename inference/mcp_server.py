@@ -8,7 +8,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
@@ -17,7 +17,6 @@ from pydantic import BaseModel, Field
 from ..configs.schema import ClientConfig
 from ..envs.client.client import EnvironmentClient
 from ..envs.page.router import MAX_QUESTION, AskedHistory, utterances
-from ..envs.schemas import HitBody
 from ..envs.server.process import bound
 from ..version import __version__
 from .results import SearchResult
@@ -44,15 +43,18 @@ class ToolAnswer(BaseModel):
     """The query that was searched; the question itself where no rewrite could be used."""
     failure: str | None = None
     """Why no rewrite could be used."""
+    searched: bool = True
+    """False where the rewriter stopped before any search: the question needs no documents, and there are none."""
     documents: list[FoundDocument]
 
     @classmethod
     def from_result(cls, result: SearchResult) -> "ToolAnswer":
         """The form of a search with a rewriter in which an agent reads it."""
-        documents = [hit.document for hit in cast("tuple[HitBody, ...]", result.ranking)]
+        documents = [hit.document for hit in result.ranking or ()]
         return cls(
             rewrite=result.rewrite.text,
             failure=result.failure,
+            searched=not result.rewrite.unsearched,
             documents=[FoundDocument(id=hit.id, title=hit.title, text=hit.text) for hit in documents],
         )
 
@@ -72,7 +74,8 @@ def search_server(rewriter: Rewriter, client: EnvironmentClient) -> MCPServer:
             AskedHistory, Field(description="What was said before a question that refers to it, oldest first.")
         ] = [],  # noqa: B006 (a default of a schema, which is copied)
     ) -> ToolAnswer:
-        """Find the documents that answer a question. Ask the whole question: it is rewritten for the search engine."""
+        """Find the documents that answer a question. Ask the whole question: it is rewritten for the search engine.
+        Where `searched` is false, answer from what you know."""
         return ToolAnswer.from_result(await rewriter.asearch(question, client, k=k, history=utterances(history)))
 
     return server

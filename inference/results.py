@@ -32,7 +32,7 @@ class RewriteResult:
     turn: int
     """1 for a first turn."""
     plan: SearchPlan
-    """The search plan; the raw question if the answer failed."""
+    """The search plan; the raw question if the answer failed, or if nothing is to be searched (`unsearched`)."""
     rewrites: tuple[str, ...] = ()
     """All query texts of the answer; empty if it failed."""
     think: str = ""
@@ -43,6 +43,9 @@ class RewriteResult:
     continuation: Continuation | ChatSoFar | None = field(default=None, repr=False, compare=False)
     stopped: bool = False
     """Whether the policy stopped: the plan is that of the last turn that was searched, or else the raw question."""
+    unsearched: bool = False
+    """Whether the policy stopped before any search (`rewriter.stop: answer`): the question is to be answered without
+    documents."""
 
     @property
     def fallback(self) -> bool:
@@ -61,6 +64,7 @@ class RewriteResult:
 
     def __repr__(self) -> str:
         summary = f"the question, for it failed: {self.failure}" if self.fallback else repr(shortened(self.text))
+        summary = "no search" if self.unsearched else summary
         return f"RewriteResult({shortened(self.question.text)!r} → {summary}, turn={self.turn})"
 
     def record(self) -> dict[str, object]:
@@ -76,6 +80,7 @@ class RewriteResult:
             "failure": self.failure,
             "fallback": self.fallback,
             **({"stopped": True} if self.stopped else {}),
+            **({"unsearched": True} if self.unsearched else {}),
         }
 
 
@@ -86,7 +91,7 @@ class TurnOutcome:
     rewrite: RewriteResult
     ranking: tuple[HitBody, ...] | None
     """Best first; of a turn that stopped, those that it keeps. None if nothing was searched, which is the case after
-    a failed answer before the last turn."""
+    a failed answer before the last turn and for one that is `unsearched`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,7 +108,8 @@ class SearchResult:
 
     @property
     def ranking(self) -> tuple[HitBody, ...] | None:
-        """The ranking of the last turn; if that turn failed, the ranking for the question."""
+        """The ranking of the last turn; if that turn failed, the ranking for the question; None if the policy stopped
+        before any search (`rewrite.unsearched`)."""
         return self.turns[-1].ranking
 
     @property

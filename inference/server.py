@@ -87,6 +87,8 @@ class RewriteBody(Wire):
     """Whether the question itself stands in place of a rewrite."""
     stopped: bool = False
     """Whether the policy stopped: the plan is that of the last search, or else the question."""
+    unsearched: bool = False
+    """Whether it stopped before any search: the question is to be answered without documents."""
 
     @classmethod
     def of(cls, result: RewriteResult) -> "RewriteBody":
@@ -100,6 +102,7 @@ class RewriteBody(Wire):
             failure=result.failure,
             fallback=result.fallback,
             stopped=result.stopped,
+            unsearched=result.unsearched,
         )
 
 
@@ -115,7 +118,8 @@ class FoundBody(Wire):
 
     turns: list[RewriteBody]
     ranking: list[HitBody] | None
-    """That of the last turn, best first; where it failed, that of the question itself."""
+    """That of the last turn, best first; where it failed, that of the question itself. Null where the policy stopped
+    before any search (`unsearched` of the last turn)."""
     failure: str | None
     """Why the last answer could not be used; null where it could."""
 
@@ -145,7 +149,7 @@ class PageWriter:
         except ClosedError as error:
             raise OverloadedError(GOING_DOWN) from error
         plan = None if result.fallback else result.plan
-        return PageRewrite(text=result.answer, plan=plan, think=result.think, failure=result.failure or "")
+        return PageRewrite(result.answer, plan, result.think, result.failure or "", result.unsearched)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class TurnLoop:
     """`turns` turns of some questions. For each of them: answer `orders`, search `plans`, `add` the rankings.
 
     As in training, nothing is searched after a failed answer, except in the last turn, where the question is; and a
-    question whose answer stopped keeps the ranking that it has and is not asked again.
+    question whose answer stopped keeps the ranking that it has, if any, and is not asked again.
     """
 
     build_orders: BuildOrders
@@ -133,6 +133,8 @@ class TurnLoop:
     def _search_of(self, earlier: Sequence[TurnOutcome], result: RewriteResult) -> SearchPlan | None:
         """What to search after an answer; None if nothing. A ranking that is kept is searched again only for more
         documents than it has."""
+        if result.unsearched:
+            return None
         if not (self._turn == self.turns or result.stopped):
             return None if result.fallback else result.plan
         plan = result.plan if self.k is None else result.plan.model_copy(update={"k": self.k})
@@ -201,10 +203,21 @@ def _result(
     order: Order, turn: int, depth: int, rewrite: Rewrite, text: str, continuation: Continuation | ChatSoFar | None
 ) -> RewriteResult:
     """The result of an answer, which is the question itself where the answer cannot be used."""
-    failure = None if rewrite.plan is not None else rewrite.failure or "no plan"
-    texts = rewrite.rewrites if rewrite.plan is not None else ()
+    failure = None if rewrite.format_ok else rewrite.failure or "no plan"
+    texts = rewrite.rewrites if rewrite.format_ok else ()
     plan = rewrite.plan or SearchPlan.of(order.question.text, depth)
-    return RewriteResult(order.question, turn, plan, texts, rewrite.think, failure, text, continuation, rewrite.stop)
+    return RewriteResult(
+        order.question,
+        turn,
+        plan,
+        texts,
+        rewrite.think,
+        failure,
+        text,
+        continuation,
+        stopped=rewrite.stop,
+        unsearched=rewrite.unsearched,
+    )
 
 
 def _answer_turn(

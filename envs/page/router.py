@@ -52,6 +52,8 @@ class PageRewrite:
     think: str = ""
     failure: str = ""
     """Why there is no plan, in one or two words."""
+    unsearched: bool = False
+    """Whether the rewriter would search nothing; `plan` is then the question as it stands."""
 
 
 Rank = Callable[[Sequence[SearchPlan]], Awaitable[Sequence[Sequence[RankedHit]]]]

@@ -21,7 +21,8 @@ class RewriteFailedError(QuerylectError):
 
 
 def queries_of(result: RewriteResult, on_failure: OnFailure) -> list[str]:
-    """The query texts of a result. Raises RewriteFailedError, and ConfigError for a plan with negative weights."""
+    """The query texts of a result, the question where it is `unsearched`: what takes texts has to search something.
+    Raises RewriteFailedError, and ConfigError for a plan with negative weights."""
     if not result.fallback:
         return plain_queries(result.plan, result.question.text)
     if on_failure == "raise":

@@ -89,7 +89,8 @@ class QueryRewriter(RunnableSerializable[RewriterInput, list[str]]):
 
 
 class RewritingRetriever(BaseRetriever):
-    """Searches `retriever` with the rewrites of a question; several rankings are merged by reciprocal rank fusion."""
+    """Searches `retriever` with the rewrites of a question; several rankings are merged by reciprocal rank fusion.
+    Returns no documents where the rewriter stopped before any search."""
 
     rewriter: Rewriter
     retriever: BaseRetriever
@@ -102,6 +103,8 @@ class RewritingRetriever(BaseRetriever):
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
         client = _TurnSearcher(self.retriever, config)
         result = self.rewriter.rewrite(query, retriever=self.env, client=client, history=_history(chat_history))
+        if result.unsearched:
+            return []
         return merged(self.retriever.batch(queries_of(result, self.on_failure), config), _key)
 
     async def _aget_relevant_documents(
@@ -111,6 +114,8 @@ class RewritingRetriever(BaseRetriever):
         client = _AsyncTurnSearcher(self.retriever, config)
         history = _history(chat_history)
         result = await self.rewriter.arewrite(query, retriever=self.env, client=client, history=history)
+        if result.unsearched:
+            return []
         return merged(await self.retriever.abatch(queries_of(result, self.on_failure), config), _key)
 
 
@@ -175,7 +180,7 @@ class EnvironmentRetriever(BaseRetriever):
             )
             if result.failure is not None:
                 queries_of(result.rewrite, self.on_failure)
-            ranking = result.ranking
+            ranking = () if result.rewrite.unsearched else result.ranking
         if ranking is None:
             ranking = self.client.search([SearchPlan.of(query, self.k)])[0]
         return [

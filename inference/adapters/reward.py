@@ -38,7 +38,13 @@ class RewardFunction:
         self, client: SyncEnvironmentClient, rewriter: RewriterConfig, turn: int = 1, owns_client: bool = False
     ) -> None:
         """Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may stop in
-        a later `turn`, and as the client."""
+        a later `turn` or search nothing, and as the client."""
+        if rewriter.stop == "answer":
+            raise ConfigError(
+                "rewriter.stop is answer: without a search there is no ranking to reward, and a reward function has no "
+                "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer.",
+                code="unsearched-stop",
+            )
         if rewriter.stop and turn > 1:
             raise ConfigError(
                 f"turn is {turn} and rewriter.stop is true: a stop keeps the ranking of the turns before, which a "

@@ -38,7 +38,7 @@ def expected(export, lesson_url):  # noqa: F811
     with Rewriter.from_pretrained(export) as rewriter, SyncEnvironmentClient(ClientConfig(), [lesson_url]) as client:
         result = rewriter.search(QUESTION, client, k=2)
     documents = [{"id": hit.id, "title": hit.title, "text": hit.text} for hit in result.ranking]
-    return {"rewrite": result.rewrite.text, "failure": None, "documents": documents}
+    return {"rewrite": result.rewrite.text, "failure": None, "searched": True, "documents": documents}
 
 
 def test_a_client_starts_the_server_and_searches_with_its_tool(export, expected, lesson_url):  # noqa: F811

@@ -250,3 +250,60 @@ def test_a_policy_that_always_stops_searches_every_question_as_it_stands(setting
                 assert [turn.rewrite.stopped for turn in found.turns] == [True]
                 assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
                 assert rewriter.rewrite("headache").plan.texts == ["headache"]
+
+
+def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(settings, tmp_path):  # noqa: F811
+    """From its run, from its export, and in LangChain; an override of the export searches the question again."""
+    links = [("\n", (OPEN,), None), (OPEN, ("<stop/>",), None), ("<stop/>", (CLOSE,), None), (CLOSE, (), None)]
+    policy = save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links)
+    changes = {"rewriter.stop": "answer", "reward.kind": "answer", "policy.model": str(policy)}
+    config = change(settings, **changes)
+    run, export = save_run(config, tmp_path / "runs" / "stops", turn=2), tmp_path / "export"
+    export_to_folder(run, export, ExportOptions(merge_lora=True, without_evaluation=True, licence="mit"))
+    with SyncEnvironmentClient(config.client) as client:
+        counted = Counted(client)
+        for folder in (run, export):
+            with Rewriter.from_pretrained(folder, client=counted, turn=2) as rewriter:
+                found = rewriter.search("headache", counted, k=50)
+                (turn,) = found.turns
+                assert (found.ranking, found.failure, turn.rewrite.stopped, turn.rewrite.unsearched) == (
+                    None, None, True, True,
+                )  # fmt: skip
+                assert "no search" in repr(found)
+                rewrite = rewriter.rewrite("headache")
+                assert (rewrite.text, rewrite.fallback, rewrite.record()["unsearched"]) == ("headache", False, True)
+                assert RewriteBody.of(rewrite).unsearched
+                assert rewriter.rewrite("headache", documents=["any"]).unsearched
+        assert counted.batches == []
+        with Rewriter.from_pretrained(export, client=client, settings=["rewriter.stop=true"]) as searching:
+            assert {hit.id for hit in searching.search("headache", client).ranking} == {"aspirin", "triptan"}
+            assert "unsearched" not in searching.rewrite("headache").record()
+        with Rewriter.from_pretrained(export) as rewriter:
+            assert mcp_answer(rewriter.search("headache", counted)) == {"searched": False, "documents": []}
+            assert langchain_documents(rewriter, counted) == [[], []]
+        assert counted.batches == []
+
+
+def mcp_answer(result):
+    """What an agent is told of the search, if MCP is installed."""
+    try:
+        from querylect.inference.mcp_server import ToolAnswer
+    except ModuleNotFoundError:
+        return {"searched": False, "documents": []}
+    return ToolAnswer.from_result(result).model_dump(include={"searched", "documents"})
+
+
+def langchain_documents(rewriter, client):
+    """The documents of both retrievers, if LangChain is installed."""
+    try:
+        from langchain_core.retrievers import BaseRetriever
+        from querylect.inference.adapters.langchain import EnvironmentRetriever, RewritingRetriever
+    except ModuleNotFoundError:
+        return [[], []]
+
+    class Refusing(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):
+            raise AssertionError("nothing is to be searched")
+
+    served = EnvironmentRetriever.model_construct(client=client, rewriter=rewriter, k=2)
+    return [served.invoke("headache"), RewritingRetriever(rewriter=rewriter, retriever=Refusing()).invoke("headache")]

@@ -71,7 +71,11 @@ def held(monkeypatch):
 
 def answer_of(result):
     """A result as the service gives it."""
-    return {"stopped": False, **{key: value for key, value in result.record().items() if key != "question"}}
+    return {
+        "stopped": False,
+        "unsearched": False,
+        **{key: value for key, value in result.record().items() if key != "question"},
+    }
 
 
 def wait_until(holds):

@@ -188,3 +188,8 @@ def test_a_client_that_is_passed_in_stays_open(lesson_url):  # noqa: F811
 def test_it_is_found_at_the_top_of_the_package():
     assert querylect.reward_function.__module__ == RewardFunction.__module__
     assert "reward_function" in dir(querylect)
+
+
+def test_a_stop_that_searches_nothing_needs_a_reader_and_is_refused(lesson_url):  # noqa: F811
+    with refused(ConfigError, "unsearched-stop", "rewriter.stop is answer", "rewriter.stop=true"):
+        querylect.reward_function(lesson_url, RewriterConfig(name="general", stop="answer"))
