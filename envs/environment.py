@@ -4,7 +4,7 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 playground, where its owner has switched that on, reads `judgements`.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter
@@ -197,9 +197,11 @@ class Environment:
     def plan_for(self, question_id: str, plan: SearchPlan) -> SearchPlan:
         """The plan to search for a question. It leaves out the documents that the question excludes, and the one with
         the question's id where the dataset says so (`ignore_identical_ids`)."""
-        if question_id not in self._left_out:
-            return plan
-        return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=self._left_out[question_id])
+        return _without(plan, self._left_out.get(question_id, ()))
+
+    def plan_without(self, plan: SearchPlan, ids: Iterable[str]) -> SearchPlan:
+        """The plan to search without these documents; ids that the corpus does not have change nothing."""
+        return _without(plan, sorted({name for name in ids if name in self._documents}))
 
     def work(self, plan: SearchPlan) -> int:
         """What ranking a plan costs (retrievers/base.py, `work_of`)."""
@@ -314,6 +316,10 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
         changed["dataset.excluded"] = excluded
     identical = sorted(question.id for question in _questions(dataset) if _is_identical(question, dataset, documents))
     return data_sha256([questions, identical, search, gain, *([changed] if changed else [])])
+
+
+def _without(plan: SearchPlan, ids: Sequence[str]) -> SearchPlan:
+    return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=tuple(ids)) if ids else plan
 
 
 def _left_out(dataset: Dataset, documents: Container[str]) -> dict[str, tuple[str, ...]]:

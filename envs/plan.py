@@ -92,7 +92,8 @@ def plan_digest(plan: SearchPlan) -> str:
 
 
 class PlanWithout(SearchPlan):
-    """A plan whose rankings leave some documents out, as if the corpus did not hold them. It never travels."""
+    """A plan whose rankings leave some documents out, as if the corpus did not hold them. It never travels: a request
+    has the plan and the ids apart, and a step those of its question."""
 
     without: tuple[str, ...]
     """The ids of these documents."""

@@ -27,6 +27,8 @@ MAX_K = 1000
 """Longest ranking that one plan may ask for."""
 MAX_HITS = 262_144
 """Most documents that the plans of one request may ask for together."""
+MAX_WITHOUT = 1000
+"""Most documents that one search may leave out."""
 MAX_PAGE = 1000
 """Most questions on one page."""
 MAX_ERRORS = 100
@@ -76,6 +78,8 @@ class SearchRequest(RequestBody):
     plans: list[SearchPlan] = Field(min_length=1, fail_fast=True)
     with_text: StrictBool = True
     """Whether hits carry title and text besides id and score."""
+    without: list[str] = Field(default=[], max_length=MAX_WITHOUT)
+    """Ids of documents that no ranking holds, as if the corpus did not have them; unknown ids change nothing."""
 
 
 class StepRequest(RequestBody):

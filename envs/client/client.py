@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import pairwise
@@ -25,6 +25,7 @@ from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
 from ..plan import SearchPlan, plan_digest
 from ..schemas import (
     MAX_PAGE,
+    MAX_WITHOUT,
     PRIMARY_METRIC,
     EnvironmentInfo,
     HitBody,
@@ -143,8 +144,10 @@ class EnvironmentClient:
                 if len(received) >= page.total:
                     return received
 
-    async def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[Hits]:
-        """Rank every plan.
+    async def search(
+        self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()
+    ) -> list[Hits]:
+        """Rank every plan, without the documents of the ids `without`.
 
         Raises EnvironmentUnavailableError where any of them has no ranking at the deadline, and RequestError for a plan
         that the service refuses.
@@ -156,15 +159,22 @@ class EnvironmentClient:
                 _expect(answer.plan_digests == list(map(plan_digest, part)), "rankings of other plans")
                 for plan, ranking in zip(part, answer.rankings, strict=True):
                     _check_ranking(plan, ranking, with_text)
+                    _expect(left_out.isdisjoint(hit.id for hit in ranking), "a document that is to be left out")
                 self._check_identity(answer)
 
-            body = _json(SearchRequest(plans=list(part), with_text=with_text))
+            body = _json(SearchRequest(plans=list(part), with_text=with_text, without=sorted(left_out)), empty)
             answer = await self._transport.ask(Call("POST", "/v1/search", SearchResponse, check, body), deadline)
             rankings = [Hits(ranking) for ranking in answer.rankings]
             for ranking, truncated in zip(rankings, answer.truncated, strict=False):  # an older service tells none
                 ranking.truncated = truncated
             return rankings
 
+        if len(left_out := set(without)) > MAX_WITHOUT:
+            raise RequestError(
+                f"without holds {len(left_out)} ids; a search leaves out at most {MAX_WITHOUT}. Give fewer.",
+                code="too-many-documents",
+            )
+        empty = () if left_out else ("without",)  # which an older service does not know
         rankings: list[Hits] = []
         with self._calling():
             for outcome in await self._in_parts(plans, plans, send):
@@ -323,9 +333,9 @@ class SyncEnvironmentClient:
         """As EnvironmentClient.questions."""
         return self._wait(self._client.questions(split))
 
-    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[Hits]:
+    def search(self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()) -> list[Hits]:
         """As EnvironmentClient.search."""
-        return self._wait(self._client.search(plans, with_text))
+        return self._wait(self._client.search(plans, with_text, without))
 
     def step(
         self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
@@ -365,9 +375,9 @@ def _parts(plans: Sequence[SearchPlan], limits: Limits) -> list[tuple[int, int]]
     return list(pairwise([*starts, len(plans)]))
 
 
-def _json(request: BaseModel) -> str:
+def _json(request: BaseModel, exclude: Collection[str] = ()) -> str:
     try:
-        return request.model_dump_json()
+        return request.model_dump_json(exclude=set(exclude))
     except PydanticSerializationError as error:
         raise RequestError(f"the request is no valid Unicode text ({error}).", code="invalid-unicode") from error
 

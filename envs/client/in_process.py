@@ -42,10 +42,11 @@ class InProcessClient:
         """All questions of a split, in their fixed order. Raises RequestError for an unknown split."""
         return self._environment.questions(split)
 
-    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[Hits]:
-        """One ranking for each plan. Raises as `Environment.search`."""
+    def search(self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()) -> list[Hits]:
+        """One ranking for each plan, without the documents of the ids `without`. Raises as `Environment.search`."""
+        searched = [self._environment.plan_without(plan, without) for plan in plans]
         with self._lock:
-            return [self._hits(ranking, with_text) for ranking in self._ranked(plans)]
+            return [self._hits(ranking, with_text) for ranking in self._ranked(searched)]
 
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()

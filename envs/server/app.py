@@ -3,7 +3,7 @@
 `serve` listens only when the index is open and has answered a first search.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from ...configs.schema import EnvironmentConfig
 from ...version import __version__
 from ..environment import Environment
 from ..page.router import Writer, page_router
-from ..plan import plan_digest
+from ..plan import SearchPlan, plan_digest
 from ..schemas import (
     MAX_PAGE,
     PRIMARY_METRIC,
@@ -148,10 +148,11 @@ def _search_routes(service: ServiceState) -> APIRouter:
 
     @router.post("/v1/search", response_model=SearchResponse)
     async def search(body: SearchRequest, request: Request) -> Response:
-        """Rank every plan."""
+        """Rank every plan, without the documents of `without`."""
         service.admit(request, body.plans)
         digests = list(map(plan_digest, body.plans))
-        ranked = await service.rank(request, body.plans, digests)
+        searched = [environment.plan_without(plan, body.without) for plan in body.plans]
+        ranked = await service.rank(request, searched, _keys(body.plans, searched, digests))
 
         def rankings() -> dict[str, object]:
             return {
@@ -176,10 +177,7 @@ def _search_routes(service: ServiceState) -> APIRouter:
         service.admit(request, [step.plan for step in body.steps])
         digests = [plan_digest(step.plan) for step in body.steps]
         searched = [environment.plan_for(step.question_id, step.plan) for step in body.steps]
-        keys = [
-            digest if plan is step.plan else plan_digest(plan)
-            for step, plan, digest in zip(body.steps, searched, digests, strict=True)
-        ]
+        keys = _keys([step.plan for step in body.steps], searched, digests)
         ranked = await service.rank(request, searched, keys)
 
         def results() -> dict[str, object]:
@@ -192,3 +190,11 @@ def _search_routes(service: ServiceState) -> APIRouter:
         return await service.answer(results)
 
     return router
+
+
+def _keys(plans: Sequence[SearchPlan], searched: Sequence[SearchPlan], digests: Sequence[str]) -> list[str]:
+    """The digests of the plans that are searched; `digests` are those of the plans that were sent."""
+    return [
+        digest if other is plan else plan_digest(other)
+        for plan, other, digest in zip(plans, searched, digests, strict=True)
+    ]

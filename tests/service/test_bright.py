@@ -24,7 +24,7 @@ from querylect.envs.page.router import PageRewrite
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.errors import DataError
+from querylect.errors import DataError, RequestError
 from querylect.eval.answers.sources import Contexts, known_questions
 from querylect.eval.identity import exclusions_identity
 from querylect.eval.records import read_records
@@ -201,6 +201,23 @@ def test_every_fusion_ranks_as_if_the_corpus_lacked_them(env, fuse):
     (ranking,) = environment.search([plan])
     assert len(ranking) == 2, "each probe fetches past the documents that are left out"
     assert not {hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"])
+
+
+def test_a_search_leaves_out_the_documents_that_it_names(env, client):
+    """As a step of a question that excludes them; also in this process."""
+    excluded = client.questions("test")[0].excluded
+    (step,) = client.step([Step(question_id="0", plan=MOTHS)])
+    for searching in (client, InProcessClient(env)):
+        (ranking,) = searching.search([MOTHS], without=excluded)
+        assert [hit.id for hit in ranking] == [hit.id for hit in step.ranking]
+        (plain,) = searching.search([MOTHS])
+        assert {hit.id for hit in plain} & set(excluded), "the ranking with them is another one"
+        (same,) = searching.search([MOTHS], without=["not in the corpus"])
+        assert [hit.id for hit in same] == [hit.id for hit in plain]
+    (ranking,) = client.search([MOTHS], without=[hit.id for hit in plain])
+    assert not {hit.id for hit in ranking} & {hit.id for hit in plain}
+    with refused(RequestError, "too-many-documents", 1001):
+        client.search([MOTHS], without=[str(number) for number in range(1001)])
 
 
 def test_a_ranking_with_excluded_documents_is_scored_without_them(env):
