@@ -14,7 +14,7 @@ from ...envs.index.open import open_index
 from ...errors import QuerylectError
 from ..environments import searched_here
 from ..identity import judgements_identity
-from .sources import Evaluation
+from .sources import EvaluationFolder
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ TITLE = 160
 _BLOCK = 64 * 2**20
 
 
-def judgements(evaluation: Evaluation, dataset: str) -> Qrels | None:
+def judgements(evaluation: EvaluationFolder, dataset: str) -> Qrels | None:
     """Grades above 0 by question, from the evaluation's TREC files or from the dataset; None if neither has them."""
     folder = evaluation.folder / "trec" / dataset
     try:
@@ -38,7 +38,7 @@ def judgements(evaluation: Evaluation, dataset: str) -> Qrels | None:
     return qrels or _judgements_from_dataset(evaluation, dataset)
 
 
-def _judgements_from_dataset(evaluation: Evaluation, dataset: str) -> Qrels | None:
+def _judgements_from_dataset(evaluation: EvaluationFolder, dataset: str) -> Qrels | None:
     source = evaluation.spec.datasets[dataset]
     hashes = {env.identity.get("judgements") for env in evaluation.results.places if env.dataset == dataset}
     if source is None or hashes <= {None}:
@@ -53,7 +53,7 @@ def _judgements_from_dataset(evaluation: Evaluation, dataset: str) -> Qrels | No
     return {question: relevant(judged) for question, judged in split.qrels.items()}
 
 
-def titles(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) -> dict[str, str]:
+def titles(evaluation: EvaluationFolder, dataset: str, document_ids: Collection[str]) -> dict[str, str]:
     """Titles by document id, or the start of the text if there is no title; empty if the corpus is not available."""
     by_id = _titles_from_index(evaluation, dataset, document_ids)
     if by_id is None:
@@ -65,7 +65,9 @@ def titles(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) 
     return by_id
 
 
-def _titles_from_index(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) -> dict[str, str] | None:
+def _titles_from_index(
+    evaluation: EvaluationFolder, dataset: str, document_ids: Collection[str]
+) -> dict[str, str] | None:
     """Titles from the first local index that the evaluation searched; None if there is none."""
     spec, source = evaluation.spec, evaluation.spec.datasets[dataset]
     for env in evaluation.results.places:
@@ -86,7 +88,7 @@ def _titles_from_index(evaluation: Evaluation, dataset: str, document_ids: Colle
 
 
 def _titles_from_corpus(
-    evaluation: Evaluation, dataset: str, document_ids: frozenset[str]
+    evaluation: EvaluationFolder, dataset: str, document_ids: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
     source = evaluation.spec.datasets[dataset]
     if source is None or not document_ids:

@@ -32,7 +32,7 @@ from .browse import (
 from .curves import write_curves
 from .documents import judgements, titles
 from .lengths import Lengths, lengths_by_turn, totals
-from .sources import Evaluation, Material, read_folders
+from .sources import EvaluationFolder, Material, read_folders
 
 LARGEST = 5_000_000
 """Maximum bytes of a page; the question browser is reduced to stay below it."""
@@ -113,7 +113,7 @@ def render(material: Material, questions: int, command: str, created: str, large
     return page
 
 
-def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, questions: int) -> None:
+def _collect_records(collected: _Collected, name: str, evaluation: EvaluationFolder, questions: int) -> None:
     """Read the records of an evaluation cell by cell, and keep only what the page shows."""
     metric = evaluation.spec.metrics[0]
     groups: list[SystemTurn] = []

@@ -16,14 +16,14 @@ from .curve_figures import draw_curves
 from .curves import TrainingRun, drawn, grouped
 from .forest import draw_table
 from .lengths import Lengths, Totals, draw_lengths
-from .sources import DriftFolder, Evaluation, Material
+from .sources import DriftFolder, EvaluationFolder, Material
 from .verdicts import headline, main_baseline, verdicts
 
 OF_TRAINING = ("validation", "reward", "copy", "rewrite", "think")
 """The training curves that this page shows; the page of `write_curves` has all of them."""
 
 
-def evaluation_names(evaluations: Sequence[Evaluation]) -> list[str]:
+def evaluation_names(evaluations: Sequence[EvaluationFolder]) -> list[str]:
     """A label per evaluation: "" if there is only one, else its name, or its folder if the name is not unique."""
     if len(evaluations) == 1:
         return [""]
@@ -34,7 +34,7 @@ def evaluation_names(evaluations: Sequence[Evaluation]) -> list[str]:
     ]
 
 
-def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str, object]:
+def evaluation_part(number: int, name: str, evaluation: EvaluationFolder) -> dict[str, object]:
     """Template values of an evaluation, except its questions."""
     spec, results, tables = evaluation.spec, evaluation.results, evaluation.tables
     outcomes = verdicts(spec, tables)
@@ -92,7 +92,7 @@ class EnvironmentFacts:
     hashes: Mapping[str, str]
 
 
-def _environment_facts(evaluation: Evaluation) -> list[EnvironmentFacts]:
+def _environment_facts(evaluation: EvaluationFolder) -> list[EnvironmentFacts]:
     cells = {(cell.dataset, cell.environment): cell for cell in evaluation.results.cells}
     facts = []
     for entry in evaluation.results.places:
@@ -108,7 +108,7 @@ def _environment_facts(evaluation: Evaluation) -> list[EnvironmentFacts]:
     return facts
 
 
-def _leakage(evaluation: Evaluation) -> list[str]:
+def _leakage(evaluation: EvaluationFolder) -> list[str]:
     """The outcome of the check for training questions in the evaluated split, by run."""
     notes = [note for note in evaluation.results.notes if "could not be compared" in note]
     refused = [failure for failure in evaluation.results.failed if "was trained on questions of" in failure.message]

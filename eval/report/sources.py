@@ -27,7 +27,7 @@ from .curves import TrainingRun, read_run
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationFolder:
     """The folder of an evaluated spec."""
 
     folder: Path
@@ -54,7 +54,7 @@ class DriftFolder:
         return [system.name for system in self.content.systems]
 
 
-Source = Evaluation | DriftFolder | TrainingRun
+Source = EvaluationFolder | DriftFolder | TrainingRun
 Parsed = TypeVar("Parsed")
 
 
@@ -62,7 +62,7 @@ Parsed = TypeVar("Parsed")
 class Material:
     """The contents of a page's folders, each kind in input order."""
 
-    evaluations: Sequence[Evaluation]
+    evaluations: Sequence[EvaluationFolder]
     drifts: Sequence[DriftFolder]
     runs: Sequence[TrainingRun]
 
@@ -77,7 +77,7 @@ def read_folders(folders: Sequence[Path]) -> Material:
     """Read every folder once. Raises ConfigError and DataError as `read_source`."""
     sources = [read_source(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
     return Material(
-        [source for source in sources if isinstance(source, Evaluation)],
+        [source for source in sources if isinstance(source, EvaluationFolder)],
         [source for source in sources if isinstance(source, DriftFolder)],
         [source for source in sources if isinstance(source, TrainingRun)],
     )
@@ -128,8 +128,8 @@ def _read(folder: Path, name: str, command: str, parse: Callable[[Path, dict[str
         ) from error
 
 
-def _evaluation(folder: Path, content: dict[str, Any]) -> Evaluation:
-    return Evaluation(
+def _evaluation(folder: Path, content: dict[str, Any]) -> EvaluationFolder:
+    return EvaluationFolder(
         folder=folder,
         spec=load_spec(str(folder / "plan.yaml")),
         results=TypeAdapter(SpecResults).validate_python(content),

@@ -24,7 +24,7 @@ from querylect.eval.report.documents import judgements, titles
 from querylect.eval.report.folder_report import render, write_report
 from querylect.eval.report.forest import draw_table
 from querylect.eval.report.lengths import Lengths, lengths_by_turn, totals
-from querylect.eval.report.sources import Evaluation, read_folders, read_source
+from querylect.eval.report.sources import EvaluationFolder, read_folders, read_source
 from querylect.eval.report.verdicts import headline, verdicts
 from querylect.eval.results import EnvironmentEntry, SpecResults, table_json, table_of
 from querylect.rewriters.card import RetrieverCard
@@ -131,7 +131,7 @@ def test_the_page_stands_alone_and_allows_only_its_own_script(hostile, drift, tm
 
 def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path):  # noqa: F811
     kinds = [type(read_source(folder)).__name__ for folder in (evaluated, drift, run(tmp_path / "run"))]
-    assert kinds == ["Evaluation", "DriftFolder", "TrainingRun"]
+    assert kinds == ["EvaluationFolder", "DriftFolder", "TrainingRun"]
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "notes.txt").write_text("")
     (tmp_path / "begun" / "cells").mkdir(parents=True)
@@ -321,7 +321,7 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
 
     def evaluation(**identity):
         place = EnvironmentEntry("lessons", "here", RetrieverCard("bm25", "bm25"), identity)
-        return Evaluation(tmp_path, settings, SpecResults("now", "x", "", [], [], [place], [], {}), [])
+        return EvaluationFolder(tmp_path, settings, SpecResults("now", "x", "", [], [], [place], [], {}), [])
 
     right = evaluation(index=open_index(lessons.index).manifest.index_hash, judgements=judgements_identity(grades))
     assert titles(right, "lessons", {"statin", "nowhere"}) == {"statin": "About statin"}
