@@ -45,6 +45,12 @@ def side_by_side(count: int, act: Callable[[Processes], Any]) -> list[Any]:
         return list(pool.map(run, range(count)))
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for something that another thread does; the test's own limit ends it."""
+    while not holds():
+        threading.Event().wait(0.01)
+
+
 def free_port() -> int:
     """A port for a server that cannot choose one itself. Nobody gets it by chance until that server is there: it lies
     below those that Linux gives to connections and to who binds port 0 (32768 and up, if nobody changed that)."""

@@ -28,6 +28,7 @@ from querylect.inference.server import PageWriter, mount, open_rewriter
 
 from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
+from ..several import wait_until
 from ..used import save_run, trained  # noqa: F401 (fixtures)
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
@@ -76,12 +77,6 @@ def answer_of(result):
         "unsearched": False,
         **{key: value for key, value in result.record().items() if key != "question"},
     }
-
-
-def wait_until(holds):
-    """Wait for something that another thread does; the test's own limit ends it."""
-    while not holds():
-        threading.Event().wait(0.01)
 
 
 def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained):  # noqa: F811
