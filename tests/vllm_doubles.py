@@ -222,6 +222,16 @@ def create_app(server):
         server.events.append("init")
         return {"message": "Weight transfer initialized"}
 
+    @app.post("/pause")
+    def pause(mode: str):
+        server.events.append(f"pause {mode}")
+        return {"status": "paused"}
+
+    @app.post("/resume")
+    def resume():
+        server.events.append("resume")
+        return {"status": "resumed"}
+
     @app.post("/start_weight_update")
     def start_update():
         server.events.append("start")

@@ -138,9 +138,22 @@ class VllmServerEngine:
             self.source.send(self._send, main_only=True)
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        with self._server_errors():
+        with self._server_errors(), self._paused():
             self.client.update_named_params(self._parameters, weights)
             self.client.reset_prefix_cache()
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Keep requests waiting that are under way. What they have computed of their prompts and answers is computed
+        again afterwards, with the new weights; sampled ids and their log-probabilities stay."""
+        self._post("pause", mode="keep")
+        try:
+            yield
+        finally:
+            self._post("resume")
+
+    def _post(self, route: str, **params: str) -> None:
+        self.client.session.post(f"{self.client.base_url}/{route}", params=params).raise_for_status()
 
     def sleep(self) -> None:
         """A server keeps its own memory."""

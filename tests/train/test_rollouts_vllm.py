@@ -274,7 +274,7 @@ def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(
         config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
         engine, weights = engine_around(config, policy, tokenizer)
         weights.refresh()
-        assert server.events == ["init", "start", "update", "finish", "reset"]
+        assert server.events == ["init", "pause keep", "start", "update", "finish", "reset", "resume"]
         engine.generate([*PROMPTS, PROMPTS[0]], 4, HOT)
         assert sorted(body["prompt"] for body in server.asked) == sorted([p] for p in [*PROMPTS, PROMPTS[0]])
         assert {(body["n"], body["logprobs"], tuple(body["stop_token_ids"])) for body in server.asked} == {
