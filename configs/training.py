@@ -98,6 +98,9 @@ class TrainConfig(Section, LossConfig):
     staleness: Annotated[int, Field(ge=0, le=8)] = 0
     """Sample the trees of this many later steps while a step is trained, with weights that are at most as many updates
     old (docs/training.md). 0: sample, then train."""
+    in_flight_updates: bool = False
+    """With `staleness`: give the engine the newest weights also while trees grow, so that later turns have newer
+    weights. Which turn has which depends on time, so runs are not reproducible. False: between two rollouts."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 8e-4."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -164,6 +167,11 @@ class TrainConfig(Section, LossConfig):
         incompatible = {"num_iterations": self.num_iterations > 1, "resample_rounds": self.resample_rounds > 0,
                   "importance_sampling_correction": not self.importance_sampling_correction}  # fmt: skip
         wrong = [f"train.{name} {getattr(self, name)}" for name, refused in incompatible.items() if refused]
+        if self.in_flight_updates and not self.staleness:
+            raise ValueError(
+                "train.in_flight_updates changes the weights of trees that grow during an update, and train.staleness "
+                "is 0: none do. Set train.staleness to 1 or more, or leave train.in_flight_updates out"
+            )
         if self.staleness and wrong:
             raise ValueError(
                 f"train.staleness {self.staleness} samples later steps with older weights, which {' and '.join(wrong)} "

@@ -123,7 +123,7 @@ class Conversation:
         if rewrite.stop:
             rewrite = keep(rewrite, last.rewrite.plan if last is not None else None)
         node = Node(turn, branch.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
-        node.reused = rewrite.stop and last is not None
+        node.reused, node.versions = rewrite.stop and last is not None, sample.versions
         return node
 
     def with_cut_history(self, question: Question) -> Question:

@@ -48,6 +48,7 @@ from .answers import reader_metrics
 from .credit import Credit, assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
+from .in_flight import staleness_metrics
 from .metrics import step_metrics
 from .mismatch import Mismatch
 from .mix import Mixture, Row, refuse_outage
@@ -128,7 +129,8 @@ class TreeTrainer(GRPOTrainer):
             offload(self.ref_model)
         self.ahead: TreesAhead | None = None
         if staleness := run.train.staleness:
-            self.ahead = TreesAhead(staleness, run.train.steps, grower, sampler, self._grow_ahead, self.processes)
+            in_flight, steps = run.train.in_flight_updates, run.train.steps
+            self.ahead = TreesAhead(staleness, steps, grower, sampler, self._grow_ahead, self.processes, in_flight)
             self._order = self._questions_by_step()
             self._foreseen: list[list[str]] = []
         self.mismatch = Mismatch(run.train, self.accelerator.gather)
@@ -151,14 +153,16 @@ class TreeTrainer(GRPOTrainer):
         while ids := [self.train_dataset[row]["prompt"] for row in islice(rows, size)]:
             yield ids
 
-    def _grow_ahead(self, grower: Grower, step: int) -> list[Tree]:
-        """This process's trees of a step that may be a later one; as `rollout` samples them."""
+    def _grow_ahead(self, grower: Grower, step: int, positions: Sequence[int] | None = None) -> list[Tree]:
+        """This process's trees of a step, which may be a later one, or those at `positions`; as `rollout` samples."""
         while len(self._foreseen) <= step:
             self._foreseen.append(next(self._order))
         ids, rank, count = self._foreseen[step], self.processes.rank, self.processes.count
         share = len(ids) // count
         questions = [self.questions[name] for name in ids[rank * share : (rank + 1) * share]]
         streams = question_streams(self.run.seed, step, questions, Counter(ids[: rank * share]))
+        grown = range(share) if positions is None else positions
+        questions, streams = [questions[position] for position in grown], [streams[position] for position in grown]
         return grower.grow(questions, self.run.rollout.branching, streams=streams)
 
     def _prepare_inputs(self, generation_batch: list[Row]) -> Batch:
@@ -224,6 +228,8 @@ class TreeTrainer(GRPOTrainer):
     def _record_step(self, credit: Credit) -> None:
         """Compute the metrics of the step's trees; a mixture learns from their rewards. Collective."""
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
+        if self.ahead is not None:
+            self.last_metrics |= staleness_metrics(self.trees, self.state.global_step)
         if self.mixture is not None:
             dropped = all_trees(self.processes, list(self.dropped))
             self.mixture.learn([*self.trees, *dropped], self.state.global_step)

@@ -157,6 +157,7 @@ def describe(tree: Tree) -> dict[str, JsonValue]:
             "ranking": [hit.document.id for hit in node.ranking],
             "metrics": dict(node.metrics),
             "reward": node.reward,
+            **({"versions": list(node.versions)} if node.versions is not None else {}),
             "children": [plain_node(child) for child in node.children],
         }
 

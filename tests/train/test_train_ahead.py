@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from itertools import groupby
 
 import pytest
@@ -11,10 +12,13 @@ from pydantic import ValidationError
 from querylect.data.types import Question
 from querylect.envs.client.in_process import InProcessClient
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
-from querylect.rollouts.tree import Tree
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.engines.base import Completion
+from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_settings
 from querylect.train.distributed.processes import Processes
+from querylect.train.in_flight import VersionedEngine, oldest_version, staleness_metrics
 from querylect.train.questions import prepare_data
 from querylect.train.rows import question_streams
 from querylect.train.run import train
@@ -24,6 +28,8 @@ from querylect.train.watch import describe
 from ..growers import engine_of, grower_of
 from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from ..raising import logged, refused
+from ..several import side_by_side, wait_until
+from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
 
 SOON = {"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9, "train.log_rollouts": 9}
 
@@ -45,8 +51,9 @@ def test_every_tree_is_sampled_with_the_weights_of_one_update_before(settings, c
     in_order = {
         step: list(trees) for step, trees in groupby(records(one / "rollouts.jsonl"), lambda tree: tree["step"])
     }
-    assert logged[1] == in_order[1]
-    assert any(logged[step] != in_order[step] for step in (2, 3, 4, 5)), "older weights sample something else"
+    sampled = {step: [*map(without_versions, trees)] for step, trees in logged.items()}
+    assert sampled[1] == in_order[1]
+    assert any(sampled[step] != in_order[step] for step in (2, 3, 4, 5)), "older weights sample something else"
     with open_environment(config.env, config.client) as client:
         for step, trees in logged.items():
             checkpoint = folder / "checkpoints" / f"checkpoint-{step - 2}" if step > 2 else None
@@ -55,7 +62,8 @@ def test_every_tree_is_sampled_with_the_weights_of_one_update_before(settings, c
             assert [question.id for question in questions] == [tree["question_id"] for tree in in_order[step]]
             streams = question_streams(config.seed, step - 1, questions, Counter())
             again = grower.grow(questions, config.rollout.branching, streams=streams)
-            assert [{"step": step, **describe(tree)} for tree in again] == trees
+            assert [{"step": step, **describe(tree)} for tree in again] == [*map(without_versions, trees)]
+            assert all(node["versions"] == [max(0, step - 2)] * 2 for tree in trees for node in turns_of(tree, 2))
     assert max(abs(line["sampling/importance_sampling_ratio/mean"] - 1) for line in metrics[1:]) > 1e-4
     assert metrics[0]["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-5)
     assert all(line["seconds/wait"] >= 0 and line["seconds/update"] > 0 for line in metrics)
@@ -99,10 +107,124 @@ def test_older_trees_than_allowed_are_never_trained_on(settings):  # noqa: F811
     assert len(records(folder / "rollouts.jsonl")) == 16
 
 
+def turns_of(tree, turn):
+    """The logged turns of a tree with this number."""
+    nodes = list(tree["turns"])
+    for _ in range(turn - 1):
+        nodes = [child for node in nodes for child in node["children"]]
+    return nodes
+
+
+def without_versions(tree):
+    """A logged tree as its samples alone make it."""
+
+    def plain(node):
+        left = {key: value for key, value in node.items() if key != "versions"}
+        return {**left, "children": [plain(child) for child in node["children"]]}
+
+    return {**tree, "turns": [plain(node) for node in tree["turns"]]}
+
+
+class ByTurn:
+    """An engine for each turn of a tree."""
+
+    def __init__(self, *engines):
+        self.tokenizer, self.stop_ids = engines[0].tokenizer, engines[0].stop_ids
+        self.engines = iter(engines)
+
+    def generate(self, prompts, n, sampling):
+        return next(self.engines).generate(prompts, n, sampling)
+
+
+def test_every_turn_has_the_samples_of_the_weights_that_its_version_names(settings, monkeypatch):  # noqa: F811
+    """The second turns of a step wait for the update before it; each is sampled again from the checkpoints."""
+    from querylect.envs.client.connect import open_environment
+
+    generate, send, calls = VersionedEngine.generate, TreesAhead._send_in_flight, []
+
+    def wait_for_update(self, prompts, n, sampling):
+        step, second = divmod(len(calls), 2)
+        calls.append(step)
+        if second:
+            wait_until(lambda: self.version == step)
+        return generate(self, prompts, n, sampling)
+
+    def wait_for_second_turns(self, step):
+        wait_until(lambda: len(calls) == 2 * step + 2)
+        send(self, step)
+
+    monkeypatch.setattr(VersionedEngine, "generate", wait_for_update)
+    monkeypatch.setattr(TreesAhead, "_send_in_flight", wait_for_second_turns)
+    config = change(settings, **SOON, **{"train.staleness": 1, "train.in_flight_updates": True})
+    folder = train(config)
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1, 1]
+    assert [line["sampling/staleness_min"] for line in metrics] == [0] * 5
+    assert all(0 < line["sampling/staleness_mean"] < 1 for line in metrics[1:])
+    assert [line["sampling/dropped"] for line in metrics] == [0] * 5
+    assert max(abs(line["sampling/importance_sampling_ratio/mean"] - 1) for line in metrics[1:]) > 1e-4
+    engines = [engine_of(config, folder / "checkpoints" / f"checkpoint-{v}" if v else None) for v in range(5)]
+    with open_environment(config.env, config.client) as client:
+        for step, group in groupby(records(folder / "rollouts.jsonl"), lambda tree: tree["step"] - 1):
+            trees, older = list(group), max(0, step - 1)
+            for turn, version in ((1, older), (2, step)):
+                assert all(node["versions"] == [version] * 2 for tree in trees for node in turns_of(tree, turn))
+            grower = grower_of(config, client, ByTurn(engines[older], engines[step]))
+            questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
+            streams = question_streams(config.seed, step, questions, Counter())
+            again = grower.grow(questions, config.rollout.branching, streams=streams)
+            assert [{"step": step + 1, **describe(tree)} for tree in again] == [*map(without_versions, trees)]
+
+
+def test_trees_that_are_too_old_are_replaced_in_a_run_and_counted(settings, monkeypatch):  # noqa: F811
+    """The first weights are kept for too long: two trees of the third step are dropped, and sampled with newer ones."""
+    monkeypatch.setattr(TreesAhead, "_send_in_flight", lambda self, step: None)
+    config = change(settings, **{**SOON, "train.staleness": 1, "train.in_flight_updates": True, "train.steps": 4})
+    folder = train(config)
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["sampling/dropped"] for line in metrics] == [0, 0, 2, 0]
+    assert [line["sampling/staleness"] for line in metrics] == [0, 1, 0, 1]
+    assert metrics[2]["tokens/sampled"] > 1.5 * metrics[1]["tokens/sampled"], "with those that were dropped"
+    assert metrics[2]["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-5)
+    assert [tree["step"] for tree in records(folder / "rollouts.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_a_vllm_server_takes_weights_while_it_answers(settings, vllm, run_app, monkeypatch, speaking):  # noqa: F811
+    """First turns of the second step end only when the weights after the first have arrived."""
+    with serving(run_app, monkeypatch, speaking) as (url, server):
+        draw, send = server.answers.draw, TreesAhead._send_in_flight
+        drawn = []
+
+        def draw_later(*asked):
+            drawn.append(asked)
+            if len(drawn) > 12:  # of two questions' 2 + 4 turns
+                wait_until(lambda: server.events.count("resume") == 2)
+            return draw(*asked)
+
+        def send_later(self, step):
+            wait_until(lambda: len(drawn) == 12 + 4)
+            send(self, step)
+
+        server.answers.draw = draw_later
+        monkeypatch.setattr(TreesAhead, "_send_in_flight", send_later)
+        given = {"rollout.engine": "vllm_server", "rollout.server.base_url": url, "train.steps": 2}
+        folder = train(change(settings, **given, **{"train.staleness": 1, "train.in_flight_updates": True}))
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["sampling/staleness_min"] for line in metrics] == [0, 0]
+    assert [line["sampling/staleness"] for line in metrics] == [0, 1]
+    for tree in records(folder / "rollouts.jsonl")[2:]:
+        assert [node["versions"] for node in turns_of(tree, 1)] == [[0, 1]] * 2
+        assert [node["versions"] for node in turns_of(tree, 2)] == [[1, 1]] * 4
+    update = ["pause keep", "start", "update", "finish", "reset", "resume"]
+    assert server.events == ["init", *update, *update]
+
+
 def test_what_knows_later_questions_or_weights_is_refused(settings):  # noqa: F811
     for name, value in (("num_iterations", 2), ("resample_rounds", 1), ("importance_sampling_correction", False)):
         with pytest.raises(ValidationError, match=f"train.{name} {value}"):
             change(settings, **{"train.staleness": 1, f"train.{name}": value})
+    with pytest.raises(ValidationError, match=r"train\.in_flight_updates"):
+        change(settings, **{"train.in_flight_updates": True})
     with refused(ConfigError, "questions-not-known-ahead", "train.staleness"):
         check_settings(change(settings, **{"train.staleness": 1, "train.curriculum.prefer": "hard"}), 1)
     with refused(ConfigError, "shared-engine", "vllm_server", "train.staleness"):
@@ -133,53 +255,179 @@ def test_sampling_ahead_with_stops_and_prices(settings):  # noqa: F811
 
 
 class Scripted:
-    """Counts refreshes; `grow` notes how many there were, and takes as long as it is told."""
+    """An engine and its weights, and trees of two turns that it samples; `generate` takes as long as it is told."""
 
     def __init__(self, seconds=0.0, failing=None):
-        self.refreshed, self.seen, self.seconds, self.failing = 0, {}, seconds, failing
-        self.growing = threading.Event()
+        self.refreshed, self.calls, self.seconds, self.failing = 0, [], seconds, failing
+        self.tokenizer, self.stop_ids, self.clock, self.searched = None, {0}, None, None
+        self.generating = threading.Event()
+        self.engine = self
+        """That of the grower, which this is too."""
 
     def refresh(self):
-        assert not self.growing.is_set(), "the weights change while they are sampled from"
+        assert not self.generating.is_set(), "the weights change while they are sampled from"
         self.refreshed += 1
 
     def sleep(self):
         pass
 
-    def grow(self, grower, step):
-        self.growing.set()
-        self.seen[step] = self.refreshed
+    def generate(self, prompts, n, sampling):
+        self.generating.set()
+        self.calls.append(self.refreshed)
         time.sleep(self.seconds)
-        self.growing.clear()
+        self.generating.clear()
+        return [[Completion([0], [0.0], True)] for _ in prompts]
+
+    def grow(self, grower, step, positions=None):
         if step == self.failing:
             raise ModelError("not finite")
-        return [Tree(Question(f"q{step}", ""), [])]
+        trees = [Tree(Question(f"q{step}-{position}", ""), []) for position in positions or range(2)]
+        for turn in (1, 2):
+            for tree, (sample,) in zip(trees, grower.engine.generate([[turn]] * len(trees), 1, None), strict=True):
+                node = Node(turn, [turn], sample.ids, [], True, "", Rewrite(None), versions=sample.versions)
+                (tree.roots[0].children if turn == 2 else tree.roots).append(node)
+        return trees
 
 
-class Clocks:
-    clock = searched = None
+def versions_of(sampled):
+    """(oldest, newest) of each turn of the first tree."""
+    return [node.versions for node in sampled.trees[0].walk()]
 
 
+@pytest.mark.parametrize("in_flight", [False, True])
 @pytest.mark.parametrize("staleness", [1, 2, 4])
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
-def test_weights_never_change_while_they_are_sampled_from(staleness, seconds):
+def test_weights_never_change_while_they_are_sampled_from(staleness, seconds, in_flight):
     engine = Scripted(seconds)
-    ahead = TreesAhead(staleness, 12, Clocks(), engine, engine.grow, Processes())
+    ahead = TreesAhead(staleness, 12, engine, engine, engine.grow, Processes(), in_flight)
     for step in range(12):
         sampled = ahead.take(step)
-        assert [tree.question.id for tree in sampled.trees] == [f"q{step}"]
-        assert 0 <= step - sampled.version <= staleness
+        assert [tree.question.id for tree in sampled.trees] == [f"q{step}-0", f"q{step}-1"]
+        first, second = versions_of(sampled)
+        assert step - staleness <= first[0] == first[1] <= second[0] == second[1] <= step
+        assert first == second or in_flight
         if step % 3 == 2:  # a validation
             ahead.refresh()
-            assert not engine.growing.is_set()
+            assert not engine.generating.is_set()
             ahead.sleep()
     ahead.close()
-    assert sorted(engine.seen) == list(range(12)), "nothing is sampled beyond the last step"
+    assert ahead._next == 12, "nothing is sampled beyond the last step"
+    assert len(engine.calls) == 24 or in_flight
+
+
+def test_later_turns_of_a_tree_have_the_weights_that_arrived_while_it_grew():
+    engine = Scripted()
+    ahead = TreesAhead(1, 9, engine, engine, engine.grow, Processes(), in_flight=True)
+    generate = engine.generate
+
+    def until_held(prompts, n, sampling):
+        """The first call of a later step ends when the weights of that step wait for it."""
+        if len(engine.calls) > 1 and len(engine.calls) % 2 == 0:
+            wait_until(lambda: ahead._engine.held)
+        return generate(prompts, n, sampling)
+
+    engine.generate = until_held
+    assert versions_of(ahead.take(0)) == [(0, 0), (0, 0)]
+    for step in range(1, 9):
+        wait_until(lambda: ahead._engine.sampling)
+        assert versions_of(ahead.take(step)) == [(step - 1, step - 1), (step, step)]
+    assert engine.refreshed == 9
+    ahead.close()
+
+
+def test_trees_that_are_too_old_are_dropped_and_sampled_again():
+    """No weights are sent in flight here: the first trees that were sampled with those of the start are too old."""
+    engine = Scripted()
+    ahead = TreesAhead(2, 9, engine, engine, engine.grow, Processes(), in_flight=True)
+    ahead._send_in_flight = lambda step: None
+    taken = [ahead.take(0)]
+    for step in range(1, 6):
+        wait_until(lambda: ahead._next > ahead._last)  # all that may be sampled is
+        taken.append(ahead.take(step))
+    ahead.close()
+    assert [len(sampled.dropped) for sampled in taken] == [0, 0, 0, 2, 2, 0]
+    assert [step - versions_of(sampled)[0][0] for step, sampled in enumerate(taken)] == [0, 1, 2, 0, 0, 2]
+    assert [tree.question.id for tree in taken[3].trees] == ["q3-0", "q3-1"]
+    assert all(step - oldest_version(tree) > 2 for step in (3, 4) for tree in taken[step].dropped)
+
+
+def test_weights_are_sent_in_flight_by_all_processes_together():
+    """While each is between two of its own calls; what one of them drops, the others wait for."""
+
+    def run(processes):
+        engine = Scripted(0.002 * processes.rank)
+        ahead = TreesAhead(2, 12, engine, engine, engine.grow, processes, in_flight=True)
+        for step in range(12):
+            if step == 5 and processes.rank:
+                wait_until(lambda: 5 in ahead._ready)
+                ahead._ready[5].trees[0].roots[0].versions = (1, 1)
+            sampled = ahead.take(step)
+            assert all(step - oldest_version(tree) <= 2 for tree in sampled.trees)
+            assert len(sampled.dropped) == (step == 5 and processes.rank)
+        ahead.close()
+        return engine.refreshed
+
+    first, second = side_by_side(2, run)
+    assert first == second
+    assert isinstance(first, int), first
+
+
+def test_only_the_trees_that_are_too_old_are_sampled_again():
+    engine = Scripted()
+    ahead = TreesAhead(1, 3, engine, engine, engine.grow, Processes(), in_flight=True)
+    ahead.take(0)
+    ahead.take(1)
+    wait_until(lambda: 2 in ahead._ready)
+    kept, old = ahead._ready[2].trees
+    old.roots[0].versions = (0, 1)
+    sampled = ahead.take(2)
+    ahead.close()
+    assert sampled.trees[0] is kept
+    assert sampled.dropped == [old]
+    assert [node.versions for node in sampled.trees[1].walk()] == [(2, 2), (2, 2)]
+    assert sampled.trees[1].question.id == old.question.id
+
+
+def test_the_staleness_of_a_step_counts_tokens():
+    def node(turn, versions, length, children=()):
+        return Node(turn, [1], [0] * length, [], True, "", Rewrite(None), children=list(children), versions=versions)
+
+    tree = Tree(Question("q", ""), [node(1, (3, 3), 4, [node(2, (4, 5), 12)])])
+    assert staleness_metrics([tree], 5) == {
+        "sampling/staleness": 2, "sampling/staleness_mean": (2 * 4 + 1 * 12) / 16, "sampling/staleness_min": 0,
+    }  # fmt: skip
+
+
+class Requests:
+    """A streaming engine whose samples end when they are told to."""
+
+    def __init__(self):
+        self.tokenizer, self.stop_ids, self.futures = None, {0}, []
+
+    def submit(self, prompt, n, sampling):
+        self.futures += (futures := [Future() for _ in range(n)])
+        return futures
+
+
+def test_samples_under_way_note_the_weights_that_arrive():
+    requests = Requests()
+    engine = VersionedEngine(requests, threading.Condition())
+    engine.version = engine.arriving = 3
+    before, during, cancelled, failed = engine.submit([1], 4, None)
+    requests.futures[0].set_result(Completion([0], [0.0], True))
+    engine.arriving = 4
+    requests.futures[1].set_result(Completion([0], [0.0], True))
+    requests.futures[2].cancel()
+    requests.futures[3].set_exception(ModelError("not finite"))
+    assert (before.result().versions, during.result().versions) == ((3, 3), (3, 4))
+    assert cancelled.cancelled()
+    with pytest.raises(ModelError):
+        failed.result()
 
 
 def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
     engine = Scripted(failing=3)
-    ahead = TreesAhead(1, 9, Clocks(), engine, engine.grow, Processes())
+    ahead = TreesAhead(1, 9, engine, engine, engine.grow, Processes())
     for step in range(3):
         ahead.take(step)
     with pytest.raises(ModelError):
