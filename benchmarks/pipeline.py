@@ -1,18 +1,20 @@
 """What a training step waits for: today's order, sampling ahead, and trees without a barrier between turns.
 
     python benchmarks/pipeline.py run RUN_FOLDER    # rates of the first half of a run predict the steps of the second
-    python benchmarks/pipeline.py plan [--gpus 8] [--questions 512] [--model-billions 8] [--train-share 0.5] …
+    python benchmarks/pipeline.py plan [--gpus 8] [--train-gpus 5] [--questions 510] [--tensor-parallel 1] …
 
 Both simulate the sampling of one step, sequence by sequence: an engine decodes all its active sequences together,
-one token in `--token-ms` plus `--sequence-ms` for each of them, up to `--slots` at a time; lengths are log-normal and
-cut at `--longest` times their mean, so there are tails. Update and retrieval are rates. All rates of `plan` are
-assumptions to be replaced by measured ones; the defaults are derived from an H100's memory bandwidth and FLOPs in
-`Rates`. `run` takes those that a run measured: seconds of a sampled token, a search, an update and the rest of a step.
+one token in `--token-ms` plus `--sequence-ms` for each of them, as many at a time as `--slots` and the memory for
+their keys and values allow; lengths are log-normal and cut at `--max-new-tokens`, so there are tails. Update and
+retrieval are rates. All rates of `plan` are assumptions to be replaced by measured ones; the defaults are derived from
+an H100's memory bandwidth and FLOPs in `Rates`. `run` takes those that a run measured: seconds of a sampled token, a
+search, an update and the rest of a step.
 
 Rows: `in turns` is the loop of train.staleness=0 (sample the first turns, search, sample the second turns, search,
-train, on all GPUs); `ahead` that of staleness 1, `--train-share` of two or more GPUs training, the others sampling;
-`streamed` searches a turn as soon as it ends and samples what follows it at once. Idle is the share of GPU time in
-which nothing is computed, and the columns after it say where:
+train, on all GPUs); `ahead` that of staleness 1, `--train-gpus` of two or more GPUs training, the others sampling;
+`streamed` searches a turn as soon as it ends and samples what follows it at once. With `--tensor-parallel n` an engine
+has n GPUs; one in the process of the trainer is then not streamed. Idle is the share of GPU time in which nothing is
+computed, and the columns after it say where:
 
     tail        a GPU samples with fewer sequences than slots, or waits for one that samples longer
     retrieval   a GPU that samples has no sequence, only searches
@@ -42,11 +44,20 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
 KV_BYTES = 18e3
 """Bytes of keys and values that a token takes, for a billion parameters: 147 kB at Qwen3-8B."""
+GIB = 2**30
+GPU_GIB, WORKSPACE_GIB = 79.0, 3.0
+"""Memory of an H100, and what vLLM computes in (assumed)."""
+OWN_GPU_SHARE = 0.9
+"""Of a GPU's memory that vLLM takes where nothing trains on it, its default."""
+ALL_REDUCES = 72
+"""Of a decoding step with tensor parallelism: two for each of Qwen3-8B's 36 layers."""
+ALL_REDUCE_SECONDS = 15e-6
+"""Assumed, within a node; the activations of one token of each sequence are small."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one GPU."""
+    """Rates of an engine, and of one GPU that trains."""
 
     token: float
     """Seconds of a decoding step, whatever the number of sequences: the weights are read once."""
@@ -60,12 +71,18 @@ class Rates:
     """Packed tokens a second in the update."""
 
     @classmethod
-    def of_h100(cls, billions: float, context: int) -> "Rates":
-        """From 3.35 TB/s and 990 TFLOP/s (bfloat16), of which 70 % and 40 % are assumed to be reached."""
+    def of_h100(cls, billions: float, context: int, slots: int, gpus: int = 1, reference: bool = True) -> "Rates":
+        """From 3.35 TB/s and 990 TFLOP/s (bfloat16), of which 70 % and 40 % are assumed to be reached.
+
+        `slots` and `gpus` are those of an engine. An update costs four forward passes (a backward pass is two, and one
+        computes activations again), and with `reference` (train.beta above 0) a fifth.
+        """
         weights, bandwidth, flops = 2e9 * billions, 0.7 * 3.35e12, 0.4 * 990e12
         cache = KV_BYTES * billions * context
         forward = 2e9 * billions / flops
-        return cls(weights / bandwidth + 1e-3, cache / bandwidth + forward, 1 / forward, 256, 1 / (4 * forward))
+        exchange = ALL_REDUCES * ALL_REDUCE_SECONDS if gpus > 1 else 0.0
+        token, sequence = weights / bandwidth / gpus + 1e-3 + exchange, (cache / bandwidth + forward) / gpus
+        return cls(token, sequence, gpus / forward, slots, 1 / ((5 if reference else 4) * forward))
 
 
 @dataclass(frozen=True)
@@ -93,6 +110,16 @@ class Shape:
         nodes = self.nodes()
         answers = sum(number * answer for number, answer in zip(nodes, self.answers, strict=True))
         return self.prompt + answers + sum(nodes[:-1]) * self.observation
+
+
+def slots_of(shape: Shape, billions: float, share: float, gpus: int, most: int) -> int:
+    """Sequences that an engine of `gpus` decodes at a time: up to `most` on a GPU, or what their keys and values leave
+    room for in `share` of the memory beside the weights. Common prefixes are kept once."""
+    free = GPU_GIB * share - 2e9 * billions / gpus / GIB - WORKSPACE_GIB
+    sequence = shape.packed_tokens() / shape.nodes()[-1] * KV_BYTES * billions / GIB
+    if free < sequence:
+        raise SystemExit(f"{share:.0%} of each of {gpus} GPUs has no room for a sequence; expected a larger share.")
+    return gpus * min(most, int(free / sequence))
 
 
 @dataclass
@@ -209,6 +236,7 @@ class Step:
     slots: int
     update: float
     sync: float
+    engine_gpus: int = 1
 
     @property
     def sampling(self) -> float:
@@ -227,10 +255,10 @@ class Step:
 
     def idle(self) -> dict[str, float]:
         """Shares of the GPU time in which nothing is computed, by what is waited for."""
-        samplers = len(self.engines)
+        samplers = len(self.engines) * self.engine_gpus
         gpus = samplers + self.trainers if self.ahead else samplers
-        retrieval = sum(engine.searching for engine in self.engines)
-        busy = sum(engine.busy for engine in self.engines) / self.slots
+        retrieval = sum(engine.searching for engine in self.engines) * self.engine_gpus
+        busy = sum(engine.busy for engine in self.engines) / self.slots * self.engine_gpus
         waits = {
             "tail": samplers * self.sampling - busy - retrieval,
             "retrieval": retrieval,
@@ -267,26 +295,36 @@ WAYS = (("in turns", False, False), ("in turns, streamed", False, True), ("ahead
 """Name, whether sampling and update overlap, whether trees are searched while they are sampled."""
 
 
-def plan(shape: Shape, rates: Rates, gpus: int, train_share: float, search: float, sync: float) -> None:
-    """Print a row for each way to run a step, and the time line of each."""
-    update = shape.questions * shape.packed_tokens() / rates.update
+@dataclass(frozen=True)
+class Gpus:
+    """Which GPUs do what."""
+
+    all: int
+    train: int
+    """Those that train while the others sample, with staleness 1."""
+    engine: int
+    """GPUs of an engine."""
+
+
+def plan(shape: Shape, rates: dict[bool, Rates], gpus: Gpus, search: float, sync: float) -> None:
+    """Print a row for each way to run a step, and the time line of each. `rates`: by whether sampling is ahead."""
     waits = ("tail", "retrieval", "sampling", "update", "transfer")
     print(f"\n{shape.questions} questions a step, shares of the GPU time idle, most searches at a time")
     print(f"{'':18}{'s a step':>9}{'idle':>6}" + "".join(f"{name:>10}" for name in waits) + f"{'searches':>10}")
     lines = []
     for name, ahead, streamed in WAYS:
-        if ahead and gpus < 2:
+        if (ahead and gpus.all < 2) or (streamed and not ahead and gpus.engine > 1):
             continue
-        samplers = max(1, round(gpus * (1 - train_share))) if ahead else gpus
-        trainers = max(1, gpus - samplers) if ahead else gpus
-        engines = [
-            sample(shape, rates, shape.questions // samplers, search, streamed, seed) for seed in range(samplers)
-        ]
-        step = Step(engines, trainers, ahead, rates.slots, update / trainers, sync)
+        its, trainers = rates[ahead], gpus.train if ahead else gpus.all
+        samplers = (gpus.all - gpus.train if ahead else gpus.all) // gpus.engine
+        shares = [len(range(first, shape.questions, samplers)) for first in range(samplers)]
+        engines = [sample(shape, its, share, search, streamed, seed) for seed, share in enumerate(shares)]
+        update = shape.questions * shape.packed_tokens() / its.update / trainers
+        step = Step(engines, trainers, ahead, its.slots, update, sync, gpus.engine)
         idle = step.idle()
-        shares = "".join(f"{idle[wait]:10.0%}" for wait in waits)
+        columns = "".join(f"{idle[wait]:10.0%}" for wait in waits)
         searches = sum(engine.open_searches for engine in engines)
-        print(f"{name:18}{step.seconds:9.0f}{sum(idle.values()):6.0%}{shares}{searches:10}")
+        print(f"{name:18}{step.seconds:9.0f}{sum(idle.values()):6.0%}{columns}{searches:10}")
         lines += [f"{'' if number else name:18} |{line}|" for number, line in enumerate(step.time_lines())]
     print("\n".join(lines))
 
@@ -335,48 +373,55 @@ def main() -> None:
     checked.add_argument("folder", type=Path)
     planned = commands.add_parser("plan")
     planned.add_argument("--gpus", type=int, default=8)
+    planned.add_argument("--train-gpus", type=int, help="default: 5 of 8, where sampling and training overlap")
+    planned.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of an engine")
     planned.add_argument("--questions", type=int, default=512)
     planned.add_argument("--model-billions", type=float, default=8.0)
-    planned.add_argument("--train-share", type=float, default=0.5)
+    planned.add_argument("--no-reference", action="store_true", help="train.beta is 0")
     planned.add_argument("--prompt", type=int, default=600)
     planned.add_argument("--answer", type=int, default=300)
     planned.add_argument("--observation", type=int, default=900)
-    planned.add_argument("--longest", type=float, default=4.0)
+    planned.add_argument("--max-new-tokens", type=int, default=1024)
     planned.add_argument("--spread", type=float, default=0.6)
     planned.add_argument("--search-seconds", type=float, default=2.0)
     planned.add_argument("--sync-seconds", type=float, default=3.0)
     planned.add_argument("--token-ms", type=float)
     planned.add_argument("--sequence-ms", type=float)
-    planned.add_argument("--slots", type=int)
+    planned.add_argument("--slots", type=int, default=256, help="most sequences at a time, on a GPU")
+    planned.add_argument("--engine-share", type=float, default=0.28, help="of a GPU's memory, where it also trains")
     planned.add_argument("--update-tokens", type=float, help="packed tokens a second of one GPU")
     given = parser.parse_args()
     if given.what == "run":
         check(given.folder)
         return
     answers = (given.answer, given.answer)
-    shape = Shape(given.questions, (4, 4), given.prompt, answers, given.observation, given.longest, given.spread)
-    rates = Rates.of_h100(given.model_billions, given.prompt + given.observation + given.answer)
-    rates = Rates(
-        given.token_ms / 1e3 if given.token_ms is not None else rates.token,
-        given.sequence_ms / 1e3 if given.sequence_ms is not None else rates.sequence,
-        rates.prefill,
-        given.slots or rates.slots,
-        given.update_tokens or rates.update,
-    )
-    print(
-        f"a GPU decodes {rates.slots / (rates.token + rates.sequence * rates.slots):.0f} tokens a second in "
-        f"{rates.slots} slots, and updates on {rates.update:.0f}"
-    )
-    for factor in (1, 10):
-        larger = replace(shape, questions=factor * shape.questions)
-        plan(larger, rates, given.gpus, given.train_share, given.search_seconds, given.sync_seconds)
-    token = KV_BYTES * given.model_billions / 2**30
-    shared = shape.packed_tokens() / shape.nodes()[-1] * rates.slots * token
-    separate = (given.prompt + given.observation + sum(answers)) * rates.slots * token
-    print(
-        f"\nKV cache of {rates.slots} sequences, whatever the number of questions: {shared:.0f} GiB with common "
-        f"prefixes kept once, {separate:.0f} without"
-    )
+    longest, engine_gpus = given.max_new_tokens / given.answer, given.tensor_parallel
+    train_gpus = given.train_gpus or max(1, given.gpus * 5 // 8)
+    if given.gpus > 1 and ((given.gpus - train_gpus) % engine_gpus or not 0 < train_gpus < given.gpus):
+        raise SystemExit(
+            f"--train-gpus {train_gpus} of --gpus {given.gpus} leaves {given.gpus - train_gpus} to sample; expected a "
+            f"multiple of --tensor-parallel {engine_gpus} above 0."
+        )
+    shape = Shape(given.questions, (4, 4), given.prompt, answers, given.observation, longest, given.spread)
+    context = given.prompt + given.observation + given.answer
+    rates = {}
+    for ahead in (False, True) if given.gpus > 1 else (False,):
+        share = OWN_GPU_SHARE if ahead else given.engine_share
+        slots = slots_of(shape, given.model_billions, share, engine_gpus, given.slots)
+        its = Rates.of_h100(given.model_billions, context, slots, engine_gpus, not given.no_reference)
+        its = rates[ahead] = Rates(
+            given.token_ms / 1e3 if given.token_ms is not None else its.token,
+            given.sequence_ms / 1e3 if given.sequence_ms is not None else its.sequence,
+            its.prefill,
+            its.slots,
+            given.update_tokens or its.update,
+        )
+        print(
+            f"{'ahead' if ahead else 'in turns'}: an engine decodes "
+            f"{slots / (its.token + its.sequence * slots):.0f} tokens a second in {slots} slots, and a GPU updates on "
+            f"{its.update:.0f}"
+        )
+    plan(shape, rates, Gpus(given.gpus, train_gpus, engine_gpus), given.search_seconds, given.sync_seconds)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ def test_idle_time_is_counted_by_what_is_waited_for(pipeline, ahead, update, sec
 
 def test_a_plan_shows_every_way_to_run_a_step(pipeline, capsys):
     shape = pipeline.Shape(questions=20, spread=0.6, **SHAPE)
-    pipeline.plan(shape, pipeline.Rates(slots=4, **RATES), 4, 0.5, 2.0, 3.0)
+    rates = dict.fromkeys((False, True), pipeline.Rates(slots=4, **RATES))
+    pipeline.plan(shape, rates, pipeline.Gpus(4, 2, 1), 2.0, 3.0)
     printed = capsys.readouterr().out
     for name, *_ in pipeline.WAYS:
         assert len([line for line in printed.splitlines() if line.startswith(f"{name} ")]) >= 2, "a row and a line"
@@ -76,10 +77,40 @@ def test_a_plan_shows_every_way_to_run_a_step(pipeline, capsys):
 
 def test_one_gpu_cannot_sample_ahead(pipeline, capsys):
     shape = pipeline.Shape(questions=4, spread=0.6, **SHAPE)
-    pipeline.plan(shape, pipeline.Rates(slots=4, **RATES), 1, 0.5, 2.0, 1.0)
+    pipeline.plan(shape, {False: pipeline.Rates(slots=4, **RATES)}, pipeline.Gpus(1, 1, 1), 2.0, 1.0)
     printed = capsys.readouterr().out
     assert "in turns" in printed
     assert "ahead" not in printed
+
+
+def test_an_engine_of_several_gpus_counts_all_of_them(pipeline, capsys):
+    shape = pipeline.Shape(questions=6, spread=0.6, **SHAPE)
+    rates = dict.fromkeys((False, True), pipeline.Rates(slots=4, **RATES))
+    pipeline.plan(shape, rates, pipeline.Gpus(6, 2, 2), 2.0, 3.0)
+    printed = capsys.readouterr().out
+    assert "ahead, streamed" in printed
+    assert "in turns, streamed" not in printed
+    half, whole = pipeline.Sampled(10.0, 20.0, 0.0, 0, []), pipeline.Sampled(10.0, 40.0, 0.0, 0, [])
+    step = pipeline.Step([half, whole], 4, True, 4, 10.0, 0.0, 2)
+    assert step.idle()["tail"] == pytest.approx(2 * 5 / (8 * 10)), "one of two engines of two GPUs, half of the time"
+
+
+def test_the_memory_of_a_gpu_limits_the_sequences_of_an_engine(pipeline):
+    shape = pipeline.Shape(512, (4, 4), 600, (300, 300), 900, 3.4, 0.6)
+    sequence = (600 + 4 * 1200 + 16 * 300) / 16 * 18e3 * 8 / 2**30
+    free = 0.28 * 79 - 16e9 / 2**30 - 3
+    assert pipeline.slots_of(shape, 8.0, 0.28, 1, 256) == int(free / sequence) < 50
+    assert pipeline.slots_of(shape, 8.0, 0.28, 2, 256) > 5 * int(free / sequence), "it holds the weights once"
+    assert pipeline.slots_of(shape, 8.0, 0.9, 4, 256) == 4 * 256
+    with pytest.raises(SystemExit, match="20%"):
+        pipeline.slots_of(shape, 8.0, 0.2, 1, 256)
+
+
+def test_an_engine_of_two_gpus_decodes_each_token_faster_and_as_many_on_each(pipeline):
+    one, two = (pipeline.Rates.of_h100(8.0, 1800, 256 * gpus, gpus) for gpus in (1, 2))
+    assert one.token / 2 < two.token < one.token
+    assert two.sequence == one.sequence / 2
+    assert two.update == one.update == 4 / 5 * pipeline.Rates.of_h100(8.0, 1800, 256, 1, reference=False).update
 
 
 @pytest.mark.parametrize(("staleness", "step"), [(0, 3.0), (1, 2.0)])
