@@ -4,9 +4,11 @@
 # All weights of an 8B policy take the eight GPUs of a node, with ZeRO-2 (ZERO=3, or ZERO= for DDP, take another layout);
 # for LoRA one is enough: sbatch --gpus-per-node=1 --mem=128G slurm/grpo_contriever.sh CONFIG. `querylect doctor CONFIG`
 # says what a config needs. The retriever runs beside the trainer; RETRIEVER_DEVICE=cpu keeps it off the GPUs, and with
-# RETRIEVER_NODES=1 and --nodes=2 it has a node of its own. Submitting the same run again continues it. Ten minutes before
-# the time limit the run saves a checkpoint and goes back into the queue. --dry-run, from the shell
-# (bash slurm/grpo_contriever.sh --dry-run), prints the whole job; without it that trains here. More: docs/slurm.md.
+# RETRIEVER_NODES=1 and --nodes=2 it has a node of its own. With VLLM_GPUS=3, train.staleness=1 and
+# train.questions_per_step=510 three of the GPUs sample the next step while five train. Submitting the same run again
+# continues it. Ten minutes before the time limit the run saves a checkpoint and goes back into the queue. --dry-run, from
+# the shell (bash slurm/grpo_contriever.sh --dry-run), prints the whole job; without it that trains here. More:
+# docs/slurm.md.
 #SBATCH --job-name=grpo-contriever
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

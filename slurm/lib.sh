@@ -8,6 +8,7 @@
 # RETRIEVER_NODES=n      the last n nodes serve the retriever, the others train; in a heterogeneous job its second
 #                        group serves. Else it runs beside the trainer, or as a child on every node of several
 # RETRIEVER_DEVICE=cpu   no GPU for the retriever
+# VLLM_GPUS=n            the last n GPUs of the only node that trains serve vLLM, the others train
 # ZERO=2|3               DeepSpeed's stage where several processes train; empty is DDP. Unset: 2 where all weights are
 #                        trained, DDP for adapters
 # READY_SECONDS=1800     how long a retriever may take to answer
@@ -57,6 +58,7 @@ say() { echo "$(date +%T) $*"; }
 # ── Nodes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 trainers=() servers=() retrievers=()
+seen_by_trainer=() seen_by_vllm=()
 group=()
 
 # Shares the nodes of the job out; the first one, where this script runs, trains. $1: how many of them serve vLLM.
@@ -96,6 +98,24 @@ gpus_per_node() {
     local asked=
     [ -z "$dry" ] || asked="$(sed -n 's/^#SBATCH --gpus-per-node=//p' "$0")"
     echo "${GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-${asked:-1}}}"
+}
+
+# Divides the GPUs of the only node that trains between vLLM and the trainer, as VLLM_GPUS says: sets `trainer_gpus`, and
+# for each of the two the GPUs that it sees.
+share_out_gpus() {
+    local all gpus generating="${VLLM_GPUS:-0}"
+    all="$(gpus_per_node)"
+    trainer_gpus=$((${#trainers[@]} * all))
+    [ "$generating" != 0 ] || return 0
+    trainer_gpus=$((all - generating))
+    if [ "${#trainers[@]}" != 1 ] || [ "${#servers[@]}" != 0 ] || [ "$trainer_gpus" -lt 1 ]; then
+        echo "VLLM_GPUS is $generating, of $all GPUs on each of ${#trainers[@]} nodes that train, with ${#servers[@]} more" \
+            "for vLLM. It takes GPUs of one node that trains alone, and leaves it at least one." >&2
+        exit 2
+    fi
+    IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((all - 1)))}"
+    seen_by_trainer=(env "CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${gpus[*]:0:trainer_gpus}")")
+    seen_by_vllm=(env "CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${gpus[*]:trainer_gpus}")")
 }
 
 # The address by which the cluster knows a node.
@@ -339,24 +359,33 @@ start_retrievers() {
     must_end_well waiting
 }
 
-# `trl vllm-serve` on its own node, where other nodes of the cluster reach it.
+# `trl vllm-serve` on its own node, where other nodes of the cluster reach it, or on GPUs of the node that trains.
 start_vllm() {
-    [ "${#servers[@]}" != 0 ] || return 0
-    local port more
+    generates_apart || return 0
+    local port more host=127.0.0.1 command
     port="${VLLM_PORT:-$(job_port 1)}"
-    read -ra more <<<"${VLLM_ARGS:-}"
-    # shellcheck disable=SC2016  # the address is known where the server runs
-    start_on vllm "${servers[0]}" bash -c 'host="$("$1" -m querylect.envs.client.source_address "$2")" && shift 2 && exec "$@" --host "$host"' \
-        vllm "$bin/python" "$(address_of "${trainers[0]}")" \
-        "$bin/trl" vllm-serve --model "$model" --port "$port" --enable_prefix_caching true "${more[@]}"
-    arguments+=(rollout.engine=vllm_server rollout.server.base_url="http://$(address_of "${servers[0]}"):$port"
+    command=("$bin/trl" vllm-serve --model "$model" --port "$port" --enable_prefix_caching true)
+    if [ "${#servers[@]}" = 0 ]; then
+        read -ra more <<<"${VLLM_ARGS---data_parallel_size $VLLM_GPUS}"
+        start vllm "${seen_by_vllm[@]}" "${container[@]}" "${command[@]}" "${more[@]}" --host "$host"
+    else
+        read -ra more <<<"${VLLM_ARGS:-}"
+        host="$(address_of "${servers[0]}")"
+        # shellcheck disable=SC2016  # the address is known where the server runs
+        start_on vllm "${servers[0]}" bash -c 'host="$("$1" -m querylect.envs.client.source_address "$2")" && shift 2 && exec "$@" --host "$host"' \
+            vllm "$bin/python" "$(address_of "${trainers[0]}")" "${command[@]}" "${more[@]}"
+    fi
+    arguments+=(rollout.server.base_url="http://$host:$port"
         rollout.server.group_port="$(job_port 2)" rollout.server.timeout="${READY_SECONDS:-1800}")
 }
+
+# Whether vLLM has GPUs to itself.
+generates_apart() { [ "${#servers[@]}" != 0 ] || [ "${VLLM_GPUS:-0}" != 0 ]; }
 
 start_trainer() {
     local resume=()
     [ ! -e "$run/config.yaml" ] || resume=(--resume)
-    start trainer "$@" train "${arguments[@]}" "${resume[@]}"
+    start trainer "${seen_by_trainer[@]}" "$@" train "${arguments[@]}" "${resume[@]}"
 }
 
 # What a script asks Slurm for, and what the cluster file adds.
@@ -390,8 +419,10 @@ whole_training() {
         arguments=("$default" "${arguments[@]}")
     fi
     share_out_nodes "$generating"
+    share_out_gpus
+    ! generates_apart || arguments+=(rollout.engine=vllm_server)
     # shellcheck disable=SC2086  # no option where it is empty
-    read_config --gpus "$((${#trainers[@]} * $(gpus_per_node)))" $on_all ${ZERO+--zero="$ZERO"}
+    read_config --gpus "$trainer_gpus" $on_all ${ZERO+--zero="$ZERO"}
     [ -z "$dry" ] || { show_request; echo "run"; show_command "$run"; }
     open_run
     build_index

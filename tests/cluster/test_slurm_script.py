@@ -110,6 +110,50 @@ def test_all_weights_take_all_gpus_and_adapters_one(script, arguments, more, lau
     assert ("accelerate" in trainer) == launched.startswith("--")
 
 
+AHEAD = ["train.staleness=1", "train.questions_per_step=510"]
+
+
+def test_some_gpus_of_a_node_may_sample_while_the_others_train(tmp_path):
+    told = bash("grpo_contriever.sh", *AHEAD, "--dry-run", cwd=tmp_path, VLLM_GPUS="3")
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    vllm, trainer = (lines[lines.index(name) + 1].replace("\\", "") for name in ("vllm", "trainer"))
+    assert "env CUDA_VISIBLE_DEVICES=5,6,7 " in vllm
+    assert "--data_parallel_size 3 --host 127.0.0.1" in vllm
+    assert "env CUDA_VISIBLE_DEVICES=0,1,2,3,4 " in trainer
+    assert "--num_processes 5 " in trainer
+    assert "rollout.engine=vllm_server rollout.server.base_url=http://127.0.0.1:" in trainer
+
+
+def test_the_gpus_that_sample_are_those_that_the_job_sees_last(tmp_path):
+    given = {"VLLM_GPUS": "1", "GPUS_PER_NODE": "3", "CUDA_VISIBLE_DEVICES": "7,4,2", "VLLM_ARGS": "--enforce_eager"}
+    told = bash("grpo_contriever.sh", *AHEAD, "--dry-run", cwd=tmp_path, **given)
+    assert told.returncode == 0, told.stderr
+    lines = [line.replace("\\", "") for line in told.stdout.splitlines()]
+    assert "env CUDA_VISIBLE_DEVICES=2 " in lines[lines.index("vllm") + 1]
+    assert "--enforce_eager --host" in lines[lines.index("vllm") + 1]
+    assert "env CUDA_VISIBLE_DEVICES=7,4 " in lines[lines.index("trainer") + 1]
+
+
+@pytest.mark.parametrize(
+    ("script", "given"),
+    [
+        ("grpo_contriever.sh", {"VLLM_GPUS": "8"}),
+        ("grpo_nodes.sh", {"VLLM_GPUS": "3", "NODES": "2"}),
+        ("grpo_vllm_server.sh", {"VLLM_GPUS": "3"}),
+    ],
+)
+def test_gpus_for_vllm_that_the_job_cannot_give_are_refused(script, given, tmp_path):
+    told = bash(script, *AHEAD, "--dry-run", cwd=tmp_path, **given)
+    assert told.returncode == 2
+    assert f"VLLM_GPUS is {given['VLLM_GPUS']}, of 8 GPUs" in told.stderr
+
+
+def test_a_node_that_generates_lets_another_train_ahead(tmp_path):
+    told = bash("grpo_vllm_server.sh", "train.staleness=1", "--dry-run", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+
+
 REFUSED = [
     (["rollout.vllm.tensor_parallel_size=3"], {}, "indivisible-processes", "3 and 8 processes"),
     (["train.questions_per_step=12"], {}, "unequal-process-shares", "shared by 8 processes"),
