@@ -85,6 +85,20 @@ def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F8
     assert folder not in told[1]
 
 
+def test_two_processes_send_weights_in_flight(settings, tmp_path):  # noqa: F811
+    """Which weights a turn has depends on time, so only their bound is compared."""
+    changes = {"train.questions_per_step": 4, "train.staleness": 2, "train.in_flight_updates": True}
+    config = change(settings, **changes, **{"train.log_rollouts": 4})
+    with Started(config, tmp_path / "two", 2) as started:
+        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+    folder = Path(config.output) / config.name
+    metrics = records(folder / "metrics.jsonl")
+    assert len(metrics) == 4
+    assert all(0 <= line["sampling/staleness_min"] <= line["sampling/staleness"] <= 2 for line in metrics)
+    for tree in records(folder / "rollouts.jsonl"):
+        assert all(turn["versions"][0] >= tree["step"] - 1 - 2 for turn in tree["turns"])
+
+
 GRADIENTS = """
 import os, pickle, sys
 from querylect.cli import main
