@@ -129,7 +129,7 @@ class VllmConfig(Section):
 
 
 class VllmServerConfig(Section):
-    """A vLLM server on other GPUs or another node (rollout.engine: vllm_server)."""
+    """A vLLM server in a process of its own, on other processors or another node (rollout.engine: vllm_server)."""
 
     base_url: str = "http://127.0.0.1:8000"
     """URL of `trl vllm-serve`."""
@@ -140,8 +140,11 @@ class VllmServerConfig(Section):
     concurrency: Annotated[int, Field(ge=1)] = 64
     """Maximum number of prompts that are answered at a time."""
     sync: bool = True
-    """Send the policy's weights to the server (NCCL; needs a local CUDA device). False: the server already serves
-    exactly this policy; not allowed in training."""
+    """Send the policy's weights to the server. False: the server already serves exactly this policy; not allowed in
+    training."""
+    weights_folder: str | None = None
+    """Send weights as files in this folder, which trainer and server both see: /dev/shm on one machine, else a shared
+    file system. None: over NCCL, which needs a local CUDA device."""
 
 
 _Value = TypeVar("_Value", int, float)

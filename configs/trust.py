@@ -42,7 +42,7 @@ _HOSTS = {"url", "urls", "base_url"}
 _NO_HOSTS = {"client.urls": "local", "rollout.server.base_url": VllmServerConfig().base_url}
 """Values that contact nothing by themselves: a vLLM server is asked only with `rollout.engine`."""
 
-_WRITTEN = {"cache": LlmConfig().cache, "uri": MilvusConfig().uri}
+_WRITTEN = {"cache": LlmConfig().cache, "uri": MilvusConfig().uri, "weights_folder": None}
 """Settings that name a file to write, with the value that every folder may use: paths to read lead into the working
 folder, where an unknown name is only missing, but any file there could be written."""
 

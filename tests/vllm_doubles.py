@@ -3,7 +3,7 @@
 What the doubles take and give is what vLLM 0.30.0 takes and gives where this project touches it: LLM, SamplingParams
 and RequestOutput for an engine in the process, and for a server the routes that TRL's VLLMClient calls. Sample j of a
 request with seed s draws from a generator with the seed s + j, as vLLM does. Weights reach the server through a queue
-in the place of NCCL. TRL's client is the real one.
+in the place of NCCL, or through the real files. TRL's client is the real one.
 """
 
 import queue
@@ -11,12 +11,14 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from querylect.rollouts.engines import vllm as vllm_engine
 from querylect.rollouts.engines import vllm_server
+from safetensors.torch import load_file
 
 
 class Model:
@@ -165,6 +167,8 @@ class Server:
     events: list = field(default_factory=list)
     wire: queue.Queue = field(default_factory=queue.Queue)
     down: bool = False
+    unreadable: bool = False
+    """Whether it cannot read the files of weights."""
 
 
 def create_app(server):
@@ -254,6 +258,17 @@ def create_app(server):
         server.events.append("finish")
         return {"message": "Weight update finished"}
 
+    @app.post("/collective_rpc")
+    def call_workers(body: dict):
+        method, arguments = body["method"], body["kwargs"]
+        server.events.append(method)
+        if method == "reload_weights":
+            files = sorted(Path(arguments["weights_path"]).glob("*.safetensors"))
+            if server.unreadable or not files:
+                raise HTTPException(500, "Cannot find any model weights")
+            server.answers.load([pair for file in files for pair in load_file(file).items()])
+        return {"results": [None]}
+
     @app.post("/reset_prefix_cache")
     def reset():
         server.events.append("reset")
@@ -288,6 +303,9 @@ def serving(run_app, patch, folder, **info):
         "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 8192},
         "cache_config": {"enable_prefix_caching": True},
         "weight_transfer_config": {"backend": "nccl"},
+        "device_config": {"device": "cuda"},
+        "parallel_config": {"worker_extension_cls": ""},
+        "scheduler_config": {"enable_chunked_prefill": True},
     }
     server = Server(Model(folder), {**known, **info})
 

@@ -19,7 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...configs.schema import PolicyConfig, RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
@@ -28,6 +28,7 @@ from ..policy import safetensors_source, torch_dtype
 from ..tokenizer import Tokenizer
 from .base import Completion, Sampling, check_tensor_parallel
 from .policy_weights import PolicyWeights
+from .vllm_worker import pack_output_heads
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -153,7 +154,7 @@ class VllmEngine:
             llm.wake_up(tags=["weights"])
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():
-            llm.apply_model(_pack_output_heads)
+            llm.apply_model(pack_output_heads)
         if self._started.asleep:
             llm.wake_up(tags=["kv_cache"])
             self._started.asleep = False
@@ -202,18 +203,6 @@ def open_vllm(
     if processes > 1:
         settings["distributed_executor_backend"] = "external_launcher"
     return VllmEngine(_start(settings), tokenizer, stop_ids, source)
-
-
-def _pack_output_heads(model: nn.Module) -> None:
-    """Renew the copy of the output head that vLLM computes with on a CPU.
-
-    `reload_weights` packs the weights that it is given, and a head that shares the embedding's is given none.
-    """
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-    for layer in model.modules():
-        if isinstance(layer, ParallelLMHead):
-            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _start(settings: Settings) -> _RunningEngine:

@@ -1,27 +1,36 @@
-"""Generation by a vLLM server: `trl vllm-serve` on other GPUs or another node, through TRL's own client.
+"""Generation by a vLLM server in a process of its own, on other processors or another node, through TRL's own client.
 
 Every prompt is one request of `n` samples with a seed of its own, so that equal prompts differ in their samples; the
 requests of a turn are under way side by side, and the server's prefix cache computes what they share once. Weights go
-over NCCL, merged, by their names in a checkpoint; the process of rank 0 sends them and tells the others how it went.
-Where ZeRO-3 has split them, all processes gather them for it, layer by layer.
+over NCCL, or through files from which the server reloads them; merged, by their names in a checkpoint. The process of
+rank 0 sends them and tells the others how it went. Where ZeRO-3 has split them, all processes gather them for it, layer
+by layer.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import httpx
 import torch
 from torch import Tensor
 
 from ...configs.schema import RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
+from ...storage import refuse_unwritable
 from ..tokenizer import Tokenizer
 from .base import Completion, Sampling
 from .policy_weights import PolicyWeights
 from .vllm import draw_seeds, make_sample, require_vllm
+from .vllm_worker import WorkerExtension
+from .weight_files import weights_in_files
 
 log = logging.getLogger(__name__)
+
+EXTENSION = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
 
 
 class VllmServerEngine:
@@ -29,7 +38,8 @@ class VllmServerEngine:
 
     def __init__(self, rollout: RolloutConfig, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights) -> None:
         """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
-        EngineUnavailableError where it cannot be reached."""
+        EngineUnavailableError where it cannot be reached, StorageError for a folder of weights that cannot be
+        written."""
         require_vllm("vllm_server")
         from trl.generation.vllm_client import VLLMClient
 
@@ -44,15 +54,24 @@ class VllmServerEngine:
                 connection_timeout=self.settings.timeout,
             )
         log.info("%s generates with %s", self.settings.base_url, self.client.model)
+        folder = self.settings.weights_folder
+        self._folder = None if folder is None else Path(folder).expanduser().absolute()
+        self._on_cpu = False
         if self.settings.sync:
             self._check(rollout)
             if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-                # The server is told all names and shapes before the first tensor; no weight is split yet.
-                self._parameters = [
-                    (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in source()
-                ]
-                with self._server_errors():
-                    self.client.init_communicator(device=transfer_device())
+                self._open_transfer()
+
+    def _open_transfer(self) -> None:
+        if self._folder is not None:
+            refuse_unwritable(self._folder, "Set rollout.server.weights_folder to one that the server sees, too.")
+            return
+        # The server is told all names and shapes before the first tensor; no weight is split yet.
+        self._parameters = [
+            (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
+        ]
+        with self._server_errors():
+            self.client.init_communicator(device=transfer_device())
 
     def _check(self, rollout: RolloutConfig) -> None:
         with self._server_errors():
@@ -63,10 +82,16 @@ class VllmServerEngine:
             wrong.append(f"--logprobs-mode is {info['model_config']['logprobs_mode']}, expected processed_logprobs")
         if info["model_config"]["max_model_len"] < needed:
             wrong.append(f"--max-model-len is {info['model_config']['max_model_len']}, expected at least {needed}")
+        self._on_cpu = info["device_config"]["device"] == "cpu"
+        extension = info["parallel_config"]["worker_extension_cls"]
+        if self._on_cpu and self._folder is not None and extension != EXTENSION:
+            wrong.append(f"--worker-extension-cls is {extension or 'not set'}, expected {EXTENSION} on a CPU")
+        if self._on_cpu and info["scheduler_config"]["enable_chunked_prefill"]:
+            wrong.append("--enable-chunked-prefill is on, expected --no-enable-chunked-prefill on a CPU")
         if wrong:
             raise ConfigError(
                 f"the vLLM server at {self.settings.base_url} was started in another way than this run needs: "
-                f"{'; '.join(wrong)}. Start it with `trl vllm-serve` (docs/rollouts.md).",
+                f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows.",
                 code="other-server-settings",
             )
         if not info["cache_config"]["enable_prefix_caching"]:
@@ -139,7 +164,13 @@ class VllmServerEngine:
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         with self._server_errors(), self._paused():
-            self.client.update_named_params(self._parameters, weights)
+            if self._folder is None:
+                self.client.update_named_params(self._parameters, weights)
+            else:
+                with weights_in_files(weights, self._folder) as path:
+                    self._call_workers("reload_weights", weights_path=str(path))
+                if self._on_cpu:
+                    self._call_workers("renew_output_heads")
             self.client.reset_prefix_cache()
 
     @contextmanager
@@ -154,6 +185,13 @@ class VllmServerEngine:
 
     def _post(self, route: str, **params: str) -> None:
         self.client.session.post(f"{self.client.base_url}/{route}", params=params).raise_for_status()
+
+    def _call_workers(self, method: str, **arguments: Any) -> None:
+        """Call a method of the server's workers, and wait for it."""
+        body = {"method": method, "kwargs": arguments}
+        response = httpx.post(f"{self.client.base_url}/collective_rpc", json=body, timeout=None)
+        if response.status_code != 200:
+            raise RuntimeError(f"{method} failed with status {response.status_code}: {response.text}")
 
     def sleep(self) -> None:
         """A server keeps its own memory."""
@@ -175,8 +213,9 @@ def transfer_device() -> torch.device:
     """The device over which weights leave. Raises ConfigError where there is no CUDA."""
     if not torch.cuda.is_available():
         raise ConfigError(
-            "weights reach a vLLM server over NCCL, and this machine has no CUDA device. Train on a GPU; where the "
-            "server already holds exactly this policy, set rollout.server.sync=false.",
+            "weights reach a vLLM server over NCCL, and this machine has no CUDA device. Train on a GPU, or set "
+            "rollout.server.weights_folder to a folder that the server sees, too, such as /dev/shm; where the server "
+            "already holds exactly this policy, set rollout.server.sync=false.",
             code="no-gpu",
         )
     return torch.device("cuda", torch.cuda.current_device())

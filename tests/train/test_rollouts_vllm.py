@@ -12,12 +12,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError, EngineUnavailableError, ModelError
-from querylect.rollouts.engines import policy_weights
+from querylect.errors import ConfigError, EngineUnavailableError, ModelError, StorageError
+from querylect.rollouts.engines import policy_weights, vllm_server
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.policy_weights import layers
 from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.engines.vllm import make_sample
+from querylect.rollouts.engines.weight_files import weights_in_files
 from querylect.rollouts.policy import add_lora, load_policy
 
 from ..growers import engine_around, engine_of
@@ -52,12 +53,25 @@ def trained(config, seed=0):
     return policy, tokenizer
 
 
-@pytest.fixture(params=["vllm", "vllm_server"])
-def opened(request, config, vllm, run_app, monkeypatch, tiny_policy):
+KINDS = {
+    "vllm": {"rollout.engine": "vllm"},
+    "nccl": {"rollout.engine": "vllm_server"},
+    "files": {"rollout.engine": "vllm_server", "rollout.server.weights_folder": "FOLDER"},
+}
+"""Settings of each way in which vLLM gets the weights."""
+
+
+def settings_of(kind, url, folder):
+    settings = {name: str(folder) if value == "FOLDER" else value for name, value in KINDS[kind].items()}
+    return {**settings, "rollout.server.base_url": url}
+
+
+@pytest.fixture(params=KINDS)
+def opened(request, config, vllm, run_app, monkeypatch, tiny_policy, tmp_path):
     """(engine, policy under training, tokenizer, config) of each kind, refreshed."""
     policy, tokenizer = trained(config)
     with serving(run_app, monkeypatch, tiny_policy) as (url, _):
-        config = change(config, **{"rollout.engine": request.param, "rollout.server.base_url": url})
+        config = change(config, **settings_of(request.param, url, tmp_path / "weights"))
         engine, weights = engine_around(config, policy, tokenizer)
         weights.refresh()
         yield engine, policy, tokenizer, config
@@ -287,9 +301,64 @@ def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(
         assert server.wire.empty()
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_server_reloads_weights_from_files_which_are_then_removed(
+    device, config, vllm, run_app, monkeypatch, tiny_policy, tmp_path
+):
+    policy, tokenizer = trained(config)
+    folder = tmp_path / "new" / "weights"
+    on_cpu = {
+        "device_config": {"device": "cpu"},
+        "parallel_config": {"worker_extension_cls": "querylect.rollouts.engines.vllm_worker.WorkerExtension"},
+        "scheduler_config": {"enable_chunked_prefill": False},
+    }
+    monkeypatch.setattr(vllm_server, "transfer_device", lambda: pytest.fail("no GPU is needed"))
+    with serving(run_app, monkeypatch, tiny_policy, **(on_cpu if device == "cpu" else {})) as (url, server):
+        _, weights = engine_around(change(config, **settings_of("files", url, folder)), policy, tokenizer)
+        weights.refresh()
+        head = ["renew_output_heads"] if device == "cpu" else []
+        assert server.events == ["reload_weights", *head, "reset"], "what was computed with other weights is forgotten"
+        assert list(folder.iterdir()) == []
+        server.unreadable = True
+        with refused(EngineUnavailableError, None, url, "reload_weights", "500", "Cannot find any model weights"):
+            weights.refresh()
+        assert list(folder.iterdir()) == []
+
+
+def test_weights_are_written_in_files_of_bounded_size(tmp_path):
+    """A weight may be whole only until the next one is asked for."""
+    from safetensors.torch import load_file
+
+    buffer = torch.empty(4)
+    with weights_in_files(((str(number), buffer.fill_(number)) for number in range(5)), tmp_path, 32) as folder:
+        files = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
+    assert [list(file) for file in files] == [["0", "1"], ["2", "3"], ["4"]]
+    assert [float(weight[0]) for file in files for weight in file.values()] == [0, 1, 2, 3, 4]
+
+
+def test_a_folder_that_cannot_take_the_weights_is_named(config, vllm, run_app, monkeypatch, tiny_policy, tmp_path):
+    (tmp_path / "file").touch()
+    facts = [tmp_path / "file", "rollout.server.weights_folder"]
+    weights = iter([("a", torch.zeros(1))])
+    with refused(StorageError, "unwritable-file", *facts), weights_in_files(weights, tmp_path / "file"):
+        pytest.fail("nothing was written")
+    with serving(run_app, monkeypatch, tiny_policy) as (url, _):
+        config = change(config, **settings_of("files", url, tmp_path / "file"))
+        with refused(StorageError, "unwritable-folder", *facts):
+            engine_around(config, *trained(config))
+
+
 @pytest.mark.parametrize(
     ("info", "facts"),
     [
+        (
+            {"device_config": {"device": "cpu"}},
+            [
+                "--worker-extension-cls is not set",
+                "querylect.rollouts.engines.vllm_worker.WorkerExtension",
+                "--no-enable-chunked-prefill",
+            ],
+        ),
         (
             {"model_config": {"logprobs_mode": "raw_logprobs", "max_model_len": 8192}},
             ["--logprobs-mode is raw_logprobs", "processed_logprobs"],
@@ -303,11 +372,12 @@ def test_a_server_that_was_started_in_another_way_is_refused(
     run_app,
     monkeypatch,
     tiny_policy,
+    tmp_path,
     info,
     facts,
 ):
     with serving(run_app, monkeypatch, tiny_policy, **info) as (url, _):
-        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        config = change(config, **settings_of("files", url, tmp_path))
         with refused(ConfigError, "other-server-settings", url, *facts):
             engine_around(config, *trained(config))
 
@@ -345,7 +415,9 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monk
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("kind", "split"), [("vllm", True), ("vllm_server", True), ("vllm_server", False)])
+@pytest.mark.parametrize(
+    ("kind", "split"), [("vllm", True), ("nccl", True), ("nccl", False), ("files", True), ("files", False)]
+)
 def test_where_weights_cannot_be_sent_no_process_waits_for_another(
     kind,
     rank,
@@ -355,6 +427,7 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
     run_app,
     monkeypatch,
     tiny_policy,
+    tmp_path,
 ):
     """The process that fails gathers all layers nevertheless, and all of them raise its error."""
     reported, gathered = [], []
@@ -367,7 +440,7 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
         raise EngineUnavailableError("the memory is full")
 
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):
-        config = change(config, **{"rollout.engine": kind, "rollout.server.base_url": url})
+        config = change(config, **settings_of(kind, url, tmp_path))
         engine, weights = engine_around(config, *trained(config))
         monkeypatch.setattr(policy_weights, "gathered", lambda layer: gathered.append(layer) or nullcontext())
         if split:
@@ -385,8 +458,10 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
         if rank == 0:
             if kind == "vllm":
                 monkeypatch.setattr(vllm[0], "collective_rpc", fails)
-            else:
+            elif kind == "nccl":
                 monkeypatch.setattr(engine.client, "update_named_params", fails)
+            else:
+                monkeypatch.setattr(vllm_server, "weights_in_files", fails)
         before = list(server.events)
         with refused(EngineUnavailableError, None, "the memory is full") as raised:
             weights.refresh()
@@ -403,13 +478,11 @@ def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(
     monkeypatch,
     tiny_policy,
 ):
-    from querylect.rollouts.engines import vllm_server
-
     real = vllm_server.transfer_device
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):
         monkeypatch.setattr(vllm_server, "transfer_device", real)
         config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
-        with refused(ConfigError, "no-gpu", "rollout.server.sync=false"):
+        with refused(ConfigError, "no-gpu", "rollout.server.weights_folder", "rollout.server.sync=false"):
             engine_around(config, *trained(config))
         server.info = None
         config = change(config, **{"rollout.server.sync": False})
