@@ -133,11 +133,12 @@ def render(value: BaseModel) -> str:
 
 def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> ParsedLines:
     """Parse one answer; never raises. If the answer is not `finished` but cut off at its limit, the last part counts
-    only if it is text: half a number or word may be another one."""
+    only if it is text: half a number or word may be another one. Of a list, the item that was cut is dropped, unless it
+    is the only one."""
     parts = parts_of(form)
     _, marks = split_at_labels(text, [part.label for part in _flatten(parts)], numbered=True)
     if not marks and len(parts) == 1 and parts[0].kind == "texts" and (items := _only_list(text)):
-        return ParsedLines({parts[0].key: items})
+        return ParsedLines({parts[0].key: items if finished else _without_cut_item(items, text)})
     values: dict[str, object] = {}
     position = 0
     for index, part in enumerate(parts):
@@ -263,11 +264,20 @@ class _PartReader:
             return {}
         cut = not self.finished and self.position == len(self.marks) - 1 and "\n" not in self.marks[-1][1].lstrip()
         body = self._body(part)
+        items = _items(body) if part.kind == "texts" else []
+        whole = _without_cut_item(items, body) if items and self._cut_inside(body) else items
         self.position += 1
-        empty = not _items(body) if part.kind == "texts" else not body or is_placeholder(body)
+        if whole != items:
+            return {part.key: whole}
+        empty = not items if part.kind == "texts" else not body or is_placeholder(body)
         if empty or (cut and part.kind not in ("text", "texts")):
             return {}
         return {part.key: _value(part, body)}
+
+    def _cut_inside(self, body: str) -> bool:
+        """Whether the answer was cut off in the last line of this text, which is that of the last label."""
+        last = self.position == len(self.marks) - 1
+        return last and not self.finished and self.marks[-1][1].rstrip().endswith(_last_line(body))
 
     def _body(self, part: FormPart) -> str:
         """The text after the label; for the last label, only the text that belongs to it."""
@@ -301,6 +311,15 @@ def _value(part: FormPart, body: str) -> object:
         items = _items(body)
         return [] if [item.strip(_MARKS).casefold() for item in items] == [_NONE] else items
     return line
+
+
+def _last_line(text: str) -> str:
+    return text.rstrip()[text.rstrip().rfind("\n") + 1 :]
+
+
+def _without_cut_item(items: list[str], body: str) -> list[str]:
+    """The items of a text that was cut off in its last line: without the last one, if that line has a word of it."""
+    return items[:-1] if len(items) > 1 and _items(_last_line(body)) else items
 
 
 def _items(body: str) -> list[str]:

@@ -81,7 +81,7 @@ _WRAPPED = re.compile(r"<(answer|passage|document|response|output|final_answer)>
 _ANSWER = re.compile(
     r"^[\s#>\-]*[*_]*(?:(?:so|thus|therefore|hence),? )?(?:the |my )?(?:final |short |correct )?"
     r"(?:answer|answers|antwort|réponse|respuesta|risposta|resposta|ответ|答案|回答|答え|정답|답)"
-    r"(?: is)?[ *_]*[:：][ \t*_]*(?:\n\s*)?(.*?)[\s*_]*$",
+    r"(?: to (?:the|this|your) question)?(?: is)?[ *_]*[:：][ \t*_]*(?:\n\s*)?(.*?)[\s*_]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _BOXED = re.compile(r"\\boxed[ \t]*\{(?:\\text[ \t]*\{)?([^{}\n]+)\}")
@@ -229,6 +229,15 @@ def unquoted(text: str) -> str:
 
 
 def marked_answer(text: str) -> str | None:
-    """The last non-empty text behind an "Answer:" that begins a line, or else in a box; None without either."""
-    answers = [answer for answer in _ANSWER.findall(text) if answer] or _BOXED.findall(text)
+    """The last non-empty text behind an "Answer:" that begins a line, or else in a box; None without either.
+
+    A model that repeats "The answer is:" has answered with what follows the last repetition on that line.
+    """
+    answers = [answer for answer in map(_behind_marks, _ANSWER.findall(text)) if answer] or _BOXED.findall(text)
     return answers[-1] if answers else None
+
+
+def _behind_marks(answer: str) -> str:
+    while (mark := _ANSWER.match(answer)) is not None:
+        answer = mark[1]
+    return answer

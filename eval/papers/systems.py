@@ -27,7 +27,7 @@ from ..tasks.records import keyed_records
 from .knowledge_bases import KnowledgeBase, environment_of, naming, sources_of
 from .records import PaperRecord
 
-_FORM = 4
+_FORM = 5
 """Part of every key: to be raised where a record gets another meaning."""
 
 _SHOWN, _SHOWN_WORDS = 3, 60

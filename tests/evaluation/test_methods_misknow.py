@@ -280,6 +280,9 @@ def test_plain_baselines():
         ("the answer: b", "b"),
         ("Answer:\nb", "b"),
         ("Answer: b\nAnswer:", "b"),
+        ("The answer to this question is: b", "b"),
+        ("The answer is: The answer is: b", "b"),
+        ("The answer is: The answer is: The answer is:", None),
         ("", None),
     ],
 )

@@ -33,6 +33,10 @@ JUDGED = Judgement(
 )
 
 
+class Pieces(BaseModel):
+    missing: list[str]
+
+
 class Sure(BaseModel):
     score: Annotated[float, Field(ge=0, le=1)]
     label: Literal["USEFUL", "NOT_USEFUL"]
@@ -132,6 +136,25 @@ def test_half_a_number_or_word_at_the_limit_is_not_taken_for_a_whole_one():
     assert value("Passages: 1, 2\nThe", Kept, finished=False) == Kept(passages=[1, 2])
     assert value("Explanation: so\nVerdict: no", YesNo, finished=False) is None
     assert value(FULL, Judgement, finished=False) == JUDGED, "text counts as far as it goes"
+
+
+@pytest.mark.parametrize(
+    ("listed", "items"),
+    [
+        ("Missing:\n1. the year\n2. the pla", ["the year"]),
+        ("Missing:\n- the year\n- the place of\n  bir", ["the year"]),
+        ("Missing:\n1. the year\n2. the place\n3.", ["the year", "the place"]),
+        ("Missing:\n1. the ye", ["the ye"]),
+        ("Missing:\n1. the year\n2. the place\n\nI hope th", ["the year", "the place"]),
+        ("1. the year\n2. the pla", ["the year"]),
+    ],
+)
+def test_the_item_of_a_list_that_was_cut_at_the_limit_is_dropped(listed, items):
+    assert value(listed, Pieces, finished=False) == Pieces(missing=items)
+
+
+def test_a_list_that_is_finished_keeps_its_last_item():
+    assert value("Missing:\n1. the year\n2. the pla", Pieces) == Pieces(missing=["the year", "the pla"])
 
 
 @pytest.mark.parametrize("letters", ["A", "AB", "ABCDEFGHIJ"])
