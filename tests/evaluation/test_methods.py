@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import HitBody
+from querylect.envs.schemas import HitBody, Hits
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
@@ -182,6 +182,23 @@ class Draft:
         about = yield PromptStep(prompt(draft.texts[0].text), SamplingParams())
         form = yield AskForm(prompt(question.text), Judgement, SamplingParams(), role="reader")
         return Outcome(notes={"about": about.texts[0].text, "form": form.failure != ""})
+
+
+class ReadsOneWord(Shelf):
+    """A retriever whose queries may have one word."""
+
+    def search(self, plans, with_text=True):
+        rankings = [Hits(ranking) for ranking in super().search(plans, with_text)]
+        for plan, ranking in zip(plans, rankings, strict=True):
+            ranking.truncated = sum(" " in term.text for probe in plan.probes for term in probe.terms)
+        return rankings
+
+
+def test_texts_of_a_search_that_were_read_only_in_part_are_counted_by_question():
+    questions = [Question("short", "one"), Question("long", "two words")]
+    runner = Runner(None, {"": ReadsOneWord()})
+    ran = runner.run(made("std_rag", answers=False), questions)
+    assert [one.spent.truncated for one in ran] == [0, 1]
 
 
 def test_reader_and_writer_may_be_two_models():
