@@ -24,6 +24,8 @@ from annotated_types import MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from .prose import is_nothing
+
 Kind = Literal["text", "yes_no", "choice", "number", "texts", "numbers", "models"]
 
 _TRUE = ("yes", "true", "y", "1", "ja", "oui", "sí", "si", "sì", "sim", "да", "是", "是的", "はい", "예", "네")
@@ -245,7 +247,7 @@ class _PartReader:
         if part.kind != "models":
             return self._take_one(part)
         if self._is_next(part.label):
-            none = self._body(part).strip(_MARKS).casefold() == _NONE
+            none = _is_none(self._body(part))
             self.position += none
             return {part.key: []} if none else {}
         entries = []
@@ -306,11 +308,16 @@ def _value(part: FormPart, body: str) -> object:
     if part.kind == "number":
         return _number(word)
     if part.kind == "numbers":
-        return [] if word.casefold() == _NONE else [_number(n) for n in re.split(r"[,;，、\s]+", word) if n]
+        return [] if _is_none(word) else [_number(n) for n in re.split(r"[,;，、\s]+", word) if n]
     if part.kind == "texts":
         items = _items(body)
-        return [] if [item.strip(_MARKS).casefold() for item in items] == [_NONE] else items
+        return [] if len(items) == 1 and _is_none(items[0]) else items
     return line
+
+
+def _is_none(text: str) -> bool:
+    word = text.strip(_MARKS)
+    return word.casefold() == "no" or is_nothing(word)
 
 
 def _last_line(text: str) -> str:

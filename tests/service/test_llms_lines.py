@@ -128,7 +128,10 @@ def test_words_and_numbers_are_taken_strictly():
     assert value("Passages: [1], 3 4.", Kept) == Kept(passages=[1, 3, 4])
     for wrong in ("Passages: 1 and 3", "Passages: 1.5", "Passages:", "Passages: all"):
         assert value(wrong, Kept) is None
-    assert value("Passages: None.", Kept) == Kept(passages=[])
+    for none in ("None.", "no", "Nothing", "**N/A**"):
+        assert value(f"Passages: {none}", Kept) == Kept(passages=[])
+        assert value(f"Missing: {none}", Pieces) == Pieces(missing=[])
+    assert value("Missing: no date is given", Pieces) == Pieces(missing=["no date is given"])
 
 
 def test_half_a_number_or_word_at_the_limit_is_not_taken_for_a_whole_one():
