@@ -237,6 +237,17 @@ def marked_answer(text: str) -> str | None:
     return answers[-1] if answers else None
 
 
+def short_answer(text: str) -> str:
+    """The paragraph behind "Answer:" or "The answer is:" at the beginning of a text, or else all of the text.
+
+    Small models begin a short answer like this, and go on with an explanation that was not asked for.
+    """
+    if (mark := _ANSWER.match(text)) is None:
+        return text
+    behind = paragraphs(text[mark.start(1) :])
+    return short_answer(behind[0]).strip(" *_") if behind else ""
+
+
 def _behind_marks(answer: str) -> str:
     while (mark := _ANSWER.match(answer)) is not None:
         answer = mark[1]

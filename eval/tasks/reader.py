@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
-from ...llms.prose import marked_answer, without_end_of_turn, without_thinking
+from ...llms.prose import marked_answer, short_answer, without_end_of_turn, without_thinking
 from ...methods.wording import question_fields
 from ...rewriters.levels import history_text, one_line, question_text
 from .choice import choice_fields, chosen
@@ -99,6 +99,8 @@ def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
     reply = without_end_of_turn(without_thinking(text))
     if question.options:
         return ReaderAnswer((choice_fields(reply) or [reply])[-1], chosen(reply, question.options))
+    if style == "short":
+        return ReaderAnswer(short_answer(reply))
     marked = marked_answer(reply) if style == "reasoned" else None
     return ReaderAnswer(reply if marked is None else marked)
 

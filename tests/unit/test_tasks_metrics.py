@@ -183,6 +183,22 @@ def test_a_reasoned_answer_stands_in_its_last_line():
     assert read_answer("<think>x</think> Ada", question, "short").answer == "Ada"
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is: Ada\n\nThe answer is a name.", "Ada"),
+        ("**Answer:** Ada Lovelace**", "Ada Lovelace"),
+        ("The answer is:\nAda\n\nShe wrote it.", "Ada"),
+        ("The answer is: The answer is:", ""),
+        ("答案：可以服用。\n多休息。\n\n祝好", "可以服用。\n多休息。"),
+        ("Ada\nAnswer: Tom", "Ada\nAnswer: Tom"),
+    ],
+)
+def test_a_short_answer_is_what_stands_behind_its_mark(text, answer):
+    assert read_answer(text, Question("q", "who?"), "short").answer == answer
+    assert read_answer(text, Question("q", "who?"), "grounded").answer == text.strip()
+
+
 def test_prompts_show_what_there_is():
     document = Document("d", "Title", "one two three four")
     (told,) = generator_prompt(TWO, [document], "reasoned", 3, "medical").messages
