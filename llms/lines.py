@@ -34,6 +34,8 @@ _WORDS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
 _NONE = "none"
 _MARKS = " \t.!*_\"'()[]<>"
 """Characters that may surround a single word."""
+_ANOTHER_TEXT = re.compile(r"\n(?=[ \t]*(?:[A-Z][.)][ \t]|[^\n:：]{1,40}[:：][ \t]*(?:\n|\Z)))")
+"""Before a line that belongs to no text: an option of the question that small models copy, or a heading."""
 _ITEM = re.compile(r"[ \t]*(?:\d+[.)、](?!\d)|[-*•](?=\s))[ \t]*")
 """The start of a list item; "2.5 mg" and "-5" start none."""
 _NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?")
@@ -289,8 +291,10 @@ class _PartReader:
         if part.kind not in ("text", "texts"):
             return body.partition("\n")[0]
         first, *following = _BLANK.split(body)
+        if part.kind == "text":
+            return _ANOTHER_TEXT.split(first, maxsplit=1)[0]
         selected = [first]
-        for paragraph in following if part.kind == "texts" else []:
+        for paragraph in following:
             if not _ITEM.match(paragraph):
                 break
             selected.append(paragraph)

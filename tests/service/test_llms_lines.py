@@ -156,6 +156,20 @@ def test_the_item_of_a_list_that_was_cut_at_the_limit_is_dropped(listed, items):
     assert value(listed, Pieces, finished=False) == Pieces(missing=items)
 
 
+@pytest.mark.parametrize(
+    ("after", "text"),
+    [
+        ("", "Asthma, which\nwheezes"),
+        ("\nC. Croup\nD. Flu", "Asthma, which\nwheezes"),
+        ("\nDemonstration:\n1. none", "Asthma, which\nwheezes"),
+        ("\nA child: it coughs", "Asthma, which\nwheezes\nA child: it coughs"),
+    ],
+)
+def test_the_last_text_ends_before_copied_options_and_headings(after, text):
+    read_value = value(f"H_plus: Croup\nH_minus: Asthma, which\nwheezes{after}", Hypotheses)
+    assert read_value.minus == " ".join(text.split())
+
+
 def test_a_list_that_is_finished_keeps_its_last_item():
     assert value("Missing:\n1. the year\n2. the pla", Pieces) == Pieces(missing=["the year", "the pla"])
 
