@@ -7,6 +7,7 @@ import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
+from querylect.configs.schema import QuestionsConfig
 from querylect.data.known import known
 from querylect.data.published import published
 from querylect.envs.recipes import recipe_of
@@ -41,6 +42,18 @@ def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_pa
         assert -100 < figure.value < 5000
         if figure.unit == "share":
             assert 0 <= figure.value <= 1
+
+
+def test_passages_of_misknow_are_shown_whole_in_every_prompt():
+    paper = load_paper("misknow")
+    settings = [method_settings(system.method, system.settings) for system in paper.systems.values()]
+    shown = [one.document_words for one in settings if hasattr(one, "document_words")]
+    assert len(shown) == 15
+    assert min(paper.document_words, *shown) >= 300
+
+
+def test_contents_that_questions_were_written_for_are_shown_as_far_as_the_writer_saw_them():
+    assert load_paper("qb_rag").document_words == QuestionsConfig().words
 
 
 def test_averages_that_papers_print_are_those_of_their_own_rows():
