@@ -84,6 +84,10 @@ _ANSWER = re.compile(
     r"(?: to (?:the|this|your) question)?(?: is)?[ *_]*[:：][ \t*_]*(?:\n\s*)?(.*?)[\s*_]*$",
     re.IGNORECASE | re.MULTILINE,
 )
+_ANSWER_IS = re.compile(
+    r"[\s*_>#\-]*(?:the |my )?(?:final |short |correct )?answer(?: to (?:the|this|your) question)? is[ \t*_]+(?=\S)",
+    re.IGNORECASE,
+)
 _BOXED = re.compile(r"\\boxed[ \t]*\{(?:\\text[ \t]*\{)?([^{}\n]+)\}")
 _SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u200b": "", "\ufeff": ""})
 _QUOTES = (
@@ -213,9 +217,14 @@ def passage_of(text: str) -> SplitAnswer:
     if len(lines) > 1 and is_preamble(lines[0]):
         blocks[0] = "\n".join(lines[1:])
     passage = unquoted(_TITLE.sub("", "\n\n".join(blocks), count=1)) if blocks else ""
-    if is_nothing(passage):
+    if is_nothing(passage) or _only_announces(passage):
         passage = ""
     return split._replace(answer=passage) if passage else split._replace(answer="", failure="empty answer")
+
+
+def _only_announces(text: str) -> bool:
+    """Whether every line of a text announces another one: "The passage is:"."""
+    return all(line.rstrip("*_ \t").endswith((":", "：")) for line in text.splitlines() if line.strip())
 
 
 def unquoted(text: str) -> str:
@@ -238,13 +247,17 @@ def marked_answer(text: str) -> str | None:
 
 
 def short_answer(text: str) -> str:
-    """The paragraph behind "Answer:" or "The answer is:" at the beginning of a text, or else all of the text.
+    """The paragraph behind "Answer:" or "The answer is" at the beginning of a text, or else all of the text.
 
     Small models begin a short answer like this, and go on with an explanation that was not asked for.
     """
-    if (mark := _ANSWER.match(text)) is None:
+    if mark := _ANSWER.match(text):
+        start = mark.start(1)
+    elif sentence := _ANSWER_IS.match(text):
+        start = sentence.end()
+    else:
         return text
-    behind = paragraphs(text[mark.start(1) :])
+    behind = paragraphs(text[start:])
     return short_answer(behind[0]).strip(" *_") if behind else ""
 
 

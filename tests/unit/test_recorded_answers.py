@@ -15,6 +15,7 @@ from querylect.eval.tasks.reader import read_answer
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, Prompt, SamplingParams, Text
 from querylect.llms.structured import AskForm, ask_structured
+from querylect.methods.csqe import pivotal
 from querylect.methods.methods import METHODS, make_method
 from querylect.methods.runner import Runner
 from querylect.questions.prompts import Written
@@ -24,15 +25,33 @@ from querylect.rewriters.registry import make_rewriter
 
 from ..method_doubles import Shelf, doc
 
-RECORDED = parse_yaml((Path(__file__).parent.parent / "recordings" / "answers.yaml").read_text(encoding="utf-8"))
+RECORDINGS = Path(__file__).parent.parent / "recordings"
+RECORDED, SMALL = (
+    parse_yaml((RECORDINGS / name).read_text(encoding="utf-8")) for name in ("answers.yaml", "smollm2_135m.yaml")
+)
 ANSWERS = [(stage, one) for stage, answers in RECORDED.items() for one in answers]
-SHARE = 0.99
+SMALL_ANSWERS = [(stage, one) for stage, answers in SMALL.items() for one in answers]
 
 BM25 = RetrieverCard("bm25", "bm25")
 QUESTION = Question("q", "Which metal melts at 1538 degrees?")
 CHOICE = Question("q", "Barking cough?", ("Croup", "Asthma"))
 DRUGS = Question("q", "Which lowers sugar?", ("aspirin", "insulin", "vitamin C", "a statin"))
+ENCYCLOPEDIA = [
+    doc("d1", "Iron is a metal. It melts at 1538 degrees and rusts in moist air.", "Iron"),
+    doc("d2", "Emma is a novel of 1815 about a young woman who likes to make matches.", "Emma"),
+    doc("d3", "Insulin is a hormone. It lets cells take up sugar from the blood.", "Insulin"),
+]
 DOCUMENTS = [doc("d1", "Iron melts at 1538 degrees."), doc("d2", "Lead melts at 327 degrees.")]
+LARYNX = Question(
+    "q",
+    "Hoarse?",
+    (
+        "Internal laryngeal nerve injury",
+        "Recurrent laryngeal nerve injury",
+        "External laryngeal nerve injury",
+        "Laryngeal edema",
+    ),
+)
 HYPOTHESIS = RECORDED["hcqr.formulator"][0]["text"]
 
 
@@ -42,7 +61,8 @@ class Says:
 
     def __init__(self, recorded, here=lambda prompt: True, others=None):
         self.identity = {"model": "says"}
-        self.recorded, self.here, self.others, self.given = recorded, here, others or {}, False
+        self.recorded, self.here, self.others = recorded, here, others or {}
+        self.form = "lines" if recorded.get("prompt", "").endswith("/lines") else "json"
 
     def generate(self, prompts, draw, deliver, costs):
         for place, prompt in enumerate(prompts):
@@ -81,7 +101,7 @@ class AllDocuments(dict):
 
 def run(name, model, question=QUESTION, watch="", **settings):
     method = Watched(make_method(name, settings, BM25), watch)
-    (ran,) = Runner(Llm(model), {"": Shelf(AllDocuments())}).run(method, [question])
+    (ran,) = Runner(Llm(model), {"": Shelf(AllDocuments())}, form=model.form).run(method, [question])
     return ran.outcome, method.seen
 
 
@@ -90,8 +110,8 @@ def rewrites(name, recorded, **settings):
     return None if outcome.failure else outcome.notes["rewrites"]
 
 
-def form_of(name, stage, recorded, here=lambda prompt: True, others=None, question=QUESTION):
-    _, seen = run(name, Says(recorded, here, others), question, stage)
+def form_of(name, stage, recorded, here=lambda prompt: True, others=None, question=QUESTION, **settings):
+    _, seen = run(name, Says(recorded, here, others), question, stage, **settings)
     return seen[0].value.model_dump(mode="json", by_alias=True) if seen and seen[0].value is not None else None
 
 
@@ -109,7 +129,8 @@ def verdict_of(name, recorded, here=lambda prompt: True, others=None):
         "Iron.",
         notes={"H_plus": "p", "H_minus": "m"},
     )
-    (verdict,) = judged(Runner(Llm(Says(recorded, here, others)), {}), JUDGES[name], [case], Setting())
+    model = Says(recorded, here, others)
+    (verdict,) = judged(Runner(Llm(model), {}, form=model.form), JUDGES[name], [case], Setting())
     assert (verdict.value is None) == bool(verdict.failure)
     return verdict
 
@@ -140,16 +161,15 @@ def migres(stage, part):
 
 def structured(form):
     def read(recorded):
-        (answer,) = ask_structured(
-            Llm(Says(recorded)), [Prompt(({"role": "user", "content": "?"},))], form, SamplingParams()
-        )
+        model, prompt = Says(recorded), Prompt(({"role": "user", "content": "?"},))
+        (answer,) = ask_structured(Llm(model), [prompt], form, SamplingParams(), model.form)
         return answer.value.model_dump(mode="json") if answer.value is not None else None
 
     return read
 
 
-def formulator(recorded):
-    return form_of("hcqr", "formulator", recorded, contains("sits an exam"), question=CHOICE)
+def formulator(recorded, **settings):
+    return form_of("hcqr", "formulator", recorded, contains("sits an exam"), question=CHOICE, **settings)
 
 
 def hcqr(recorded):
@@ -240,6 +260,19 @@ READ = {
 }
 """How the answers of each stage are read; None where they are not."""
 
+TWO_JUDGED = "\n".join(f"Statement: {number}\nAttributed: no\nReason: none" for number in (1, 2))
+READ_SMALL = {
+    **READ,
+    "hcqr.formulator.alone": lambda recorded: formulator(recorded, options=False),
+    "csqe.pick": lambda recorded: pivotal(recorded["text"], ENCYCLOPEDIA)[0] or None,
+    "choice.larynx": option(LARYNX),
+    "context_recall.statements": judge(
+        "context_recall", "statements", contains("List the statements"), {"Judge for every": TWO_JUDGED}
+    ),
+    "answer": lambda recorded: read_answer(recorded["text"], QUESTION, "short").answer or None,
+}
+"""Also the stages that only answers of the small model have."""
+
 PLAIN_TEXT = {"direct_gen", "std_rag", "main_rag"}
 """Methods whose answers have no form: a text without its thinking is the answer, and MAIN-RAG judges by one token."""
 SAME_FORM = {"query2doc": "hyde", "general": "explore", "direct": "explore", "small": "explore"}
@@ -258,18 +291,29 @@ def test_there_are_answers_for_every_method_and_judge_and_enough_of_them():
     assert min(styles[style] for style in ("refusal", "empty", "cut", "fence", "thinking")) >= 4
 
 
-def test_nearly_all_recorded_answers_are_read_right_and_none_wrongly():
+@pytest.mark.parametrize(
+    ("answers", "readers", "share"),
+    [(ANSWERS, READ, 0.99), (SMALL_ANSWERS, READ_SMALL, 0.95)],
+    ids=["written", "small"],
+)
+def test_nearly_all_answers_are_read_right_and_none_wrongly(answers, readers, share):
     right, unread, misread = 0, defaultdict(list), []
-    for stage, recorded in ANSWERS:
-        actual = READ[stage](recorded)
+    for stage, recorded in answers:
+        actual = readers[stage](recorded)
         if actual == recorded["read"]:
             right += 1
         elif actual is None:
-            unread[stage].append(recorded["style"])
+            unread[stage].append(recorded["text"])
         else:
-            misread.append((stage, recorded["style"], actual))
+            misread.append((stage, recorded["text"], actual))
     assert misread == [], "a wrong reading that is not counted as a failure"
-    assert right / len(ANSWERS) >= SHARE, dict(unread)
+    assert right / len(answers) >= share, dict(unread)
+
+
+def test_answers_of_a_small_model_are_of_most_stages():
+    assert set(SMALL) <= set(READ_SMALL)
+    assert len(SMALL_ANSWERS) >= 70
+    assert len({stage.partition(".")[0] for stage in SMALL}) >= 14
 
 
 @pytest.mark.parametrize("name", sorted(SAME_FORM))
