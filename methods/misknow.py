@@ -39,7 +39,7 @@ from .reading import (
     usable,
 )
 
-VERSION = "misknow-judge-1"
+VERSION = "misknow-judge-2"
 """The version of the judgement's wording; reading.py has the reader's."""
 DRAFT_KEPT = "draft_kept"
 """The note of a question whose draft became the answer, because its judgement was not of the form."""
@@ -58,7 +58,7 @@ the main subject of the question.
 
 
 class Judgement(BaseModel):
-    """The reply of figure 4, under the paper's keys."""
+    """Whether knowledge is missing, and which."""
 
     thought: str
     """What the passages hold, and whether the draft answer is right and complete."""

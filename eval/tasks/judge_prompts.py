@@ -1,6 +1,7 @@
 """Judge prompts and answer schemas: the roles and rules of the papers in this project's own words.
 
-Increase a version with every change of its judge's wording or schema: every result records it.
+Increase a version with every change of its judge's wording or schema: every result records it. The docstring of a
+schema is part of the prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +17,14 @@ from ...rewriters.levels import lettered
 from .gold import Gold
 from .reader import numbered, question_line, shortened
 
-UTILITY = "utility-1"
-MIMIC = "mimic-1"
-RELEVANCY = "answerability-1"
-DECLINED = "declined-1"
-FAITHFULNESS = "faithfulness-1"
-ANSWER_RELEVANCY = "answer-relevancy-1"
-GUIDELINE = "guideline-2"
-CONTEXT_RECALL = "context-recall-2"
+UTILITY = "utility-2"
+MIMIC = "mimic-2"
+RELEVANCY = "answerability-2"
+DECLINED = "declined-2"
+FAITHFULNESS = "faithfulness-2"
+ANSWER_RELEVANCY = "answer-relevancy-2"
+GUIDELINE = "guideline-3"
+CONTEXT_RECALL = "context-recall-3"
 
 NOT_USEFUL = "NOT_USEFUL"
 LABELS = {"ENTAILED": "entailed", "USEFUL_BUT_NOT_ENTAILED": "useful", NOT_USEFUL: "not_useful"}
@@ -35,54 +36,54 @@ MIMIC_LABELS = {"EXCELLENT": "excellent", "GOOD": "good", "POOR": "poor", "INVAL
 
 
 class Mimic(BaseModel):
-    """Seed 001, section 4.6."""
+    """A rating of the mimic, and why."""
 
     explanation: str
     quality: Literal["EXCELLENT", "GOOD", "POOR", "INVALID"]
 
 
 class Utility(BaseModel):
-    """Seed 000, figure 2."""
+    """What a context is worth for the right answer."""
 
     selected_answer: str
     label: Literal["ENTAILED", "USEFUL_BUT_NOT_ENTAILED", "NOT_USEFUL"]
 
 
 class Answerable(BaseModel):
-    """Seed 002, section 5.1.2."""
+    """Whether a text answers the question, and why."""
 
     explanation: str
     answerable: bool
 
 
 class YesNo(BaseModel):
-    """Seed 002, section 6.2."""
+    """A verdict, and why."""
 
     explanation: str
     verdict: bool
 
 
 class Points(BaseModel):
-    """Seed 002, section 6.2, second step."""
+    """The key points of an answer."""
 
     points: Annotated[list[str], Field(min_length=1)]
 
 
 class Adherence(BaseModel):
-    """Seed 002, section 6.2, third step."""
+    """How much of a guideline an answer covers, and why."""
 
     explanation: str
     score: Annotated[float, Field(ge=0, le=1)]
 
 
 class Statements(BaseModel):
-    """Seed 004, figure 6, first prompt."""
+    """What has to be known for an answer."""
 
     statements: list[str]
 
 
 class Attribution(BaseModel):
-    """One statement of seed 004, figure 6, second prompt."""
+    """Whether the documents hold a statement, and why."""
 
     statement: int
     attributed: bool
@@ -90,7 +91,7 @@ class Attribution(BaseModel):
 
 
 class Attributions(BaseModel):
-    """Seed 004, figure 6, second prompt."""
+    """A judgement of every statement."""
 
     statements: list[Attribution]
 

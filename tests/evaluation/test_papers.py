@@ -142,13 +142,13 @@ def test_a_whole_paper(values, server, tmp_path):
     assert row(results, "mcq", "rag[k=2]")["questions"] == 4
     assert "<svg" in (page.parent / "sweep-1.svg").read_text()
     assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
-    assert (results["judges"], results["generator"]) == ({"utility": "utility-1"}, "generator-1")
+    assert (results["judges"], results["generator"]) == ({"utility": "utility-2"}, "generator-1")
     text = page.read_text()
     for part in (
         "mcq n = 4, open n = 1",
         "checks that the machinery works",
         "| No retrieval | 25.0 (4) | 25.0 (4) |",
-        "utility-1",
+        "utility-2",
     ):
         assert part in text
     assert results["environments"]["small"]["retriever"] == "bm25"
@@ -196,7 +196,7 @@ def test_lines_are_another_form_of_the_same_judge(values, server, tmp_path):
     rag = row(results, "mcq", "rag")
     assert (rag["means"]["dur"], rag["off_format"]["utility"]) == ({"value": 1.0, "n": 3}, 0)
     assert len(server.bodies) > asked, "another form is another record"
-    assert results["judges"] == {"utility": "utility-1/lines"}
+    assert results["judges"] == {"utility": "utility-2/lines"}
     assert "Answers of a fixed form: labelled lines." in page.read_text()
     judged = [body for body in server.bodies[asked:] if len(body["messages"]) > 1]
     assert [one["role"] for one in judged[0]["messages"]] == ["user", "assistant", "user"]

@@ -43,7 +43,7 @@ def test_a_papers_reader_and_judge(values, server, tmp_path, mine):  # noqa: F81
     assert stages == ["answer_choice", "utility"]
     judged = [one["judged"]["utility"]["version"] for one in test_papers.written(page) if one["judged"]]
     assert judged
-    assert all(version.startswith("utility-1+utility-") for version in judged)
+    assert all(version.startswith("utility-2+utility-") for version in judged)
 
     before = len(server.bodies)
     values["reader"]["prompts"] = mine(answer_choice=f"Carefully. {choice}", utility=utility)

@@ -1,12 +1,17 @@
 """Judges with scripted answers: what they are shown, what a verdict is worth, and what a judge off its form becomes."""
 
 import json
+import re
 
 import pytest
+from pydantic import BaseModel
 from querylect.data.types import Document, Question
+from querylect.eval.tasks import judge_prompts
 from querylect.eval.tasks.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case, Setting, judged
 from querylect.llms.access import Llm
+from querylect.llms.structured import instructions
+from querylect.methods.misknow import Judgement
 from querylect.methods.runner import Runner
 
 from ..evaluation.test_methods import Echo
@@ -15,6 +20,11 @@ DOCUMENTS = (Document("d1", "Mercury", "melts at -39"), Document("d2", "Iron", "
 CHOICE = Gold(Question("q", "What melts at 1538?", ("mercury", "iron")), right=1)
 OPEN = Gold(Question("q", "Who?"), answers=("Ada", "Lovelace"))
 CONTENT = Gold(Question("q", "What is iron?"), contents=(DOCUMENTS[1],))
+FORMS = [
+    form
+    for form in vars(judge_prompts).values()
+    if isinstance(form, type) and issubclass(form, BaseModel) and form is not BaseModel
+]
 CASES = {"utility": CHOICE, "mimic": CHOICE, "context_recall": OPEN}
 
 
@@ -46,7 +56,7 @@ def case(item, answer="an answer", documents=DOCUMENTS, searched=True):
 )
 def test_utility_by_label(label, value, short):
     (verdict,), script = verdicts("utility", {"": {"selected_answer": "B", "label": label}}, case(CHOICE))
-    assert (verdict.value, verdict.label, verdict.failure, verdict.version) == (value, short, "", "utility-1")
+    assert (verdict.value, verdict.label, verdict.failure, verdict.version) == (value, short, "", "utility-2")
     for part in ("What melts at 1538?", "A. mercury\nB. iron", "Right answer: B. iron", "[2] Iron: melts at 1538"):
         assert part in script.seen[0]
 
@@ -59,6 +69,11 @@ def test_a_mimic_hypothesis_is_rated(quality, value):
     for part in ("Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"):
         assert part in script.seen[0]
     assert verdicts("mimic", {}, Case(CHOICE, (), True, "B"))[0] == [None], "a method without hypotheses"
+
+
+@pytest.mark.parametrize("form", [*FORMS, Judgement], ids=lambda form: form.__name__)
+def test_a_schema_in_a_prompt_names_no_paper(form):
+    assert not re.search("seed|section|figure|paper", instructions(form), re.IGNORECASE)
 
 
 @pytest.mark.parametrize(
