@@ -24,7 +24,7 @@ from annotated_types import MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from .prose import is_nothing
+from .prose import is_nothing, unquoted
 
 Kind = Literal["text", "yes_no", "choice", "number", "texts", "numbers", "models"]
 
@@ -316,7 +316,7 @@ def _value(part: FormPart, body: str) -> object:
     if part.kind == "texts":
         items = _items(body)
         return [] if len(items) == 1 and _is_none(items[0]) else items
-    return line
+    return unquoted(line) if part.kind == "text" else line
 
 
 def _is_none(text: str) -> bool:

@@ -170,6 +170,12 @@ def test_the_last_text_ends_before_copied_options_and_headings(after, text):
     assert read_value.minus == " ".join(text.split())
 
 
+def test_quotes_around_all_of_a_text_are_no_part_of_it():
+    assert value('H_plus: "Croup"\nH_minus: "Asthma" or "flu"', Hypotheses) == Hypotheses(
+        H_plus="Croup", H_minus='"Asthma" or "flu"'
+    )
+
+
 def test_a_list_that_is_finished_keeps_its_last_item():
     assert value("Missing:\n1. the year\n2. the pla", Pieces) == Pieces(missing=["the year", "the pla"])
 
