@@ -52,7 +52,7 @@ def test_passages_of_misknow_are_shown_whole_in_every_prompt():
     assert min(paper.document_words, *shown) >= 300
 
 
-def test_contents_that_questions_were_written_for_are_shown_as_far_as_the_writer_saw_them():
+def test_qb_rag_shows_as_much_of_a_content_as_the_question_writer_sees():
     assert load_paper("qb_rag").document_words == QuestionsConfig().words
 
 
