@@ -24,6 +24,9 @@ class OptimizeConfig(Section):
     shown documents, the examples."""
     minibatch: Annotated[int, Field(ge=1)] = 8
     """Training questions that a proposal is made from; it is validated only if it beats its parent on them."""
+    feedback: bool = True
+    """Show the reflection model how the prompt did on the minibatch. False: it sees the prompt alone, and the run
+    selects among proposals that nothing guides, which is the control of the method."""
     titles: Annotated[int, Field(ge=1)] = 3
     """Titles of retrieved and of relevant documents shown to the reflection model per question."""
     attempts: Annotated[int, Field(ge=1)] = 3

@@ -32,13 +32,15 @@ class EnvironmentAdapter:
         scorer: Scorer,
         journal: KeyedJournal[ScoredAnswer],
         budget: int,
+        feedback: bool,
         relevant: Mapping[str, Sequence[str]],
         update: Callable[[FewShotPrompt], None],
         progress: Progress,
     ) -> None:
-        """`relevant` are titles of relevant documents by training question, as far as they are known here; `update` is
-        called with each prompt after its evaluation on a batch, or in place of one that takes more than the budget."""
-        self._scorer, self._journal, self._budget = scorer, journal, budget
+        """Without `feedback` the reflection model reads of no question. `relevant` are titles of relevant documents by
+        training question, as far as they are known here; `update` is called with each prompt after its evaluation on a
+        batch, or in place of one that takes more than the budget."""
+        self._scorer, self._journal, self._budget, self._feedback = scorer, journal, budget, feedback
         self._relevant, self._update, self._progress = relevant, update, progress
 
     def evaluate(
@@ -70,6 +72,8 @@ class EnvironmentAdapter:
         components: list[str],
     ) -> dict[str, list[dict[str, Any]]]:
         """What the reflection model reads of each training question. Raises BudgetSpentError."""
+        if not self._feedback:
+            return {component: [] for component in components}
         traces = eval_batch.trajectories or []
         pending = self._pending(RAW, [(evaluation.split, question) for question, evaluation in traces], 1)
         if pending:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 VERSION = "2"
 """Of the wording below: another version is another prompt."""
 
-_REQUEST = """\
+_TASK = """\
 A small language model rewrites questions into queries for a search engine. The better the engine ranks the relevant \
 documents for its query, the higher its reward, from 0 to 1. Part of its prompt is
 
@@ -37,13 +37,20 @@ documents for its query, the higher its reward, from 0 to 1. Part of its prompt 
 
 {rule}
 
-With that prompt it answered these questions:
+"""
+
+_REQUEST = f"""\
+{_TASK}With that prompt it answered these questions:
 
 <side_info>
 
 Write a better version of this part of the prompt. Find out what the good queries have in common, what the relevant \
 documents are called and what the bad queries lack, and tell the model so, in general terms and briefly: it is a small \
 model, and the questions to come are others. Give the whole new version, and nothing else, between ``` and ```."""
+
+_REQUEST_WITHOUT_FEEDBACK = f"""\
+{_TASK}Write a better version of this part of the prompt, briefly: it is a small model. Give the whole new version, \
+and nothing else, between ``` and ```."""
 
 Feedback = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -195,6 +202,9 @@ class Reflector:
 
 
 def _request(text: str, examples: Sequence[Mapping[str, Any]], component: PromptComponent) -> str:
+    """What is asked for, with the feedback where there is any."""
+    if not examples:
+        return _REQUEST_WITHOUT_FEEDBACK.replace("{rule}", RULES[component]).replace("<curr_param>", text)
     from gepa.strategies.instruction_proposal import InstructionProposalSignature
 
     template = _REQUEST.replace("{rule}", RULES[component])

@@ -144,7 +144,7 @@ class _Search:
         from .gepa_adapter import EnvironmentAdapter
 
         self._adapter = EnvironmentAdapter(
-            scorer, evaluations, data.budget, data.relevant, self._pool.update, data.progress
+            scorer, evaluations, data.budget, settings.feedback, data.relevant, self._pool.update, data.progress
         )
         refusal = partial(scorer.refusal, questions=[*data.train, *data.validation])
         self._reflector = Reflector(settings, seed, scorer.start, self.proposals, open_reflection, refusal)

@@ -95,6 +95,16 @@ def test_the_reflection_model_reads_training_questions_alone(prompting, run_app)
     assert "please" not in sent, "no test question"
 
 
+def test_without_feedback_the_reflection_model_reads_the_prompt_alone(prompting, run_app):  # noqa: F811
+    with reflecting(run_app, change(prompting, **{"optimize.feedback": False}), *PROPOSED) as (config, reflection):
+        folder = optimize(config)
+    assert "Name the medicine, such as scurvy." in reflection.asked[0]
+    for shown in ("my head hurts", "answered these questions", "<side_info>", "reward is", "About"):
+        assert shown not in json.dumps(reflection.server.bodies)
+    assert {row["candidate"] for row in records(folder / "evaluations.jsonl")}.isdisjoint({"raw"}), "not searched"
+    assert BETTER in (folder / "best" / "prompt.yaml").read_text(), "selection stays"
+
+
 def test_the_reflection_model_reads_the_conversation_before_a_question(prompting, run_app, tmp_path):  # noqa: F811
     dataset, said = (
         load_beir(prompting.env.dataset.path),
