@@ -1,6 +1,7 @@
 """BRIGHT's published form, in rows of our own, from the files to a served environment, an evaluation and a reader."""
 
 import json
+import re
 from pathlib import Path
 
 import httpx
@@ -80,6 +81,14 @@ def write(folder, examples=EXAMPLES, lines=False):
     return folder
 
 
+def write_rewritten(folder, examples=EXAMPLES, model="gpt4_reason"):
+    """The questions as a model rewrote them, with the same ids and judgements; they are returned."""
+    rewritten = [{**row, "query": f"{row['query']} {row['reasoning']}"} for row in examples]
+    (folder / model).mkdir()
+    parquet.write_table(pa.Table.from_pylist(rewritten), folder / model / "biology-00000-of-00001.parquet")
+    return [row["query"] for row in rewritten]
+
+
 def config(folder, **settings):
     dataset = DatasetConfig(kind="bright", path=str(folder / "bright"), subset="biology", **settings)
     return EnvironmentConfig(dataset=dataset, index=str(folder / "index"))
@@ -124,14 +133,11 @@ def test_a_domain_is_a_test_split_of_passages_or_of_whole_pages(tmp_path, lines)
 
 
 def test_the_questions_of_another_folder_search_the_same_index(env):
-    """BRIGHT publishes questions as models rewrote them, with the same ids and judgements, beside its examples."""
     folder = Path(env.dataset.path)
-    rewritten = [{**row, "query": f"reasoning about {row['query']}"} for row in EXAMPLES]
-    (folder / "gpt4_reason").mkdir()
-    parquet.write_table(pa.Table.from_pylist(rewritten), folder / "gpt4_reason" / "biology-00000-of-00001.parquet")
+    rewritten = write_rewritten(folder)
     dataset = env.dataset.model_copy(update={"queries": "gpt4_reason"})
     other, plain = (Environment.open(env.model_copy(update={"dataset": which})) for which in (dataset, env.dataset))
-    assert [question.text for question in other.questions("test")] == [row["query"] for row in rewritten]
+    assert [question.text for question in other.questions("test")] == rewritten
     assert load_dataset(dataset).splits["test"].qrels == load_dataset(env.dataset).splits["test"].qrels
     assert (load_dataset(dataset).name, load_dataset(env.dataset).name) == (
         "bright-biology-gpt4_reason",
@@ -301,3 +307,23 @@ def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path, served)
     assert {document.id for document in shown} == set(records["0"].ranking), "deeper rankings leave them out, too"
     assert [document.id for document in other][:1] == ["tides/moon_0.txt"]
     assert contexts.moved == 0
+
+
+def test_the_packaged_spec_searches_questions_and_long_rewrites(tmp_path, monkeypatch, capsys):
+    """By one command. The rewrite has the words of the right document, and one of a wrong one four times, which
+    saturates where the query has BM25's weights, too."""
+    near = {"query": "why do they come near", "reasoning": "near near near moths keep light fixed", "id": "2",
+            "excluded_ids": [f"moths/post_{number}.txt" for number in range(2)], "gold_ids_long": [],
+            "gold_ids": ["moths/navigation_0.txt"]}  # fmt: skip
+    folder = write(tmp_path / "bright", [near])
+    write_rewritten(folder, [near])
+    monkeypatch.chdir(tmp_path)
+    paths = [f"datasets.{name}.path={folder}" for name in ("question", "reasoning")]
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "bright", *paths, "training_free=[]", "bootstrap=50", "permutations=50"])
+    assert ended.value.code in (0, None)
+    table = Path(capsys.readouterr().out.strip()).read_text()
+    (row,) = [line for line in table.splitlines() if line.startswith("| raw question")]
+    question, reasoning, _, saturated_question, saturated, _ = re.findall(r"[01]\.\d{3}", row)
+    assert (question, saturated_question) == ("0.000", "0.000"), "only a wrong document has one of its words"
+    assert (reasoning, saturated) == ("0.631", "1.000"), "the second, and the first document"
