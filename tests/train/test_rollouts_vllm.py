@@ -317,7 +317,7 @@ def test_a_server_reloads_weights_from_files_which_are_then_removed(
         _, weights = engine_around(change(config, **settings_of("files", url, folder)), policy, tokenizer)
         weights.refresh()
         head = ["renew_output_heads"] if device == "cpu" else []
-        assert server.events == ["reload_weights", *head, "reset"], "what was computed with other weights is forgotten"
+        assert server.events == ["pause keep", "reload_weights", *head, "reset", "resume"]
         assert list(folder.iterdir()) == []
         server.unreadable = True
         with refused(EngineUnavailableError, None, url, "reload_weights", "500", "Cannot find any model weights"):
