@@ -58,7 +58,7 @@ class SpecEvaluation(Evaluation):
     """Records of the questions that a system was trained on, with the names of dataset and system."""
 
     @classmethod
-    def of(cls, spec: SpecConfig, folder: Path) -> "SpecEvaluation":
+    def empty(cls, spec: SpecConfig, folder: Path) -> "SpecEvaluation":
         """The evaluation in a folder, with nothing in it yet."""
         return cls(
             spec=spec,
@@ -99,7 +99,7 @@ def evaluate_spec(
     refuse_unwritable(folder)
     given, spec = spec, with_rows_of_runs(spec)
     with only_command(folder):
-        evaluation = SpecEvaluation.of(spec, folder)
+        evaluation = SpecEvaluation.empty(spec, folder)
         _prepare(evaluation, _added_warm_starts(given, spec), trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         if check is not None:

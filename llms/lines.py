@@ -269,10 +269,10 @@ class _PartReader:
         cut = not self.finished and self.position == len(self.marks) - 1 and "\n" not in self.marks[-1][1].lstrip()
         body = self._body(part)
         items = _items(body) if part.kind == "texts" else []
-        whole = _without_cut_item(items, body) if items and self._cut_inside(body) else items
+        complete = _without_cut_item(items, body) if items and self._cut_inside(body) else items
         self.position += 1
-        if whole != items:
-            return {part.key: whole}
+        if complete != items:
+            return {part.key: complete}
         empty = not items if part.kind == "texts" else not body or is_placeholder(body)
         if empty or (cut and part.kind not in ("text", "texts")):
             return {}

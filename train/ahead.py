@@ -147,7 +147,7 @@ class TreesAhead:
 
         def between_calls() -> bool:
             with self._changed:
-                self._engine.held = True
+                self._engine.paused = True
                 self._changed.wait_for(lambda: not self._engine.sampling or step in self._ready)
                 return not self._engine.sampling
 
@@ -156,7 +156,7 @@ class TreesAhead:
                 self._send(step)
         finally:
             with self._changed:
-                self._engine.held = False
+                self._engine.paused = False
                 self._changed.notify_all()
 
     def _replace_stale(self, step: int, sampled: Sampled) -> Sampled:

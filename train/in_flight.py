@@ -13,22 +13,22 @@ from ..rollouts.tree import Tree
 class VersionedEngine:
     """Notes with every sample the versions of the weights that sampled it: the updates that these had seen.
 
-    Weights may change between two calls of `generate`, for which `held` keeps the next call waiting, and at any time
+    Weights may change between two calls of `generate`, for which `paused` keeps the next call waiting, and at any time
     while samples run that were submitted.
     """
 
     def __init__(self, engine: Engine, changed: threading.Condition) -> None:
-        """`changed` guards and announces changes of `held` and `sampling`."""
+        """`changed` guards and announces changes of `paused` and `sampling`."""
         self.engine, self.tokenizer, self.stop_ids = engine, engine.tokenizer, engine.stop_ids
         self.version = self.arriving = -1
         """`arriving` is above `version` while weights are sent."""
-        self.held = self.sampling = False
+        self.paused = self.sampling = False
         self._changed = changed
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
-        """The samples of the engine, all of one version. Waits while the engine is held."""
+        """The samples of the engine, all of one version. Waits while the engine is paused."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.held)
+            self._changed.wait_for(lambda: not self.paused)
             self.sampling, version = True, self.version
         try:
             samples = self.engine.generate(prompts, n, sampling)

@@ -162,8 +162,8 @@ def refuse_outage(
     for name, env_trees in by_environment(trees).items() if "" not in deadlines else [("", trees)]:
         nodes: list[Node] = [node for tree in env_trees for node in tree.walk()]
         searched = [node for node in nodes if node.rewrite.plan is not None]
-        asked = searched or [node for node in nodes if node.rewrite.unsearched]
-        if asked and all(node.reward is None for node in asked):
+        scorable = searched or [node for node in nodes if node.rewrite.unsearched]
+        if scorable and all(node.reward is None for node in scorable):
             raise EnvironmentUnavailableError(
                 f"{subject} could be scored: {f'the environment {name}'.rstrip()}{or_reader} did not answer before "
                 f"client.deadline ({deadlines[name]:g} s{deadline}). "

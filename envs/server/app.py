@@ -195,6 +195,6 @@ def _search_routes(service: ServiceState) -> APIRouter:
 def _keys(plans: Sequence[SearchPlan], searched: Sequence[SearchPlan], digests: Sequence[str]) -> list[str]:
     """The digests of the plans that are searched; `digests` are those of the plans that were sent."""
     return [
-        digest if other is plan else plan_digest(other)
-        for plan, other, digest in zip(plans, searched, digests, strict=True)
+        digest if searched_plan is plan else plan_digest(searched_plan)
+        for plan, searched_plan, digest in zip(plans, searched, digests, strict=True)
     ]

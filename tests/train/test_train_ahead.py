@@ -323,7 +323,7 @@ def test_later_turns_of_a_tree_have_the_weights_that_arrived_while_it_grew():
     def until_held(prompts, n, sampling):
         """The first call of a later step ends when the weights of that step wait for it."""
         if len(engine.calls) > 1 and len(engine.calls) % 2 == 0:
-            wait_until(lambda: ahead._engine.held)
+            wait_until(lambda: ahead._engine.paused)
         return generate(prompts, n, sampling)
 
     engine.generate = until_held
