@@ -27,7 +27,7 @@ PHASES = {
     "update": ("querylect.train.trainer", "TreeTrainer._compute_loss"),
     "checkpoint": ("querylect.train.trainer", "TreeTrainer._save_checkpoint"),
     "validation": ("querylect.train.validation", "Validator._validate"),
-    "eval": ("querylect.eval.run", "answer_cells"),
+    "eval": ("querylect.eval.evaluation", "Evaluation.answer"),
     "export": ("querylect.export.export", "export_to_folder"),
 }
 """The function that each phase begins with, by module and name."""

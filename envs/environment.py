@@ -129,7 +129,8 @@ class Environment:
             verify_indexes(config)
         index, corpus = open_index(config.index), open_corpus(config.dataset)
         check_corpus(index, corpus)
-        dataset = loaded.dataset if loaded is not None and loaded.is_current() else corpus.questions(index.documents)
+        current = loaded is not None and loaded.config == config.dataset and loaded.is_current()
+        dataset = loaded.dataset if loaded is not None and current else corpus.questions(index.documents)
         reranker = Reranker.open(config.rerank, config.encoder_device) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
@@ -199,9 +200,10 @@ class Environment:
         the question's id where the dataset says so (`ignore_identical_ids`)."""
         return _without(plan, self._left_out.get(question_id, ()))
 
-    def plan_without(self, plan: SearchPlan, ids: Iterable[str]) -> SearchPlan:
-        """The plan to search without these documents; ids that the corpus does not have change nothing."""
-        return _without(plan, sorted({name for name in ids if name in self._documents}))
+    def plans_without(self, plans: Sequence[SearchPlan], ids: Iterable[str]) -> list[SearchPlan]:
+        """The plans to search without these documents; ids that the corpus does not have change nothing."""
+        left_out = sorted({name for name in ids if name in self._documents})
+        return [_without(plan, left_out) for plan in plans]
 
     def work(self, plan: SearchPlan) -> int:
         """What ranking a plan costs (retrievers/base.py, `work_of`)."""

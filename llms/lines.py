@@ -34,10 +34,13 @@ _WORDS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
 _NONE = "none"
 _MARKS = " \t.!*_\"'()[]<>"
 """Characters that may surround a single word."""
-_ANOTHER_TEXT = re.compile(r"\n(?=[ \t]*(?:[A-Z][.)][ \t]|[^\n:：]{1,40}[:：][ \t]*(?:\n|\Z)))")
-"""Before a line that belongs to no text: an option of the question that small models copy, or a heading."""
+_ANOTHER_TEXT = re.compile(r"\n(?=[ \t]*(?:(?:[A-D][.)]|E\))[ \t]|[^\n:：]{1,40}[:：][ \t]*(?:\n|\Z)))")
+"""Before a line that belongs to no text: an option of the question that small models copy, or a heading. "E. coli"
+is none."""
 _ITEM = re.compile(r"[ \t]*(?:\d+[.)、](?!\d)|[-*•](?=\s))[ \t]*")
 """The start of a list item; "2.5 mg" and "-5" start none."""
+_BARE_MARK = re.compile(r"[ \t]*(?:\d+[.)、]?|[-*•])[ \t]*")
+"""The mark of an item whose text was cut off."""
 _NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?")
 _PLACEHOLDER = re.compile(r"<[^<>]*>|…|\.{3}")
 _BLANK = re.compile(r"\n[ \t]*\n")
@@ -330,7 +333,10 @@ def _last_line(text: str) -> str:
 
 def _without_cut_item(items: list[str], body: str) -> list[str]:
     """The items of a text that was cut off in its last line: without the last one, if that line has a word of it."""
-    return items[:-1] if len(items) > 1 and _items(_last_line(body)) else items
+    last = _last_line(body)
+    if _BARE_MARK.fullmatch(last):
+        return _items(body.rstrip().removesuffix(last))
+    return items[:-1] if len(items) > 1 and _items(last) else items
 
 
 def _items(body: str) -> list[str]:

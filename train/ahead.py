@@ -13,7 +13,7 @@ When the copy is refreshed depends on `train.in_flight_updates`:
 - On: before every step of training, also in the middle of a step of sampling, between two calls of the engine or, where
   it takes requests at any time, between two tokens. The thread never waits for weights, and training for the end of a
   call only while it lacks trees. A tree with a turn that is too old is dropped, and sampled again with the newest
-  weights.
+  weights, for which training waits, and for the step that is being sampled.
 """
 
 import logging

@@ -41,7 +41,8 @@ def track_evaluation(config: RunConfig, run: Path, report: Path) -> None:
                 results = parse_json((folder / "results.json").read_text(encoding="utf-8"))
                 summary |= dict(_final_figures(results, f"final/{name}/" if name else "final/"))
         online = mode == "online" and credentials() is not None
-        starts = parse_json((run / "provenance.json").read_text(encoding="utf-8"))["starts"]
+        provenance = run / "provenance.json"
+        starts = parse_json(provenance.read_text(encoding="utf-8"))["starts"] if provenance.is_file() else [{}]
         tracked = TrackedRun.of(config, run, starts[-1])
         opened = open_wandb(tracked, online, tracked.joined, tracked.description)
         opened.summary.update(summary)

@@ -44,7 +44,7 @@ class InProcessClient:
 
     def search(self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()) -> list[Hits]:
         """One ranking for each plan, without the documents of the ids `without`. Raises as `Environment.search`."""
-        searched = [self._environment.plan_without(plan, without) for plan in plans]
+        searched = self._environment.plans_without(plans, without) if without else plans
         with self._lock:
             return [self._hits(ranking, with_text) for ranking in self._ranked(searched)]
 

@@ -3,6 +3,7 @@
 `serve` listens only when the index is open and has answered a first search.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -150,9 +151,11 @@ def _search_routes(service: ServiceState) -> APIRouter:
     async def search(body: SearchRequest, request: Request) -> Response:
         """Rank every plan, without the documents of `without`."""
         service.admit(request, body.plans)
-        digests = list(map(plan_digest, body.plans))
-        searched = [environment.plan_without(plan, body.without) for plan in body.plans]
-        ranked = await service.rank(request, searched, _keys(body.plans, searched, digests))
+        digests = keys = list(map(plan_digest, body.plans))
+        searched: Sequence[SearchPlan] = body.plans
+        if body.without:
+            searched, keys = await asyncio.to_thread(_without, environment, body, digests)
+        ranked = await service.rank(request, searched, keys)
 
         def rankings() -> dict[str, object]:
             return {
@@ -190,6 +193,15 @@ def _search_routes(service: ServiceState) -> APIRouter:
         return await service.answer(results)
 
     return router
+
+
+def _without(
+    environment: Environment, body: SearchRequest, digests: Sequence[str]
+) -> tuple[list[SearchPlan], list[str]]:
+    """The plans of a request without the documents that it names, and their digests."""
+    with environment.intact():
+        searched = environment.plans_without(body.plans, body.without)
+    return searched, _keys(body.plans, searched, digests)
 
 
 def _keys(plans: Sequence[SearchPlan], searched: Sequence[SearchPlan], digests: Sequence[str]) -> list[str]:

@@ -111,7 +111,8 @@ class SystemRun:
         text, cut = None, False
         answered: ReaderAnswer | None = None
         if outcome.answer is not None and not outcome.failure:
-            answered = read_answer(outcome.answer, item.question, "short")
+            style = "grounded" if self._style == "grounded" else "short"
+            answered = read_answer(outcome.answer, item.question, style)
             cut = ANSWER in outcome.notes.get("cut", ())
         elif reply is not None:
             text, cut = reply.texts[0].text, not reply.texts[0].finished

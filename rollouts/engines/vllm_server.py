@@ -10,7 +10,7 @@ by layer.
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -163,25 +163,30 @@ class VllmServerEngine:
             self.source.send(self._send, main_only=True)
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        with self._server_errors(), self._paused():
+        with self._server_errors():
             if self._folder is None:
-                self.client.update_named_params(self._parameters, weights)
-            else:
-                with weights_in_files(weights, self._folder) as path:
-                    self._call_workers("reload_weights", weights_path=str(path))
+                with self._paused():
+                    self.client.update_named_params(self._parameters, weights)
+                    self.client.reset_prefix_cache()
+                return
+            with weights_in_files(weights, self._folder) as path, self._paused():
+                self._call_workers("reload_weights", weights_path=str(path))
                 if self._on_cpu:
                     self._call_workers("renew_output_heads")
-            self.client.reset_prefix_cache()
+                self.client.reset_prefix_cache()
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
         """Keep requests waiting that are under way. What they have computed of their prompts and answers is computed
         again afterwards, with the new weights; sampled ids and their log-probabilities stay."""
-        self._post("pause", mode="keep")
         try:
+            self._post("pause", mode="keep")
             yield
-        finally:
-            self._post("resume")
+        except BaseException:
+            with suppress(Exception):  # what failed first says more
+                self._post("resume")
+            raise
+        self._post("resume")
 
     def _post(self, route: str, **params: str) -> None:
         self.client.session.post(f"{self.client.base_url}/{route}", params=params).raise_for_status()

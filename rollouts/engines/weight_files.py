@@ -20,8 +20,8 @@ def weights_in_files(
 ) -> Iterator[Path]:
     """A new folder in `within` that has the weights as safetensors files. It is removed when the block ends.
 
-    A file is closed when it has `shard_bytes` or more, so that only one file's weights are in memory at a time. Raises
-    StorageError.
+    A file is closed when it has `shard_bytes` or more, so that only one file's weights are in memory at a time. A
+    process that is killed leaves its folder. Raises StorageError.
     """
     with _storage_errors(within):
         within.mkdir(parents=True, exist_ok=True)

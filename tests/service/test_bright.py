@@ -220,6 +220,12 @@ def test_a_search_leaves_out_the_documents_that_it_names(env, client):
         assert {hit.id for hit in plain} & set(excluded), "the ranking with them is another one"
         (same,) = searching.search([MOTHS], without=["not in the corpus"])
         assert [hit.id for hit in same] == [hit.id for hit in plain]
+    lamps = SearchPlan.of("lamps", k=4)
+    for searching in (client, InProcessClient(env)):
+        both = searching.search([MOTHS, lamps], without=excluded)
+        assert [[hit.id for hit in hits] for hits in both] == [
+            [hit.id for hit in searching.search([plan], without=excluded)[0]] for plan in (MOTHS, lamps)
+        ]
     (ranking,) = client.search([MOTHS], without=[hit.id for hit in plain])
     assert not {hit.id for hit in ranking} & {hit.id for hit in plain}
     with refused(RequestError, "too-many-documents", 1001):

@@ -147,6 +147,9 @@ def test_half_a_number_or_word_at_the_limit_is_not_taken_for_a_whole_one():
         ("Missing:\n1. the year\n2. the pla", ["the year"]),
         ("Missing:\n- the year\n- the place of\n  bir", ["the year"]),
         ("Missing:\n1. the year\n2. the place\n3.", ["the year", "the place"]),
+        ("Missing:\n1. the year\n2. the place\n3", ["the year", "the place"]),
+        ("Missing:\n- the year\n- the place\n-", ["the year", "the place"]),
+        ("Missing:\n1. the year\n2", ["the year"]),
         ("Missing:\n1. the ye", ["the ye"]),
         ("Missing:\n1. the year\n2. the place\n\nI hope th", ["the year", "the place"]),
         ("1. the year\n2. the pla", ["the year"]),
@@ -163,6 +166,8 @@ def test_the_item_of_a_list_that_was_cut_at_the_limit_is_dropped(listed, items):
         ("\nC. Croup\nD. Flu", "Asthma, which\nwheezes"),
         ("\nDemonstration:\n1. none", "Asthma, which\nwheezes"),
         ("\nA child: it coughs", "Asthma, which\nwheezes\nA child: it coughs"),
+        ("\nE. coli or Klebsiella.", "Asthma, which\nwheezes\nE. coli or Klebsiella."),
+        ("\nJ. Lind with citrus.", "Asthma, which\nwheezes\nJ. Lind with citrus."),
     ],
 )
 def test_the_last_text_ends_before_copied_options_and_headings(after, text):
