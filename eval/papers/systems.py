@@ -111,7 +111,7 @@ class SystemRun:
         text, cut = None, False
         answered: ReaderAnswer | None = None
         if outcome.answer is not None and not outcome.failure:
-            style = "grounded" if self._style == "grounded" else "short"
+            style: Style = "grounded" if self._style == "grounded" else "short"
             answered = read_answer(outcome.answer, item.question, style)
             cut = ANSWER in outcome.notes.get("cut", ())
         elif reply is not None:
