@@ -299,7 +299,7 @@ def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, sta
     before, after = weights_of(one), weights_of(several)
     assert before.keys() == after.keys()
     for name, weights in before.items():
-        assert (weights - after[name]).abs().max() < 1e-2 * split.train.learning_rate, name
+        assert (weights - after[name]).abs().max() < 5e-2 * split.train.learning_rate, name
 
 
 def test_the_packaged_configs_leave_to_the_run_what_the_run_decides():
