@@ -570,6 +570,7 @@ def _evaluate_run(
     checked: bool,
     overwrite: bool,
 ) -> None:
+    """Evaluate a run folder, or without one the untrained policy of a config, and print the paths of the reports."""
     from .rollouts.checkpoints import find_checkpoint
     from .rollouts.preflight import check_run
     from .storage import refuse_unwritable

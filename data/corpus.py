@@ -14,7 +14,7 @@ from ..errors import DataError
 from .beir import beir_folder, corpus_file, load_beir, name_and_licence, no_document, read_corpus
 from .jsonl import Span, spans
 from .load import as_configured, corpus_hash, held_out, read_dataset
-from .types import Dataset, Document
+from .types import AllDocuments, Dataset, Document
 
 _FULL_HASH_BYTES = 64 * 2**20
 _SAMPLES, _SAMPLE = 1024, 2**16
@@ -131,17 +131,19 @@ class LoadedQuestions:
     config: DatasetConfig
     dataset: Dataset
     files: Mapping[Path, tuple[int, int]] | None
-    """Size and modification time in ns by path (`_question_files`)."""
+    """Size and modification time in ns by path (`_question_files`); None where they are not to be used again."""
 
-    def is_current(self) -> bool:
-        """Whether reading the files again would give the same: equal sizes and modification times are sufficient.
-        False where that cannot be known from files."""
-        return self.files is not None and self.files == _question_files(self.config)
+    def current(self, config: DatasetConfig) -> Dataset | None:
+        """The dataset, if reading it for an index of its corpus would give the same: equal sizes and modification times
+        are sufficient. None where it would not, or that cannot be known from files."""
+        same = self.files is not None and config == self.config and self.files == _question_files(config)
+        return self.dataset if same else None
 
 
 def load_questions(config: DatasetConfig, documents: Container[str]) -> LoadedQuestions:
     """The configured dataset by `Corpus.questions`. Raises DataError as that and `open_corpus`."""
-    files = _question_files(config)  # before they are read: a change meanwhile is one
+    # Before they are read: a change meanwhile is one. With AllDocuments judgements stay that an index would drop.
+    files = None if isinstance(documents, AllDocuments) else _question_files(config)
     return LoadedQuestions(config, open_corpus(config).questions(documents), files)
 
 

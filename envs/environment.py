@@ -129,8 +129,9 @@ class Environment:
             verify_indexes(config)
         index, corpus = open_index(config.index), open_corpus(config.dataset)
         check_corpus(index, corpus)
-        current = loaded is not None and loaded.config == config.dataset and loaded.is_current()
-        dataset = loaded.dataset if loaded is not None and current else corpus.questions(index.documents)
+        dataset = loaded.current(config.dataset) if loaded is not None else None
+        if dataset is None:
+            dataset = corpus.questions(index.documents)
         reranker = Reranker.open(config.rerank, config.encoder_device) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 

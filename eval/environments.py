@@ -155,8 +155,6 @@ class SpecEnvironments:
     def __init__(self, spec: SpecConfig) -> None:
         self.spec = spec
         self._loaded: dict[str, LoadedQuestions] = {}
-        self._unfiltered: set[str] = set()
-        """Datasets that were read without an index, so with judgements of documents that it may not have."""
 
     def open(self, dataset: str, environment: str) -> EvalEnvironment:
         """Open one environment. Raises the errors of opening its index, dataset or service."""
@@ -242,14 +240,12 @@ class SpecEnvironments:
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
             relevance_level=level,
             expected={"settings_hash": settings_hash(loaded.dataset, index.documents, env)},
-            loaded=loaded if loaded.files is not None and dataset not in self._unfiltered else None,
+            loaded=loaded,
         )
 
     def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
         if dataset not in self._loaded:
             self._loaded[dataset] = load_questions(source, documents)
-            if isinstance(documents, AllDocuments):
-                self._unfiltered.add(dataset)
         splits = self._loaded[dataset].dataset.splits
         if not splits.get(self.spec.split) or not splits[self.spec.split].questions:
             sizes = {name: len(split.questions) for name, split in splits.items()}

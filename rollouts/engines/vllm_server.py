@@ -192,7 +192,8 @@ class VllmServerEngine:
         self.client.session.post(f"{self.client.base_url}/{route}", params=params).raise_for_status()
 
     def _call_workers(self, method: str, **arguments: Any) -> None:
-        """Call a method of the server's workers, and wait for it."""
+        """Call a method of the server's workers once, and wait for it. The client's session would ask again after a
+        failure, and not say why it failed."""
         body = {"method": method, "kwargs": arguments}
         response = httpx.post(f"{self.client.base_url}/collective_rpc", json=body, timeout=None)
         if response.status_code != 200:

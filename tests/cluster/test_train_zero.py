@@ -298,8 +298,9 @@ def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, sta
             assert split_up[name] == pytest.approx(alone[name], rel=1e-5, abs=1e-5), name
     before, after = weights_of(one), weights_of(several)
     assert before.keys() == after.keys()
-    for name, weights in before.items():  # Adam's first steps divide a rounding by the size of a gradient
-        assert (weights - after[name]).abs().max() < 5e-2 * split.train.learning_rate, name
+    rounding = 1e-2 if processes == 2 else 5e-2  # Adam's first steps divide it by the size of a gradient
+    for name, weights in before.items():
+        assert (weights - after[name]).abs().max() < rounding * split.train.learning_rate, name
 
 
 def test_the_packaged_configs_leave_to_the_run_what_the_run_decides():

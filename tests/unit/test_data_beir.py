@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.corpus import BeirCorpus
+from querylect.data.corpus import BeirCorpus, load_questions
 from querylect.data.load import load_dataset
-from querylect.data.types import Dataset, Document, Question, Split
+from querylect.data.types import AllDocuments, Dataset, Document, Question, Split
 from querylect.errors import DataError, StorageError
 
 from ..raising import refused
@@ -403,3 +403,14 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with refused(StorageError, None, tmp_path / "file" / "t"):
         save_beir(dataset, Path(tmp_path / "file" / "t"))
+
+
+def test_questions_that_were_read_stand_for_an_index_until_a_file_changes(folder):
+    config = DatasetConfig(kind="beir", path=str(folder))
+    read = load_questions(config, {"d1", "d2", "3"})
+    assert read.current(config) is read.dataset
+    assert read.current(config.model_copy(update={"path": str(folder.parent)})) is None
+    unfiltered = load_questions(config, AllDocuments())
+    assert unfiltered.current(config) is None, "its judgements may be of documents that an index does not have"
+    (folder / "queries.jsonl").write_text(jsonl(QUESTIONS) + "\n", encoding="utf-8")
+    assert read.current(config) is None
