@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from ...configs.mix import environments
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
-from ...data.corpus import LoadedQuestions
 from .address import ServiceAddress
 from .base import EnvironmentApi
 from .child_process import local_service
 from .client import SyncEnvironmentClient
 from .discovery import discover_services
 from .multi import MixedClient
+
+if TYPE_CHECKING:
+    from ...data.corpus import LoadedQuestions
 
 AnyClient = SyncEnvironmentClient | MixedClient
 """A client of one environment, or of all that a config mixes."""
@@ -32,7 +35,7 @@ def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator
 
 @contextmanager
 def open_unserved(
-    env: EnvironmentConfig, settings: ClientConfig, loaded: LoadedQuestions | None = None
+    env: EnvironmentConfig, settings: ClientConfig, loaded: "LoadedQuestions | None" = None
 ) -> Iterator[EnvironmentApi]:
     """As `open_environment`, but an environment that only reads an index of this machine is opened in this process, by
     `Environment.open` with `loaded`: no service is started for it.

@@ -466,7 +466,8 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
         with refused(EngineUnavailableError, None, "the memory is full") as raised:
             weights.refresh()
         assert raised.value.already_reported == (rank == 1)
-        assert server.events == before
+        paused = ["pause keep", "resume"] if kind == "nccl" and rank == 0 else []
+        assert server.events == [*before, *paused]
         assert len(gathered) == 2 * whole
 
 
