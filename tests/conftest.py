@@ -85,16 +85,17 @@ def _patient():
 
 @pytest.fixture(autouse=True)
 def _as_if_alone():
-    """No test sees what one before it in the same process has left: what a command run here sets up for its logging and
-    for other libraries' (handlers, levels, variables) goes with it, and PyTorch's random numbers begin anew."""
+    """No test sees what one before it, or a fixture of many tests, in the same process has left: what a command run here
+    sets up for its logging and for other libraries' (handlers, levels, variables) goes with it, and PyTorch's random
+    numbers begin anew."""
     root, ours = logging.getLogger(), logging.getLogger("querylect")
-    handlers, levels, names = root.handlers[:], (root.level, ours.level), set(os.environ)
+    handlers, names = root.handlers[:], set(os.environ)
+    root.setLevel(logging.WARNING)
+    ours.setLevel(logging.NOTSET)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
     yield
     root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
     for name in set(os.environ) - names:
         del os.environ[name]
 
