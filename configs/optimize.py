@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from .llm import LlmConfig
 from .section import Section
@@ -46,3 +46,12 @@ class OptimizeConfig(Section):
         if len(set(components)) < len(components):
             raise ValueError(f"components {components} names one of them twice")
         return components
+
+    @model_validator(mode="after")
+    def _check_feedback(self) -> "OptimizeConfig":
+        if not self.feedback and self.reflection_temperature == 0:
+            raise ValueError(
+                "feedback is false and reflection_temperature is 0: the reflection model would be asked the same "
+                "and answer the same again and again; give a temperature above 0"
+            )
+        return self

@@ -6,8 +6,10 @@ are always the same. `Origin` identifies the corpus later without reading all of
 
 import hashlib
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
@@ -154,8 +156,13 @@ def _question_files(config: DatasetConfig) -> dict[Path, tuple[int, int]] | None
     folder = Path(config.path).expanduser()
     paths = [*folder.glob("*"), *folder.glob("qrels/*")]
     paths += [Path(config.leave_out).expanduser()] if config.leave_out is not None else []
-    stats = {path: path.stat() for path in paths if path.is_file()}
-    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
+    versions = {}
+    for path in paths:
+        with suppress(FileNotFoundError):  # removed since the folder was listed
+            stat = path.stat()
+            if S_ISREG(stat.st_mode):
+                versions[path] = (stat.st_size, stat.st_mtime_ns)
+    return versions
 
 
 def _fingerprint(path: Path, size: int) -> str:

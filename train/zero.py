@@ -47,12 +47,14 @@ def refuse_fsdp() -> None:
 
 
 def check_deepspeed() -> None:
-    """Raise ConfigError if DeepSpeed cannot be imported."""
+    """Raise ConfigError if DeepSpeed cannot be imported. Keep it from compiling what training does not use."""
     try:
-        import deepspeed  # noqa: F401
+        import deepspeed
     except ImportError as error:
         raise ConfigError(
             f"accelerate asked for DeepSpeed, and it cannot be imported ({error}). Install it "
             f"({install_command('gpu')}), or launch without --use_deepspeed.",
             code="missing-package",
         ) from error
+    # On a CPU DeepSpeed compiles, for a minute or two, an all-reduce through shared memory for its inference alone
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

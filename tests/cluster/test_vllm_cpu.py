@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -41,69 +41,76 @@ pytestmark = [
 ]
 
 COMPARE = """
-import json, sys, torch, yaml
+import gc, json, sys, torch, yaml
 from querylect.configs.schema import RunConfig
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.open import open_engine
 from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.policy import add_lora, load_policy
 
-config = RunConfig.model_validate(yaml.safe_load(open(sys.argv[1])))
 prompts, streams = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]], (11, 22, 33)
-model, tokenizer = load_policy(config.policy)
-policy = add_lora(model, config.policy)
-trained = [weight for name, weight in policy.named_parameters() if not config.policy.lora or "lora_B" in name]
-torch.manual_seed(0)
-for weight in trained:
-    weight.data.add_(torch.randn_like(weight), alpha=0.2)
-engine, weights = open_engine(config.policy, config.rollout, config.seed, policy, tokenizer)
-plain = TransformersEngine(policy, tokenizer)
 
 
-def greedy():
-    weights.refresh()
-    asked = Sampling(temperature=0.0, max_new_tokens=6)
-    pairs = list(zip(engine.generate(prompts, 2, asked), plain.generate(prompts, 2, asked), strict=True))
-    apart = [abs(a - b) for one, two in pairs for a, b in zip(one[0].logprobs, two[0].logprobs, strict=True)]
-    return {"equal": [[s.ids for s in one] == [s.ids for s in two] for one, two in pairs], "apart": max(apart)}
+def compare(config):
+    model, tokenizer = load_policy(config.policy)
+    policy = add_lora(model, config.policy)
+    trained = [weight for name, weight in policy.named_parameters() if not config.policy.lora or "lora_B" in name]
+    torch.manual_seed(0)
+    for weight in trained:
+        weight.data.add_(torch.randn_like(weight), alpha=0.2)
+    engine, weights = open_engine(config.policy, config.rollout, config.seed, policy, tokenizer)
+    plain = TransformersEngine(policy, tokenizer)
+
+    def greedy():
+        weights.refresh()
+        asked = Sampling(temperature=0.0, max_new_tokens=6)
+        pairs = list(zip(engine.generate(prompts, 2, asked), plain.generate(prompts, 2, asked), strict=True))
+        apart = [abs(a - b) for one, two in pairs for a, b in zip(one[0].logprobs, two[0].logprobs, strict=True)]
+        return {"equal": [[s.ids for s in one] == [s.ids for s in two] for one, two in pairs], "apart": max(apart)}
+
+    said = {"first": greedy()}
+    hot = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=6)
+    at_once = engine.generate(prompts, 3, Sampling(0.8, 0.9, 6, streams))
+    futures = [engine.submit(each, 3, Sampling(0.8, 0.9, 6, (its,))) for each, its in zip(prompts, streams)]
+    while engine.advance():
+        pass
+    one_by_one = [[future.result() for future in each] for each in futures]
+    said["ids"] = [[[s.ids for s in each] for each in samples] for samples in (at_once, one_by_one)]
+    said["submitted"] = max(
+        abs(a - b)
+        for one, two in zip(at_once, one_by_one)
+        for first, second in zip(one, two)
+        for a, b in zip(first.logprobs, second.logprobs)
+    )
+    left = engine.submit(prompts[0], 2, hot)
+    engine.advance()
+    engine.cancel()
+    said["left"] = [engine.advance(), *(future.done() for future in left)]
+    for weight in trained:
+        weight.data.mul_(-2)
+    said["changed"] = greedy()
+    # more tokens than vLLM computes at once: it must not begin a prompt that it cannot finish
+    many = [[5 + (7 * number + place) % 23 for place in range(200)] for number in range(23)]
+    said["many"] = [len(samples) for samples in engine.generate(many, 2, hot)]
+    return said
 
 
-said = {"first": greedy()}
-hot = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=6)
-at_once = engine.generate(prompts, 3, Sampling(0.8, 0.9, 6, streams))
-futures = [engine.submit(each, 3, Sampling(0.8, 0.9, 6, (its,))) for each, its in zip(prompts, streams)]
-while engine.advance():
-    pass
-one_by_one = [[future.result() for future in each] for each in futures]
-said["ids"] = [[[s.ids for s in each] for each in samples] for samples in (at_once, one_by_one)]
-said["submitted"] = max(
-    abs(a - b)
-    for one, two in zip(at_once, one_by_one)
-    for first, second in zip(one, two)
-    for a, b in zip(first.logprobs, second.logprobs)
-)
-left = engine.submit(prompts[0], 2, hot)
-engine.advance()
-engine.cancel()
-said["left"] = [engine.advance(), *(future.done() for future in left)]
-for weight in trained:
-    weight.data.mul_(-2)
-said["changed"] = greedy()
-# more tokens than vLLM computes at once: it must not begin a prompt that it cannot finish
-many = [[5 + (7 * number + place) % 23 for place in range(200)] for number in range(23)]
-said["many"] = [len(samples) for samples in engine.generate(many, 2, hot)]
-json.dump(said, open(sys.argv[2], "w"))
+compared = []
+for path in sys.argv[2:]:
+    compared.append(compare(RunConfig.model_validate(yaml.safe_load(open(path)))))
+    gc.collect()  # the engine before, and its keys and values
+json.dump(compared, open(sys.argv[1], "w"))
 """
 
 
-@pytest.fixture
-def environment(tmp_path):
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
     """Variables for the interpreter of vLLM, with this checkout as the package."""
-    (tmp_path / "packages").mkdir()
-    (tmp_path / "packages" / "querylect").symlink_to(HERE)
+    packages = tmp_path_factory.mktemp("packages")
+    (packages / "querylect").symlink_to(HERE)
     openmp = sorted(PYTHON.parents[1].glob("lib/libiomp5.so"))
     return os.environ | {
-        "PYTHONPATH": str(tmp_path / "packages"),
+        "PYTHONPATH": str(packages),
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -132,34 +139,29 @@ def run(environment, folder, *arguments):
     assert ended.returncode == 0, ended.stderr[-6000:]
 
 
-def written(config, folder):
-    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    return str(folder / "config.yaml")
+def written(config, folder, name="config"):
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    return str(folder / f"{name}.yaml")
 
 
 def test_it_gives_what_the_policy_gives_at_once_and_one_by_one(config, environment, tmp_path):
-    """Greedy ids and log-probabilities before and after a change of the adapters, samples by stream, and a drop."""
-    run(environment, tmp_path, "-c", COMPARE, written(config, tmp_path), str(tmp_path / "said.json"))
-    said = json.loads((tmp_path / "said.json").read_text())
-    for compared in (said["first"], said["changed"]):
-        assert compared["equal"] == [True] * 3
-        assert compared["apart"] < 1e-4
-    at_once, one_by_one = said["ids"]
-    assert one_by_one == at_once
-    assert said["submitted"] < 1e-4
-    assert said["left"] == [False, False, False]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_trained_embeddings_and_heads_arrive(tied, config, environment, tmp_path):
-    """All weights are trained: embedding and output head are one weight, or two."""
-    policy = save_tiny(tmp_path / "policy", head_dim=32, tie_word_embeddings=tied)
-    config = change(config, **{"policy.model": str(policy), "policy.lora": None})
-    run(environment, tmp_path, "-c", COMPARE, written(config, tmp_path), str(tmp_path / "said.json"))
-    said = json.loads((tmp_path / "said.json").read_text())
-    for compared in (said["first"], said["changed"]):
-        assert compared["equal"] == [True] * 3
-        assert compared["apart"] < 1e-4
+    """Greedy ids and log-probabilities before and after a change of the weights, samples by stream, and a drop: of
+    adapters, and of all weights where embedding and output head are one weight, or two."""
+    configs = {"adapters": config}
+    for name, tied in {"tied": True, "separate": False}.items():
+        policy = save_tiny(tmp_path / name, head_dim=32, tie_word_embeddings=tied)
+        configs[name] = change(config, **{"policy.model": str(policy), "policy.lora": None})
+    paths = [written(each, tmp_path, name) for name, each in configs.items()]
+    run(environment, tmp_path, "-c", COMPARE, str(tmp_path / "compared.json"), *paths)
+    for name, said in zip(configs, json.loads((tmp_path / "compared.json").read_text()), strict=True):
+        for compared in (said["first"], said["changed"]):
+            assert compared["equal"] == [True] * 3, name
+            assert compared["apart"] < 1e-4, name
+        at_once, one_by_one = said["ids"]
+        assert one_by_one == at_once, name
+        assert said["submitted"] < 1e-4, name
+        assert said["left"] == [False, False, False], name
+        assert said["many"] == [2] * 23, name
 
 
 def test_a_run_samples_with_it_and_learns(config, environment, tmp_path):
@@ -213,16 +215,28 @@ def through_files(config, url, folder):
     )
 
 
+@pytest.fixture(scope="module")
+def server(speaking, environment, tmp_path_factory):
+    """The URL of a server that begins with the weights of `speaking`, whose output head is not the embedding's."""
+    with serving(speaking, environment, tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_real_server_gives_what_the_policy_gives(tied, config, environment, tmp_path, monkeypatch):
+def test_a_real_server_gives_what_the_policy_gives(tied, config, environment, tmp_path, monkeypatch, request):
     """Before and after all weights have changed: greedy ids and log-probabilities, samples by stream."""
     from trl.generation import vllm_client
 
     monkeypatch.setattr(vllm_client, "is_vllm_available", lambda *_, **__: True)
     monkeypatch.setattr(vllm_server, "require_vllm", lambda _: None)
-    policy = save_tiny(tmp_path / "policy", head_dim=32, tie_word_embeddings=tied)
-    with serving(policy, environment, tmp_path) as url:
-        config = change(through_files(config, url, tmp_path), **{"policy.model": str(policy), "policy.lora": None})
+    with ExitStack() as stack:
+        if tied:
+            policy = save_tiny(tmp_path / "policy", head_dim=32, tie_word_embeddings=True)
+            url = stack.enter_context(serving(policy, environment, tmp_path))
+            config = change(config, **{"policy.model": str(policy)})
+        else:
+            url = request.getfixturevalue("server")
+        config = change(through_files(config, url, tmp_path), **{"policy.lora": None})
         model, tokenizer = load_policy(config.policy)
         engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
         plain = TransformersEngine(model, tokenizer)
@@ -246,11 +260,10 @@ def test_a_real_server_gives_what_the_policy_gives(tied, config, environment, tm
         engine.cancel()
 
 
-def test_a_run_samples_ahead_with_a_server_and_learns(config, speaking, environment, tmp_path):
+def test_a_run_samples_ahead_with_a_server_and_learns(config, server, environment, tmp_path):
     """The trees of a step come from weights one update old, which reached the server through files."""
-    with serving(speaking, environment, tmp_path) as url:
-        config = change(through_files(config, url, tmp_path), **{"train.steps": 3, "train.staleness": 1})
-        run(environment, tmp_path, "-m", "querylect", "train", written(config, tmp_path))
+    config = change(through_files(config, server, tmp_path), **{"train.steps": 3, "train.staleness": 1})
+    run(environment, tmp_path, "-m", "querylect", "train", written(config, tmp_path))
     folder = Path(config.output) / config.name
     steps = records(folder / "metrics.jsonl")
     assert [step["sampling/staleness"] for step in steps] == [0, 1, 1]
