@@ -85,7 +85,7 @@ def _patient():
 
 @pytest.fixture(autouse=True)
 def _as_if_alone():
-    """No test sees what one before it, or a fixture of many tests, in the same process has left: what a command run here
+    """No test sees what one before it, or a fixture of many tests, has left in this process: what a command run here
     sets up for its logging and for other libraries' (handlers, levels, variables) goes with it, and PyTorch's random
     numbers begin anew."""
     root, ours = logging.getLogger(), logging.getLogger("querylect")
