@@ -202,8 +202,12 @@ class Environment:
         return _without(plan, self._left_out.get(question_id, ()))
 
     def plans_without(self, plans: Sequence[SearchPlan], ids: Iterable[str]) -> list[SearchPlan]:
-        """The plans to search without these documents; ids that the corpus does not have change nothing."""
-        left_out = sorted({name for name in ids if name in self._documents})
+        """The plans to search without these documents; ids that the corpus does not have change nothing.
+
+        Raises EnvironmentUnavailableError where a file of the index is damaged.
+        """
+        with self.intact():
+            left_out = sorted({name for name in ids if name in self._documents})
         return [_without(plan, left_out) for plan in plans]
 
     def work(self, plan: SearchPlan) -> int:

@@ -99,11 +99,6 @@ class HitBody(Wire):
     title: str | None = None
     text: str | None = None
 
-    @classmethod
-    def from_hit(cls, hit: tuple[str, float], document: Document) -> "HitBody":
-        """The wire form of an id and a score, with the text of the document."""
-        return cls(id=hit[0], score=hit[1], title=document.title, text=document.text)
-
     @property
     def document(self) -> Document:
         """The document of this hit. ValueError where the ranking was asked for without text."""

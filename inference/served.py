@@ -10,9 +10,9 @@ from fastapi import HTTPException, Request
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody
 from ..envs.server.batching import GOING_DOWN, OverloadedError
-from ..envs.server.connection import while_connected
 from ..envs.server.middleware import note
-from ..envs.server.service import ServiceState
+from ..envs.server.service import ServiceState, while_connected
+from ..envs.wire import read_hits
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from .batching import ClosedError
 from .rewriter import Rewriter
@@ -67,12 +67,6 @@ class _ServiceSearcher:
         self._service, self._request = service, request
 
     async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
-        service, environment = self._service, self._service.environment
-        service.admit(self._request, plans)
-        rankings = await service.rank(self._request, plans)
-
-        def read_rankings() -> list[list[HitBody]]:
-            with environment.intact():
-                return [[HitBody.from_hit(hit, environment.document(hit.id)) for hit in hits] for hits in rankings]
-
-        return await asyncio.to_thread(read_rankings)
+        self._service.admit(self._request, plans)
+        _, rankings = await self._service.rank(self._request, plans)
+        return await asyncio.to_thread(read_hits, self._service.environment, rankings)

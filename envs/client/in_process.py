@@ -11,7 +11,7 @@ from ...errors import RequestError
 from ..environment import Environment, PlanRanking
 from ..plan import SearchPlan, plan_digest
 from ..schemas import PRIMARY_METRIC, EnvironmentInfo, HitBody, Hits, Step, StepResult
-from ..server.info import info_of, limits_of
+from ..wire import hit_fields, info_of, limits_of, result_fields
 
 PLANS_AT_ONCE = 128
 """Plans that are searched together, as many as the HTTP client sends in one request."""
@@ -63,18 +63,11 @@ class InProcessClient:
         names = list(dict.fromkeys([PRIMARY_METRIC, *metrics]))
         with self._lock:
             ranked = self._ranked([self._environment.plan_for(step.question_id, step.plan) for step in steps])
-            return [self._result(step, ranking, with_text, names) for step, ranking in zip(steps, ranked, strict=True)]
-
-    def _result(self, step: Step, ranking: PlanRanking, with_text: bool, metrics: Sequence[str]) -> StepResult:
-        values = self._environment.score(step.question_id, ranking, metrics)
-        return StepResult(
-            question_id=step.question_id,
-            plan_digest=plan_digest(step.plan),
-            ranking=self._hits(ranking, with_text),
-            reward=values[PRIMARY_METRIC],
-            metrics=values,
-            truncated=ranking.truncated,
-        )
+            scored = [
+                result_fields(self._environment, step.question_id, plan_digest(step.plan), ranking, with_text, names)
+                for step, ranking in zip(steps, ranked, strict=True)
+            ]
+        return [StepResult.model_validate(fields) for fields in scored]
 
     def _ranked(self, plans: Sequence[SearchPlan]) -> Iterator[PlanRanking]:
         remaining = iter(plans)
@@ -82,10 +75,6 @@ class InProcessClient:
             yield from self._environment.search(part)
 
     def _hits(self, ranking: PlanRanking, with_text: bool) -> Hits:
-        if with_text:
-            document = self._environment.document
-            hits = Hits(HitBody.from_hit(hit, document(hit.id)) for hit in ranking)
-        else:
-            hits = Hits([HitBody(id=identifier, score=score) for identifier, score in ranking])
+        hits = Hits(map(HitBody.model_validate, hit_fields(self._environment, ranking, with_text)))
         hits.truncated = ranking.truncated
         return hits

@@ -25,6 +25,7 @@ from ...errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from ..environment import Environment, RankedHit
 from ..plan import SearchPlan, is_unicode
 from ..schemas import HitBody, RequestBody, Wire
+from ..wire import read_hits
 
 log = logging.getLogger(__name__)
 
@@ -205,9 +206,7 @@ def _search(
     async def ranked() -> Sequence[Sequence[RankedHit]]:
         return await rank(searched)
 
-    rankings = asyncio.run_coroutine_threadsafe(ranked(), loop).result()
-    with environment.intact():
-        return [[HitBody.from_hit(hit, environment.document(hit.id)) for hit in hits] for hits in rankings]
+    return read_hits(environment, asyncio.run_coroutine_threadsafe(ranked(), loop).result())
 
 
 @cache

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -16,7 +16,6 @@ from ...configs.schema import EnvironmentConfig
 from ...version import __version__
 from ..environment import Environment
 from ..page.router import Writer, page_router
-from ..plan import SearchPlan, plan_digest
 from ..schemas import (
     MAX_PAGE,
     PRIMARY_METRIC,
@@ -29,9 +28,9 @@ from ..schemas import (
     StepRequest,
     StepResponse,
 )
+from ..wire import hit_fields, info_of, result_fields
 from .batching import OverloadedError
 from .bodies import BodyLimits
-from .info import info_of
 from .middleware import RequestMiddleware
 from .openapi import declare_errors
 from .problems import add_problem_handlers
@@ -151,20 +150,17 @@ def _search_routes(service: ServiceState) -> APIRouter:
     async def search(body: SearchRequest, request: Request) -> Response:
         """Rank every plan, without the documents of `without`."""
         service.admit(request, body.plans)
-        digests = keys = list(map(plan_digest, body.plans))
-        searched: Sequence[SearchPlan] = body.plans
+        searched = None
         if body.without:
-            searched, keys = await asyncio.to_thread(_without, environment, body, digests)
-        ranked = await service.rank(request, searched, keys)
-
-        def rankings() -> dict[str, object]:
-            return {
+            searched = await asyncio.to_thread(environment.plans_without, body.plans, body.without)
+        digests, ranked = await service.rank(request, body.plans, searched)
+        return await service.answer(
+            lambda: {
                 "plan_digests": digests,
-                "rankings": [service.ranking(hits, body.with_text) for hits in ranked],
+                "rankings": [hit_fields(environment, hits, body.with_text) for hits in ranked],
                 "truncated": [hits.truncated for hits in ranked],
             }
-
-        return await service.answer(rankings)
+        )
 
     @router.post("/v1/step", response_model=StepResponse)
     async def step(body: StepRequest, request: Request) -> Response:
@@ -177,36 +173,17 @@ def _search_routes(service: ServiceState) -> APIRouter:
             )
         metric_names = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
         service.check_metrics(metric_names)
-        service.admit(request, [step.plan for step in body.steps])
-        digests = [plan_digest(step.plan) for step in body.steps]
+        plans = [step.plan for step in body.steps]
+        service.admit(request, plans)
         searched = [environment.plan_for(step.question_id, step.plan) for step in body.steps]
-        keys = _keys([step.plan for step in body.steps], searched, digests)
-        ranked = await service.rank(request, searched, keys)
-
-        def results() -> dict[str, object]:
-            scored = [
-                service.result(step.question_id, hits, body.with_text, metric_names) | {"plan_digest": digest}
-                for step, hits, digest in zip(body.steps, ranked, digests, strict=True)
-            ]
-            return {"results": scored}
-
-        return await service.answer(results)
+        digests, ranked = await service.rank(request, plans, searched)
+        return await service.answer(
+            lambda: {
+                "results": [
+                    result_fields(environment, step.question_id, digest, hits, body.with_text, metric_names)
+                    for step, digest, hits in zip(body.steps, digests, ranked, strict=True)
+                ]
+            }
+        )
 
     return router
-
-
-def _without(
-    environment: Environment, body: SearchRequest, digests: Sequence[str]
-) -> tuple[list[SearchPlan], list[str]]:
-    """The plans of a request without the documents that it names, and their digests."""
-    with environment.intact():
-        searched = environment.plans_without(body.plans, body.without)
-    return searched, _keys(body.plans, searched, digests)
-
-
-def _keys(plans: Sequence[SearchPlan], searched: Sequence[SearchPlan], digests: Sequence[str]) -> list[str]:
-    """The digests of the plans that are searched; `digests` are those of the plans that were sent."""
-    return [
-        digest if searched_plan is plan else plan_digest(searched_plan)
-        for plan, searched_plan, digest in zip(plans, searched, digests, strict=True)
-    ]

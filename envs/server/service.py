@@ -5,22 +5,24 @@ event loop stays free.
 """
 
 import asyncio
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from fastapi import HTTPException, Request, Response
 from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import RequestError, UserError
 from ..environment import Environment, PlanRanking
-from ..plan import SearchPlan, is_unicode
-from ..schemas import PRIMARY_METRIC, Limits
-from .batching import Batcher
-from .connection import while_connected
-from .info import limits_of
+from ..plan import SearchPlan, is_unicode, plan_digest
+from ..schemas import Limits
+from ..wire import limits_of
+from .batching import GOING_DOWN, Batcher, OverloadedError
 from .metrics import Metrics
 from .middleware import note
+
+Value = TypeVar("Value")
 
 
 class ServiceState:
@@ -64,24 +66,20 @@ class ServiceState:
         check_plans(plans, self.limits)
 
     async def rank(
-        self, request: Request, plans: Sequence[SearchPlan], digests: Sequence[str] | None = None
-    ) -> list[PlanRanking]:
-        """Rank admitted plans. Raises as `while_connected` and `Batcher.search`."""
-        ranked = await while_connected(request, self.batcher.search(plans, digests), self.given_up)
-        self.metrics.truncated.inc(sum(hits.truncated for hits in ranked))
-        return ranked
+        self, request: Request, plans: Sequence[SearchPlan], searched: Sequence[SearchPlan] | None = None
+    ) -> tuple[list[str], list[PlanRanking]]:
+        """The digests of admitted plans, and their rankings. Raises as `while_connected` and `Batcher.search`.
 
-    def ranking(self, hits: PlanRanking, with_text: bool) -> list[dict[str, object]]:
-        """The wire form of a ranking (schemas.HitBody) as a dictionary for JSON."""
-        if not all(map(math.isfinite, [score for _, score in hits])):
-            raise ValueError("a ranking holds a score that is no finite number")
-        if not with_text:
-            return [{"id": name, "score": score} for name, score in hits]
-        documents = [self.environment.document(hit.id) for hit in hits]
-        return [
-            {"id": hit.id, "score": hit.score, "title": document.title, "text": document.text}
-            for hit, document in zip(hits, documents, strict=True)
+        `searched` are the plans to search instead, each of them the plan itself or the plan without some documents.
+        """
+        digests = list(map(plan_digest, plans))
+        keys = [
+            digest if other is plan else plan_digest(other)
+            for plan, other, digest in zip(plans, searched or plans, digests, strict=True)
         ]
+        ranked = await while_connected(request, self.batcher.search(searched or plans, keys), self.given_up)
+        self.metrics.truncated.inc(sum(hits.truncated for hits in ranked))
+        return digests, ranked
 
     def check_metrics(self, metrics: Sequence[str]) -> None:
         """RequestError for an unknown metric."""
@@ -89,16 +87,6 @@ class ServiceState:
             self.environment.score(next(iter(self.environment.question_ids)), [], metrics)
         except UserError as error:
             raise RequestError(str(error)) from error
-
-    def result(self, question_id: str, hits: PlanRanking, with_text: bool, metrics: Sequence[str]) -> dict[str, object]:
-        """Score one ranking and give it its wire form (schemas.StepResult) without the plan's digest."""
-        values = self.environment.score(question_id, hits, metrics)
-        reward = values[PRIMARY_METRIC]
-        if not 0.0 <= reward <= 1.0 + 1e-9 or not all(math.isfinite(value) for value in values.values()):
-            raise ValueError(f"question {question_id!r} was scored {values}, which is no reward")
-        ranking = self.ranking(hits, with_text)
-        scored = {"ranking": ranking, "reward": reward, "metrics": values, "truncated": hits.truncated}
-        return {"question_id": question_id, **scored}
 
     async def answer(self, content: Callable[[], Mapping[str, object]]) -> Response:
         """The answer with the identity of what was searched and `content()`, which is called in a thread.
@@ -119,6 +107,31 @@ class ServiceState:
     def ready(self) -> bool:
         """Whether plans are taken, and searched soon."""
         return self.batcher.ready and not self.draining.is_set() and not self.environment.damage
+
+
+async def while_connected(request: Request, work: Awaitable[Value], given_up: asyncio.Event) -> Value:
+    """The result of `work`, to be awaited after the body has been read.
+
+    It is cancelled, with a ClientDisconnect, once the client has closed the connection, and with an OverloadedError
+    once `given_up` is set.
+    """
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(given_up.wait())
+    tasks = (working, stopping, asyncio.ensure_future(_disconnected(request)))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise OverloadedError(GOING_DOWN) if stopping.done() else ClientDisconnect
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:

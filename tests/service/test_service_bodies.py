@@ -14,7 +14,7 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
 from querylect.envs.server.bodies import OPEN_REQUESTS
-from querylect.envs.server.info import limits_of
+from querylect.envs.wire import limits_of
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import MAX_QUESTIONS, PageWriter, mount
 

@@ -15,7 +15,7 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import MAX_ERRORS, MAX_METRICS, SearchRequest, Step, StepRequest
 from querylect.envs.server import bodies
 from querylect.envs.server.bodies import ENTRY_BYTES, OPEN_REQUESTS, BodyLimits, EntryCounter
-from querylect.envs.server.info import limits_of
+from querylect.envs.wire import limits_of
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='\\"{}[],:u0022é∢\n', max_size=8),

@@ -1,0 +1,73 @@
+"""What an environment answers, in the form of schemas.py: over HTTP and to a client in this process."""
+
+import math
+from collections.abc import Sequence
+
+from ..configs.environment import EnvironmentConfig
+from .environment import Environment, PlanRanking, RankedHit
+from .schemas import MAX_HITS, MAX_K, PRIMARY_METRIC, EnvironmentInfo, HitBody, Limits
+
+
+def limits_of(config: EnvironmentConfig) -> Limits:
+    """What one request may hold: the settings of these names, and two limits that are no settings."""
+    return Limits(max_k=MAX_K, max_hits=MAX_HITS, **config.model_dump(include=set(Limits.model_fields)))
+
+
+def info_of(environment: Environment, limits: Limits) -> EnvironmentInfo:
+    """What is searched, by which retriever, and which questions there are."""
+    return EnvironmentInfo(
+        name=environment.name,
+        retriever=environment.card,
+        corpus_size=environment.corpus_size,
+        corpus_hash=environment.corpus_hash,
+        index_hash=environment.index_hash,
+        gain=environment.gain,
+        relevance_level=environment.relevance_level,
+        splits=dict(environment.splits),
+        judged=environment.judged,
+        limits=limits,
+        settings_hash=environment.settings_hash,
+    )
+
+
+def hit_fields(environment: Environment, ranking: Sequence[RankedHit], with_text: bool) -> list[dict[str, object]]:
+    """The fields of each `HitBody` of a ranking. ValueError for a score that is no finite number."""
+    if not all(math.isfinite(hit.score) for hit in ranking):
+        raise ValueError("a ranking holds a score that is no finite number")
+    if not with_text:
+        return [{"id": hit.id, "score": hit.score} for hit in ranking]
+    documents = [environment.document(hit.id) for hit in ranking]
+    return [
+        {"id": hit.id, "score": hit.score, "title": document.title, "text": document.text}
+        for hit, document in zip(ranking, documents, strict=True)
+    ]
+
+
+def result_fields(
+    environment: Environment,
+    question_id: str,
+    plan_digest: str,
+    ranking: PlanRanking,
+    with_text: bool,
+    metrics: Sequence[str],
+) -> dict[str, object]:
+    """The fields of the `StepResult` of a ranking. `metrics` include nDCG@10; raises as `Environment.score`, and
+    ValueError for a reward outside [0, 1]."""
+    values = environment.score(question_id, ranking, metrics)
+    reward = values[PRIMARY_METRIC]
+    if not 0.0 <= reward <= 1.0 + 1e-9 or not all(map(math.isfinite, values.values())):
+        raise ValueError(f"question {question_id!r} was scored {values}, which is no reward")
+    return {
+        "question_id": question_id,
+        "ranking": hit_fields(environment, ranking, with_text),
+        "reward": reward,
+        "metrics": values,
+        "truncated": ranking.truncated,
+        "plan_digest": plan_digest,
+    }
+
+
+def read_hits(environment: Environment, rankings: Sequence[Sequence[RankedHit]]) -> list[list[HitBody]]:
+    """Rankings with the texts of their documents. EnvironmentUnavailableError where a file of the index is damaged."""
+    with environment.intact():
+        return [[HitBody.model_validate(hit) for hit in hit_fields(environment, hits, True)] for hits in rankings]
