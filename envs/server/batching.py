@@ -10,22 +10,18 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ...errors import EnvironmentUnavailableError
 from ..byte_cache import ByteCache
-from ..environment import PlanRanking
+from ..environment import Environment, PlanRanking
 from ..plan import SearchPlan, plan_digest
-from ..retrievers.base import STEP_WORK, Steps, work_of_texts
+from ..retrievers.base import STEP_WORK, Steps
 from .metrics import Metrics
 
-Search = Callable[[Sequence[SearchPlan]], Sequence[PlanRanking]]
-SearchInSteps = Callable[[Sequence[SearchPlan]], Steps[Sequence[PlanRanking]]]
-Work = Callable[[SearchPlan], int]
-"""What searching a plan costs (retrievers/base.py, `work_of`)."""
 Key = str
 """Digest of the whole plan, every `k` of it included (envs/plan.py)."""
 
@@ -34,14 +30,14 @@ RANKING_BYTES, HIT_BYTES = 100, 104
 TURN_WORK, BATCH_WORK = STEP_WORK, 2 * STEP_WORK
 """After this work of one request others have their turn, and after that of a batch it is searched. With BM25 a turn
 holds 128 plans of 450 characters, and a batch takes some tenths of a second; with a reranker it holds 256 pairs."""
+MAX_BATCH = 1024
+"""Most plans of a batch."""
 OVERDUE_SECONDS = 20.0
 """Where a request has waited this long for its first turn, the service is not ready: clients wait for 30 s."""
 LINGER_SECONDS, LINGER_SHARE = 0.02, 0.25
 """A batch waits until as many requests are there as the last one answered, since their clients will soon ask again,
 but at most LINGER_SECONDS and this share of the last search's time: a lone client never waits, a slow encoder gets full
 batches from many clients, and a fast retriever is not held up."""
-
-
 GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
 
 
@@ -62,15 +58,15 @@ def ranking_cache(max_bytes: int) -> ByteCache[Key, PlanRanking]:
 class _Request:
     """A request that waits for some plans."""
 
-    plans: "list[_PendingPlan]"
-    """Those without an outcome when it came."""
-    done: "asyncio.Future[None]"
-    """Set when the last of them has its ranking, or with the exception of the first that failed."""
-    open: int
-    """How many have no ranking yet."""
+    plans: "set[_PendingPlan]"
+    """Those that have no ranking yet."""
     untaken: "deque[_PendingPlan]"
     """Those that no batch has taken yet."""
-    arrived: float
+    rankings: dict[Key, PlanRanking]
+    """What it has, also from the cache."""
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Set when its last plan has its ranking, or with the exception of the first that failed."""
+    arrived: float = field(default_factory=time.monotonic)
     had_turn: bool = False
     """Whether it has had a turn."""
 
@@ -83,35 +79,20 @@ class _PendingPlan:
     requests: list[_Request] = field(default_factory=list)
     taken: bool = False
     """Whether it is in a batch."""
-    steps: Steps[Sequence[PlanRanking]] | None = None
+    ranked: bool = False
+    steps: Steps[list[PlanRanking]] | None = None
     """The search of a plan of more work than BATCH_WORK, once it has begun."""
     seconds: float = 0.0
     """How long its steps took."""
-    ranking: PlanRanking = field(default_factory=PlanRanking)
 
 
 class Batcher:
     """Collects the plans of concurrent requests and searches them together."""
 
-    def __init__(
-        self,
-        search: Search,
-        *,
-        max_pending: int,
-        cache_bytes: int,
-        search_in_steps: SearchInSteps | None = None,
-        work: Work = lambda plan: sum(map(work_of_texts, plan.probes)),
-        max_batch: int = 1024,
-        linger: float = LINGER_SECONDS,
-        metrics: Metrics | None = None,
-    ) -> None:
-        """`search_in_steps` is for plans of more work than BATCH_WORK; None searches them like all others. `linger`, in
-        seconds, is how long the first plan of a batch waits for others at most."""
-        self._search, self._search_in_steps, self._plan_work = search, search_in_steps, work
+    def __init__(self, environment: Environment, *, max_pending: int, cache_bytes: int, metrics: Metrics) -> None:
+        self._environment = environment
         self._max_pending = max_pending
-        self._max_batch = max_batch
-        self._linger = linger
-        self._metrics = metrics or Metrics()
+        self._metrics = metrics
         self.cache = ranking_cache(cache_bytes)
         self._queue: deque[_Request] = deque()
         """Requests with waiting plans, whose turn is next first; one that was given up has none left."""
@@ -163,8 +144,8 @@ class Batcher:
             raise OverloadedError(GOING_DOWN)
         keys = keys if keys is not None else [plan_digest(plan) for plan in plans]
         by_key = dict(zip(keys, plans, strict=True))
-        cached = {key: hits for key in by_key if (hits := self.cache.get(key)) is not None}
-        fresh = [key for key in by_key if key not in cached and key not in self._pending]
+        rankings = {key: hits for key in by_key if (hits := self.cache.get(key)) is not None}
+        fresh = [key for key in by_key if key not in rankings and key not in self._pending]
         if fresh and len(self._pending) >= self._max_pending:
             self._metrics.plans.labels("refused").inc(len(plans))
             wait = math.ceil(len(self._pending) * self._seconds_per_plan)
@@ -173,44 +154,39 @@ class Batcher:
                 "ask again later, or start another replica",
                 retry_after=min(max(wait, 1), 30),
             )
-        repeated = sum(key in cached for key in keys)
-        self._metrics.plans.labels("cached").inc(repeated)
-        self._metrics.plans.labels("joined").inc(len(keys) - repeated - len(fresh))
-        if len(cached) == len(by_key):
-            return [cached[key] for key in keys]
-        for key in fresh:
-            self._pending[key] = _PendingPlan(key, by_key[key], self._plan_work(by_key[key]))
-        awaited = {key: self._pending[key] for key in by_key if key not in cached}
-        request = self._enqueue(list(awaited.values()))
-        try:
-            await request.done
-        finally:
-            self._drop(request)
-        return [cached[key] if key in cached else awaited[key].ranking for key in keys]
+        cached = sum(key in rankings for key in keys)
+        self._metrics.plans.labels("cached").inc(cached)
+        self._metrics.plans.labels("joined").inc(len(keys) - cached - len(fresh))
+        if len(rankings) < len(by_key):
+            for key in fresh:
+                self._pending[key] = _PendingPlan(key, by_key[key], self._environment.work(by_key[key]))
+            request = self._enqueue([self._pending[key] for key in by_key if key not in rankings], rankings)
+            try:
+                await request.done
+            finally:
+                self._drop(request)
+        return [rankings[key] for key in keys]
 
-    def _enqueue(self, plans: "list[_PendingPlan]") -> _Request:
-        """A request for these plans, in the queue where any of them is not taken yet."""
-        done = asyncio.get_running_loop().create_future()
-        untaken = deque(pending for pending in plans if not pending.taken)
-        request = _Request(plans, done, len(plans), untaken, time.monotonic())
+    def _enqueue(self, plans: "list[_PendingPlan]", rankings: dict[Key, PlanRanking]) -> _Request:
+        """A request for these plans, in the queue where any of them is not taken yet; `rankings` gets theirs."""
+        request = _Request(set(plans), deque(pending for pending in plans if not pending.taken), rankings)
         for pending in plans:
             pending.requests.append(request)
         self._metrics.queue.set(len(self._pending))
-        if untaken:
+        if request.untaken:
             self._queue.append(request)
             self._new_requests += 1
             self._arrived.set()
-            if self._new_requests >= self._last_requests or len(self._pending) >= self._max_batch:
+            if self._new_requests >= self._last_requests or len(self._pending) >= MAX_BATCH:
                 self._full.set()
         return request
 
     def _drop(self, request: _Request) -> None:
         """Forget a request that is answered, has failed or was given up, and the plans that only it waits for."""
         for pending in request.plans:
-            if request in pending.requests:
-                pending.requests.remove(request)
-                if not pending.requests and not pending.taken:
-                    del self._pending[pending.key]
+            pending.requests.remove(request)
+            if not pending.requests and not pending.taken:
+                del self._pending[pending.key]
         request.plans.clear()
         request.untaken.clear()
         self._metrics.queue.set(len(self._pending))
@@ -222,74 +198,96 @@ class Batcher:
                     await self._arrived.wait()
                     with suppress(TimeoutError):
                         # not wait_for, which forgets that it was cancelled where what it waits for comes meanwhile
-                        async with asyncio.timeout(min(self._linger, LINGER_SHARE * self._seconds)):
+                        async with asyncio.timeout(min(LINGER_SECONDS, LINGER_SHARE * self._seconds)):
                             await self._full.wait()
                 batch = self._next_batch()
                 self._full.clear()
                 self._new_requests = 0
                 if not self._queue:
                     self._arrived.clear()
-                if not batch:
-                    continue
-                if self._is_long(batch[0]):
+                if batch and batch[0].work > BATCH_WORK:
                     await self._search_step(batch[0])
-                else:
+                elif batch:
                     await self._search_batch(batch)
                 self._metrics.queue.set(len(self._pending))
         finally:
-            error = OverloadedError("the service went down before this plan was searched; ask again")
-            for pending in list(self._pending.values()):
-                self._fail(pending.requests, error)
+            self._fail(_holders(self._pending.values()), OverloadedError(GOING_DOWN))
             self._pending.clear()
             self._queue.clear()
             self._metrics.queue.set(0)
 
     async def _search_batch(self, batch: "Sequence[_PendingPlan]") -> None:
-        holders = [tuple(pending.requests) for pending in batch]
+        """Search plans together; where that fails, those of each request by themselves, so that none fails for the plan
+        of another."""
+        self._last_requests = len(_holders(batch))
+        try:
+            await self._search(batch)
+        except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
+            self._fail(_holders(batch), error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requests that hold the plan report it
+            requests = _holders(batch)
+            if len(requests) == 1:
+                self._fail(requests, error)
+            for request in requests:
+                try:
+                    await self._search([pending for pending in batch if pending in request.plans])
+                except Exception as its_error:  # noqa: BLE001 - as above
+                    self._fail([request], its_error)
+        for pending in batch:
+            if not pending.ranked:  # it failed; who came meanwhile and holds it gets another search
+                self._wait_again(pending)
+
+    async def _search(self, plans: "Sequence[_PendingPlan]") -> None:
+        """Search plans, and give the rankings to their requests. Raises what the search raises."""
+        if not plans:
+            return
         started = time.perf_counter()
-        outcomes = await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._outcomes, [pending.plan for pending in batch], _groups(holders)
+        rankings = await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._environment.search, [pending.plan for pending in plans]
         )
-        self._observe(len(batch), time.perf_counter() - started)
-        self._last_requests = len({request for requests in holders for request in requests})
-        for pending, requests, outcome in zip(batch, holders, outcomes, strict=True):
-            self._settle(pending, requests, outcome)
+        if len(rankings) != len(plans):
+            raise RuntimeError(f"search returned {len(rankings)} rankings for {len(plans)} plans")
+        self._settle(plans, rankings, time.perf_counter() - started)
 
     async def _search_step(self, pending: _PendingPlan) -> None:
         """One step of a long plan. Where it is not the last, the plan waits for the next turn of its requests, unless
         all of them are gone."""
-        holders = tuple(pending.requests)
+        requests = list(pending.requests)
         started = time.perf_counter()
-        outcome = await asyncio.get_running_loop().run_in_executor(self._thread, self._step, pending)
-        pending.seconds += time.perf_counter() - started
-        if outcome is not None:
-            self._observe(1, pending.seconds)
-            self._settle(pending, holders, outcome)
-        else:
+        try:
+            ranking = await asyncio.get_running_loop().run_in_executor(self._thread, self._step, pending)
+            pending.seconds += time.perf_counter() - started
+            if ranking is not None:
+                self._settle([pending], [ranking], pending.seconds)
+        except Exception as error:  # noqa: BLE001 - as in `_search_batch`
+            pending.steps = None
+            self._fail(requests, error)
+        if not pending.ranked:
             self._wait_again(pending)
-        self._queue_again(holders)
+        self._queue_again(requests)
 
-    def _observe(self, plans: int, seconds: float) -> None:
-        self._seconds = seconds
-        self._seconds_per_plan += 0.2 * (seconds / plans - self._seconds_per_plan)
-        self._metrics.plans.labels("searched").inc(plans)
-        self._metrics.batches.observe(plans)
-        self._metrics.search_seconds.observe(seconds)
-
-    def _is_long(self, pending: _PendingPlan) -> bool:
-        return pending.work > BATCH_WORK and self._search_in_steps is not None
+    def _step(self, pending: _PendingPlan) -> PlanRanking | None:
+        """One step of a long plan's search: its ranking, or None where more is to be done."""
+        if pending.steps is None:
+            pending.steps = self._environment.search_in_steps([pending.plan])
+        try:
+            next(pending.steps)
+        except StopIteration as end:
+            rankings: list[PlanRanking] = end.value
+            return rankings[0]
+        return None
 
     def _next_batch(self) -> "list[_PendingPlan]":
-        """A turn of each request that waits, the longest without one first, up to BATCH_WORK and `max_batch` plans. A
+        """A turn of each request that waits, the longest without one first, up to BATCH_WORK and MAX_BATCH plans. A
         step of a long plan is a batch of its own, after which its requests are the last in the queue."""
         batch: list[_PendingPlan] = []
         work = 0
-        while self._queue and work < BATCH_WORK and len(batch) < self._max_batch:
+        while self._queue and work < BATCH_WORK and len(batch) < MAX_BATCH:
             request = self._queue.popleft()
             turn_ends = min(work + TURN_WORK, BATCH_WORK)
-            while request.untaken and work < turn_ends and len(batch) < self._max_batch:
+            while request.untaken and work < turn_ends and len(batch) < MAX_BATCH:
                 pending = request.untaken[0]
-                starts_step = self._is_long(pending) and not pending.taken
+                starts_step = pending.work > BATCH_WORK and not pending.taken
                 if starts_step and batch:
                     self._queue.appendleft(request)
                     return batch
@@ -305,23 +303,25 @@ class Batcher:
                 self._queue.append(request)
         return batch
 
-    def _settle(self, pending: _PendingPlan, holders: Sequence[_Request], outcome: PlanRanking | Exception) -> None:
-        """Give the plan's outcome to its requests. One that joined after the batch was taken, and so took no part in
-        finding out whose plans fail, gets another search instead of a failure."""
-        if isinstance(outcome, Exception):
-            self._fail(holders, outcome)
-            self._wait_again(pending)
-            return
-        pending.ranking = outcome
-        del self._pending[pending.key]
-        self.cache.put(pending.key, outcome)
-        for request in pending.requests:
-            request.open -= 1
-            if not request.open and not request.done.done():
-                request.done.set_result(None)
+    def _settle(self, plans: "Sequence[_PendingPlan]", rankings: Sequence[PlanRanking], seconds: float) -> None:
+        """Give the rankings of plans, searched in `seconds`, to the cache and to all requests that hold them."""
+        self._seconds = seconds
+        self._seconds_per_plan += 0.2 * (seconds / len(plans) - self._seconds_per_plan)
+        self._metrics.plans.labels("searched").inc(len(plans))
+        self._metrics.batches.observe(len(plans))
+        self._metrics.search_seconds.observe(seconds)
+        for pending, ranking in zip(plans, rankings, strict=True):
+            pending.ranked = True
+            del self._pending[pending.key]
+            self.cache.put(pending.key, ranking)
+            for request in pending.requests:
+                request.rankings[pending.key] = ranking
+                request.plans.remove(pending)
+                if not request.plans and not request.done.done():
+                    request.done.set_result(None)
 
     def _wait_again(self, pending: _PendingPlan) -> None:
-        """Put a plan without an outcome first among those that its requests wait for; without a request, forget it."""
+        """Put a plan without a ranking first among those that its requests wait for; without a request, forget it."""
         pending.taken = False
         for request in pending.requests:
             if pending not in request.untaken:
@@ -330,57 +330,20 @@ class Batcher:
         if not pending.requests:
             del self._pending[pending.key]
 
-    def _queue_again(self, requests: Sequence[_Request]) -> None:
+    def _queue_again(self, requests: Iterable[_Request]) -> None:
         """Put requests that have waiting plans at the end of the queue, unless they stand in it."""
         for request in requests:
             if request.untaken and request not in self._queue:
                 self._queue.append(request)
                 self._arrived.set()
 
-    def _fail(self, requests: Sequence[_Request], error: Exception) -> None:
-        for request in list(requests):
+    def _fail(self, requests: Iterable[_Request], error: Exception) -> None:
+        for request in requests:
             if not request.done.done():
                 request.done.set_exception(error)
             self._drop(request)
 
-    def _outcomes(self, plans: Sequence[SearchPlan], groups: Sequence[Sequence[int]]) -> list[PlanRanking | Exception]:
-        """Search a batch; where it fails, search each group of plans by itself, so that no request fails for another's
-        plan. A request holds all plans of a group or none, so one at fault fails the group."""
-        try:
-            rankings = self._search(plans)
-            if len(rankings) != len(plans):
-                raise RuntimeError(f"search returned {len(rankings)} rankings for {len(plans)} plans")
-        except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
-            return [error] * len(plans)
-        except Exception as error:  # noqa: BLE001 - the outcome of a plan; the request that holds it reports it
-            outcomes: list[PlanRanking | Exception] = [error] * len(plans)
-            if len(groups) > 1:
-                for group in groups:
-                    part = self._outcomes([plans[i] for i in group], [group])
-                    for i, outcome in zip(group, part, strict=True):
-                        outcomes[i] = outcome
-            return outcomes
-        return list(rankings)
 
-    def _step(self, pending: _PendingPlan) -> PlanRanking | Exception | None:
-        """One step of a long plan's search: its outcome, or None where more is to be done."""
-        try:
-            if pending.steps is None:
-                assert self._search_in_steps is not None, "only then is a plan long"
-                pending.steps = self._search_in_steps([pending.plan])
-            next(pending.steps)
-        except StopIteration as end:
-            rankings: Sequence[PlanRanking] = end.value
-            return rankings[0]
-        except Exception as error:  # noqa: BLE001 - the outcome of the plan, as in `_outcomes`
-            pending.steps = None
-            return error
-        return None
-
-
-def _groups(holders: Sequence[tuple[_Request, ...]]) -> list[list[int]]:
-    """Indices of the plans of a batch, by the requests that hold them."""
-    groups: dict[frozenset[_Request], list[int]] = {}
-    for i, requests in enumerate(holders):
-        groups.setdefault(frozenset(requests), []).append(i)
-    return list(groups.values())
+def _holders(plans: "Iterable[_PendingPlan]") -> list[_Request]:
+    """The requests that hold any of these plans, each once."""
+    return list(dict.fromkeys(request for pending in plans for request in pending.requests))

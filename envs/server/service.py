@@ -36,12 +36,7 @@ class ServiceState:
         self.given_up = asyncio.Event()
         """Set once the remaining work is failed."""
         self.batcher = Batcher(
-            environment.search,
-            search_in_steps=environment.search_in_steps,
-            work=environment.work,
-            max_pending=config.max_pending,
-            cache_bytes=config.cache_bytes,
-            metrics=self.metrics,
+            environment, max_pending=config.max_pending, cache_bytes=config.cache_bytes, metrics=self.metrics
         )
         self.limits = limits_of(config)
         self._log_texts = config.log == "texts"

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from querylect.envs.byte_cache import ENTRY_BYTES
 from querylect.envs.environment import RankedHit
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.retrievers.base import work_of_texts
 from querylect.envs.server import batching
 from querylect.envs.server.batching import HIT_BYTES, RANKING_BYTES, Batcher, OverloadedError, ranking_cache
+from querylect.envs.server.metrics import Metrics
 
 
 class Recorder:
@@ -23,7 +25,10 @@ class Recorder:
         self.free.set()
         self.entered = threading.Event()
 
-    def __call__(self, plans):
+    def work(self, plan):
+        return sum(map(work_of_texts, plan.probes))
+
+    def search(self, plans):
         self.batches.append([plan.probes[0].terms[0].text for plan in plans])
         self.entered.set()
         assert self.free.wait(60)
@@ -32,9 +37,9 @@ class Recorder:
         return [[RankedHit(f"{p.probes[0].terms[0].text}-{i}", 1.0 / (i + 1)) for i in range(p.k)] for p in plans]
 
 
-def using(search, body, **settings):
+def using(search, body, max_pending=100):
     async def run():
-        batcher = Batcher(search, **{"max_pending": 100, "cache_bytes": 10**6, **settings})
+        batcher = Batcher(search, max_pending=max_pending, cache_bytes=10**6, metrics=Metrics())
         await batcher.start()
         try:
             return await asyncio.wait_for(body(batcher), 10)
@@ -99,6 +104,7 @@ def test_requests_that_wait_together_are_searched_together_and_equal_plans_once(
 
 def test_a_batch_waits_for_as_many_requests_as_the_last_one_answered(monkeypatch):
     """Three clients that ask again one after the other, once they are answered, share every search."""
+    monkeypatch.setattr(batching, "LINGER_SECONDS", 5.0)
     monkeypatch.setattr(batching, "LINGER_SHARE", 10.0**6)
     search = Recorder()
 
@@ -111,27 +117,29 @@ def test_a_batch_waits_for_as_many_requests_as_the_last_one_answered(monkeypatch
 
         await asyncio.gather(*(client(number) for number in range(3)))
 
-    using(search, body, linger=5.0)
+    using(search, body)
     assert [len(batch) for batch in search.batches] == [3, 3, 3, 3]
 
 
 def test_a_lone_client_never_waits_for_others(monkeypatch):
+    monkeypatch.setattr(batching, "LINGER_SECONDS", 1000.0)
     monkeypatch.setattr(batching, "LINGER_SHARE", 10.0**6)
 
     async def body(batcher):
         for n in range(5):
             await batcher.search([SearchPlan.of(f"{n}", k=1)])
 
-    using(Recorder(), body, linger=1000.0)
+    using(Recorder(), body)
 
 
-def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_order():
+def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_order(monkeypatch):
+    monkeypatch.setattr(batching, "MAX_BATCH", 10)
     search = Recorder()
 
     async def body(batcher):
         return ids(await batcher.search([SearchPlan.of(f"t{i}", k=1) for i in range(25)]))
 
-    assert using(search, body, max_batch=10) == [[f"t{i}-0"] for i in range(25)]
+    assert using(search, body) == [[f"t{i}-0"] for i in range(25)]
     assert [len(batch) for batch in search.batches] == [10, 10, 5]
 
 
@@ -236,10 +244,8 @@ def test_turns_are_shared_by_the_work_that_is_stated_for_a_plan():
         search.free.set()
         await asyncio.gather(first, costly, cheap)
 
-    def work(plan):
-        return batching.TURN_WORK // 2 if "costly" in plan.texts[0] else 1
-
-    using(search, body, work=work)
+    search.work = lambda plan: batching.TURN_WORK // 2 if "costly" in plan.texts[0] else 1
+    using(search, body)
     assert search.batches == [["first"], ["costly0", "costly1", "cheap", "costly2", "costly3"], ["costly4"]]
 
 
@@ -248,7 +254,7 @@ class Stepping(Recorder):
 
     closed = False
 
-    def in_steps(self, plans):
+    def search_in_steps(self, plans):
         (plan,) = plans
         try:
             for step in range(3):
@@ -269,7 +275,7 @@ class Stepping(Recorder):
 
 def stepping(body, search):
     search.free.clear()
-    using(search, body, search_in_steps=search.in_steps, work=search.work)
+    using(search, body)
     return search.batches
 
 
@@ -384,17 +390,15 @@ def test_a_failure_is_not_cached():
 
 
 def test_too_few_rankings_are_an_error_not_a_shifted_answer():
-    search = Recorder()
+    class Short(Recorder):
+        def search(self, plans):
+            return super().search(plans)[1:]
 
     async def body(batcher):
         with pytest.raises(RuntimeError, match=r"0 rankings.*1 plans"):
             await batcher.search([SearchPlan.of("a")])
 
-    def short(plans):
-        return search(plans)[1:]
-
-    short.free = search.free
-    using(short, body)
+    using(Short(), body)
 
 
 def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back():
