@@ -1,17 +1,25 @@
 """What every request passes first: plain ASGI in front of the application.
 
-It checks the token, or without one who asks (hosts.py), before a byte of the body is read, bounds the body while it
-arrives (bodies.py), turns new work away while the service goes down, gives each request an id, counts it and writes one
-line about it.
+It checks the token, or without one who asks, before a byte of the body is read, bounds the body while it arrives
+(bodies.py), turns new work away while the service goes down, gives each request an id, counts it and writes one line
+about it.
+
+A service without a token answers programs on this machine and its own page. It listens on a loopback address, but a
+browser on this machine carries other people's pages. One of them can have its own host name resolved to 127.0.0.1 and
+read answers as its own (DNS rebinding): the Host header shows that name. One of another origin can send requests
+without reading the answers: Sec-Fetch-Site or Origin show that. A service with a token needs neither check, since no
+other page can send the token.
 """
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import logging
 import re
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -21,7 +29,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .batching import GOING_DOWN
 from .bodies import CLOSE, BodyLimits
-from .hosts import is_cross_origin, names_loopback
 from .metrics import Metrics
 from .problems import REQUEST_ID, problem
 
@@ -35,6 +42,8 @@ WATCH_PATHS = frozenset({"/healthz", "/metrics"})
 NOTES = "querylect_notes"
 """Key of the ASGI scope under which routes put extra fields of the request's log line."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::\d*)?")
+"""The Host header of RFC 9110 (7.2), port included."""
 
 
 def note(scope: Scope, **facts: object) -> None:
@@ -96,7 +105,7 @@ class RequestMiddleware:
     def _check(self, scope: Scope, headers: Headers) -> None:
         """HTTPException for a request that is refused before its body is read."""
         path = scope["path"]
-        if self.token is None and not names_loopback(headers):
+        if self.token is None and not _names_loopback(headers):
             raise HTTPException(
                 421,
                 f"the Host header is {headers.get('host', '')!r}, and a service without a token answers to localhost, "
@@ -104,7 +113,7 @@ class RequestMiddleware:
                 "the service with a token: set the environment variable named by client.token_env (QUERYLECT_TOKEN).",
                 CLOSE,
             )
-        if self.token is None and path not in OPEN_PATHS and is_cross_origin(headers):
+        if self.token is None and path not in OPEN_PATHS and _is_cross_origin(headers):
             raise HTTPException(
                 403,
                 "a page of another origin sent this, and a service without a token answers its own page and programs "
@@ -118,6 +127,29 @@ class RequestMiddleware:
         declared = headers.get("content-length", "0")
         if declared.isdecimal():
             self.bodies.check_size(int(declared))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host. A name other than localhost counts as reachable."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host.lower() == "localhost"
+
+
+def _names_loopback(headers: Headers) -> bool:
+    """Whether the Host header is there, once, and names a loopback host."""
+    hosts = headers.getlist("host")
+    parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    return parts is not None and is_loopback(parts["v6"] or parts["name"])
+
+
+def _is_cross_origin(headers: Headers) -> bool:
+    """Whether a browser says that a page of another origin sent the request; a program says nothing."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
 def _check_token(headers: Headers, token: str) -> None:

@@ -30,8 +30,8 @@ from ...errors import EnvironmentUnavailableError, QuerylectError, UserError
 from ...logs import set_up_logging
 from ..page.router import Writer
 from ..parent import end_with_parent
-from .hosts import is_loopback
 from .metrics import SHARED_FOLDER, forget_process
+from .middleware import is_loopback
 from .process import Server, bound, open_app, url_of
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from querylect.configs.schema import ClientConfig, EnvironmentConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
-from querylect.envs.server.hosts import is_loopback
+from querylect.envs.server.middleware import is_loopback
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError, UserError
 
