@@ -6,6 +6,7 @@ whichever is asked answers for all. Otherwise every app has a registry of its ow
 
 import os
 from collections.abc import Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -22,51 +23,21 @@ class Metrics:
     """The figures of one service."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        self._registry = registry
-        self.requests = Counter(
-            "querylect_requests", "Requests answered, by route and HTTP status.", ["route", "status"], registry=registry
-        )
-        self.seconds = Histogram(
-            "querylect_request_seconds",
-            "Seconds from the head of a request to the end of its answer.",
-            ["route"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.under_way = Gauge(
-            "querylect_requests_under_way", "Requests not answered yet.", registry=registry, multiprocess_mode="livesum"
-        )
-        self.plans = Counter(
-            "querylect_plans",
-            "Plans asked for: searched, joined with an equal plan under way, cached, or refused as one too many.",
-            ["outcome"],
-            registry=registry,
-        )
-        self.truncated = Counter(
-            "querylect_truncated_texts",
-            "Texts of ranked plans that were longer than a query of the retriever may be, and were read only in part.",
-            registry=registry,
-        )
-        self.queue = Gauge(
-            "querylect_queue_plans", "Plans that wait or are searched.", registry=registry, multiprocess_mode="livesum"
-        )
-        self.batches = Histogram("querylect_batch_plans", "Plans searched together.", buckets=PLANS, registry=registry)
-        self.search_seconds = Histogram(
-            "querylect_search_seconds", "Seconds of one batch's search.", buckets=SECONDS, registry=registry
-        )
-        self._lookups = Counter(
-            "querylect_cache_lookups", "Look-ups by cache and result.", ["cache", "result"], registry=registry
-        )
-        self._bytes = Gauge(
-            "querylect_cache_bytes", "Bytes kept.", ["cache"], registry=registry, multiprocess_mode="livesum"
-        )
-        self._entries = Gauge(
-            "querylect_cache_entries", "Entries kept.", ["cache"], registry=registry, multiprocess_mode="livesum"
-        )
-        self._ready = Gauge(
-            "querylect_ready", "1 while plans are taken.", registry=registry, multiprocess_mode="livemin"
-        )
+        registry = self._registry = CollectorRegistry()
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        total = partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        self.requests = counter("querylect_requests", "Requests answered, by route and status.", ["route", "status"])
+        self.seconds = histogram("querylect_request_seconds", "Seconds of a request.", ["route"], buckets=SECONDS)
+        self.under_way = total("querylect_requests_under_way", "Requests not answered yet.")
+        self.plans = counter("querylect_plans", "Plans asked for, by where their rankings came from.", ["outcome"])
+        self.truncated = counter("querylect_truncated_texts", "Texts of plans that were read only in part.")
+        self.queue = total("querylect_queue_plans", "Plans that wait or are searched.")
+        self.batches = histogram("querylect_batch_plans", "Plans searched together.", buckets=PLANS)
+        self.search_seconds = histogram("querylect_search_seconds", "Seconds of one batch's search.", buckets=SECONDS)
+        self._lookups = counter("querylect_cache_lookups", "Look-ups by cache and result.", ["cache", "result"])
+        self._bytes = total("querylect_cache_bytes", "Bytes kept.", ["cache"])
+        self._entries = total("querylect_cache_entries", "Entries kept.", ["cache"])
+        self._ready = Gauge("querylect_ready", "1 while ready.", registry=registry, multiprocess_mode="livemin")
         self._seen: dict[str, tuple[int, int]] = {}
 
     def text(self, ready: bool, caches: Mapping[str, BoundedCache]) -> bytes:

@@ -5,6 +5,7 @@ middleware or from the exception handlers, so all are declared here.
 """
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -42,13 +43,7 @@ _HEADERS = {
 
 def declare_errors(app: FastAPI, *, token: bool, limits: Limits) -> None:
     """Add all errors and limits to the app's schema; `token` says whether calls need one."""
-
-    def schema() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _openapi_schema(app, token, limits)
-        return app.openapi_schema
-
-    app.openapi = schema  # type: ignore[method-assign]
+    app.openapi = cache(partial(_openapi_schema, app, token, limits))  # type: ignore[method-assign]
 
 
 def _openapi_schema(app: FastAPI, token: bool, limits: Limits) -> dict[str, Any]:
