@@ -7,7 +7,6 @@ before uvicorn cuts it off.
 """
 
 import asyncio
-import errno
 import gc
 import logging
 import math
@@ -15,8 +14,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from types import FrameType
 
 import uvicorn
@@ -50,11 +49,6 @@ SHUTDOWN_SECONDS = 5
 GIVE_UP_SECONDS = 4.0
 """How long after the port closed requests that still wait for a search are failed."""
 BEAT_SECONDS = 2
-_BIND_REMEDIES = {
-    errno.EADDRINUSE: "Stop the program that has the port, or set env.port to another one (0 takes a free one).",
-    errno.EADDRNOTAVAIL: "Set env.host to a name or address of this machine.",
-    errno.EACCES: "Set env.port to a port that this user may take, 1024 or above (0 takes a free one).",
-}
 
 
 class BoundedHead(HttpToolsProtocol):
@@ -203,31 +197,28 @@ def open_app(
     return app
 
 
-@contextmanager
-def bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket bound to the address. It does not listen yet: until it does, connections are refused, not kept.
+def bound(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, to be closed by the caller (`with`). It does not listen yet: until it does,
+    connections are refused, not kept.
 
     Raises UserError where the port is in use or the host is not one of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+        with ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sys.platform == "linux":  # connections inherit it
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * STALLED_SECONDS))
+            listener.bind(address)
+            stack.pop_all()
+            return listener
     except OSError as error:
         raise UserError(
-            f"cannot serve on host {host!r}: {error}. Give a host name or address of this machine.",
+            f"cannot serve on host {host!r}, port {port}: {error.strerror or error}. Set env.host to a name or address "
+            "of this machine, and env.port to a free port that this user may take (0 takes one).",
             code="cannot-bind",
         ) from error
-    with listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sys.platform == "linux":  # connections inherit it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * STALLED_SECONDS))
-        try:
-            listener.bind(address)
-        except OSError as error:
-            remedy = _BIND_REMEDIES.get(error.errno or 0, "Choose another env.host or env.port.")
-            message = f"cannot serve on {host} port {port}: {error.strerror or error}. {remedy}"
-            raise UserError(message, code="cannot-bind") from error
-        yield listener
 
 
 def url_of(host: str, port: int) -> str:
