@@ -36,7 +36,7 @@ from querylect.data.load import load_dataset
 from querylect.envs.builder.build import (
     build_index,
 )
-from querylect.envs.client.address import ServiceAddress
+from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.index.arrays import mapped, read_words

@@ -1,14 +1,30 @@
-"""What callers need of an environment client: one of their own will do, and no HTTP library is imported here.
+"""What callers need of an environment client: one of their own will do, and no HTTP library is imported here; and where
+a service answers.
 
 `SyncEnvironmentClient` is all of them. `MixedClient` has no `search`: only a question says which environment is meant.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ...data.types import Question
 from ..plan import SearchPlan
 from ..schemas import EnvironmentInfo, HitBody, Step, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """A service that was started for a run, with the token that it was started with."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    """None: the token of `client.token_env`."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request to it carries."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 class StepClient(Protocol):

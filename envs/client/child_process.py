@@ -1,9 +1,9 @@
 """The environment service as a child process that never outlives its parent.
 
-The parent holds the write end of the child's standard input: the first line is the configuration, and its end stops
-the child, which also looks whether the parent is still there. The second line is a token made for this child, so that
-no other user of the machine can ask it. The child binds port 0 itself and reports its URL, or its error, through a
-second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reaches the parent alone.
+The child is `python -m querylect.envs.client.child_process DESCRIPTOR PARENT`. Standard input brings its configuration
+and a token made for it, so that no other user of the machine can ask it. It binds port 0 itself and reports its URL, or
+its error, through the descriptor of a pipe. It ends once its parent, given by its id, is gone, and lives in a session
+of its own, so that Ctrl-C in a terminal reaches the parent alone.
 """
 
 import logging
@@ -13,15 +13,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import IO
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError
-from .address import ServiceAddress
+from .base import ServiceAddress
 from .discovery import PRIVATE
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,10 @@ READY_SECONDS = 600.0
 """How long opening the index and the encoder may take."""
 STOP_SECONDS = 8.0
 """How long the child may take to finish what is under way before it is killed."""
+ORPHAN_STOP_SECONDS = 6.0
+"""The same after its parent is gone; then it ends at once."""
+PARENT_SECONDS = 1.0
+"""How often the child looks for its parent."""
 SHOWN_LINES = 20
 
 
@@ -58,7 +64,7 @@ class _Child:
         settings = config.model_copy(update=PRIVATE).model_dump_json()
         with report:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "querylect.envs.server.child", str(report.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", __name__, str(report.fileno()), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -71,9 +77,8 @@ class _Child:
         assert self.process.stdout is not None
         self._reader = threading.Thread(target=self._read_lines, args=(self.process.stdout,), daemon=True)
         self._reader.start()
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError), self.process.stdin:
             self.process.stdin.write(f"{settings}\n{self.token}\n".encode())
-            self.process.stdin.flush()
 
     def wait_ready(self, seconds: float) -> str:
         """The URL, once the service takes requests."""
@@ -93,15 +98,9 @@ class _Child:
         """End the child: politely, then by force. It is gone when this returns, also when Ctrl-C comes meanwhile."""
         exit_code = self.process.poll()
         if exit_code is not None and not self._error_reported:
-            log.error(
-                "the local environment service had ended by itself (%s):\n%s",
-                _ending(exit_code),
-                "\n".join(self._lines),
-            )
+            output = "\n".join(self._lines)
+            log.error("the local environment service had ended by itself (%s):\n%s", _ending(exit_code), output)
         try:
-            assert self.process.stdin is not None
-            with suppress(BrokenPipeError):
-                self.process.stdin.close()
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_SECONDS)
@@ -138,3 +137,39 @@ def _ending(exit_code: int) -> str:
     by = signal.Signals(-exit_code)
     hint = "; was an index file cut or overwritten while it was read? See querylect index verify"
     return f"exit code {exit_code}, {by.name}{hint if by in (signal.SIGBUS, signal.SIGSEGV) else ''}"
+
+
+def _serve() -> None:
+    """The child: serve what the first line of standard input says, with the token of the second."""
+    report = Connection(int(sys.argv[1]), readable=False)
+    settings, token = sys.stdin.buffer.readline(), sys.stdin.buffer.readline().decode().strip()
+    if not token:
+        return
+    threading.Thread(target=_stop_without_parent, args=(int(sys.argv[2]),), daemon=True).start()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+    def send(outcome: str | QuerylectError) -> None:
+        with report:
+            report.send(outcome)
+
+    from ..server.serve import serve
+
+    try:
+        serve(EnvironmentConfig.model_validate_json(settings), token=token, ready=send)
+    except QuerylectError as error:
+        log.error("%s", error)
+        send(error)
+        sys.exit(error.exit_code)
+
+
+def _stop_without_parent(parent: int) -> None:
+    """Wait until the parent is gone; then end, gracefully if that can be done in time."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_STOP_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -40,7 +40,7 @@ from ..schemas import (
     StepResponse,
     StepResult,
 )
-from .address import ServiceAddress
+from .base import ServiceAddress
 from .transport import (
     CONCURRENT_REQUESTS,
     Call,
@@ -160,7 +160,7 @@ class EnvironmentClient:
                 for plan, ranking in zip(part, answer.rankings, strict=True):
                     _check_ranking(plan, ranking, with_text)
                     _expect(left_out.isdisjoint(hit.id for hit in ranking), "a document that is to be left out")
-                self._check_identity(answer)
+                self._check_identity(answer, self._info)
 
             body = _json(SearchRequest(plans=list(part), with_text=with_text, without=sorted(left_out)), empty)
             answer = await self._transport.ask(Call("POST", "/v1/search", SearchResponse, check, body), deadline)
@@ -202,7 +202,7 @@ class EnvironmentClient:
                     value = result.metrics[PRIMARY_METRIC]
                     _expect(result.reward == value, f"the reward {result.reward} and {PRIMARY_METRIC} {value}")
                     _check_ranking(step.plan, result.ranking, with_text)
-                self._check_identity(answer)
+                self._check_identity(answer, self._info)
 
             body = _json(StepRequest(steps=list(part), with_text=with_text, metrics=list(metrics)))
             answer = await self._transport.ask(Call("POST", "/v1/step", StepResponse, check, body), deadline)
@@ -249,7 +249,7 @@ class EnvironmentClient:
         outcomes = await self._transport.ask_all(Call("GET", "/v1/environment", EnvironmentInfo), deadline)
         infos = [outcome for outcome in outcomes if isinstance(outcome, EnvironmentInfo)]
         for info in infos:
-            _check_identity(info, self._info or infos[0], self._transport.urls)
+            self._check_identity(info, self._info or infos[0])
         self._info = self._info or infos[0]
         return infos[0]
 
@@ -287,9 +287,16 @@ class EnvironmentClient:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _check_identity(self, answer: Identified) -> None:
-        if self._info is not None:
-            _check_identity(answer, self._info, self._transport.urls)
+    def _check_identity(self, answer: Identified, first: Identified | None) -> None:
+        """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
+        for field, (code, problem, remedy) in _IDENTITY.items():
+            expected, actual = getattr(first or answer, field), getattr(answer, field)
+            if actual != expected:
+                raise ConfigError(
+                    f"the service at {self._transport.urls} {problem} ({field} {expected} and {actual}), so rewards "
+                    f"would not be comparable. {remedy}",
+                    code=code,
+                )
 
 
 class SyncEnvironmentClient:
@@ -385,18 +392,6 @@ def _json(request: BaseModel, exclude: Collection[str] = ()) -> str:
 def _expect(condition: bool, actual: str) -> None:
     if not condition:
         raise UnexpectedAnswerError(actual)
-
-
-def _check_identity(answer: Identified, first: Identified, urls: str) -> None:
-    """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
-    for field, (code, problem, remedy) in _IDENTITY.items():
-        expected, actual = getattr(first, field), getattr(answer, field)
-        if actual != expected:
-            raise ConfigError(
-                f"the service at {urls} {problem} ({field} {expected} and {actual}), so rewards would not be "
-                f"comparable. {remedy}",
-                code=code,
-            )
 
 
 def _check_ranking(plan: SearchPlan, ranking: Sequence[HitBody], with_text: bool) -> None:

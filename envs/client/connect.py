@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...configs.mix import environments
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
-from .address import ServiceAddress
-from .base import EnvironmentApi
+from .base import EnvironmentApi, ServiceAddress
 from .child_process import local_service
 from .client import SyncEnvironmentClient
 from .discovery import discover_services

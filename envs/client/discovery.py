@@ -16,7 +16,7 @@ from ...configs.environment import EnvironmentConfig
 from ...configs.section import Strict
 from ...errors import ConfigError
 from ...storage import data_sha256, storage
-from .address import ServiceAddress
+from .base import ServiceAddress
 
 VARIABLE = "QUERYLECT_SERVICES"
 PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
@@ -24,7 +24,7 @@ PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
 
 
 class Service(Strict):
-    """One running service."""
+    """One running service, as its file describes it."""
 
     url: str
     index: str

@@ -23,7 +23,7 @@ from ...configs.schema import ClientConfig
 from ...errors import ConfigError, RequestError, TokenError
 from ..credentials import token_of
 from ..schemas import Problem
-from .address import ServiceAddress
+from .base import ServiceAddress
 
 log = logging.getLogger(__name__)
 
@@ -314,24 +314,22 @@ def retry_after_seconds(header: str | None) -> float:
 
 
 def _replica(service: ServiceAddress) -> Replica:
-    """The replica at an address. User and password of its URL become a header: no message and no repr shows them."""
-    url, headers = _base_url(service.url), service.headers
+    """The replica at an address. User and password of its URL become a header: no message and no repr shows them.
+
+    Raises ConfigError for what is no URL of a service.
+    """
+    try:
+        url = httpx.URL(service.url)
+    except (httpx.InvalidURL, TypeError):
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        message = f"client.urls: {service.url!r} is no service URL; expected http://HOST:PORT or https://HOST."
+        raise ConfigError(message, code="invalid-url")
+    headers = service.headers
     if url.userinfo:
         login = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
         headers = {"Authorization": f"Basic {login}"}
     return Replica(str(url.copy_with(userinfo=b"")).rstrip("/"), headers)
-
-
-def _base_url(text: str) -> httpx.URL:
-    try:
-        url = httpx.URL(text)
-    except (httpx.InvalidURL, TypeError) as error:
-        message = f"client.urls: {text!r} is no URL ({error}); expected http://HOST:PORT."
-        raise ConfigError(message, code="invalid-url") from error
-    if url.scheme not in ("http", "https") or not url.host:
-        message = f"client.urls: {text!r} is no service URL; expected http://HOST:PORT or https://HOST."
-        raise ConfigError(message, code="invalid-url")
-    return url
 
 
 def _detail(response: httpx.Response) -> str:

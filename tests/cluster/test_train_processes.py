@@ -159,7 +159,8 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
     with Started(endless, tmp_path / "two", 2) as started:
         started.wait_for_step(folder / "metrics.jsonl", 2)
         children = [psutil.Process(process.pid).children() for process in started.processes]
-        services = [sum("querylect.envs.server.child" in child.cmdline() for child in some) for some in children]
+        name = "querylect.envs.client.child_process"
+        services = [sum(name in child.cmdline() for child in some) for some in children]
         started.processes[1].send_signal(signal.SIGTERM)
         assert started.codes() == [75, 75], started.said(0) + started.said(1)
     assert services == [1, 0]

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from querylect.cli import main
 from querylect.configs.schema import ClientConfig, RunConfig
-from querylect.envs.client.address import ServiceAddress
+from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.connect import open_environment
 from querylect.envs.client.discovery import discover_services, register_service
 from querylect.envs.client.source_address import main as facing_command
