@@ -69,11 +69,10 @@ class TrackedRun:
     def of(cls, config: RunConfig, folder: Path, provenance: Start) -> "TrackedRun":
         """The run of a folder. Its id is created once, so that a resumed run rejoins its curves."""
         stored = folder / "tracking_id"
-        if stored.exists():
-            return cls(config, folder, provenance, stored.read_text(encoding="utf-8").strip(), joined=True)
-        new = secrets.token_hex(4)
-        RunFolder(folder).write(stored, new + "\n")
-        return cls(config, folder, provenance, new, joined=False)
+        joined = stored.exists()
+        if not joined:
+            RunFolder(folder).write(stored, secrets.token_hex(4) + "\n")
+        return cls(config, folder, provenance, stored.read_text(encoding="utf-8").strip(), joined)
 
     @property
     def description(self) -> dict[str, object]:
@@ -101,7 +100,7 @@ class WandbTracker(TrainerCallback):
         self._before = len(folder.read(folder.warm_start))  # W&B's own step is never negative
         online = wandb_mode(self._tracked.config.tracking) == "online"
         if online and credentials() is None:
-            self._warn_offline("nobody is logged in: `wandb login`")
+            self._warn("cannot be used online (nobody is logged in: `wandb login`): this run is tracked offline")
             online = False
         try:
             self._open(online, self._tracked.joined)
@@ -109,7 +108,7 @@ class WandbTracker(TrainerCallback):
             # W&B's service holds the refused run, and ids must be unique; a teardown would end other open runs too
             if not online or self._wandb.setup().most_recent_active_run is not None:
                 raise
-            self._warn_offline(in_one_line(error))
+            self._warn(f"cannot be used online ({in_one_line(error)}): this run is tracked offline")
             self._wandb.teardown()
             self._open(False, self._tracked.joined)
 
@@ -130,10 +129,8 @@ class WandbTracker(TrainerCallback):
         except self._wandb.Error as error:
             if not self._online:
                 raise
-            log.warning(
-                "Weights & Biases refused this run (%s); it continues offline, and after `wandb login` %s uploads it",
-                in_one_line(error), self._sync_online,
-            )  # fmt: skip
+            reason = in_one_line(error)
+            self._warn(f"refused this run ({reason}; see `wandb login`): it continues offline", "--include-online")
             with suppress(TimeoutError):
                 self._run.finish()
             self._open(online=False, joined=True)
@@ -144,14 +141,7 @@ class WandbTracker(TrainerCallback):
         try:
             self._run.finish()
         except TimeoutError:
-            log.warning(
-                "Weights & Biases had not taken all of this run after %g s; it is in %s, and %s uploads it",
-                SENDING_SECONDS, self._tracked.folder / "wandb", self._sync_online,
-            )  # fmt: skip
-
-    @property
-    def _sync_online(self) -> str:
-        return f"`querylect sync {shlex.quote(str(self._tracked.folder))} --include-online`"
+            self._warn(f"had not taken all of this run after {SENDING_SECONDS:g} s", "--include-online")
 
     def _log(self, logs: Mapping[str, float | None], table: Sequence[TableRow], step: int) -> None:
         figures = {**rewrite_logs(logs), "train/global_step": step}
@@ -159,11 +149,9 @@ class WandbTracker(TrainerCallback):
             figures["rollouts"] = self._wandb.Table(columns=list(COLUMNS), data=[list(row) for row in table])
         self._run.log(figures, step=self._before + step)
 
-    def _warn_offline(self, reason: str) -> None:
-        log.warning(
-            "Weights & Biases cannot be used online (%s); this run is tracked offline, and `querylect sync %s` uploads "
-            "it later", reason, shlex.quote(str(self._tracked.folder)),
-        )  # fmt: skip
+    def _warn(self, event: str, *options: str) -> None:
+        command = shlex.join(["querylect", "sync", str(self._tracked.folder), *options])
+        log.warning("Weights & Biases %s; `%s` uploads it later", event, command)
 
     def _open(self, online: bool, joined: bool) -> None:
         self._online, self._run = online, open_wandb(self._tracked, online, joined, self._settings)
