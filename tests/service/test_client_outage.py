@@ -290,6 +290,19 @@ def results_with(**changes):
     return lambda answer: {**answer, "results": [{**result, **changes} for result in answer["results"]]}
 
 
+def forged(field, change):
+    """Changes one field of each result; of a dictionary or a ranking, every value or score in it."""
+
+    def of(value):
+        if isinstance(value, dict):
+            return {name: change(number) for name, number in value.items()}
+        if isinstance(value, list):
+            return [{**hit, "score": change(hit["score"])} for hit in value]
+        return change(value)
+
+    return lambda answer: {**answer, "results": [{**one, field: of(one[field])} for one in answer["results"]]}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -304,6 +317,16 @@ def results_with(**changes):
         (results_with(ranking=[{"id": str(n), "score": 1} for n in range(11)]), "11 hits for k=10"),
         (results_with(ranking=[{"id": "a", "score": 1}] * 2), "a document twice"),
         (results_with(ranking=[{"id": "a", "score": 1}]), "without their text"),
+        (results_with(plan_digest=""), "another plan"),
+        (results_with(reward=0.25), "the reward 0.25 and ndcg@10"),
+        (forged("reward", bool), "results.0.reward"),
+        (forged("reward", str), "results.0.reward"),
+        (forged("metrics", bool), "results.0.metrics"),
+        (forged("metrics", lambda value: value + 1), "results.0.metrics"),
+        (forged("ranking", str), "results.0.ranking.0.score"),
+        (forged("ranking", bool), "results.0.ranking.0.score"),
+        (forged("ranking", lambda score: -score), "scores rise"),
+        (lambda answer: {**answer, "results": answer["results"][::-1]}, "another plan"),
         (lambda answer: {**answer, "results": answer["results"][:1]}, "1 results for 2 steps"),
         (lambda answer: {**answer, "results": answer["results"] * 2}, "4 results for 2 steps"),
     ],
@@ -323,14 +346,6 @@ def test_a_flapping_service_is_asked_until_it_answers(scripted):
     results, stats = stepping([url], steps("triptan headache"), BESIDE_A_STALL)
     assert [result.reward for result in results] == [1.0]
     assert (stats.failures, stats.retries, stats.unscorable) == (4, 4, 0)
-
-
-def test_retry_after_is_waited_for(scripted, clock):
-    flapping, url = scripted
-    flapping.play((503, {"retry-after": "1"}, b""), "pass")
-    results, _ = stepping([url], steps("headache"))
-    assert results[0] is not None
-    assert clock.pauses == [1 + 0.25]
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun(scripted, clock):

@@ -3,12 +3,7 @@
 import asyncio
 import json
 import math
-import os
-import signal
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 
 import httpx
@@ -84,14 +79,6 @@ def test_search_gives_the_rankings_of_the_environment(http, environment):
     assert (top["title"], top["text"]) == ("About insulin", "insulin lowers blood glucose")
     bare = http.post("/v1/search", json={"plans": [plans[0].model_dump()], "with_text": False}).json()
     assert all(set(hit) == {"id", "score"} for hit in bare["rankings"][0])
-
-
-def test_the_same_query_with_another_k_is_not_answered_from_the_cache(http):
-    lengths = [
-        len(http.post("/v1/search", json={"plans": [plan("headache blood", k=k)]}).json()["rankings"][0])
-        for k in (1, 4, 2)
-    ]
-    assert lengths == [1, 4, 2]
 
 
 def test_a_step_is_worth_its_ndcg(http):
@@ -220,28 +207,6 @@ def held(environment):
     held.free.set()
 
 
-def test_overload_is_a_503_that_says_when_to_come_back(held, small_environment, run_app):
-    config = small_environment.model_copy(update={"max_pending": 3})
-
-    async def ask(url):
-        async with httpx.AsyncClient(base_url=url) as http:
-            waiting = [
-                asyncio.create_task(http.post("/v1/search", json={"plans": [plan(f"headache {i}")]})) for i in range(3)
-            ]
-            while "querylect_queue_plans 3.0" not in (await http.get("/metrics")).text:
-                pass
-            problem(await http.get("/readyz"), 503)
-            refused = await http.post("/v1/search", json={"plans": [plan("headache one too many")]}, timeout=60)
-            held.free.set()
-            return refused, await asyncio.gather(*waiting)
-
-    with run_app(create_app(held, config)) as url:
-        refused, answered = asyncio.run(ask(url))
-    assert "3 plans already wait" in problem(refused, 503)["detail"]
-    assert int(refused.headers["retry-after"]) >= 1
-    assert [answer.status_code for answer in answered] == [200] * 3
-
-
 def test_the_largest_weights_rank_as_small_ones(http):
     """Eight times the largest that is taken, in four probes whose scores are summed: numbers in the same order."""
     small, large = ({**weighed(*[weight] * 8), "fuse": "sum"} for weight in (1.0, 1e6))
@@ -358,49 +323,6 @@ def test_a_missing_index_is_said_before_anything_listens(small_environment):
 def test_which_hosts_are_loopback():
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.org")] == [False] * 4
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_service_after_the_requests_under_way(small_environment, number):
-    script = textwrap.dedent(
-        """
-        import sys, threading
-        from querylect.configs.schema import EnvironmentConfig
-        from querylect.envs.environment import Environment
-        from querylect.envs.server.serve import serve
-
-        go, real = threading.Event(), Environment.search
-        def search(self, plans):
-            if plans[0].probes[0].terms[0].text == "slow":
-                print("searching", flush=True)
-                sys.stdin.readline()
-            return real(self, plans)
-        Environment.search = search
-        serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
-        print("ended", flush=True)
-        """
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, small_environment.model_dump_json()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        url = child.stdout.readline().strip()
-        answers = []
-        asking = threading.Thread(
-            target=lambda: answers.append(httpx.post(f"{url}/v1/search", json={"plans": [plan("slow")]}))
-        )
-        asking.start()
-        assert child.stdout.readline() == "searching\n"
-        os.kill(child.pid, number)
-        child.stdin.write("go\n")
-        child.stdin.flush()
-        asking.join(60)
-        assert child.stdout.readline() == "ended\n"
-    assert child.returncode == 0
-    assert [answer.status_code for answer in answers] == [200]
 
 
 def test_a_request_may_hold_more_plans_than_may_wait(environment, run_app, small_environment):

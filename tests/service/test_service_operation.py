@@ -32,6 +32,7 @@ from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
 from ..raising import refused
+from .test_service_api import Held
 
 POST = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -73,12 +74,6 @@ def test_figures_count_requests_plans_batches_and_both_sides_of_the_cache(enviro
     assert (seen["querylect_batch_plans_count"], seen["querylect_batch_plans_sum"]) == (2, 3)
     assert (seen["querylect_queue_plans"], seen["querylect_ready"]) == (0, 1)
     assert not any("secret" in name or "headache" in name for name in seen)
-
-
-def test_figures_ask_for_the_token(environment, small_environment, run_app):
-    with run_app(create_app(environment, small_environment, token="t")) as url:
-        assert httpx.get(f"{url}/metrics").status_code == 401
-        assert httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer t"}).status_code == 200
 
 
 @pytest.mark.parametrize(("level", "shown"), [("none", None), ("requests", False), ("texts", True)])
@@ -189,23 +184,6 @@ def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
         assert b"did not arrive within 0.5 s (11 bytes did)" in answer
         sender.close()
     assert figures(f"http://{host}:{port}")["querylect_requests_under_way"] == 1, "only the one that asks"
-
-
-def test_a_body_that_drips_is_a_408_too(impatient):
-    """The limit is on the whole body: a byte now and then does not buy time."""
-    head = POST + b"Content-Length: 900\r\n\r\n{"
-    with socket.create_connection(impatient, timeout=0.05) as sender:
-        sender.sendall(head)
-        answer, dripped, until = b"", 1, time.monotonic() + 60
-        while not answer:
-            assert time.monotonic() < until
-            try:
-                answer = sender.recv(65536)
-            except TimeoutError:
-                sender.sendall(b" ")
-                dripped += 1
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert 1 < dripped < 900
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
@@ -361,22 +339,6 @@ def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
     assert asyncio.run(serve_one()) == errno.ETIMEDOUT
 
 
-class Held:
-    """An environment whose searches wait until they are let go."""
-
-    def __init__(self, environment):
-        self._environment = environment
-        self.free, self.entered = threading.Event(), threading.Event()
-
-    def __getattr__(self, name):
-        return getattr(self._environment, name)
-
-    def search(self, plans):
-        self.entered.set()
-        assert self.free.wait(60)
-        return self._environment.search(plans)
-
-
 SERVICE = textwrap.dedent(
     """
     import sys
@@ -417,6 +379,11 @@ def _searching(config, give_up_seconds=60.0):
             process.kill()
 
 
+def _go_on(process):
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+
+
 def _until_closing(url):
     """Wait until the service has noticed a signal."""
     until = time.monotonic() + 60
@@ -435,18 +402,12 @@ def test_draining_refuses_new_work_first_and_ends_what_is_under_way(small_enviro
         assert httpx.get(f"{url}/healthz").status_code == 200
         assert figures(url)["querylect_ready"] == 0
         assert not answer.done()
-        process.stdin.write("go on\n")
-        process.stdin.flush()
+        _go_on(process)
         assert answer.result(60).status_code == 200
         assert httpx.get(f"{url}/healthz").status_code == 200, "the port stays until the time to drain is over"
         process.terminate()
         assert process.stdout.readline() == "ended\n", "a second signal ends it"
         assert process.wait(60) == 0
-
-
-def _go_on(process):
-    process.stdin.write("go on\n")
-    process.stdin.flush()
 
 
 def _until_waiting(url, plans):
@@ -489,16 +450,16 @@ def test_what_a_client_that_has_left_asked_for_is_not_searched(small_environment
     assert seen['querylect_requests_total{route="/v1/search",status="499"}'] == 1
 
 
-def test_the_port_closes_after_the_time_to_drain(small_environment):
-    with _searching(small_environment.model_copy(update={"drain_seconds": 0.3})) as (process, url, answer):
-        process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.3), (signal.SIGTERM, 0.0)])
+def test_the_port_closes_after_the_time_to_drain_and_a_search_ends(small_environment, number, seconds):
+    with _searching(small_environment.model_copy(update={"drain_seconds": seconds})) as (process, url, answer):
+        process.send_signal(number)
         until = time.monotonic() + 60
         with suppress(httpx.TransportError):
             while time.monotonic() < until:
                 httpx.get(f"{url}/healthz", trust_env=False)
             pytest.fail("the port is still open")
-        process.stdin.write("go on\n")
-        process.stdin.flush()
+        _go_on(process)
         assert answer.result(60).status_code == 200
         assert (process.stdout.readline(), process.wait(60)) == ("ended\n", 0)
 
