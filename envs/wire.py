@@ -32,10 +32,10 @@ def info_of(environment: Environment, limits: Limits) -> EnvironmentInfo:
 
 def hit_fields(environment: Environment, ranking: Sequence[RankedHit], with_text: bool) -> list[dict[str, object]]:
     """The fields of each `HitBody` of a ranking. ValueError for a score that is no finite number."""
-    if not all(math.isfinite(hit.score) for hit in ranking):
+    if not all(map(math.isfinite, [score for _, score in ranking])):
         raise ValueError("a ranking holds a score that is no finite number")
     if not with_text:
-        return [{"id": hit.id, "score": hit.score} for hit in ranking]
+        return [{"id": name, "score": score} for name, score in ranking]
     documents = [environment.document(hit.id) for hit in ranking]
     return [
         {"id": hit.id, "score": hit.score, "title": document.title, "text": document.text}

@@ -131,16 +131,12 @@ async def _disconnected(request: Request) -> None:
 
 def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
     """HTTPException 413 for plans that are too many or too large, 422 for one that cannot be searched."""
-    _check_limit("{} plans in one request", len(plans), limits.max_plans, "Send them in parts.")
-    texts = sum(len(plan.texts) for plan in plans)
-    asked = "the plans of one request hold {} texts together"
-    _check_limit(asked, texts, limits.max_request_terms, "Send them in parts.")
+    _check_limit("{} plans in one request", len(plans), limits.max_plans)
+    texts, characters = sum(len(plan.texts) for plan in plans), sum(plan.characters for plan in plans)
     hits = sum(plan.k for plan in plans)
-    template = "the plans of one request ask for {} documents together"
-    _check_limit(template, hits, limits.max_hits, "Send them in parts, or lower k.")
-    characters = sum(plan.characters for plan in plans)
-    template = "the texts of one request have {} characters together"
-    _check_limit(template, characters, limits.max_request_characters, "Send them in parts.")
+    _check_limit("the plans of one request hold {} texts together", texts, limits.max_request_terms)
+    _check_limit("the texts of one request have {} characters together", characters, limits.max_request_characters)
+    _check_limit("the plans of one request ask for {} documents together", hits, limits.max_hits)
     for plan in plans:
         _check_limit("a plan holds {} texts", len(plan.texts), limits.max_terms, "Ask for less in one plan.")
         _check_limit("the texts of a plan have {} characters", plan.characters, limits.max_characters, "Shorten them.")
@@ -150,6 +146,8 @@ def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
         _check_limit("a plan asks for k={} documents", longest, limits.max_k, "Lower k.", status=422)
 
 
-def _check_limit(template: str, actual: int, limit: int, remedy: str, status: int = 413) -> None:
+def _check_limit(
+    template: str, actual: int, limit: int, remedy: str = "Send them in parts.", status: int = 413
+) -> None:
     if actual > limit:
         raise HTTPException(status, f"{template.format(actual)}; at most {limit} are taken. {remedy}")
