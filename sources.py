@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _PACKAGES_OF_MODULES = {
     "Stemmer": "PyStemmer",
     "faiss": "faiss-cpu",
+    "opensearchpy": "opensearch-py",
     "pytrec_eval": "pytrec-eval-terrier",
     "sklearn": "scikit-learn",
     "starlette": "fastapi",

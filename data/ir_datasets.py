@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import DataError, DownloadError
-from ..sources import install_command
+from ..sources import optional_packages
 from .benchmark import Benchmark, relevance_level_of, splits_of
 from .rows import grade_of
 from .types import Document, Question
@@ -27,8 +27,8 @@ _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "v
 def open_ir_datasets(identifier: str) -> Benchmark:
     """Read the questions and judgements of an id; documents are read on demand.
 
-    Raises DataError if the library is not installed, for an unknown id, and for an id without documents, questions or
-    judgements; DownloadError if its files cannot be fetched.
+    Raises DataError for an unknown id, and for an id without documents, questions or judgements; DownloadError if its
+    files cannot be fetched; MissingPackageError if the library is not installed.
     """
     splits = _split_ids(identifier)
     questions: dict[str, Question] = {}
@@ -61,14 +61,9 @@ def open_ir_datasets(identifier: str) -> Benchmark:
 
 
 def _library() -> ModuleType:
-    try:
-        return import_module("ir_datasets")
-    except ImportError as error:
-        raise DataError(
-            "datasets of kind 'ir_datasets' need the library of that name, which is not installed. "
-            f"Install it: {install_command('ir-datasets')}.",
-            code="missing-package",
-        ) from error
+    with optional_packages("ir-datasets"):
+        library = import_module("ir_datasets")
+    return library
 
 
 def _split_ids(identifier: str) -> dict[str, str]:

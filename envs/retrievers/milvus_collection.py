@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ...configs.environment import MilvusConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
-from ...sources import install_command
+from ...sources import optional_packages
 from ..credentials import token_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Collection:
 
     def __init__(self, config: MilvusConfig, uri: str, name: str, dimension: int | None) -> None:
         """`dimension`: of dense vectors; None: sparse vectors."""
+        with optional_packages("milvus"):
+            import pymilvus  # noqa: F401
         self.name, self.uri = name, uri
         self._config, self._dimension = config, dimension
         self._client = self._call("connecting", config.deadline, _connect, config, uri)
@@ -246,13 +248,7 @@ _connecting = threading.Lock()
 
 
 def _connect(config: MilvusConfig, uri: str, timeout: float) -> "MilvusClient":
-    try:
-        from pymilvus import MilvusClient
-    except ImportError as error:
-        raise ConfigError(
-            f"env.engine=milvus needs pymilvus, which is not installed: {install_command('milvus')}.",
-            code="missing-package",
-        ) from error
+    from pymilvus import MilvusClient
     from pymilvus.exceptions import ConnectionConfigException
 
     for name in ("pymilvus.decorators", "pymilvus.client.grpc_handler", "milvus_lite.server_manager", "grpc._server"):

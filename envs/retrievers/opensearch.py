@@ -22,7 +22,7 @@ from pydantic import HttpUrl
 
 from ...configs.schema import RemoteConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
-from ...sources import install_command
+from ...sources import optional_packages
 from ...storage import data_sha256
 from ..credentials import secret_in
 from ..index.documents import Documents
@@ -66,14 +66,9 @@ class RemoteIndex:
     """
 
     def __init__(self, config: RemoteConfig) -> None:
-        """Connects at the first request. Raises ConfigError without opensearch-py or for an unusable URL."""
-        try:
+        """Connects at the first request. Raises ConfigError for an unusable URL, and as `optional_packages`."""
+        with optional_packages("opensearch"):
             from opensearchpy import OpenSearch, RequestsHttpConnection
-        except ImportError as error:
-            raise ConfigError(
-                f"env.remote needs opensearch-py, which is not installed: {install_command('opensearch')}.",
-                code="missing-package",
-            ) from error
         try:
             url = HttpUrl(config.url)
         except ValueError as error:

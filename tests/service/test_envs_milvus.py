@@ -29,7 +29,13 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.milvus import check_limits
 from querylect.envs.retrievers.milvus_collection import Collection
-from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
+from querylect.errors import (
+    ConfigError,
+    EnvironmentUnavailableError,
+    IndexFolderError,
+    MissingPackageError,
+    RequestError,
+)
 
 from ..encoders import save_bert
 from ..raising import refused
@@ -203,6 +209,12 @@ def test_a_collection_that_was_changed_is_refused(kind, dataset, retrievers, tmp
     with refused(IndexFolderError, "missing-collection", name):
         Environment.open(config)
     assert built(config).search(PLANS[:3])
+
+
+def test_a_missing_client_is_named_with_its_extra(dataset, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymilvus", None)
+    with refused(MissingPackageError, "missing-package", "'.[milvus]'"):
+        build_index(settings(dataset, tmp_path / "index", engine="milvus"))
 
 
 def test_an_embedded_database_is_opened_by_one_process(dataset, tmp_path):

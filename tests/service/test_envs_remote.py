@@ -31,7 +31,13 @@ from querylect.envs.builder.build import (
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
+from querylect.errors import (
+    ConfigError,
+    EnvironmentUnavailableError,
+    IndexFolderError,
+    MissingPackageError,
+    RequestError,
+)
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from ..encoders import hidden_states, save_bert
@@ -442,7 +448,7 @@ def test_a_proxy_of_the_environment_is_used_and_a_password_of_netrc_is_not(confi
 
 def test_a_missing_client_is_said_with_its_extra(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "opensearchpy", None)
-    with refused(ConfigError, "missing-package", "'.[opensearch]'"):
+    with refused(MissingPackageError, "missing-package", "opensearch-py", "'.[opensearch]'"):
         build_index(config)
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from querylect.configs.schema import DatasetConfig
 from querylect.data.load import load_dataset
-from querylect.errors import DataError
+from querylect.errors import DataError, MissingPackageError
 
 from ..raising import refused
 
@@ -96,5 +96,5 @@ def test_what_the_catalogue_does_not_have_is_told(library):
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with refused(DataError, "missing-package", "-e '.[ir-datasets]'"):
+    with refused(MissingPackageError, "missing-package", "-e '.[ir-datasets]'"):
         read("tiny/test")

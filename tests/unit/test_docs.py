@@ -88,7 +88,7 @@ def test_what_installs_an_extra_exists():
         for path in sources()
         if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"
     )
-    named = set(re.findall(r"""install_command\(["']([\w-]+)["']\)""", code))
+    named = set(re.findall(r"""(?:install_command|optional_packages)\(["']([\w-]+)["']\)""", code))
     assert {"cpu", "gpu", "opensearch"} <= named <= set(extras)
     for extra in named:
         constraints = re.search(r"-c (\S+) ", install_command(extra))[1]
