@@ -596,9 +596,9 @@ def _evaluate_spec(
     set_up_logging(verbose)
     if dry_run:
         from .configs.spec_files import dump_spec
-        from .eval.run_baselines import with_rows_of_runs
+        from .eval.run_baselines import with_run_baselines
 
-        typer.echo(dump_spec(with_rows_of_runs(spec)), nl=False)
+        typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
         raise typer.Exit
     from .rollouts.preflight import check_spec
     from .storage import refuse_unwritable

@@ -56,11 +56,7 @@ class HeldOut:
 
     def records(self) -> list[dict[str, object]]:
         """The lines of LEAKS."""
-        return [
-            leak_record(leak, left_out)
-            for leaks, left_out in ((self.leaks, True), (self.near, False))
-            for leak in leaks
-        ]
+        return leak_records(self.leaks, self.near)
 
 
 def refuse_training_split(evaluation: EvalConfig) -> None:
@@ -123,9 +119,11 @@ def with_near(name: str, split: str, held_out: HeldOut, train: Sequence[Question
     return replace(held_out, near=(*held_out.near, *near))
 
 
-def leak_record(leak: Leak, left_out: bool) -> dict[str, object]:
-    """A line of LEAKS."""
-    return {**leak.record(), "left_out": left_out}
+def leak_records(left_out: Sequence[Leak], near: Sequence[Leak]) -> list[dict[str, object]]:
+    """The lines of LEAKS: questions that were left out, and near ones that were not."""
+    return [{**leak.record(), "left_out": True} for leak in left_out] + [
+        {**leak.record(), "left_out": False} for leak in near
+    ]
 
 
 def without_trained_elsewhere(

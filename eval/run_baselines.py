@@ -1,4 +1,5 @@
-"""Rows for the untrained policy of a run and for HyDE, in evaluations of specs as in the evaluation of a run."""
+"""Rows that an evaluation of a spec adds for every run: its policy before training, HyDE by that policy, and its policy
+before GRPO, without which a table leaves open what GRPO adds."""
 
 from pathlib import Path
 
@@ -6,36 +7,32 @@ from ..configs.evaluation import SpecConfig, SystemConfig
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
 from ..errors import ConfigError
-from ..rollouts.checkpoints import task_model
+from ..rollouts.checkpoints import WARM_START_FOLDER, has_warm_start, task_model
 from .placement import answer_settings
 from .records import HYDE, UNTRAINED
-from .warm_starts import with_warm_starts
 
-_LABELS = {UNTRAINED: "untrained", HYDE: "HyDE at equal cost"}
-
-
-def with_rows_of_runs(spec: SpecConfig) -> SpecConfig:
-    """The spec with all systems that `run_baselines` adds for its runs."""
-    return with_warm_starts(with_run_baselines(spec))
+_WARM_START = "warm-start"
+_LABELS = {UNTRAINED: "untrained", HYDE: "HyDE at equal cost", _WARM_START: "warm start"}
+"""The kinds of rows, as their names end."""
 
 
 def with_run_baselines(spec: SpecConfig) -> SpecConfig:
-    """The spec with the systems NAME-untrained and NAME-hyde before each trained system NAME (`run_baselines`).
+    """The spec with the systems NAME-untrained, NAME-hyde and NAME-warm-start before each trained system NAME.
 
-    Runs of one base model, rewriter and rollout share them. They are not added where the spec has a system of that
-    name, or one with these settings, or where the settings of the run cannot be read: its own cell reports that.
+    `run_baselines` says which of them. They are not added where the spec has a system of that name, or one with these
+    settings. Runs of one base model, rewriter and rollout share the first two, which are not added where the settings
+    of the run cannot be read: its own cell reports that.
     """
     systems: dict[str, SystemConfig] = {}
     configs = {name: _config_of_run(system) for name, system in spec.systems.items()}
     present = [_settings(spec, system, configs[name]) for name, system in spec.systems.items()]
     for name, system in spec.systems.items():
         config = configs[name]
-        if config is not None and not _untrained(system):
-            for kind, baseline in _baselines(spec, system, config.rewriter, config.rollout).items():
-                settings = _settings(spec, baseline, config)
-                if f"{name}-{kind}" not in spec.systems and settings not in present:
-                    systems[f"{name}-{kind}"] = baseline
-                    present.append(settings)
+        for kind, baseline in _baselines(spec, system, config).items():
+            settings = _settings(spec, baseline, config)
+            if f"{name}-{kind}" not in spec.systems and settings not in present:
+                systems[f"{name}-{kind}"] = baseline
+                present.append(settings)
         systems[name] = system
     return spec.model_copy(update={"systems": systems})
 
@@ -60,26 +57,35 @@ def hyde_rollout(rollout: RolloutConfig, turns: int) -> RolloutConfig:
     return rollout.model_copy(update={"max_new_tokens": tokens})
 
 
+def is_warm_start(system: SystemConfig) -> bool:
+    """Whether a system is the policy of its run before GRPO."""
+    return system.checkpoint == WARM_START_FOLDER
+
+
 def baseline_label(name: str, system: SystemConfig) -> str:
-    """The display name of a system of a spec, without its turn, if it has the name of one that is added."""
-    run, _, kind = name.rpartition("-")
-    writes_hyde = system.rewriter is not None and system.rewriter.name == HYDE
-    added = bool(run) and _untrained(system) and (kind == UNTRAINED or (kind == HYDE and writes_hyde))
-    return f"{run}, {_LABELS[kind]}" if added else name
+    """The display name of a system of a spec, without its turn; that of a row that was added names its run."""
+    kinds = [_WARM_START] if is_warm_start(system) else [UNTRAINED] if _untrained(system) else []
+    if _untrained(system) and system.rewriter is not None and system.rewriter.name == HYDE:
+        kinds.append(HYDE)
+    kind = next((kind for kind in kinds if name.endswith(f"-{kind}")), None)
+    return name if kind is None else f"{name.removesuffix(f'-{kind}')}, {_LABELS[kind]}"
 
 
-def _baselines(
-    spec: SpecConfig, system: SystemConfig, rewriter: RewriterConfig, rollout: RolloutConfig
-) -> dict[str, SystemConfig]:
-    """The baselines of a system by kind; `rewriter` and `rollout` are those of its run. Where it writes HyDE, untrained
-    is HyDE."""
-    untrained = system.model_copy(update={"checkpoint": UNTRAINED})
-    changes = {"rewriter": RewriterConfig(name=HYDE), "rollout": hyde_rollout(system.rollout or rollout, system.turns)}
-    hyde = untrained.model_copy(update={**changes, "turns": 1})
-    kinds = {UNTRAINED: untrained, HYDE: hyde}
-    if (system.rewriter or rewriter).name == HYDE:
-        del kinds[HYDE]
-    return {kind: baseline for kind, baseline in kinds.items() if kind in spec.run_baselines}
+def _baselines(spec: SpecConfig, system: SystemConfig, config: RunConfig | None) -> dict[str, SystemConfig]:
+    """The baselines of a trained system by kind; `config` is that of its run, if it can be read. Where it writes HyDE,
+    untrained is HyDE; a run without a warm start has none before GRPO."""
+    if system.run is None or _untrained(system):
+        return {}
+    kinds: dict[str, SystemConfig] = {}
+    if config is not None:
+        kinds[UNTRAINED] = system.model_copy(update={"checkpoint": UNTRAINED})
+        if (system.rewriter or config.rewriter).name != HYDE:
+            rollout = hyde_rollout(system.rollout or config.rollout, system.turns)
+            changes = {"rewriter": RewriterConfig(name=HYDE), "rollout": rollout, "turns": 1}
+            kinds[HYDE] = kinds[UNTRAINED].model_copy(update=changes)
+    if not is_warm_start(system) and has_warm_start(Path(system.run).expanduser()):
+        kinds[_WARM_START] = system.model_copy(update={"checkpoint": WARM_START_FOLDER})
+    return {kind: baseline for kind, baseline in kinds.items() if kind.replace("-", "_") in spec.run_baselines}
 
 
 def _config_of_run(system: SystemConfig) -> RunConfig | None:
@@ -91,9 +97,9 @@ def _config_of_run(system: SystemConfig) -> RunConfig | None:
 
 
 def _settings(spec: SpecConfig, system: SystemConfig, config: RunConfig | None) -> object:
-    """All settings that the answers of an untrained policy depend on; None for a system that is none."""
+    """All settings that the answers of an untrained policy depend on; another system as it stands."""
     if system.training_free or system.llm or (system.run is not None and (config is None or not _untrained(system))):
-        return None
+        return system
     policy = config.policy if config is not None else system.policy or spec.policy
     rewriter = system.rewriter or (config.rewriter if config is not None else spec.rewriter)
     rollout = system.rollout or (config.rollout if config is not None else spec.rollout)

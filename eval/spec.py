@@ -31,17 +31,16 @@ from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .evaluation import Evaluation
 from .export import write_trec_files
 from .journal import RERUN
-from .leakage import LEAKS, TrainedQuestions, leak_record, refuse_trained, write_leaks_file
+from .leakage import LEAKS, TrainedQuestions, leak_records, refuse_trained, write_leaks_file
 from .learning_cost import learning_table
 from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
-from .run_baselines import with_rows_of_runs
+from .run_baselines import is_warm_start, with_run_baselines
 from .spec_tables import build_tables, family, wide_table_of
 from .systems import RewritingSystem, System, system_of_spec
 from .text import Page, html, transfer_latex, write_tables
 from .transfer import Transfer, draw_transfer, standalone_svg, trained_in, transfer
-from .warm_starts import is_warm_start
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +85,8 @@ def evaluate_spec(
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
-    A system that is a run has its untrained policy and HyDE as rows (eval/run_baselines.py), and one with a warm start
-    its policy before GRPO (eval/warm_starts.py), which is left out, with a warning and a note, if it cannot be read.
+    A system that is a run has its untrained policy and HyDE as rows, and one with a warm start its policy before GRPO
+    (eval/run_baselines.py), which is left out, with a warning and a note, if it cannot be read.
     If `check` is given, raw questions are first compared with published figures, and `check` is called with each
     outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
     environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
@@ -97,10 +96,11 @@ def evaluate_spec(
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     refuse_unwritable(folder)
-    given, spec = spec, with_rows_of_runs(spec)
+    given, spec = spec, with_run_baselines(spec)
     with only_command(folder):
         evaluation = SpecEvaluation.empty(spec, folder)
-        _prepare(evaluation, _added_warm_starts(given, spec), trust)
+        added = spec.systems.keys() - given.systems.keys()
+        _prepare(evaluation, {name for name in added if is_warm_start(spec.systems[name])}, trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         if check is not None:
             for environment in evaluation.environments:
@@ -110,10 +110,6 @@ def evaluate_spec(
         records = evaluation.records()
         write_results(evaluation, records)
     return folder / "tables.md", _incomplete(evaluation, records)
-
-
-def _added_warm_starts(given: SpecConfig, spec: SpecConfig) -> set[str]:
-    return {name for name in spec.systems.keys() - given.systems.keys() if is_warm_start(spec.systems[name])}
 
 
 def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) -> None:
@@ -154,11 +150,7 @@ def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) 
                     evaluation.notes += notes
                     if spec.leaks == "drop_near":
                         leaks, near = [*leaks, *near], []
-                    records = [
-                        {**leak_record(leak, dropped), "dataset": dataset, "system": system}
-                        for found, dropped in ((leaks, True), (near, False))
-                        for leak in found
-                    ]
+                    records = [{**record, "dataset": dataset, "system": system} for record in leak_records(leaks, near)]
                     evaluation.leaks += [record for record in records if record not in evaluation.leaks]
                     refuse_trained(system, environment, leaks, spec.leaks)
                     left_out.setdefault(dataset, {}).update(dict.fromkeys((leak.question.id for leak in leaks), system))

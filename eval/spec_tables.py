@@ -10,7 +10,6 @@ from .run_baselines import baseline_label
 from .table import ALPHA, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
 from .tabulate import answers_of, split_by_part, tabulate
 from .training_free import Tuned, best_baseline
-from .warm_starts import system_label
 from .wide_table import WideTable, wide_table
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
@@ -110,7 +109,7 @@ def label(spec: SpecConfig, arm: Arm) -> str:
     if arm.system in _LABELS:
         return _LABELS[arm.system]
     system = spec.systems[arm.system]
-    name = baseline_label(system_label(arm.system, system), system)
+    name = baseline_label(arm.system, system)
     return f"{name}, turn {arm.turn}" if system.turns > 1 else name
 
 

@@ -52,9 +52,9 @@ def paper(
         spec = chosen_cells(load_spec(name, changes), task or (), environment or (), system or ())
         spec = prompted_by(spec, reader, endpoint)
         if dry_run:
-            from ..run_baselines import with_rows_of_runs
+            from ..run_baselines import with_run_baselines
 
-            typer.echo(dump_spec(with_rows_of_runs(spec)), nl=False)
+            typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
             return
         from ...rollouts.preflight import check_spec
         from ..tasks.records import reader_name

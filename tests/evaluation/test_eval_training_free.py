@@ -29,7 +29,6 @@ from querylect.eval.spec import evaluate_spec
 from querylect.eval.statistics import holm
 from querylect.eval.table import Arm
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
-from querylect.eval.warm_starts import with_warm_starts
 from querylect.rollouts.checkpoints import find_warm_start
 from querylect.rollouts.engines import open as engines
 from safetensors.torch import load_file, save_file
@@ -381,7 +380,7 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     assert "| mine, warm start |" in (out / "tables.md").read_text()
     written = load_spec(str(out / "plan.yaml"))
     assert written.systems["mine-warm-start"].checkpoint == "warm_start"
-    assert with_warm_starts(written) == written
+    assert with_run_baselines(written) == written
     asked = len(loaded)
     (folder / "warm_start" / "model.safetensors").unlink()
     _, table = carry_out(plan, training_free=[], systems=systems)
