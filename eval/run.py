@@ -26,7 +26,7 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
 from ..envs.schemas import EnvironmentInfo
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkpoint, task_model, with_prompt
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
@@ -106,27 +106,6 @@ def hyde_config(config: RunConfig) -> RunConfig:
             "eval": config.eval.model_copy(update={"turns": 1}),
         }
     )
-
-
-def evaluate(
-    config: RunConfig,
-    run: Path | None,
-    output: Path | None,
-    checkpoint_name: str | None = None,
-    check: Callable[[str], None] | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """`evaluate_each` for a run with one environment; returns the path of report.html.
-
-    Raises ConfigError for a mix.
-    """
-    if config.mix is not None:
-        raise ConfigError(
-            f"the config mixes {', '.join(config.mix.environments)}, and evaluate() takes one environment. Call "
-            "evaluate_each(), which yields one report for each."
-        )
-    (report,) = evaluate_each(config, run, output, None, checkpoint_name, check, overwrite)
-    return report
 
 
 def evaluate_each(
@@ -273,7 +252,7 @@ def evaluate_systems(
     checkpoint: Path | None = None,
     baselines: Sequence[BaselineCheck] = (),
 ) -> Path:
-    """`evaluate` with given systems in an open environment; `run` only adds training curves to the report.
+    """`evaluate_each` with given systems in one open environment; `run` only adds training curves to the report.
 
     `baselines` (raw questions against published figures) goes into results.json. Raises ConfigError where `destination`
     is a folder that holds another evaluation.

@@ -10,6 +10,7 @@ from querylect.configs.evaluation import SpecConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.eval.records import read_records, write_records
+from querylect.eval.run import evaluate_each
 from querylect.eval.spec import evaluate_spec
 
 from .lessons import ASKED, PROMPT, TEXTS, edit
@@ -19,6 +20,12 @@ LONG = "שאלה על סוכר " + "glucose " * 1300 + "END"
 RAW = {"t-head": 0.5, "t-sugar": 1.0, "t-gums": 0.0, "t-fat": 0.5, "t-pills": 0.5}
 LAST = {"t-head": 1.0, "t-sugar": 0.0, "t-gums": 0.25, "t-fat": 0.5, "t-pills": None}
 """nDCG@10 of the raw question and of turn 2: two are helped, one is hurt, one unchanged, one unscorable."""
+
+
+def evaluate(config, run, output, **options) -> Path:
+    """The report of a run with one environment."""
+    (report,) = evaluate_each(config, run, output, **options)
+    return report
 
 
 def plan_values(lessons, url, model, folder):

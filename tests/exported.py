@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.trust import note_own_run
-from querylect.eval.run import evaluate
 from querylect.train.run import train
 
+from .evaluated import evaluate
 from .lessons import change, settings
 
 CARD = "---\nlicense: mit\n---\n# A base model\n"

@@ -11,10 +11,10 @@ from querylect.errors import BaselineError, EnvironmentUnavailableError, Incompl
 from querylect.eval import baselines as under_test
 from querylect.eval.baselines import figures
 from querylect.eval.environments import EvalEnvironment, retriever_name
-from querylect.eval.run import evaluate
 from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
 
+from ..evaluated import evaluate
 from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
 from ..raising import refused
 

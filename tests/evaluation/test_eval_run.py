@@ -22,13 +22,14 @@ from querylect.eval.answering import Answered, Asking
 from querylect.eval.leakage import LEAKS, HeldOut, without_trained_elsewhere, write_leaks_file
 from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records, records_of_trees
-from querylect.eval.run import RunEnvironment, evaluate, evaluate_systems, place_results
+from querylect.eval.run import RunEnvironment, evaluate_systems, place_results
 from querylect.eval.systems import System
 from querylect.llms.base import Costs
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
 
+from ..evaluated import evaluate
 from ..lessons import edit
 from ..raising import refused
 
@@ -388,14 +389,6 @@ def test_the_training_split_is_refused(tmp_path):
         run(tmp_path, config=config)
     with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
         evaluate(config, None, tmp_path)
-
-
-def test_a_mix_is_refused_where_one_report_is_expected(tmp_path):
-    mixed = RunConfig.model_validate(
-        {"mix": {"environments": {"one": {}, "other": {"client": {"urls": ["http://other:1"]}}}}}
-    )
-    with pytest.raises(ConfigError, match="mixes one, other"):
-        evaluate(mixed, None, tmp_path)
 
 
 def test_a_split_that_the_environment_does_not_have_is_refused(tmp_path):

@@ -22,7 +22,7 @@ from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
 from querylect.eval.records import EvalRecord, read_records
 from querylect.eval.results import summary
-from querylect.eval.run import evaluate, hyde_config, systems_of_run
+from querylect.eval.run import hyde_config, systems_of_run
 from querylect.eval.run_baselines import with_run_baselines
 from querylect.eval.run_table import explanation, headline, tabulate_run
 from querylect.eval.spec import evaluate_spec
@@ -33,6 +33,7 @@ from querylect.rollouts.checkpoints import find_warm_start
 from querylect.rollouts.engines import open as engines
 from safetensors.torch import load_file, save_file
 
+from ..evaluated import evaluate
 from ..lessons import PROMPT, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..used import make_own

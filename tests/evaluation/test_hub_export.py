@@ -14,7 +14,6 @@ from querylect.configs.trust import note_own_run
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
 from querylect.eval import identity
-from querylect.eval.run import evaluate
 from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_card
 from querylect.export.card import fenced
 from querylect.export.describe import _without_folders, portable
@@ -28,6 +27,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
 
+from ..evaluated import evaluate
 from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
 from ..growers import engine_of, grower_of
 from ..lessons import change, edit, lesson_url, lessons, speaking  # noqa: F401 (fixtures)

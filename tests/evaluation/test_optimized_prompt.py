@@ -7,7 +7,6 @@ import pytest
 import yaml
 from querylect.configs.evaluation import SpecConfig
 from querylect.eval.learning_cost import learning_cost
-from querylect.eval.run import evaluate
 from querylect.eval.spec import evaluate_spec
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.rewriter import Rewriter
@@ -16,6 +15,7 @@ from querylect.rollouts.checkpoints import find_checkpoint, optimized_prompt
 from querylect.train.run import train
 
 from ..chat_server import ChatServer, serving
+from ..evaluated import evaluate
 from ..lessons import change, records
 from ..suggestible import BETTER, prompting, suggestible, world, world_url  # noqa: F401 (fixtures)
 

@@ -231,7 +231,8 @@ def test_a_local_model_reads_too(run, tiny_policy, engine):
 def test_a_run_without_judgements_is_evaluated_by_answers(run):
     """The rankings of an evaluation are recorded, whatever its own table says."""
     from querylect.eval.answers.run import answer_questions
-    from querylect.eval.run import evaluate
+
+    from ..evaluated import evaluate
 
     evaluation = {"split": "validation", "turns": 1, "hyde": False, "training_free": [], "permutations": 9}
     changes = {f"eval.{name}": value for name, value in evaluation.items()}

@@ -284,8 +284,9 @@ def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompt
 
 
 def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluated(prompting, run_app):  # noqa: F811
-    from querylect.eval.run import evaluate
     from querylect.inference.rewriter import Rewriter
+
+    from ..evaluated import evaluate
 
     task = ChatServer(lambda body: f"<think></think><rewrite>{'blood' if 'blood' in str(body) else 'x'}</rewrite>")
     with serving(run_app, task) as url, reflecting(run_app, prompting, BETTER) as (config, _):

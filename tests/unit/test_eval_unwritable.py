@@ -11,10 +11,11 @@ from querylect.eval.answers.run import answer_questions
 from querylect.eval.drift import run as drift
 from querylect.eval.drift.results import DriftSettings
 from querylect.eval.drift.run import write_drift
-from querylect.eval.run import evaluate, evaluate_each
+from querylect.eval.run import evaluate_each
 from querylect.eval.spec import evaluate_spec
 from querylect.storage import only_command
 
+from ..evaluated import evaluate
 from ..raising import refused
 
 
@@ -92,6 +93,6 @@ def test_during_training_lasting_checkpoints_are_evaluated_and_best_is_not(train
         with refused(CheckpointError, "changing-checkpoint", trained / "best", "--checkpoint", "process"):
             evaluate(RunConfig(), trained, trained.parent / "elsewhere")
         with pytest.raises(RuntimeError):
-            evaluate(RunConfig(), trained, trained.parent / "elsewhere", "checkpoint-2")
+            evaluate(RunConfig(), trained, trained.parent / "elsewhere", checkpoint_name="checkpoint-2")
     with pytest.raises(RuntimeError):
         evaluate(RunConfig(), trained, trained.parent / "elsewhere")
