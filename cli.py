@@ -32,7 +32,6 @@ from .envs.commands import app as prepare_app
 from .errors import ConfigError, QuerylectError, UserError
 from .eval.commands import app as eval_app
 from .eval.commands import data_app as baselines_app
-from .eval.papers.commands import app as paper_app
 from .export.commands import app as hub_app
 from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
@@ -61,7 +60,6 @@ data_app.command("questions")(data_questions)
 app.add_typer(data_app, name="data")
 app.add_typer(doctor_app)
 app.add_typer(eval_app)
-app.add_typer(paper_app)
 app.add_typer(hub_app)
 app.add_typer(use_app)
 app.add_typer(train_app)

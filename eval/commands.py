@@ -9,6 +9,7 @@ import typer
 
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
+from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
 from ..configs.run_settings import load_run_config
 from ..configs.trust import is_own_run, links_outside, refuse_untrusted
 from ..data.commands import Verbose
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 data_app = typer.Typer()
 """What `querylect data` offers from here."""
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace tables of other questions.")]
 
 
 @app.command()
@@ -61,7 +64,7 @@ def drift(
         Path, typer.Option("--output", "-o", help="Folder of drift.json, drift.md and drift.html.")
     ] = Path("drift"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison of other queries.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Measure how the successful queries of retrievers differ, in intent and in wording; print the report's path."""
     set_up_logging(verbose)
@@ -119,7 +122,7 @@ def answers(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the results; answers/MODEL in RUN.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tables of other questions.")] = False,
+    overwrite: Overwrite = False,
     env: Annotated[
         str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
     ] = None,
@@ -127,7 +130,7 @@ def answers(
         bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Let a model answer the questions from what each system found; print the path of answers.md."""
     set_up_logging(verbose)
@@ -167,6 +170,75 @@ def answers(
     from .answers.run import answer_questions
 
     typer.echo(answer_questions(settings, records, output, overwrite))
+
+
+@app.command()
+def paper(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|FILE", help="hcqr, chr, qb_rag, misknow, environment_aware, or a YAML file.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as tasks.medqa.data=FILE.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="So many questions of each task, a random sample.")
+    ] = None,
+    reader: Annotated[
+        str | None, typer.Option("--reader", metavar="MODEL", help="The model that answers: reader.model.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="Where it is served: reader.base_url.")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; repeat it.")] = None,
+    system: Annotated[list[str] | None, typer.Option("--system", help="Only this system; repeat it.")] = None,
+    environment: Annotated[
+        list[str] | None,
+        typer.Option("--environment", metavar="NAME", help="Only this retriever of environment_aware; repeat it."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the results; papers/NAME-MODEL.")
+    ] = None,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a paper's methods over its tasks; print the path of the tables, our figures beside the paper's."""
+    set_up_logging(verbose)
+    if name == ENVIRONMENT_AWARE:
+        from ..configs.spec_files import chosen_cells, dump_spec, load_spec, prompted_by
+
+        changes = [*(overrides or ()), *([f"limit={limit}"] if limit is not None else [])]
+        spec = chosen_cells(load_spec(name, changes), task or (), environment or (), system or ())
+        spec = prompted_by(spec, reader, endpoint)
+        if dry_run:
+            from .run_baselines import with_run_baselines
+
+            typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
+            return
+        from ..rollouts.preflight import check_spec
+        from .papers.environment_aware import run_environment_aware
+        from .tasks.records import reader_name
+
+        check_spec(spec)
+        if output is None and reader is not None:
+            output = Path(spec.output) / f"{spec.name}-{reader_name(reader)}"
+        path, failed = run_environment_aware(spec, output, overwrite)
+        typer.echo(path)
+        if failed is not None:
+            raise failed
+        return
+    if environment:
+        message = f"--environment is for {ENVIRONMENT_AWARE}; in {name} a system has its own: systems.NAME.sources=[…]."
+        raise ConfigError(message, code="environment-of-paper")
+    options = {"limit": limit, "reader.model": reader, "reader.base_url": endpoint}
+    changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+    settings = chosen_parts(load_paper(name, [*(overrides or ()), *changes]), task or [], system or [])
+    if dry_run:
+        typer.echo(dump_paper(settings), nl=False)
+        return
+    from .papers.run import run_paper
+
+    typer.echo(run_paper(settings, output, overwrite=overwrite))
 
 
 @data_app.command("baselines")
