@@ -8,7 +8,7 @@ from io import StringIO
 from .table import Table
 
 MEASURED = {"cut": "cut at limit", "format_ok": "in format", "repeats": "repeats the question"}
-"""Shares of answers that scores.csv has beside the metrics."""
+"""Shares of answers that tables have beside the metrics: field of a score → name."""
 _PLACE = ("dataset", "part", "environment", "system", "turn", "label", "metric")
 _SCORE = ("mean", "low", "high", "n", "of", "marks")
 _TEST = ("n", "left_out", "mean_a", "mean_b", "difference", "low", "high", "p", "p_holm", "wins", "ties", "losses")

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..configs.evaluation import SpecConfig
 from ..storage import parse_json
 from .run_baselines import untrained_twin
-from .table import Table, signed
+from .table import Table, signed, whole_datasets
 
 HEAD = (
     "learned", "gain", "searches", "sampled tokens", "minutes",
@@ -60,17 +60,16 @@ def learning_cost(run: Path) -> LearningCost | None:
 
 def learning_table(spec: SpecConfig, tables: Sequence[Table]) -> tuple[list[str], list[list[str]]] | None:
     """Header and rows: one for each run of a spec and environment, at its last turn. None without a run."""
-    unsplit = [table for table in tables if not table.part]
-    if not unsplit:
+    if not tables:
         return None
-    table, rows = unsplit[-1], []
+    table, rows = whole_datasets(tables)[-1], []
     for name, system in spec.systems.items():
         cost = learning_cost(Path(system.run).expanduser()) if system.run is not None else None
         twin = untrained_twin(spec, name)
         if cost is None or twin is None:
             continue
         for environment in table.environments:
-            gain = _difference(table, name, twin, environment, spec.metrics[0])
+            gain = table.gain(table.last(name), table.last(twin), environment, spec.metrics[0])
             label = f"{name} · {environment}" if len(table.environments) > 1 else name
             rows.append([label, "prompt (GEPA)" if cost.prompt else "weights (GRPO)", *_cells(cost, gain)])
     return (["", *HEAD], rows) if rows else None
@@ -88,17 +87,6 @@ def _cells(cost: LearningCost, gain: float | None) -> list[str]:
         rate(cost.tokens, 1e6),
         rate(cost.minutes, 1),
     ]
-
-
-def _difference(table: Table, system: str, twin: str, environment: str, metric: str) -> float | None:
-    """By how much the mean of a system is higher than that of its twin, both at their last turn."""
-    means = []
-    for name in (system, twin):
-        arm = max((row.arm for row in table.rows if row.arm.system == name), default=None)
-        score = table.score(arm, environment) if arm is not None else None
-        means.append(score.metrics[metric] if score is not None else None)
-    value, reference = means
-    return value - reference if value is not None and reference is not None else None
 
 
 def _records(log: Path) -> list[Mapping[str, object]]:

@@ -217,9 +217,28 @@ class Table:
     part: str = ""
     """The part of the dataset; "" where the table is of all of it."""
 
-    def score(self, arm: Arm, environment: str) -> TableScore | None:
+    def last(self, system: str) -> Arm | None:
+        """The last turn of a system; None if it has no row."""
+        return max((row.arm for row in self.rows if row.arm.system == system), default=None)
+
+    def score(self, arm: Arm | None, environment: str) -> TableScore | None:
         """The score of an arm in an environment; None if there is none."""
         return next((row.scores.get(environment) for row in self.rows if row.arm == arm), None)
+
+    def mean(self, arm: Arm | None, environment: str, metric: str) -> float | None:
+        """A metric of an arm in an environment; None if there is no score."""
+        score = self.score(arm, environment)
+        return score.metrics[metric] if score is not None else None
+
+    def gain(self, arm: Arm | None, baseline: Arm | None, environment: str, metric: str) -> float | None:
+        """By how much the mean of an arm is above that of another; None if one has no score."""
+        mean, reference = (self.mean(side, environment, metric) for side in (arm, baseline))
+        return mean - reference if mean is not None and reference is not None else None
+
+
+def whole_datasets(tables: Sequence[Table]) -> list[Table]:
+    """The tables of datasets and of their average, without those of parts of a dataset."""
+    return [table for table in tables if not table.part]
 
 
 Legend = Sequence[tuple[str, str, str]]

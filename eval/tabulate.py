@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Literal
 
 from .behaviour import Behaviour, behaviour, cut_warning, percent, with_fall_back
 from .records import RAW, EvalRecord
@@ -71,7 +72,7 @@ def tabulate(
     rows = []
     for arm in arms:
         marked = {name: _marked(spec, scores, arm, name, comparisons) for name in names}
-        rows.append(Row(arm, spec.label(arm), marked, _costs(parts, arm)))
+        rows.append(Row(arm, spec.label(arm), marked, _costs(parts, arm, names)))
     questions = sum(max((len(answers.questions) for answers in data.answers.values()), default=0) for _, data in parts)
     average = len(parts) > 1
     return Table(
@@ -82,8 +83,7 @@ def tabulate(
         comparisons=comparisons,
         notes=[
             *_notes(spec, rows, questions, average),
-            *_truncation_notes(spec, parts, arms, names),
-            *_unsearched_notes(spec, parts, arms, names),
+            *_search_notes(spec, parts, arms, names),
             *notes,
         ],
         average=average,
@@ -98,14 +98,11 @@ def _score(spec: TableSpec, parts: Parts, arm: Arm, name: str) -> TableScore | N
     if len(present) < len(candidates):
         return None
     by_metric = {metric: [(weight, answers.scored(metric)) for weight, answers in present] for metric in spec.metrics}
-    metrics = {
-        metric: math.fsum(weight * fmean(values) for weight, values in strata)
-        if all(values for _, values in strata)
-        else None
-        for metric, strata in by_metric.items()
+    complete = {metric: strata for metric, strata in by_metric.items() if all(values for _, values in strata)}
+    metrics = dict.fromkeys(spec.metrics) | {
+        metric: math.fsum(weight * fmean(values) for weight, values in strata) for metric, strata in complete.items()
     }
     main = by_metric[spec.metrics[0]]
-    complete = {metric: strata for metric, strata in by_metric.items() if all(values for _, values in strata)}
     intervals = mean_cis(complete, spec.bootstrap, spec.seed)
     n, total = sum(len(values) for _, values in main), sum(len(answers.questions) for _, answers in present)
     score = TableScore(metrics, intervals, n, total)
@@ -190,14 +187,8 @@ def _marked(
     return replace(score, marks=marks, best=best)
 
 
-def _costs(parts: Parts, arm: Arm) -> MeanCosts | None:
-    records = [
-        record
-        for _, part in parts
-        for (part_arm, _), answers in part.answers.items()
-        if part_arm == arm
-        for record in answers.records
-    ]
+def _costs(parts: Parts, arm: Arm, names: Sequence[str]) -> MeanCosts | None:
+    records = [record for name in names for record in _records(parts, arm, name)]
     if not records:
         return None
     return MeanCosts(
@@ -238,40 +229,37 @@ def _records(parts: Parts, arm: Arm, name: str) -> list[EvalRecord]:
     return [record for answer in answers for record in answer.records]
 
 
-def _truncation_notes(spec: TableSpec, parts: Parts, arms: Sequence[Arm], names: Sequence[str]) -> list[str]:
-    """For each environment that read queries only in part, the share of each system's queries."""
+def _search_notes(spec: TableSpec, parts: Parts, arms: Sequence[Arm], names: Sequence[str]) -> list[str]:
+    """For each environment, the share of each row's queries that it read only in part; then of its answers that
+    stopped before any search."""
     notes = []
     for name in names:
-        shares = []
-        for arm in arms:
-            records = [record for record in _records(parts, arm, name) if record.truncated is not None]
-            if any(record.truncated for record in records):
-                share = fmean([bool(record.truncated) for record in records])
-                shares.append(f"{spec.label(arm)} {percent(share)}")
-        if shares:
+        if shares := _shares(spec, parts, arms, name, "truncated"):
             notes.append(
                 f"Queries longer than {name or 'the retriever'} reads (query_max_length), of which only the beginning "
-                f"was searched: {', '.join(shares)}."
+                f"was searched: {shares}."
             )
-    return notes
-
-
-def _unsearched_notes(spec: TableSpec, parts: Parts, arms: Sequence[Arm], names: Sequence[str]) -> list[str]:
-    """For each environment in which a policy stopped before any search, the share of such answers by system."""
-    notes = []
     for name in names:
-        shares = []
-        for arm in arms:
-            records = _records(parts, arm, name)
-            if any(record.unsearched for record in records):
-                shares.append(f"{spec.label(arm)} {percent(fmean([record.unsearched for record in records]))}")
-        if shares:
+        if shares := _shares(spec, parts, arms, name, "unsearched"):
             suffix = f" in {name}" if name else ""
             notes.append(
-                f"Answers that searched nothing{suffix} (rewriter.stop: answer): {', '.join(shares)}. Their rankings "
-                "are empty and score 0; compare such systems by their answers (`querylect answers`)."
+                f"Answers that searched nothing{suffix} (rewriter.stop: answer): {shares}. Their rankings are empty "
+                "and score 0; compare such systems by their answers (`querylect answers`)."
             )
     return notes
+
+
+def _shares(
+    spec: TableSpec, parts: Parts, arms: Sequence[Arm], name: str, flag: Literal["truncated", "unsearched"]
+) -> str:
+    """The rows with such records, each with their share among those that say; "" without any."""
+    shares = []
+    for arm in arms:
+        values = [getattr(record, flag) for record in _records(parts, arm, name)]
+        flags = [bool(value) for value in values if value is not None]
+        if any(flags):
+            shares.append(f"{spec.label(arm)} {percent(fmean(flags))}")
+    return ", ".join(shares)
 
 
 def _mean_metrics(records: Sequence[EvalRecord], samples: int) -> dict[str, float | None]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..markdown_tables import markdown_table
 from .behaviour import percent
-from .csv_tables import comparisons_csv, scores_csv
+from .csv_tables import MEASURED, comparisons_csv, scores_csv
 from .pages.figures import Drawing
 from .pages.templates import render_page
 from .records import write_text
-from .table import Table, TableScore, decimal, signed
+from .table import Table, TableScore, decimal, signed, whole_datasets
 from .transfer import Transfer
 from .wide_table import COSTS, WideTable, cost_cells
 
@@ -19,7 +19,7 @@ MARKS_EXPLAINED = (
     "† and ‡: significantly better than the first and the second baseline; ↓ and ⇓: significantly worse. ★ and ☆: "
     "significantly better and worse than the best training-free baseline. Bold: the best of a column."
 )
-WRITTEN = ("cut at limit", "in format", "repeats the question", "with fall-back")
+WRITTEN = (*MEASURED.values(), "with fall-back")
 WRITTEN_EXPLAINED = (
     "Cut at limit: the answer ended at its token limit. In format: the rewriter could read it. Repeats the question: "
     "all rewrites of an answer have its words. With fall-back: the first metric if a question whose answer has the "
@@ -249,8 +249,7 @@ TRANSFER_EXPLAINED = (
 
 def _written(page: Page) -> Cells | None:
     """The shares of answers, over all datasets (means over them, if there are several)."""
-    unsplit = [table for table in page.tables if not table.part]
-    return _behaviour_table(unsplit[-1]) if unsplit else None
+    return _behaviour_table(whole_datasets(page.tables)[-1]) if page.tables else None
 
 
 def table_notes(tables: Sequence[Table]) -> list[str]:
@@ -265,7 +264,7 @@ def _further_metrics(table: Table, metrics: Sequence[str]) -> Cells | None:
         return None
     several = len(table.environments) > 1
     pairs = [(metric, name) for metric in metrics for name in table.environments]
-    rows = [[row.label, *(_value(row.scores[name], metric) for metric, name in pairs)] for row in table.rows]
+    rows = [[row.label, *(decimal(table.mean(row.arm, name, metric)) for metric, name in pairs)] for row in table.rows]
     return ["not tested", *(f"{metric} {name}" if several else metric for metric, name in pairs)], rows
 
 
@@ -285,8 +284,7 @@ def _behaviour_table(table: Table) -> Cells | None:
 def _behaviour_cells(score: TableScore | None) -> list[str]:
     if score is None:
         return ["–"] * len(WRITTEN)
-    shares = [percent(share) for share in (score.cut, score.format_ok, score.repeats)]
-    return [*shares, decimal(score.with_fall_back)]
+    return [*(percent(getattr(score, share)) for share in MEASURED), decimal(score.with_fall_back)]
 
 
 def _matrix(matrix: Transfer, bold: Bold) -> Cells:
@@ -299,10 +297,6 @@ def _matrix(matrix: Transfer, bold: Bold) -> Cells:
             cells.append(bold(text) if policy.at_home(name) else text)
         rows.append([f"{policy.system} ({policy.trained_in})", *cells])
     return ["policy (trained in)", *matrix.environments], rows
-
-
-def _value(score: TableScore | None, metric: str) -> str:
-    return decimal(score.metrics[metric] if score is not None else None)
 
 
 def _bullets(lines: Sequence[str]) -> list[str]:

@@ -78,21 +78,12 @@ def transfer(table: Table, metric: str, trained_in: Mapping[str, str]) -> Transf
     """
     if len(set(trained_in.values())) < 2:
         return None
-    last = {row.arm.system: row.arm for row in table.rows}
     policies = []
     for system, trained_environment in trained_in.items():
-        if system not in last:
-            continue
-        values = {name: _mean(table, last[system], name, metric) for name in table.environments}
-        raw = {name: _mean(table, Arm(RAW, 0), name, metric) for name in table.environments}
-        policies.append(
-            Policy(
-                system,
-                trained_environment,
-                values,
-                {name: _difference(values[name], raw[name]) for name in table.environments},
-            )
-        )
+        if (last := table.last(system)) is not None:
+            values = {name: table.mean(last, name, metric) for name in table.environments}
+            gains = {name: table.gain(last, Arm(RAW, 0), name, metric) for name in table.environments}
+            policies.append(Policy(system, trained_environment, values, gains))
     if len({policy.trained_in for policy in policies}) < 2:
         return None
     return Transfer(table.title, metric, list(table.environments), policies)
@@ -123,12 +114,3 @@ def standalone_svg(drawing: Drawing) -> str:
     """The drawing as a file of its own."""
     opening, body = drawing.svgs[0].split(">", 1)
     return f"{opening}><style>:root {{ {_COLOURS}; }}</style>{body}\n"
-
-
-def _mean(table: Table, arm: Arm, environment: str, metric: str) -> float | None:
-    score = table.score(arm, environment)
-    return score.metrics[metric] if score is not None else None
-
-
-def _difference(value: float | None, raw: float | None) -> float | None:
-    return None if value is None or raw is None else value - raw

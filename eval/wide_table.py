@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..data.sampling import QuestionSample
-from .table import ALPHA, Legend, MeanCosts, Table, decimal, listed
+from .table import ALPHA, Legend, MeanCosts, Table, decimal, listed, whole_datasets
 
 COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds")
 MEAN = "mean"
@@ -57,7 +57,7 @@ def wide_table(
     `costs` adds columns with mean costs per question. `samples`, by dataset, are those whose questions are a random
     sample; the caption says so. Raises ValueError for no table.
     """
-    columns = [table for table in tables if not table.part]
+    columns = whole_datasets(tables)
     if not columns:
         raise ValueError("there is no table of a dataset; expected at least one")
     last = columns[-1]
@@ -73,12 +73,8 @@ def wide_table(
         cells = []
         for name, table in pairs:
             score = table.score(row.arm, name)
-            value = score.metrics[metric] if score is not None else None
-            cells.append(
-                WideCell(decimal(value), score.marks, score.best)
-                if score is not None and value is not None
-                else WideCell(decimal(None))
-            )
+            value = decimal(table.mean(row.arm, name, metric))
+            cells.append(WideCell(value, score.marks, score.best) if score is not None else WideCell(value))
         cells += [WideCell(cell) for cell in cost_cells(row.costs)] if costs else []
         rows.append((row.label, cells))
     marks = {mark for _, cells in rows for cell in cells for mark in cell.marks}
