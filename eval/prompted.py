@@ -1,15 +1,16 @@
-"""Rewrite questions with a prompted, untrained model through `llms/`: an endpoint or a local model.
+"""The answers of systems with a model: a policy (eval/answering.py), or a prompted model through `llms/`, which is an
+endpoint or a local model.
 
-Each answer is a separate chat with one request per turn, so the token counts of an endpoint belong to that answer; the
-requests of a batch run concurrently. A missing answer gives no record: its reason is reported, it is requested again
-next time, and the earlier turns stay.
+Each answer of a prompted model is a separate chat with one request per turn, so the token counts of an endpoint belong
+to that answer; the requests of a batch run concurrently. A missing answer gives no record: its reason is reported, it
+is requested again next time, and the earlier turns stay.
 
 An endpoint's tokenizer is not available, so the budgets of documents (`rollout.document_tokens`,
 `rollout.observation_tokens`) and histories (`rollout.history_tokens`) count whitespace-separated words.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..configs.evaluation import SystemConfig
@@ -27,9 +28,10 @@ from ..methods.wording import in_own_words
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import FrozenAnswer, ask_turn, cut_to_words
 from ..rewriters.stop import keep
-from .answering import Answered, Asking
+from ..rollouts.engines.base import Engine
+from .answering import Answered, Asking, answers
 from .journal import AnswerKey
-from .records import EvalRecord, record_of_search
+from .records import EvalRecord, record_of_search, records_of_trees
 
 
 @dataclass(slots=True)
@@ -57,23 +59,28 @@ class _Path:
         return self.answer is not None and self.answer.rewrite.stop and self.last_plan is not None
 
 
-def prompted_answers(
+def model_answers(
     parts: Iterable[Sequence[Question]],
     name: str,
     asking: Asking,
     system: SystemConfig,
-    llm: Llm,
+    model: Engine | Llm,
     client: StepClient,
     rewriter: RewritingStrategy,
     rollout: RolloutConfig,
     wordings: Mapping[str, Wording],
 ) -> Iterator[Answered]:
-    """Yield the answers to one batch after another; `wordings` may replace the first prompt. Raises as `Llm.ask` and
-    the client."""
+    """Yield the answers of a system to one batch after another: of a policy, or of a prompted model, whose first prompt
+    `wordings` may replace. Raises as `Grower.grow`, `Llm.ask` and the client."""
+    if not isinstance(model, Llm):
+        for answered in answers(parts, asking, model, client, rewriter, rollout):
+            records = records_of_trees(name, answered.trees, asking.metrics, asking.paths, answered.seconds)
+            yield Answered(len(answered.trees), records)
+        return
     for part in parts:
         batch = _Batch(part, name, asking, system, rewriter, rollout, wordings)
-        while not batch.over:
-            batch.ask(llm)
+        for _ in range(asking.turns):
+            batch.ask(model)
             batch.search(client)
         yield Answered(len(part), batch.records, batch.missing)
 
@@ -106,11 +113,6 @@ class _Batch:
         return list((in_own_words(prompt, question, self.wordings) or prompt).messages)
 
     @property
-    def over(self) -> bool:
-        """Whether the batch is finished."""
-        return self.turn == self.asking.turns or not self._open
-
-    @property
     def _open(self) -> list[_Path]:
         return [path for path in self.paths if path.open]
 
@@ -119,18 +121,14 @@ class _Batch:
         self.turn += 1
         for sample in range(self.asking.paths):
             paths = [path for path in self._open if path.sample == sample]
+            questions, chats = [path.question for path in paths], [path.chat for path in paths]
+            reasons: dict[int, str] = {}
             started = time.perf_counter()
-            answers = ask_turn(
-                llm,
-                self.rewriter,
-                [path.question for path in paths],
-                [path.chat for path in paths],
-                self.turn,
-                self._draw(sample),
-                self._missing_recorder(paths),
-            )
+            draw = self._draw(sample)
+            answered = ask_turn(llm, self.rewriter, questions, chats, self.turn, draw, reasons.__setitem__)
             spent = (time.perf_counter() - started) / max(1, len(paths))
-            for path, answer in zip(paths, answers, strict=True):
+            self.missing |= {(paths[i].question.id, self.turn, sample): reason for i, reason in reasons.items()}
+            for path, answer in zip(paths, answered, strict=True):
                 path.seconds += spent
                 path.open = answer is not None
                 if answer is not None and answer.rewrite.stop:
@@ -186,12 +184,6 @@ class _Batch:
         return SamplingParams(
             self.system.passages, self.rollout.temperature_of(1), self.rollout.top_p_of(1), tokens, seed
         )
-
-    def _missing_recorder(self, paths: Sequence[_Path]) -> Callable[[int, str], None]:
-        def note(index: int, reason: str) -> None:
-            self.missing[paths[index].question.id, self.turn, paths[index].sample] = reason
-
-        return note
 
     def _record(self, path: _Path, answer: FrozenAnswer, result: StepResult | None) -> EvalRecord:
         rewrite = answer.rewrite

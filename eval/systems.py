@@ -31,7 +31,7 @@ from ..rollouts.engines.base import Engine
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.llms import open_llm
 from ..storage import parse_json
-from .answering import Answered, Asking, answers, batches, run_raw
+from .answering import Answered, Asking, batches, run_raw
 from .environments import EvalEnvironment
 from .identity import (
     digest,
@@ -43,8 +43,8 @@ from .identity import (
     weights_identity,
 )
 from .journal import AnswerKey
-from .prompted import prompted_answers
-from .records import UNTRAINED, records_of_trees, with_first_stage, write_json
+from .prompted import model_answers
+from .records import UNTRAINED, with_first_stage, write_json
 from .training_free import GRIDS, TUNING_FILE, Tuned, Tuning, answer, tune
 
 log = logging.getLogger(__name__)
@@ -280,19 +280,9 @@ class RewritingSystem(System):
         )
         yield Answered(len(pending.questions) - len(remaining), [], missing)
         parts = batches(remaining, pending.batch)
-        if isinstance(engine, Llm):
-            written = prompted_answers(
-                parts, self.name, asking, self.settings, engine, client, rewriter, rollout, self._wordings
-            )
-        else:
-            written = (
-                Answered(
-                    len(batch.trees),
-                    records_of_trees(self.name, batch.trees, asking.metrics, asking.paths, batch.seconds),
-                )
-                for batch in answers(parts, asking, engine, client, rewriter, rollout)
-            )
-        for batch in written:
+        for batch in model_answers(
+            parts, self.name, asking, self.settings, engine, client, rewriter, rollout, self._wordings
+        ):
             records = [with_first_stage(record, spent.get(record.question_id, ())) for record in batch.records]
             yield replace(batch, records=records)
 

@@ -13,9 +13,9 @@ from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step, StepResult
 from ..errors import EngineUnavailableError, EnvironmentUnavailableError
-from ..eval.answering import Asking, answers, batches
-from ..eval.prompted import prompted_answers
-from ..eval.records import EvalRecord, records_of_trees
+from ..eval.answering import Asking, batches
+from ..eval.prompted import model_answers
+from ..eval.records import EvalRecord
 from ..llms.access import Llm
 from ..rewards.reward import node_reward, trajectory_value
 from ..rewriters.small import FewShotPrompt, SmallRewriter
@@ -154,18 +154,14 @@ class Scorer:
     def _answers(
         self, part: Sequence[Question], asking: Asking, rewriter: SmallRewriter, client: StepClient
     ) -> list[EvalRecord]:
-        rollout, model = self._config.rollout, self._model
-        if not isinstance(model, Llm):
-            (answered,) = answers([part], asking, model, client, rewriter, rollout)
-            return records_of_trees("task", answered.trees, asking.metrics, 1, answered.seconds)
-        settings = SystemConfig(llm=self._config.optimize.task, turns=self.turns)
-        (prompted,) = prompted_answers([part], "task", asking, settings, model, client, rewriter, rollout, {})
-        if prompted.missing:
+        settings, rollout = SystemConfig(llm=self._config.optimize.task, turns=self.turns), self._config.rollout
+        (answered,) = model_answers([part], "task", asking, settings, self._model, client, rewriter, rollout, {})
+        if answered.missing:
             raise EngineUnavailableError(
-                f"optimize.task gave no answer to {len(prompted.missing)} of {len(part)} questions "
-                f"({next(iter(prompted.missing.values()))}). Check the endpoint and continue with --resume."
+                f"optimize.task gave no answer to {len(answered.missing)} of {len(part)} questions "
+                f"({next(iter(answered.missing.values()))}). Check the endpoint and continue with --resume."
             )
-        return prompted.records
+        return answered.records
 
     def _evaluation(
         self, candidate: str, split: str, records: Sequence[EvalRecord], titles: Sequence[str]

@@ -195,7 +195,7 @@ def straight(prompting, run_app):  # noqa: F811
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_app, straight, monkeypatch, batch):  # noqa: F811
     """Ctrl-C before one of its batches of answers: nothing that was finished is asked for again."""
-    calls, answer = [], scoring.answers
+    calls, answer = [], scoring.model_answers
 
     def interrupted(parts, *rest):
         calls.append(parts)
@@ -203,7 +203,7 @@ def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_a
             raise KeyboardInterrupt
         return answer(parts, *rest)
 
-    monkeypatch.setattr(scoring, "answers", interrupted)
+    monkeypatch.setattr(scoring, "model_answers", interrupted)
     with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
         with pytest.raises(KeyboardInterrupt):
             optimize(config)
