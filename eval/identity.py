@@ -17,10 +17,12 @@ from ..data.history import lines_of
 from ..data.types import Document, Qrels, Question, Utterance
 from ..digests import DIGESTS
 from ..errors import ModelError
+from ..provenance import installed_versions
 from ..rewriters import prompted
 from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
+from ..version import __version__
 
 WHOLE = 64 * 2**20
 """Files up to this many bytes are hashed completely."""
@@ -99,6 +101,11 @@ def llm_identity(config: LlmConfig) -> dict[str, object]:
 def task_identity(config: LlmConfig, checkpoint: Path | None) -> dict[str, object]:
     """The identity of a prompted model with the prompt of a checkpoint."""
     return {**llm_identity(config), "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None}
+
+
+def answering_versions() -> dict[str, str]:
+    """Versions of this project and of the installed libraries that generate text, which may change answers."""
+    return {"querylect": __version__, **installed_versions(("transformers", "vllm"))}
 
 
 def system_identity(

@@ -35,7 +35,7 @@ from .baselines import refuse_wrong
 from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service
 from .evaluation import Evaluation
-from .identity import folder_identity, model_identity, task_identity, weights_identity
+from .identity import answering_versions, folder_identity, model_identity, task_identity, weights_identity
 from .leakage import (
     HeldOut,
     held_out_questions,
@@ -44,7 +44,6 @@ from .leakage import (
     write_leaks_file,
 )
 from .placement import Placement, answer_settings, evaluation_identity, question_set
-from .provenance import answering_versions, provenance
 from .records import (
     HYDE,
     METRICS,
@@ -60,7 +59,7 @@ from .records import (
 from .report.curves import draw_run
 from .report.examples import choose_examples, gold_titles
 from .report.run_report import render
-from .results import run_json
+from .results import provenance, run_json
 from .run_baselines import hyde_rollout
 from .run_table import LEGEND, RUN_FAMILY, RunTable, tabulate_run
 from .systems import RewritingSystem, System, TrainingFreeSystem

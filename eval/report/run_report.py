@@ -10,8 +10,8 @@ from ...configs.differences import flat
 from ...configs.methods import TRAINING_FREE
 from ..pages.figures import Drawing
 from ..pages.templates import render_page
-from ..provenance import Provenance
 from ..records import HISTORY, HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START
+from ..results import Provenance
 from ..run_table import RunTable, explanation, final_comparisons, headline
 from ..table import ALPHA, Arm
 from ..text import Download

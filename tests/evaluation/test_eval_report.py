@@ -11,11 +11,11 @@ from querylect.configs.schema import RunConfig
 from querylect.envs.schemas import EnvironmentInfo, Limits
 from querylect.errors import DataError
 from querylect.eval.pages.figures import smooth
-from querylect.eval.provenance import provenance
 from querylect.eval.records import EvalRecord
 from querylect.eval.report.curves import draw_run, read_metrics
 from querylect.eval.report.examples import choose_examples
 from querylect.eval.report.run_report import render
+from querylect.eval.results import provenance
 from querylect.eval.run_table import tabulate_run
 
 from ..raising import refused

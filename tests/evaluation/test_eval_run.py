@@ -245,7 +245,7 @@ def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
 def test_answers_of_another_version_are_not_reused(tmp_path, monkeypatch):
     environment = Environment()
     for version, asked in (("1", 20), ("1", 0), ("2", 20)):
-        monkeypatch.setattr("querylect.eval.provenance.__version__", version)
+        monkeypatch.setattr("querylect.eval.identity.__version__", version)
         toy = Toy("untrained", policy(environment, 1))
         evaluate_systems(RunEnvironment(remote(), environment), [toy], tmp_path)
         assert toy.asked == asked
