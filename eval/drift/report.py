@@ -1,7 +1,7 @@
 """Write the results as drift.json, drift.md and drift.html."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import permutations
 from pathlib import Path
 
@@ -52,23 +52,13 @@ def as_json(results: DriftResults, created: str) -> dict[str, object]:
     return {
         "created": created,
         "identity": drift_identity(results.systems, results.settings),
-        "success": results.success,
-        "settings": asdict(results.settings),
-        "model": results.model,
-        "sigma": results.sigma,
-        "sigma_said": results.sigma_said,
-        "vocabulary": results.vocabulary,
         "versions": versions(),
         "notes": notes_of(results),
+        **asdict(replace(results, systems=())),
         "systems": [
-            {key: value for key, value in asdict(system).items() if key != "queries"}
-            | {"queries": len(system.queries), "questions": system.questions}
+            asdict(replace(system, queries=())) | {"queries": len(system.queries), "questions": system.questions}
             for system in results.systems
         ],
-        "pairs": [asdict(pair) for pair in results.pairs],
-        "profiles": {name: asdict(profile) for name, profile in results.profiles.items()},
-        "variety_of": results.variety_of,
-        "terms": {name: [asdict(term) for term in terms] for name, terms in results.terms.items()},
         "examples": [{"question": question, "queries": dict(queries)} for question, queries in results.examples],
     }
 

@@ -257,14 +257,10 @@ def _comparisons(paper: PaperConfig, cells: Cells) -> list[PaperComparison]:
     return [PaperComparison(*names, test, p) for (names, test), p in zip(tests, adjusted, strict=True)]
 
 
-_Rankings = dict[str, Sequence[str] | None]
-"""Document ids by task and question; None for a missing ranking."""
-
-
-def _rankings(task: str, records: Mapping[str, PaperRecord]) -> _Rankings:
+def _rankings(records: Mapping[str, PaperRecord]) -> dict[str, Sequence[str] | None]:
+    """Document ids by question; None for a missing ranking."""
     return {
-        f"{task}/{question}": record.documents if record.searched and not record.failure else None
-        for question, record in records.items()
+        key: record.documents if record.searched and not record.failure else None for key, record in records.items()
     }
 
 
@@ -272,23 +268,19 @@ def _shifts(paper: PaperConfig, cells: Cells) -> list[ShiftRow]:
     """For each pair of systems every task, and the questions of all tasks together where there are several."""
     rows: list[ShiftRow] = []
     for first, second in paper.shifts:
-        by_task: list[tuple[str, _Rankings, _Rankings, list[str]]] = []
-        for task in paper.tasks:
-            a, b = cells.get((task, first)), cells.get((task, second))
-            if a is None or b is None:
-                continue
-            x, y = _rankings(task, a), _rankings(task, b)
+        shared = [task for task in paper.tasks if (task, first) in cells and (task, second) in cells]
+        groups = {task: [task] for task in shared} | ({POOLED: shared} if len(shared) > 1 else {})
+        for name, tasks in groups.items():
+            a, b = (
+                {f"{task}/{question}": record for task in tasks for question, record in cells[task, system].items()}
+                for system in (first, second)
+            )
             right = [
-                f"{task}/{question}"
-                for question, record in a.items()
-                if record.scores.get("accuracy") == 1 and question in b and b[question].scores.get("accuracy") == 0
+                key
+                for key, record in a.items()
+                if record.scores.get("accuracy") == 1 and key in b and b[key].scores.get("accuracy") == 0
             ]
-            by_task.append((task, x, y, right))
-        if len(by_task) > 1:
-            x = {key: ids for _, side, _, _ in by_task for key, ids in side.items()}
-            y = {key: ids for _, _, side, _ in by_task for key, ids in side.items()}
-            by_task.append((POOLED, x, y, [name for _, _, _, right in by_task for name in right]))
-        for task, x, y, right in by_task:
-            rows.append(ShiftRow(task, first, second, "all", retrieval_shift(x, y, paper.shift_k)))
-            rows.append(ShiftRow(task, first, second, "right", retrieval_shift(x, y, paper.shift_k, right)))
+            for label, only in (("all", None), ("right", right)):
+                shift = retrieval_shift(_rankings(a), _rankings(b), paper.shift_k, only)
+                rows.append(ShiftRow(name, first, second, label, shift))
     return rows

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...configs.paper import AVERAGE, POOLED, PaperConfig, PaperSystem, PaperTable, Sweep, TableColumn
@@ -323,18 +324,13 @@ def _average(figures: Sequence[Mean]) -> Mean:
     return Mean(mean_of(values).value if complete else None, sum(figure.n for figure in figures) if complete else 0)
 
 
-def _number(value: float | None) -> str:
-    return decimal(value, 1)
+Unit = Callable[[float | None], str]
+"""Writes a figure."""
+_number: Unit = partial(decimal, digits=1)
+_UNITS: Mapping[str, Unit] = {"percent": percentage, "share": partial(decimal, digits=2), "number": _number}
 
 
-def _share(value: float | None) -> str:
-    return decimal(value, 2)
-
-
-_UNITS: Mapping[str, Callable[[float | None], str]] = {"percent": percentage, "share": _share, "number": _number}
-
-
-def _cell(figure: Mean, over_all: Mean = NOTHING, unit: Callable[[float | None], str] = percentage) -> str:
+def _cell(figure: Mean, over_all: Mean = NOTHING, unit: Unit = percentage) -> str:
     """A mean and its number of questions; with the mean over all questions where that is of more."""
     if figure.value is None and not over_all.n:
         return unit(None)
