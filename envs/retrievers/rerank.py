@@ -9,6 +9,8 @@ after them: scores of two different scales would follow each other otherwise.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,6 +102,24 @@ class Reranker:
             "trained": reranked(str(card["trained"]), self.depth),
             "rerank": self.card,
         }
+
+
+@dataclass(frozen=True)
+class PairScorer:
+    """A cross-encoder for methods (methods/runner.py), which score single pairs; it is loaded at its first use.
+
+    `config.depth` is ignored.
+    """
+
+    config: RerankConfig
+
+    @cached_property
+    def _model(self) -> Reranker:
+        return Reranker.open(self.config)
+
+    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        """One score per text; higher is better. Raises ModelError for an unusable model or score."""
+        return self._model.scores([(question, text) for text in texts]) if texts else []
 
 
 def reranked(trained: str, depth: int) -> str:

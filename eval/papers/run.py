@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...configs.paper import PaperConfig, PaperSystem
+from ...envs.retrievers.rerank import PairScorer
 from ...errors import EnvironmentUnavailableError
 from ...llms.structured import version_in
 from ...methods.method import MISSING, NO_RANKING
 from ...provenance import versions
 from ...rollouts.llms import open_llm
 from ...storage import only_writer
-from ..cross_encoder import PairScorer
 from ..placement import question_set, refuse_other
 from ..records import now, write_json, write_text
 from ..tasks.items import read_items

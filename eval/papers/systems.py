@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...configs.paper import JudgeName, PaperConfig, PaperSystem, Style, TaskConfig
 from ...data.history import lines_of
+from ...envs.retrievers.rerank import PairScorer
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, SamplingParams
 from ...logs import progress_bar
@@ -17,7 +18,6 @@ from ...methods.reading import SOURCES
 from ...methods.runner import MethodRun, Runner
 from ...storage import KeyedJournal, data_sha256
 from ...version import __version__
-from ..cross_encoder import PairScorer
 from ..tasks.gold import Gold
 from ..tasks.items import Items
 from ..tasks.judges import JUDGES, Case, JudgeScore, Setting, judged

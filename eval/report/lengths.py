@@ -6,7 +6,8 @@ are averaged over the answers in the requested format, because the others have n
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -34,12 +35,7 @@ class Lengths:
     """Words."""
 
     def __add__(self, other: "Lengths") -> "Lengths":
-        return Lengths(
-            self.answers + other.answers,
-            self.think + other.think,
-            self.in_format + other.in_format,
-            self.rewrite + other.rewrite,
-        )
+        return Lengths(*map(add, astuple(self), astuple(other)))
 
     @property
     def think_mean(self) -> float | None:

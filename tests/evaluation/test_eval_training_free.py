@@ -95,14 +95,6 @@ def test_of_equal_weights_the_mildest_is_taken():
     assert [one.weights for one in chosen] == [GRIDS[name][0] for name in NAMES]
 
 
-def test_the_validation_questions_are_a_seeded_sample():
-    clients = [Client(lambda terms: 0.5) for _ in range(3)]
-    for client, seed in zip(clients, (0, 0, 1), strict=True):
-        tune("weighted_words", client, [], tuning(questions=2, seed=seed))
-    assert [len(client.asked) for client in clients] == [2, 2, 2]
-    assert clients[0].asked == clients[1].asked
-
-
 def test_the_sample_of_validation_questions_is_nested_in_any_order_of_the_file(tmp_path):
     cache = tmp_path / "tuning.json"
     asked = []

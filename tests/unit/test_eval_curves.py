@@ -187,10 +187,3 @@ def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):
     (begun / "metrics.jsonl").write_text('{"step": 1, "rew')
     with refused(DataError, "no-steps", begun):
         write_curves([begun], None)
-
-
-def test_a_broken_line_that_is_not_the_last_is_named(tmp_path):
-    broken = run(tmp_path / "broken")
-    (broken / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": \n{"step": 3}\n')
-    with refused(DataError, "invalid-record", broken / "metrics.jsonl", "line 2"):
-        write_curves([broken], None)
