@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..configs.evaluation import BEST_FREE, HISTORY, RAW, REFERENCE, UNWRITTEN, SpecConfig
+from ..configs.evaluation import BEST_FREE, UNWRITTEN, SpecConfig
 from ..data.sampling import QuestionSample
 from .cells import Cell
 from .records import UNTRAINED, EvalRecord
 from .run_baselines import baseline_label
-from .table import ALPHA, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
+from .table import ALPHA, NAMES, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
 from .tabulate import answers_of, split_by_part, tabulate
 from .training_free import Tuned, best_baseline
 from .wide_table import WideTable, wide_table
@@ -16,19 +16,6 @@ MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
 FREE_MARKS = ("★", "☆")
 """Significantly better and worse than the best training-free baseline."""
-_LABELS = {
-    RAW: "raw question",
-    HISTORY: "history and question",
-    REFERENCE: "reference rewrite",
-    BEST_FREE: "best training-free",
-}
-"""Labels of the rows that are no system of the spec."""
-_PHRASES = {
-    RAW: "the raw question",
-    HISTORY: "the history and the question",
-    REFERENCE: "the reference rewrite",
-    BEST_FREE: "the best training-free baseline",
-}
 
 
 def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell, Sequence[EvalRecord]]) -> list[Table]:
@@ -101,13 +88,15 @@ def legend(spec: SpecConfig) -> Legend:
 
 def phrase(system: str) -> str:
     """A baseline inside a sentence."""
-    return _PHRASES.get(system, system)
+    return "the best training-free baseline" if system == BEST_FREE else NAMES.get(system, system)
 
 
 def label(spec: SpecConfig, arm: Arm) -> str:
     """The display name of a row; includes the turn if the system has several."""
-    if arm.system in _LABELS:
-        return _LABELS[arm.system]
+    if arm.system == BEST_FREE:
+        return "best training-free"
+    if arm.system in UNWRITTEN:
+        return arm.label.lower()
     system = spec.systems[arm.system]
     name = baseline_label(arm.system, system)
     return f"{name}, turn {arm.turn}" if system.turns > 1 else name

@@ -22,12 +22,13 @@ _LABELS = {
     HYDE: "HyDE at equal cost",
 }
 """Labels of systems with a single turn."""
-_NAMES = {
+NAMES = {
     RAW: "the raw question",
     HISTORY: "the history and the question",
     REFERENCE: "the reference rewrite",
     WARM_START: "its warm start",
 }
+"""Systems inside a sentence."""
 
 
 class Arm(NamedTuple):
@@ -46,8 +47,8 @@ class Arm(NamedTuple):
     @property
     def name(self) -> str:
         """The system inside a sentence."""
-        if self.system in _NAMES:
-            return _NAMES[self.system]
+        if self.system in NAMES:
+            return NAMES[self.system]
         if self.system in TRAINING_FREE:
             return f"the training-free baseline {_LABELS[self.system]}"
         return _LABELS.get(self.system, f"the {self.system} policy")
