@@ -2,6 +2,11 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections import deque
 from contextlib import contextmanager
 
@@ -86,3 +91,21 @@ def serving(run_app, server: ChatServer):
 def last_user(body) -> str:
     """The last message of a request."""
     return body["messages"][-1]["content"]
+
+
+def killed_while_asking(server: ChatServer, replies: int, *arguments: str) -> list[str]:
+    """What a command of querylect asked that got so many replies and was killed while it waited for the next."""
+    stuck = threading.Event()
+
+    def stall(body):
+        if len(server.bodies) > replies:
+            stuck.set()
+            return "hang"
+
+    server.always = stall
+    process = subprocess.Popen([sys.executable, "-m", "querylect", *arguments], stderr=subprocess.PIPE)
+    assert stuck.wait(240), process.stderr.read().decode()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    server.always = None
+    return [last_user(body) for body in server.bodies[:replies]]

@@ -1,11 +1,6 @@
 """Full RAG over a real environment and a real chat endpoint: documents, scores, what is missing, and a kill."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 from dataclasses import dataclass, replace
 
 import pytest
@@ -23,7 +18,7 @@ from querylect.eval.tasks.reader import question_line, reader_prompt, shortened
 from querylect.eval.tasks.records import keyed_records, reader_name
 from querylect.storage import KeyedJournal, only_writer
 
-from ..chat_server import ChatServer, last_user, serving
+from ..chat_server import ChatServer, killed_while_asking, last_user, serving
 from ..raising import refused
 
 GOLD = {"q-head": ["triptan"], "q-sugar": ["insulin", "the insulin"], "q-hidden": ["nothing"], "q-other": ["x"]}
@@ -222,33 +217,11 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     settings = config(reader={"cache": str(tmp_path / "cache"), "concurrency": 1}).model_dump(mode="json")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "querylect",
-        "answers",
-        str(records),
-        "--config",
-        str(path),
-        "-o",
-        str(tmp_path / "o"),
-    ]
-    stuck = threading.Event()
-
-    def stall(body):
-        if len(server.bodies) > 3:
-            stuck.set()
-            return "hang"
-
-    server.always = stall
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    assert stuck.wait(120), process.stderr.read().decode()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    first = [last_user(body) for body in server.bodies[:3]]
-    server.always, asked = None, len(server.bodies)
+    command = ["answers", str(records), "--config", str(path), "-o", str(tmp_path / "o")]
+    first = killed_while_asking(server, 3, *command)
+    asked = len(server.bodies)
     with pytest.raises(SystemExit) as ended:
-        main(command[3:])
+        main(command)
     assert ended.value.code in (0, None)
     again = [last_user(body) for body in server.bodies[asked:]]
     assert not set(first) & set(again)

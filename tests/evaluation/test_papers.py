@@ -1,11 +1,6 @@
 """A whole paper in miniature over a real BM25 service and a scripted endpoint: figures, files, what goes wrong."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 
 import pytest
 import yaml
@@ -19,7 +14,7 @@ from querylect.methods.method import Outcome
 from querylect.methods.methods import METHODS, KnownMethod
 from querylect.rewriters.card import RetrieverCard
 
-from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
+from ..chat_server import ChatServer, impatient, killed_while_asking, last_user, serving  # noqa: F401 (fixture)
 from ..method_doubles import Shelf
 from ..raising import logged, refused
 
@@ -384,25 +379,13 @@ def test_killed_and_started_again(values, server, tmp_path):
     values |= {"batch": 2, "sweeps": []}
     path = tmp_path / "paper.yaml"
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    command = [sys.executable, "-m", "querylect", "paper", str(path), "-o", str(tmp_path / "out")]
-    stuck = threading.Event()
-
-    def stall(body):
-        if len(server.bodies) > 7:
-            stuck.set()
-            return "hang"
-
-    server.always = stall
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    assert stuck.wait(240), process.stderr.read().decode()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    first = [last_user(body) for body in server.bodies[:7]]
+    command = ["paper", str(path), "-o", str(tmp_path / "out")]
+    first = killed_while_asking(server, 7, *command)
     with (tmp_path / "out" / "questions.jsonl").open("a") as file:
         file.write('{"half a li')
-    server.always, asked = None, len(server.bodies)
+    asked = len(server.bodies)
     with pytest.raises(SystemExit) as ended:
-        main(command[3:])
+        main(command)
     assert ended.value.code in (0, None)
     assert not set(first) & {last_user(body) for body in server.bodies[asked:]}
     results = json.loads((tmp_path / "out" / "results.json").read_text())
