@@ -162,20 +162,6 @@ def test_a_missing_file_is_the_users_error(tmp_path):
         read_records(tmp_path / "absent.jsonl")
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "results.json"
-    write_text(path, "old")
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with refused(StorageError, "unwritable-file", path, "No space left", "--output"):
-        write_text(path, "new")
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
-
-
 def test_a_file_in_the_place_of_the_folder_is_a_storage_error(tmp_path):
     (tmp_path / "run").write_text("")
     with refused(StorageError, "unwritable-file", tmp_path / "run" / "results.json"):
