@@ -9,7 +9,7 @@ from ..configs.schema import EnvironmentConfig
 from ..data.ragbench import PARTS, part_of
 from ..data.references import METRIC, BaselineCheck, Measured, check_baselines
 from ..errors import BaselineError, EnvironmentUnavailableError
-from .cells import answer_in_environment, fail_at_once, make_cell
+from .cells import answer_in_environment, make_cell
 from .environments import EvalEnvironment, retriever_name
 from .export import open_split, raw_rankings
 from .journal import RERUN
@@ -49,7 +49,7 @@ def compare_with_published(
     everything = replace(environment, questions=environment.everything)
     raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split, versions)
     if raw.pending():
-        answer_in_environment([raw], None, batch, fail_at_once)
+        answer_in_environment([raw], None, batch, continues=False)
     values = {record.question_id: value for record in raw.records() if (value := record.metrics[METRIC]) is not None}
     unscored = len(everything.questions) - len(values)
     if unscored:

@@ -9,7 +9,7 @@ import gc
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -136,13 +136,10 @@ def _metric_order(name: str) -> tuple[int, str]:
     return METRICS.index(name) if name in METRICS else len(METRICS), name
 
 
-def fail_at_once(cells: Sequence[Cell], error: Exception) -> None:
-    """Stop the evaluation at the first cell that fails."""
-    raise error
-
-
-def note_failure(cells: Sequence[Cell], error: Exception) -> None:
-    """Log the failure and keep it with the cells, so that the others continue."""
+def fail(cells: Sequence[Cell], error: Exception, continues: bool) -> None:
+    """Log the failure and keep it with the cells, so that the others continue; raise it unless the evaluation does."""
+    if not continues:
+        raise error
     for cell in cells:
         cell.failure = failed(cell.system.name, cell.environment.dataset, cell.environment.name, error)
 
@@ -154,19 +151,15 @@ def failed(system: str, dataset: str, environment: str, error: Exception) -> Fai
     return FailedCell(system, dataset, environment, type(error).__name__, str(error))
 
 
-Fail = Callable[[Sequence[Cell], Exception], None]
-"""What is done when cells fail: `fail_at_once` or `note_failure`."""
-
-
-def answer_cells(cells: Sequence[Cell], batch: int, fail: Fail) -> None:
-    """Ask all pending questions, `batch` at a time: by model, then by environment.
+def answer_cells(cells: Sequence[Cell], batch: int, continues: bool) -> None:
+    """Ask all pending questions, `batch` at a time: by model, then by environment. `continues` as in `fail`.
 
     Cells that need no model run first if their environment is open already, else when it is first opened.
     """
-    pending = [cell for cell in cells if _has_work(cell, fail)]
+    pending = [cell for cell in cells if _has_work(cell, continues)]
     model_free = [cell for cell in pending if cell.system.engine_key is None]
     for of_environment in _by_environment([cell for cell in model_free if cell.environment.client is not None]):
-        answer_in_environment(of_environment, None, batch, fail)
+        answer_in_environment(of_environment, None, batch, continues)
     model_free = [cell for cell in model_free if cell.environment.client is None]
     by_engine: dict[str, list[Cell]] = {}
     for cell in pending:
@@ -177,14 +170,14 @@ def answer_cells(cells: Sequence[Cell], batch: int, fail: Fail) -> None:
         try:
             engine = system.load()
         except Exception as error:  # noqa: BLE001 (`fail` decides)
-            fail(engine_cells, error)
+            fail(engine_cells, error, continues)
             continue
         try:
             for of_environment in _by_environment(engine_cells):
                 environment = of_environment[0].environment
                 first = [cell for cell in model_free if cell.environment is environment]
                 model_free = [cell for cell in model_free if cell.environment is not environment]
-                answer_in_environment([*first, *of_environment], engine, batch, fail)
+                answer_in_environment([*first, *of_environment], engine, batch, continues)
         finally:
             if isinstance(engine, Llm):
                 _log_costs(system.name, engine)
@@ -192,10 +185,10 @@ def answer_cells(cells: Sequence[Cell], batch: int, fail: Fail) -> None:
             del engine
             _free_memory()
     for of_environment in _by_environment(model_free):
-        answer_in_environment(of_environment, None, batch, fail)
+        answer_in_environment(of_environment, None, batch, continues)
 
 
-def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, batch: int, fail: Fail) -> None:
+def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, batch: int, continues: bool) -> None:
     """Run the cells of one environment, one after another, while it is open: served beside a model, else in this
     process, where starting a service would take longer than the search."""
     try:
@@ -204,9 +197,9 @@ def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, ba
                 try:
                     _answer(cell, client, engine, batch)
                 except Exception as error:  # noqa: BLE001 (`fail` decides)
-                    fail([cell], error)
+                    fail([cell], error, continues)
     except Exception as error:  # noqa: BLE001 (`fail` decides)
-        fail([cell for cell in cells if cell.failure is None and cell.pending()], error)
+        fail([cell for cell in cells if cell.failure is None and cell.pending()], error, continues)
 
 
 def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, batch: int) -> None:
@@ -240,12 +233,12 @@ def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, bat
             advance(done, len(questions))
 
 
-def _has_work(cell: Cell, fail: Fail) -> bool:
+def _has_work(cell: Cell, continues: bool) -> bool:
     try:
         cell.missing()  # an unreadable file of missing answers fails the cell, too
         return cell.failure is None and bool(cell.pending())
     except QuerylectError as error:
-        fail([cell], error)
+        fail([cell], error, continues)
         return False
 
 

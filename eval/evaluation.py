@@ -13,7 +13,7 @@ from ..data.references import BaselineCheck
 from ..errors import DataError, QuerylectError
 from .answering import unwritten_systems
 from .baselines import compare_with_published
-from .cells import Cell, FailedCell, answer_cells, fail_at_once, failed, make_cell, note_failure
+from .cells import Cell, FailedCell, answer_cells, fail, failed, make_cell
 from .environments import EvalEnvironment
 from .records import EvalRecord
 from .systems import RawSystem, System
@@ -78,9 +78,7 @@ class Evaluation:
                 environment, self.folder, self.split, self.metrics, self.depth, self.batch, self.versions
             )
         except QuerylectError as error:
-            if not self.continues:
-                raise
-            note_failure([cell for cell in self.cells if cell.environment is environment], error)
+            fail([cell for cell in self.cells if cell.environment is environment], error, self.continues)
             report(f"{environment.title}: not measured; {error}")
             return
         self.baselines += [(environment, check) for check in checks]
@@ -89,7 +87,7 @@ class Evaluation:
 
     def answer(self) -> None:
         """Ask everything that has no score yet. Raises the first error of a cell, unless the evaluation `continues`."""
-        answer_cells(self.cells, self.batch, note_failure if self.continues else fail_at_once)
+        answer_cells(self.cells, self.batch, self.continues)
 
     def records(self) -> dict[Cell, list[EvalRecord]]:
         """The records that count. Raises DataError for a file that cannot be read; if the evaluation `continues`, its

@@ -128,10 +128,10 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
 ):
     opened = under_test.answer_in_environment
 
-    def dead(cells, *rest):
+    def dead(cells, *rest, **options):
         if cells[0].environment.name == "dead":
             raise EnvironmentUnavailableError("nobody answers")
-        opened(cells, *rest)
+        opened(cells, *rest, **options)
 
     monkeypatch.setattr(under_test, "answer_in_environment", dead)
     environments = {name: {"urls": {"mine": [lesson_url]}} for name in ("dead", "fine")}
