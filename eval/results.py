@@ -1,9 +1,11 @@
 """results.json: what an evaluation writes as plain data, and reads back for its reports and the terminal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
@@ -17,7 +19,7 @@ from .cells import FailedCell
 from .records import METRICS
 from .run_table import MAIN_METRIC, RunTable, explanation, headline
 from .statistics import PairedComparison
-from .table import Arm, Comparison, MeanCosts, Row, Table, TableScore, decimal
+from .table import Arm, Comparison, Row, Table, TableScore, decimal
 from .transfer import Transfer
 
 
@@ -159,60 +161,24 @@ def _system_json(row: Row, score: TableScore) -> dict[str, object]:
 
 def table_json(table: Table) -> dict[str, object]:
     """A table of a spec; `table_of` reads it back."""
-    return {
-        "title": table.title,
-        "average": table.average,
-        "dataset": table.dataset,
-        "part": table.part,
-        "questions": table.questions,
-        "environments": table.environments,
-        "rows": [_row_json(row) for row in table.rows],
-        "comparisons": [{**comparison_json(row), "environment": row.environment} for row in table.comparisons],
-        "notes": table.notes,
-    }
+    comparisons = [{**comparison_json(row), "environment": row.environment} for row in table.comparisons]
+    return {**asdict(replace(table, comparisons=[])), "comparisons": comparisons}
 
 
 def table_of(content: Mapping[str, Any]) -> Table:
-    """Parse a table of `table_json`. Raises KeyError or TypeError if it has another form."""
-    return Table(
-        title=content["title"],
-        environments=content["environments"],
-        questions=content["questions"],
-        rows=[
-            Row(
-                arm=Arm(row["system"], row["turn"]),
-                label=row["label"],
-                scores={name: score and _score_of(score) for name, score in row["scores"].items()},
-                costs=row["costs"] and MeanCosts(**row["costs"]),
-            )
-            for row in content["rows"]
-        ],
-        comparisons=[
-            Comparison(
-                arm=Arm(row["system"], row["turn"]),
-                baseline=Arm(row["against"]["system"], row["against"]["turn"]),
-                environment=row["environment"],
-                test=PairedComparison(**{field.name: row[field.name] for field in fields(PairedComparison)}),
-                p_holm=row["p_holm"],
-            )
-            for row in content["comparisons"]
-        ],
-        notes=content["notes"],
-        average=content["average"],
-        dataset=content["dataset"],
-        part=content["part"],
-    )
-
-
-def _score_of(content: Mapping[str, Any]) -> TableScore:
-    intervals = {metric: (low, high) for metric, (low, high) in content["intervals"].items()}
-    return TableScore(**{**content, "intervals": intervals})
-
-
-def _row_json(row: Row) -> dict[str, object]:
-    scores = {name: asdict(score) if score is not None else None for name, score in row.scores.items()}
-    costs = asdict(row.costs) if row.costs is not None else None
-    return {**row.arm._asdict(), "label": row.label, "scores": scores, "costs": costs}
+    """Parse a table of `table_json`. Raises KeyError, TypeError or ValueError if it has another form."""
+    comparisons = [
+        Comparison(
+            arm=Arm(row["system"], row["turn"]),
+            baseline=Arm(row["against"]["system"], row["against"]["turn"]),
+            environment=row["environment"],
+            test=PairedComparison(**{field.name: row[field.name] for field in fields(PairedComparison)}),
+            p_holm=row["p_holm"],
+        )
+        for row in content["comparisons"]
+    ]
+    rows = TypeAdapter(list[Row]).validate_python(content["rows"])
+    return Table(**{**content, "rows": rows, "comparisons": comparisons})
 
 
 def comparison_json(row: Comparison) -> dict[str, object]:

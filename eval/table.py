@@ -196,10 +196,16 @@ class TableScore:
 class Row:
     """One arm; its scores by environment, None for an environment without a score."""
 
-    arm: Arm
+    system: str
+    turn: int
     label: str
     scores: dict[str, TableScore | None]
     costs: MeanCosts | None
+
+    @property
+    def arm(self) -> Arm:
+        """The system at the turn."""
+        return Arm(self.system, self.turn)
 
 
 @dataclass(frozen=True, slots=True)

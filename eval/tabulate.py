@@ -72,7 +72,7 @@ def tabulate(
     rows = []
     for arm in arms:
         marked = {name: _marked(spec, scores, arm, name, comparisons) for name in names}
-        rows.append(Row(arm, spec.label(arm), marked, _costs(parts, arm, names)))
+        rows.append(Row(*arm, spec.label(arm), marked, _costs(parts, arm, names)))
     questions = sum(max((len(answers.questions) for answers in data.answers.values()), default=0) for _, data in parts)
     average = len(parts) > 1
     return Table(
