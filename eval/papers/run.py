@@ -123,11 +123,8 @@ def write_results(
             write_text(folder / curves[i], curve)
     content = {
         "paper": paper.name,
-        "rows": [asdict(row) for row in results.rows],
+        **asdict(results),
         "comparisons": [{**asdict(row), "significant": row.significant} for row in results.comparisons],
-        "shifts": [asdict(row) for row in results.shifts],
-        "cases": [asdict(row) for row in results.cases],
-        "shared": [asdict(row) for row in results.shared],
         **facts,
         "settings": paper.model_dump(mode="json"),
     }

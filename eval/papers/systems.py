@@ -4,7 +4,7 @@ Records are keyed by all their inputs, so a question is asked again only where s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from ...configs.paper import JudgeName, PaperConfig, PaperSystem, Style, TaskConfig
 from ...data.history import lines_of
@@ -136,12 +136,7 @@ class SystemRun:
                 notes=dict(outcome.notes),
                 prompts=result.prompts,
                 spent={
-                    "calls": spent.calls,
-                    "prompt_tokens": spent.prompt_tokens,
-                    "tokens": spent.tokens,
-                    "searches": spent.searches,
-                    "truncated": spent.truncated,
-                    "cut": spent.cut,
+                    **asdict(spent),
                     "reader_prompt_tokens": reply.prompt_tokens if reply else 0,
                     "reader_tokens": reply.tokens if reply else 0,
                 },
