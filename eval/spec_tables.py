@@ -35,9 +35,10 @@ def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell,
         notes = _add_best_free(spec, of_dataset, answers)
         full = QuestionSet(dataset, answers)
         parts = split_by_part(full) if spec.has_parts(dataset) else [full]
+        names = [part.title.removeprefix(f"{dataset}: ") for part in parts] if len(parts) > 1 else [""]
         tables += [
-            tabulate(table_spec, part.title, [(1.0, part)], notes, dataset, part.title.removeprefix(dataset)[2:])
-            for part in parts
+            tabulate(table_spec, part.title, [(1.0, part)], notes, dataset, name)
+            for part, name in zip(parts, names, strict=True)
         ]
         shares.append([(1.0 / len(parts), part) for part in parts])
         if len(parts) > 1:

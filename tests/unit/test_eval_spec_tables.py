@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from io import StringIO
+from unittest.mock import Mock
 
 import numpy as np
 import pandas
@@ -15,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.evaluation import SpecConfig
 from querylect.data.sampling import QuestionSample
+from querylect.data.types import Question
 from querylect.envs.environment import RankedHit
 from querylect.envs.trec import falling
 from querylect.eval import tabulate as under_test
 from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
 from querylect.eval.report.verdicts import headline
-from querylect.eval.spec_tables import spec_of_tables, wide_table_of
+from querylect.eval.spec_tables import build_tables, spec_of_tables, wide_table_of
 from querylect.eval.statistics import Stratum, bootstrap_ci, compare_strata, mean_ci, mean_cis
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
@@ -439,6 +441,16 @@ def test_parts_have_no_column_and_their_average_has_one():
     whole = under_test.tabulate(spec_of_tables(settings), "rag: covid", [(1.0, covid)], dataset="rag", part="covid")
     wide = wide_table_of(settings, [whole, rag])
     assert (wide.head, [cell.value for cell in wide.rows[0][1]]) == (["rag"], ["0.750"])
+
+
+def test_a_dataset_of_which_one_part_is_evaluated_has_a_column():
+    settings = plan(datasets={"rag": None}, parts=["rag"], environments={"bm25": {}}, systems={}, training_free=[])
+    questions = [Question("covid/1", "")]
+    cell = Mock(**{"environment.dataset": "rag", "environment.questions": questions, "tuned.return_value": None})
+    cell.environment.name, cell.system.name, cell.system.asking.paths = "bm25", "raw", 1
+    tables = build_tables(settings, [cell], {cell: [record("covid/1", 0.5)]})
+    assert [(table.title, table.dataset, table.part) for table in tables] == [("rag: covid", "rag", "")]
+    assert wide_table_of(settings, tables).head == ["rag"]
 
 
 def test_scores_and_comparisons_as_csv_hold_every_figure():
