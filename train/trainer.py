@@ -60,7 +60,7 @@ from .rows import path_reward, question_streams, rollout, row_advantages, row_ma
 from .run_folder import RunFolder, remove_traces
 from .staged import StagedQuestions
 from .subsampling import subsample
-from .zero import uses_deepspeed
+from .zero import uses_deepspeed, zero_stage
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -407,6 +407,7 @@ class TreeTrainer(GRPOTrainer):
                     entropy_gradient=settings.rewards_entropy,
                     attention=kind,
                     budget=settings.max_tokens_per_micro_batch,
+                    passes=self._most_passes if zero_stage() == 3 else None,
                 )
             if settings.packing:
                 self.packed_tokens += tokens
@@ -414,6 +415,10 @@ class TreeTrainer(GRPOTrainer):
             parts.append((logps, entropies))
         joined = torch.cat([entropy for _, entropy in parts if entropy is not None]) if compute_entropy else None
         return torch.cat([logps for logps, _ in parts]), joined
+
+    def _most_passes(self, passes: int) -> int:
+        """The largest number of forward passes of all processes: each of them gathers weights. Collective."""
+        return max(self.processes.all_gather(passes))
 
     def _temperatures(self, rows: int) -> list[float]:
         """The sampling temperature of each row; micro-batches hold complete trees."""

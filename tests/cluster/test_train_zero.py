@@ -276,7 +276,7 @@ def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch
     [
         (2, 2, {}),
         (3, 4, {"train.gradient_checkpointing": True}),
-        (3, 2, {"policy.lora": None, "train.learning_rate": 1e-3, "train.max_tokens_per_micro_batch": 300}),
+        (3, 2, {"policy.lora": None, "train.learning_rate": 1e-3, "train.max_tokens_per_micro_batch": 100}),
     ],
     ids=["zero-2 lora", "zero-3 lora in four", "zero-3 full split"],
 )

@@ -1,5 +1,7 @@
 """The output head, read a tile of logits at a time: the values and gradients of the plain head, in bounded memory."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from querylect.train.packing import head as packed_head
@@ -53,6 +55,17 @@ def test_values_and_gradients_are_those_of_the_plain_head(kind, tile, monkeypatc
     assert relative(values, expected) < 1e-6
     assert relative(entropies, expected_entropies) < 1e-6
     assert relative(found, plain_gradient) < 2e-6, "of which half is the rounding of the layers below"
+
+
+def test_the_backward_pass_of_a_split_tree_reads_the_parameters_of_the_head(monkeypatch):
+    """Not what a checkpoint keeps of them: ZeRO-3 gathers a parameter only if it is given that."""
+    gathered = []
+    name = "trl.trainer.utils.maybe_gather_lm_head_ctx"
+    monkeypatch.setattr(name, lambda *weights: gathered.append(weights[0]) or nullcontext())
+    model = tiny_model()
+    packed_logps(model, *batch(*tree_rows()), TEMPERATURE, budget=40)[0].sum().backward()
+    assert len(gathered) >= 4
+    assert all(weight is model.lm_head.weight for weight in gathered)
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])

@@ -157,6 +157,30 @@ def test_a_tree_that_is_split_has_the_values_and_gradients_of_the_whole(attentio
     assert relative(alone[2], whole[2]) < 1e-6
 
 
+@pytest.mark.parametrize("budget", [None, 40], ids=["whole", "split"])
+def test_forward_passes_that_only_other_processes_need_change_nothing(budget):
+    """Each of them runs the model forward, and again in the backward pass."""
+    model = tiny_model().double()
+    ids, mask, wanted = batch(*tree_rows())
+    computed = []
+    model.get_input_embeddings().register_forward_hook(lambda *_: computed.append(1))
+
+    def act(passes):
+        computed.clear()
+        logps, entropies, tokens = packed_logps(model, ids, mask, wanted, 1.0, True, budget=budget, passes=passes)
+        forward = len(computed)
+        found = gradient(dict(model.named_parameters()), (logps**2).sum())
+        return forward, len(computed) - forward, logps, entropies, tokens, found
+
+    needed, again, *expected = act(None)
+    assert again == (needed if budget else 0)
+    forward, again, *got = act(lambda own: own + 2)
+    assert (forward, again) == (needed + 2, needed + 2)
+    assert got[2] == expected[2], "repeated tokens are not counted"
+    for one, other in zip((got[0], got[1], got[3]), (expected[0], expected[1], expected[3]), strict=True):
+        assert relative(one, other) < 1e-12
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3", "olmo2"])
 def test_no_mask_of_all_pairs_of_tokens_is_made(kind, monkeypatch):
     """It would take a byte for each pair: 8 GB for the 90,000 tokens of a tree of long answers."""

@@ -41,22 +41,38 @@ class ForwardPass:
     """The temperatures of the scored tokens in their order, as (temperature, number of tokens)."""
 
 
-def score(model: nn.Module, pieces: Sequence[ForwardPass], entropies: bool, entropy_gradient: bool) -> Scores:
+def score(
+    model: nn.Module,
+    pieces: Sequence[ForwardPass],
+    entropies: bool,
+    entropy_gradient: bool,
+    passes: Callable[[int], int] | None = None,
+) -> Scores:
     """The scored tokens of all pieces, in order. `model` is a causal language model, wrapped or not, and called once.
 
-    Of several pieces the activations of one at a time are held: the backward pass computes each of them again.
+    Of several pieces the activations of one at a time are held: the backward pass computes each of them again, but for
+    the head, which does so by itself and in a checkpoint would get weights that ZeRO-3 does not know. `passes`: as of
+    `packed_logps`.
     """
     policy = causal_model(model)
+    surplus = passes(len(pieces)) - len(pieces) if passes is not None else 0
+    computed = [*pieces, *[pieces[-1]] * surplus]
 
-    def of_piece(piece: ForwardPass) -> Scores:
+    def decode(piece: ForwardPass) -> Tensor:
         hidden: Tensor = policy.base_model(**piece.inputs, use_cache=False).last_hidden_state
-        hidden = hidden.flatten(0, 1)[piece.predictors]
-        return _read(policy, hidden, piece, entropies, entropy_gradient)
+        return hidden.flatten(0, 1)[piece.predictors]
 
     def forward(**_: object) -> Scores:
-        recompute = len(pieces) > 1 and torch.is_grad_enabled()
-        parts = [checkpoint(of_piece, piece, use_reentrant=False) if recompute else of_piece(piece) for piece in pieces]
-        return torch.cat([values for values, _ in parts]), _joined([entropy for _, entropy in parts])
+        recompute = len(computed) > 1 and torch.is_grad_enabled()
+        parts = []
+        for piece in computed:
+            hidden = checkpoint(decode, piece, use_reentrant=False) if recompute else decode(piece)
+            parts.append(_read(policy, hidden, piece, entropies, entropy_gradient))
+        parts, repeated = parts[: len(pieces)], parts[len(pieces) :]
+        values = torch.cat([values for values, _ in parts])
+        for ignored, _ in repeated:  # by a gradient of 0, so that their backward passes gather weights too
+            values = values + 0.0 * ignored.sum()
+        return values, _joined([entropy for _, entropy in parts])
 
     with _forward_of(policy, forward):
         values, entropy = model(input_ids=pieces[0].inputs["input_ids"])

@@ -8,7 +8,7 @@ A tree of more than `budget` tokens is split into pieces of neighbouring paths. 
 shares with the one before again, and every token is scored once, so values and gradients stay those of the whole tree.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -77,15 +77,18 @@ def packed_logps(
     entropy_gradient: bool = False,
     attention: Kind | None = "sdpa",
     budget: int | None = None,
+    passes: Callable[[int], int] | None = None,
 ) -> tuple[Tensor, Tensor | None, int]:
     """Log-probabilities of the completion tokens in `target_mask`, computed on packed rows.
 
     input_ids, attention_mask: (batch, prompt + completion), padding anywhere masked 0. target_mask: (batch, completion)
     True where a value is needed. temperature: one, or one per row. attention: None computes every path in a padded row
     of its own, for policies that cannot be packed. budget: maximum number of tokens computed at a time, None for all; a
-    path that is longer is computed alone. Returns ((batch, completion) log-probabilities at `temperature`, entropies
-    likewise or None, number of computed tokens). Values outside target_mask are 0 and carry no gradient. Entropies have
-    a gradient only with `entropy_gradient`. Raises ModelError if a layer does not support packed attention.
+    path that is longer is computed alone. passes: where forward passes are collective, the largest number of them that
+    any process needs, from that of this one, which repeats its last one as often as necessary. Returns ((batch,
+    completion) log-probabilities at `temperature`, entropies likewise or None, number of computed tokens). Values
+    outside target_mask are 0 and carry no gradient. Entropies have a gradient only with `entropy_gradient`. Raises
+    ModelError if a layer does not support packed attention.
     """
     batch, completion = target_mask.shape
     offset = input_ids.shape[1] - completion
@@ -113,7 +116,7 @@ def packed_logps(
     layouts = [row for piece in pieces if isinstance(row := piece.inputs.get("packed_row"), PackedRow)]
     if layouts:
         take_packed_rows(model)
-    values, per_node = score(model, pieces, entropies, entropy_gradient)
+    values, per_node = score(model, pieces, entropies, entropy_gradient, passes)
     if any(not row.layers for row in layouts):
         raise ModelError(
             f"no layer of {type(causal_model(model)).__name__} took what train.packing gives it: its attention does "
