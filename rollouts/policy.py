@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError, first_line
@@ -200,9 +201,9 @@ class MergedCopy:
     """A copy of a LoRA policy with the adapter merged in, refreshed from the trained weights before each rollout.
 
     Sampling from it costs no adapter arithmetic, and the trained base weights are never rounded by merging and
-    unmerging. Without an adapter the copy is the policy itself, unless `apart` asks for a separate one: where ZeRO-3
-    splits the trained weights over processes, each process samples from a full copy, refreshed weight by weight. There
-    `refresh` is a collective call.
+    unmerging. Without an adapter the copy is the policy itself, unless `separate` asks for another one: where ZeRO-3 or
+    FSDP2 splits the trained weights over processes, each process samples from a full copy, refreshed weight by weight.
+    There `refresh` is a collective call.
     """
 
     def __init__(self, policy: "PreTrainedModel | PeftModel", separate: bool = False) -> None:
@@ -214,7 +215,6 @@ class MergedCopy:
             self.model = copy.deepcopy(policy).unload()  # type: ignore[operator]
             self.model.requires_grad_(False)
             self._targets = dict(self.model.named_parameters())
-            self._base = {name: module.get_base_layer().weight for name, module in self.lora}
         elif separate:
             self.model = copy.deepcopy(self.model)
             self.model.requires_grad_(False)
@@ -225,16 +225,16 @@ class MergedCopy:
         for name, module in self.lora:
             with gathered(module):
                 target = self._targets[name.removeprefix(_PEFT_PREFIX) + ".weight"]
-                weight: torch.Tensor = self._base[name]
+                weight: torch.Tensor = module.get_base_layer().weight
                 for adapter in module.active_adapters:
                     weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
                 target.copy_(weight)
         if self.model is not self.policy and not self.lora:
             for module_copy, trained in zip(self.model.modules(), self.policy.modules(), strict=True):
-                weights = list(trained.parameters(recurse=False))
-                if weights:
+                targets = list(module_copy.parameters(recurse=False))
+                if targets:
                     with gathered(trained):
-                        for target, weight in zip(module_copy.parameters(recurse=False), weights, strict=True):
+                        for target, weight in zip(targets, trained.parameters(recurse=False), strict=True):
                             target.copy_(weight)
         return self.model
 
@@ -270,10 +270,10 @@ def merged_weights(
     for name, parameter in policy.named_parameters():
         if id(parameter) in adapters:
             continue
-        if not parameter.numel():
+        if isinstance(parameter, DTensor) or not parameter.numel():
             raise ConfigError(
-                f"weight {name} has no elements here: ZeRO-3 has split it over the processes, and only whole weights "
-                "can be sent to vLLM. Train with ZeRO-2, or with rollout.engine=transformers.",
+                f"weight {name} is split over the processes, by FSDP2 or ZeRO-3, and only whole weights can be merged. "
+                "Gather it first (rollouts/policy.py, gathered).",
                 code="split-weights",
             )
         weight = parameter.detach()
@@ -284,13 +284,43 @@ def merged_weights(
 
 
 def gathered(module: nn.Module) -> AbstractContextManager[object]:
-    """The module's weights, gathered from all processes while the block runs where ZeRO-3 has split them."""
+    """The module's weights, gathered from all processes while the block runs where ZeRO-3 or FSDP2 has split them.
+    Collective there."""
     split = [weight for weight in module.parameters() if hasattr(weight, "ds_id")]
     if not split:
-        return nullcontext()
+        return _whole_parameters(module)
     import deepspeed
 
     return deepspeed.zero.GatheredParameters(split)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _whole_parameters(module: nn.Module) -> Iterator[None]:
+    """Within this context whole weights, without gradients, take the place of those that FSDP2 has split."""
+    split = [
+        (part, name, weight)
+        for part in module.modules()
+        for name, weight in part.named_parameters(recurse=False)
+        if isinstance(weight, DTensor)
+    ]
+    try:
+        for part, name, weight in split:
+            setattr(part, name, nn.Parameter(whole(weight), requires_grad=False))
+        yield
+    finally:
+        for part, name, weight in split:
+            setattr(part, name, weight)
+
+
+@torch.no_grad()
+def whole(weight: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or all of one that FSDP2 has split, without gradient. Collective there."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def is_split(weight: torch.Tensor) -> bool:
+    """Whether every process has a part of the weight, by ZeRO-3 or FSDP2."""
+    return isinstance(weight, DTensor) or hasattr(weight, "ds_id")
 
 
 def _refuse_other_base(model: nn.Module, name: str, adapter: Path, trained_on: str) -> None:

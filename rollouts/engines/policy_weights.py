@@ -1,22 +1,21 @@
 """All weights of a policy for an engine that holds the whole model: merged, by their names in a checkpoint.
 
-Where ZeRO-3 has split the weights over the processes, those of one layer at a time are gathered, merged with their
-adapters and released, so no process holds more than one layer (or embedding) whole. Gathering is collective: a process
-in which the engine fails gathers the remaining layers all the same, and then every process raises its error.
+Where ZeRO-3 or FSDP2 has split the weights over the processes, those of one layer at a time are gathered, merged with
+their adapters and released, so no process holds more than one layer (or embedding) whole. Gathering is collective: a
+process in which the engine fails gathers the remaining layers all the same, and then every process raises its error.
 """
 
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from ...errors import ConfigError, QuerylectError, in_one_line
-from ..policy import gathered, merged_weights
+from ...errors import QuerylectError, in_one_line
+from ..policy import gathered, is_split, merged_weights
 
-_Layer = tuple[str, nn.Module, set[int]]
-"""Prefix of the names of its weights, a layer that is whole until the next one is asked for, ids of the weights that
-earlier layers had (some may be tied)."""
+_Layer = tuple[str, nn.Module, set[str]]
+"""Prefix of the names of its weights, a layer that is whole until the next one is asked for, names of those of its
+weights that an earlier layer had (tied ones)."""
 
 
 class PolicyWeights:
@@ -28,20 +27,10 @@ class PolicyWeights:
     @property
     def split(self) -> bool:
         """Whether every process has a part of the weights. Taking them is then collective."""
-        return any(hasattr(weight, "ds_id") for weight in self.policy.parameters())
+        return any(is_split(weight) for weight in self.policy.parameters())
 
     def __call__(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, weight) one after the other. Where they are split, every process has to take them all.
-
-        Raises ConfigError for parts of weights that cannot be gathered.
-        """
-        for name, parameter in self.policy.named_parameters():
-            if isinstance(parameter, DTensor):
-                raise ConfigError(
-                    f"weight {name} is a DTensor: FSDP has split it over the processes, and it is not gathered for "
-                    "vLLM. Launch without FSDP (DDP), or under DeepSpeed ZeRO.",
-                    code="split-weights",
-                )
+        """(name, weight) one after the other. Where they are split, every process has to take them all."""
         if not self.split:
             return merged_weights(self.policy, self.dtype, self.device)
         return self._merged(self._gathered_layers())
@@ -80,19 +69,19 @@ class PolicyWeights:
         inner = getattr(self.policy, "get_base_model", lambda: self.policy)()
         given: set[int] = set()
         for path, layer in layers(inner):
-            ids = {id(weight) for weight in layer.parameters()}
-            if not given.issuperset(ids):
+            ids = {name: id(weight) for name, weight in layer.named_parameters()}
+            tied = {name for name, number in ids.items() if number in given}
+            if tied != ids.keys():
                 with gathered(layer):
-                    yield path, layer, given
-                given |= ids
+                    yield path, layer, tied
+                given.update(ids.values())
 
     def _merged(self, whole: Iterator[_Layer]) -> Iterator[tuple[str, Tensor]]:
-        for path, layer, given in whole:
+        for path, layer, tied in whole:
             if torch.cuda.is_available():  # vLLM may read a weight on another stream than it was gathered on
                 torch.cuda.current_stream().synchronize()
-            ids = {name: id(weight) for name, weight in layer.named_parameters()}
             for name, weight in merged_weights(layer, self.dtype, self.device):
-                if ids.get(name) not in given:
+                if name not in tied:
                     yield f"{path}{name}".replace(".base_layer.", "."), weight
 
 

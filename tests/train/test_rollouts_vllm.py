@@ -19,7 +19,7 @@ from querylect.rollouts.engines.policy_weights import layers
 from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.engines.vllm import make_sample
 from querylect.rollouts.engines.weight_files import weights_in_files
-from querylect.rollouts.policy import add_lora, load_policy
+from querylect.rollouts.policy import add_lora, load_policy, merged_weights
 
 from ..growers import engine_around, engine_of
 from ..lessons import change
@@ -516,20 +516,25 @@ def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
         weights.refresh()
 
 
-def test_weights_that_fsdp_has_split_are_not_sent(config, vllm):
+def test_weights_that_fsdp_has_split_are_merged_only_when_they_are_gathered(config, vllm):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     policy, tokenizer = trained(config)
-    _, weights = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    engine, _ = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    expected = {name: weight.clone() for name, weight in engine.source()}
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         mesh = torch.distributed.init_device_mesh("cpu", (1,))
         norm = policy.get_base_model().model.norm
-        norm.weight = torch.nn.Parameter(distribute_tensor(norm.weight.data, mesh, [Shard(0)]))
-        with refused(ConfigError, "split-weights", "norm.weight", "FSDP"):
-            weights.refresh()
+        norm.weight = split = torch.nn.Parameter(distribute_tensor(norm.weight.data, mesh, [Shard(0)]))
+        with refused(ConfigError, "split-weights", "norm.weight", "FSDP2"):
+            dict(merged_weights(policy, torch.float32))
+        sent = dict(engine.source())
+        assert norm.weight is split
     finally:
         torch.distributed.destroy_process_group()
+    assert sent.keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in sent.items())
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
