@@ -100,9 +100,7 @@ def estimate_layouts(config: RunConfig, gpus: int, gpu_memory: float) -> LayoutE
 
 
 def _column(estimate: MemoryEstimate) -> str:
-    if estimate.layout.zero:
-        return f"ZeRO-{estimate.layout.zero}"
-    return "DDP" if estimate.layout.processes > 1 else "one process"
+    return estimate.layout.sharding or ("DDP" if estimate.layout.processes > 1 else "one process")
 
 
 def _names(parts: Sequence[Mapping[str, object]]) -> list[str]:

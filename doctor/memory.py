@@ -64,6 +64,8 @@ def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[P
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
     stages: Sequence[Literal[0, 2, 3]] = (0, 2, 3) if policy.lora is None else (0,)
     several = [ProcessLayout(count, stage, size, fast) for stage in stages]
+    if policy.lora is None:
+        several.append(ProcessLayout(count, 0, size, fast, fsdp=True))
     return [ProcessLayout(1, 0, size, fast), *(several if count > 1 else ())]
 
 

@@ -9,7 +9,8 @@ from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingCon
 from ..errors import ConfigError
 from ..rollouts.engines.base import check_tensor_parallel
 from ..sources import install_command
-from .zero import lacks_float32_masters, refuse_fsdp, uses_deepspeed
+from .fsdp import check_fsdp, uses_fsdp
+from .zero import lacks_float32_masters, uses_deepspeed
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -27,7 +28,7 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
 
     `sharded`: a job will start them with a file of configs/deepspeed.
     """
-    refuse_fsdp()
+    check_fsdp()
     check_shape(config.train, config.rollout, processes)
     if config.rollout.engine == "vllm":
         check_tensor_parallel(config.rollout.vllm, processes)
@@ -201,6 +202,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOCon
         use_cpu=cpu and not uses_deepspeed(),  # with use_cpu set, accelerate ignores DeepSpeed
         ddp_backend="gloo" if cpu and processes > 1 else None,
         ddp_find_unused_parameters=False if processes > 1 else None,
+        accelerator_config=_accelerator_config(),
         bf16=torch_dtype(config.policy) == torch.bfloat16,
         seed=config.seed,
         max_steps=settings.steps,
@@ -234,3 +236,8 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOCon
         dataloader_pin_memory=not cpu,
         remove_unused_columns=False,
     )
+
+
+def _accelerator_config() -> dict[str, object] | None:
+    """Under FSDP gradients are reduced after every micro-batch, instead of being kept whole until the last."""
+    return {"gradient_accumulation_kwargs": {"sync_each_batch": True}} if uses_fsdp() else None

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
-from .zero import zero_stage
+from .fsdp import splits_weights
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -41,8 +42,9 @@ def loaded_on_the_cpu(args: "GRPOConfig") -> Iterator[None]:
 
 
 def offloads(device: torch.device) -> bool:
-    """Whether there is another memory to go to. ZeRO-3 splits the reference model over the processes instead."""
-    return device.type != "cpu" and zero_stage() != 3
+    """Whether there is another memory to go to. ZeRO-3 and FSDP2 split the reference model over the processes
+    instead."""
+    return device.type != "cpu" and not splits_weights()
 
 
 def offload(model: nn.Module) -> None:
@@ -50,6 +52,13 @@ def offload(model: nn.Module) -> None:
     extract_model_from_parallel(model).to("cpu")
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def release(model: nn.Module) -> None:
+    """Release what FSDP2 has gathered of the weights for a forward pass that no backward pass follows."""
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
 
 
 @contextmanager

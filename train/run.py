@@ -33,6 +33,7 @@ from ..rollouts.tokenizer import Tokenizer
 from ..storage import only_command
 from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
+from .fsdp import splits_weights
 from .questions import TrainingData, prepare_data
 from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error
 from .zero import uses_deepspeed, zero_stage
@@ -212,8 +213,8 @@ def _describe_environment(client: EnvironmentApi, folder: RunFolder | None) -> d
 def _load(launch: _Launch, data: TrainingData) -> _Policy:
     """Load the policy and its sampler.
 
-    DeepSpeed is set up later: it would shard the weights while loading, but every process needs all of them once, for
-    the warm start and for its sampling copy.
+    DeepSpeed and FSDP are set up later: they would shard the weights while loading, but every process needs all of them
+    once, for the warm start and for its sampling copy.
     """
     from transformers import set_seed
 
@@ -235,7 +236,7 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
         config.policy, config.rollout, config.train, model, processes.device, processes.count
     )
     config = _with_train(config, gradient_checkpointing=checkpointing)
-    separate = zero_stage() == 3 or config.train.staleness > 0
+    separate = splits_weights() or config.train.staleness > 0
     engine, sampler = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
     grower = make_grower(engine, data.rewriter, data.client, config.rollout, config.reward)
     return _Policy(config, model, tokenizer, sampler, grower, base)

@@ -31,6 +31,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import torch
+from accelerate.utils import fsdp2_prepare_model
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 from trl import GRPOTrainer
@@ -48,19 +49,20 @@ from .answers import reader_metrics
 from .credit import Credit, assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
+from .fsdp import enable_fsdp, load_optimizer, save_optimizer, splits_weights, uses_fsdp, whole_weights
 from .in_flight import staleness_metrics
 from .metrics import step_metrics
 from .mismatch import Mismatch
 from .mix import Mixture, Row, refuse_outage
 from .packing.check import attention_kind
 from .packing.packing import packed_logps
-from .reference import loaded_on_the_cpu, offload, offloads, on_device
+from .reference import loaded_on_the_cpu, offload, offloads, on_device, release
 from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
 from .rows import path_reward, question_streams, rollout, row_advantages, row_mask
 from .run_folder import RunFolder, remove_traces
 from .staged import StagedQuestions
 from .subsampling import subsample
-from .zero import uses_deepspeed, zero_stage
+from .zero import uses_deepspeed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -123,6 +125,8 @@ class TreeTrainer(GRPOTrainer):
                 callbacks=list(callbacks),
                 rollout_func=rollout,
             )
+        if uses_fsdp() and self.ref_model is not None:
+            fsdp2_prepare_model(self.accelerator, self.ref_model)
         self.offloads_reference = self.ref_model is not None and offloads(self.accelerator.device)
         """Whether the reference model is on the GPU only while its log-probabilities are computed."""
         if self.offloads_reference:
@@ -139,6 +143,14 @@ class TreeTrainer(GRPOTrainer):
     def has_stepped(self) -> bool:
         """Whether the first rollout has begun; before that, a resumed run is still loading its checkpoint."""
         return self._before_step is not None
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As in TRL. Under FSDP only accelerate may know of it: TRL would gather the whole reference at once, and
+        transformers would write and read checkpoints in parts."""
+        super().create_accelerator_and_postprocess()
+        if uses_fsdp():
+            enable_fsdp(self.accelerator)
+            self.is_fsdp_enabled = False
 
     def _get_train_sampler(self, dataset: "Dataset | None" = None) -> Sampler[int]:
         """TRL's order of questions, extended over all steps of the run."""
@@ -278,9 +290,24 @@ class TreeTrainer(GRPOTrainer):
         """Number of optimizer steps done on the current rollout; 0 if the next step samples a new one."""
         return int(self.state.global_step % self.num_iterations)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """As in TRL; under FSDP the optimizer is gathered."""
+        if not uses_fsdp():
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        save_optimizer(self.optimizer, Path(output_dir) / "optimizer.pt", self.args.should_save)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As in TRL; also loads the rollout if the checkpoint is in the middle of one."""
+        if uses_fsdp():
+            self.is_deepspeed_enabled = True  # with which transformers leaves the optimizer out
         super()._load_optimizer_and_scheduler(checkpoint)
+        if uses_fsdp():
+            self.is_deepspeed_enabled = False
+            if checkpoint is not None:
+                load_optimizer(self.optimizer, Path(checkpoint) / "optimizer.pt")
         if checkpoint is not None and self._unfinished_rollout:
             loaded = load_rollout(Path(checkpoint), self.processes.rank, self.processes.count, self.accelerator.device)
             self._buffered_inputs, self.last_metrics = loaded
@@ -291,6 +318,13 @@ class TreeTrainer(GRPOTrainer):
         super()._save(output_dir, state_dict)
         if self.processes.is_main_process and output_dir is not None:
             remove_traces(Path(output_dir), self.run.policy.model)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in TRL; under FSDP the weights are gathered. Collective."""
+        if uses_fsdp():
+            self._save(output_dir, whole_weights(self.model, self.args.should_save))
+        else:
+            super().save_model(output_dir, _internal_call)
 
     def save_now(self) -> None:
         """Save a checkpoint of the last finished step, unless there is one already or no step was finished.
@@ -368,6 +402,8 @@ class TreeTrainer(GRPOTrainer):
             target_mask = self._target_mask(attention_mask[:, -logits_to_keep:])
             size = batch_size or len(input_ids)
             logps, entropies = self._logps(model, input_ids, attention_mask, target_mask, size, compute_entropy)
+        if model is self.ref_model:
+            release(model)
         self._weigh(logps)
         return logps, entropies, None
 
@@ -407,7 +443,7 @@ class TreeTrainer(GRPOTrainer):
                     entropy_gradient=settings.rewards_entropy,
                     attention=kind,
                     budget=settings.max_tokens_per_micro_batch,
-                    passes=self._most_passes if zero_stage() == 3 else None,
+                    passes=self._most_passes if splits_weights() else None,
                 )
             if settings.packing:
                 self.packed_tokens += tokens

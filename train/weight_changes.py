@@ -3,7 +3,8 @@
 No curve reveals rounding: a bfloat16 weight stays unchanged if its update is below half a unit in the last place, while
 loss, reward and gradient look healthy. Therefore a seeded sample of the weights that the optimizer updates is compared
 bitwise before and after every step, in their storage dtype. Under DeepSpeed these are the float32 master weights of
-this process's shard, which AdamW updates; the bfloat16 weights used for computation follow them.
+this process's shard, which AdamW updates; the bfloat16 weights used for computation follow them. Under FSDP2 they are
+this process's shard of the weights.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 SAMPLED = 100_000
@@ -56,20 +58,23 @@ class SteppingTrainer(Protocol):
 
 
 def stepped_weights(trainer: SteppingTrainer) -> Iterator[Tensor]:
-    """The weights that the optimizer of a started trainer updates in this process: the float32 shards of ZeRO, else the
-    trainable parameters."""
+    """The weights that the optimizer of a started trainer updates in this process: the float32 shards of ZeRO, its part
+    of each trainable parameter under FSDP2, else the trainable parameters."""
     engine = getattr(trainer, "deepspeed", None)
     for name in SHARDS:
         if shards := getattr(getattr(engine, "optimizer", None), name, None):
             yield from shards
             return
-    yield from (weight for weight in trainer.model.parameters() if weight.requires_grad)
+    for weight in trainer.model.parameters():
+        if weight.requires_grad:
+            yield weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 class WeightChanges(TrainerCallback):
     """Measures the share of changed weights per step. `trainer` is set once it exists.
 
-    `gather` joins the counts of all processes: under ZeRO each holds another shard, else all hold the same weights.
+    `gather` joins the counts of all processes: under ZeRO and FSDP2 each holds another shard, else all hold the same
+    weights.
     """
 
     def __init__(self, seed: int, gather: Callable[[tuple[int, int]], list[tuple[int, int]]]) -> None:

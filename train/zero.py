@@ -36,16 +36,6 @@ def lacks_float32_masters() -> str:
     return ""
 
 
-def refuse_fsdp() -> None:
-    """Raise ConfigError if the launcher asked for FSDP."""
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        raise ConfigError(
-            "accelerate was asked for FSDP, which is not supported: weights would be sampled from and saved in parts. "
-            "Launch with --use_deepspeed and configs/deepspeed/zero2.json, or zero3.json, which splits weights too.",
-            code="fsdp",
-        )
-
-
 def check_deepspeed() -> None:
     """Raise ConfigError if DeepSpeed cannot be imported. Keep it from compiling what training does not use."""
     try:

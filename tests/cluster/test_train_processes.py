@@ -293,10 +293,9 @@ def test_a_tree_is_never_split(settings):  # noqa: F811
             "processes-not-started",
             ["torchrun --nproc-per-node N -m querylect train"],
         ),
-        ({"ACCELERATE_USE_FSDP": "true"}, "fsdp", ["--use_deepspeed", "configs/deepspeed/zero2.json", "zero3.json"]),
     ],
 )
-def test_a_launch_that_would_train_several_runs_at_once_or_parts_of_one_is_refused(
+def test_a_launch_that_would_train_several_runs_at_once_is_refused(
     settings,  # noqa: F811
     monkeypatch,
     surroundings,

@@ -49,6 +49,13 @@ def fork_zero(stage: int, config, folder: Path, *arguments: str, processes: int 
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(CONFIGS / f"zero{stage}.json"),
         "ACCELERATE_MIXED_PRECISION": "no",
     }
+    fork_split(surroundings, config, folder, *arguments, processes=processes, code=code)
+
+
+def fork_split(
+    surroundings: dict[str, str], config, folder: Path, *arguments: str, processes: int, code: str | None = None
+) -> None:
+    """Processes that all end well."""
     with Started(config, folder / "forked", processes, *arguments, code=code, **surroundings) as started:
         assert started.codes() == [0] * processes, [started.said(rank)[-4000:] for rank in range(processes)]
 
@@ -107,7 +114,7 @@ def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(tmp_path, 
 
 MODEL = """
 import json, os, sys
-import deepspeed, torch
+import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 from querylect.rollouts.engines import policy_weights
@@ -122,34 +129,36 @@ if kind == "lora":
     for name, weight in model.named_parameters():
         weight.data.normal_() if "lora_B" in name else None
 source = policy_weights.PolicyWeights(model, torch.float32)
+expected = [(name, weight.clone()) for name, weight in merged_weights(model, torch.float32)]
+before = source.split
+largest = max(sum(weight.numel() for weight in part.parameters()) for part in model.modules() if hasattr(part, "mlp"))
+largest = max(largest, 90 * 32)
 """
 SPLITTING = """
+import deepspeed
 config |= {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 config["gradient_clipping"] = 1.0
 config["zero_optimization"] |= {"stage3_param_persistence_threshold": 0}
 trained = [weight for weight in model.parameters() if weight.requires_grad]
 deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(trained), config=config, dist_init_required=True)
 """
-GATHERING = (
-    f"""{MODEL}
-expected = [(name, weight.clone()) for name, weight in merged_weights(model, torch.float32)]
-before = source.split
-{SPLITTING}
-"""
-    + """
-largest = max(sum(weight.ds_numel for weight in part.parameters()) for part in model.modules() if hasattr(part, "mlp"))
-largest = max(largest, 90 * 32)
+GATHERING = """
+def gathered():
+    return sum(weight.numel() for weight in model.parameters() if not hasattr(weight, "placements"))
+
 taken, whole = [], 0
 for name, weight in source():
     taken.append((name, weight))  # kept until after its layer was released
-    whole = max(whole, sum(weight.numel() for weight in model.parameters()))
+    whole = max(whole, gathered())
 print(json.dumps({
     "before": before, "split": source.split, "names": [name for name, _ in taken] == [name for name, _ in expected],
     "equal": all(torch.equal(one, other) for (_, one), (_, other) in zip(taken, expected)),
-    "one layer": 0 < whole <= largest, "released": sum(weight.numel() for weight in model.parameters()),
+    "one layer": 0 < whole <= largest, "released": gathered(),
 }))
 """
-)
+ONE_LAYER_AT_A_TIME = {
+    "before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0,
+}  # fmt: skip
 
 
 def run_in_two(code: str, kind: str, folder: Path) -> list[object]:
@@ -171,15 +180,10 @@ def run_in_two(code: str, kind: str, folder: Path) -> list[object]:
 @pytest.mark.parametrize("kind", ["full", "tied", "lora"])
 def test_weights_that_zero3_has_split_are_given_whole_one_layer_at_a_time(tmp_path, kind):
     needs_deepspeed()
-    expected = {"before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0}
-    assert run_in_two(GATHERING, kind, tmp_path) == [expected, expected]
+    assert run_in_two(MODEL + SPLITTING + GATHERING, kind, tmp_path) == [ONE_LAYER_AT_A_TIME] * 2
 
 
-FAILING = (
-    f"""{MODEL}
-{SPLITTING}
-"""
-    + """
+FAILING = """
 rank = int(os.environ["RANK"])
 merge, seen = policy_weights.merged_weights, []
 
@@ -204,15 +208,19 @@ policy_weights.merged_weights, received = merge, []
 source.send(received.extend)
 print(json.dumps([seen, len(received)]))
 """
-)
 
 
 @pytest.mark.timeout(600)
 def test_where_one_process_fails_to_take_split_weights_all_raise_its_error(tmp_path):
     """Before the first weight, between weights and in a merge; what follows is gathered in step again."""
     needs_deepspeed()
+    assert_all_raise(run_in_two(MODEL + SPLITTING + FAILING, "full", tmp_path))
+
+
+def assert_all_raise(printed: list[object]) -> None:
+    """Of what two processes print that run FAILING."""
     weights = 2 + 9 * 4 + 1
-    for rank, (seen, received) in enumerate(run_in_two(FAILING, "full", tmp_path)):
+    for rank, (seen, received) in enumerate(printed):
         assert seen == [
             [failing, True, "RuntimeError" if rank == failing else "QuerylectError", rank != failing]
             for failing in (0, 0, 0, 1, 1, 1, 0, 0, 0)
@@ -249,7 +257,12 @@ def test_vllm_samples_from_the_weights_that_zero_has_just_trained(settings, tmp_
     sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True}
     config = change(settings, **sampled, **{"train.steps": 3, "train.learning_rate": 0.05, **changes})
     fork_zero(stage, config, tmp_path, code=WITH_VLLM)
-    taught = [line for line in records(tmp_path / "runs" / "run" / "metrics.jsonl") if line["grad_norm"] > 0]
+    assert_sampled_from_the_newest_weights(tmp_path / "runs" / "run")
+
+
+def assert_sampled_from_the_newest_weights(folder: Path) -> None:
+    """By the log-probabilities of the sampler and of the trainer, of steps that changed weights."""
+    taught = [line for line in records(folder / "metrics.jsonl") if line["grad_norm"] > 0]
     assert len(taught) >= 2
     for line in taught:
         for bound in ("min", "max"):
@@ -292,15 +305,21 @@ def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, sta
     fork_zero(stage, split, tmp_path, "--resume", "train.steps=2", processes=processes)
     several = tmp_path / "split" / "run"
     one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert_same_training(several, one, processes, split.train.learning_rate)
+
+
+def assert_same_training(several: Path, one: Path, processes: int, learning_rate: float) -> None:
+    """The same trees, loss and gradient norm; weights to the rounding that Adam's first steps divide by the size of a
+    gradient."""
     assert records(several / "rollouts.jsonl") == records(one / "rollouts.jsonl")
     for alone, split_up in zip(records(one / "metrics.jsonl"), records(several / "metrics.jsonl"), strict=True):
         for name in ("loss", "grad_norm"):
             assert split_up[name] == pytest.approx(alone[name], rel=1e-5, abs=1e-5), name
     before, after = weights_of(one), weights_of(several)
     assert before.keys() == after.keys()
-    rounding = 1e-2 if processes == 2 else 5e-2  # Adam's first steps divide it by the size of a gradient
+    rounding = 1e-2 if processes == 2 else 5e-2
     for name, weights in before.items():
-        assert (weights - after[name]).abs().max() < rounding * split.train.learning_rate, name
+        assert (weights - after[name]).abs().max() < rounding * learning_rate, name
 
 
 def test_the_packaged_configs_leave_to_the_run_what_the_run_decides():

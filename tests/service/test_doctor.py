@@ -192,20 +192,25 @@ def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, mo
     code, said = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80", "--json")
     told = json.loads(said)
     assert (code, told["fits"]) == (0, True)
-    plain, sharded, split = told["layouts"]
-    assert [each["layout"] for each in told["layouts"]] == ["8 GPUs", "8 GPUs with ZeRO-2", "8 GPUs with ZeRO-3"]
+    plain, sharded, split, fsdp = told["layouts"]
+    names = [each["layout"] for each in told["layouts"]]
+    assert names == ["8 GPUs", "8 GPUs with ZeRO-2", "8 GPUs with ZeRO-3", "8 GPUs with FSDP2"]
     assert (plain["fits"], sharded["fits"], sharded["advice"]) == (False, True, "")
     assert split["phases"]["rollout"]["gathered layer"] == 2 * 4096 * 151_936, "the embedding is the largest"
     assert plain["always"]["weights"] == 2 * sharded["always"]["weights"] == 4 * 8_191_000_000
     assert plain["always"]["optimizer"] == 8 * 8_191_000_000
     assert sharded["always"]["optimizer"] == 12 * 8_191_000_000 // 8
+    assert {fsdp["always"][name] for name in ("weights", "gradients", "reference")} == {4 * 8_191_000_000 // 8}
+    assert fsdp["always"]["optimizer"] == 8 * 8_191_000_000 // 8
+    assert fsdp["phases"]["loading"].keys() == split["phases"]["loading"].keys()
+    assert fsdp["phases"]["rollout"]["gathered layer"] == 4 * 4096 * 151_936, "in float32"
     peaks = [sum(sharded["always"].values()) + sum(parts.values()) for parts in sharded["phases"].values()]
     assert sharded["peak"] == max(peaks) < 0.95 * 79 * GIB
     code, said = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80")
     rows = {line[:44].strip(): line[44:].split() for line in said.splitlines()}
-    assert rows["GiB of one GPU"] == ["DDP", "ZeRO-2", "ZeRO-3"]
-    assert rows["weights"] == ["30.5", "15.3", "1.9"]
-    assert rows["DeepSpeed's buckets"] == ["–", "1.9", "1.9"]
+    assert rows["GiB of one GPU"] == ["DDP", "ZeRO-2", "ZeRO-3", "FSDP2"]
+    assert rows["weights"] == ["30.5", "15.3", "1.9", "3.8"]
+    assert rows["DeepSpeed's buckets"] == ["–", "1.9", "1.9", "–"]
     assert rows["peak in the rollout"][1] == f"{max(peaks) / GIB:.1f}"
     assert "DDP → DeepSpeed ZeRO-2 on 8 GPUs" in said
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
@@ -238,7 +243,7 @@ def test_a_plan_names_the_share_of_the_gpu_that_vllm_needs(capsys):
     code, said = planned(capsys, "paper_contriever", small, "--gpus", "8")
     assert code == 2
     rows = {line[:44].strip(): line[44:].split() for line in said.splitlines()}
-    assert rows["vLLM lacks of its share"] == ["3.2"] * 3
+    assert rows["vLLM lacks of its share"] == ["3.2"] * 4
     assert "ZeRO-2 → rollout.vllm.gpu_memory_utilization=0.27: " in said
     assert planned(capsys, "paper_contriever", "rollout.vllm.gpu_memory_utilization=0.27", "--gpus", "8")[0] == 0
 

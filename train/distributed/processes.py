@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ... import errors
 from ...errors import ConfigError, QuerylectError
+from ..fsdp import check_fsdp, launch_fsdp, saves_collectively, uses_fsdp
 from ..run_folder import staged
-from ..zero import check_deepspeed, refuse_fsdp, uses_deepspeed
+from ..zero import check_deepspeed, uses_deepspeed
 from .abort import AbortStep
 
 if TYPE_CHECKING:
@@ -120,9 +121,9 @@ class Processes:
     def write(self, task: Callable[[], object]) -> None:
         """`on_every_process` for a task in which every process writes into a folder. Collective.
 
-        Under DeepSpeed the task itself has collective calls, so the launcher handles an error in one process.
+        Under DeepSpeed and FSDP the task itself has collective calls, so the launcher handles an error in one process.
         """
-        if uses_deepspeed():
+        if saves_collectively():
             task()
             self.all_gather(None)
         else:
@@ -136,7 +137,7 @@ class Processes:
             try:
                 yield path
             except Exception as error:
-                if uses_deepspeed():  # others wait inside DeepSpeed's own calls: leave it to the launcher
+                if saves_collectively():  # others wait inside these calls: leave it to the launcher
                     raise
                 self.raise_any(error)
             self.raise_any(None)
@@ -147,10 +148,13 @@ class Processes:
 def launched() -> Iterator[Processes]:
     """The processes that a launcher started; a single one without a launcher.
 
-    Raises ConfigError if the environment variables give a process count but no rank or address, or ask for FSDP.
+    Raises ConfigError if the environment variables give a process count but no rank or address, or ask for what
+    FSDP does not do here.
     """
-    refuse_fsdp()
+    check_fsdp()
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
+    if uses_fsdp():
+        launch_fsdp(count)
     if count == 1 and not uses_deepspeed():
         if os.environ.get("ACCELERATE_USE_CPU") == "True" and os.environ.get("MASTER_PORT"):
             raise ConfigError(

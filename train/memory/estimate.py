@@ -57,13 +57,25 @@ class ProcessLayout:
     """Memory of a GPU; None for the CPU."""
     bfloat16: bool = True
     """Whether the device supports bfloat16 arithmetic."""
+    fsdp: bool = False
+    """Whether FSDP2 splits all of it; `zero` is 0 then."""
+
+    @property
+    def sharding(self) -> str:
+        """What splits the training state, such as "ZeRO-2"; "" for DDP and one process."""
+        return "FSDP2" if self.fsdp else f"ZeRO-{self.zero}" if self.zero else ""
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether every process holds a part of the weights."""
+        return self.zero == 3 or self.fsdp
 
     @property
     def description(self) -> str:
         """A description such as "8 GPUs with ZeRO-2"."""
         kind = "CPU process" if self.gpu_gib is None else "GPU"
         number = f"{self.processes} {kind}{'' if self.processes == 1 else 's' if kind == 'GPU' else 'es'}"
-        return f"{number} with ZeRO-{self.zero}" if self.zero else number
+        return f"{number} with {self.sharding}" if self.sharding else number
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +180,21 @@ class MemoryPlanner:
         size = 2 if arithmetic == "bfloat16" else 4
         loaded_in_float32 = full and policy.dtype == "auto" and (not zero or train.warm_start.questions > 0)
         loaded = 4 if loaded_in_float32 else size  # train/arguments.py
-        shards = layout.processes if zero else 1
-        stored_weights = weights // shards if zero == 3 else weights
-        resident = {"weights": size * stored_weights + (0 if full else 4 * trained)}
+        shards = layout.processes if layout.sharding else 1
+        kept = weights // shards if layout.splits_weights else weights
+        stored_size = 4 if full and layout.fsdp else size
+        stored_weights = stored_size * kept
+        resident = {"weights": stored_weights + (0 if full else 4 * trained // (shards if layout.fsdp else 1))}
         resident["gradients"] = 4 * trained // shards
         resident["optimizer"] = (12 if zero else 8) * trained // shards
         if zero:
             resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
-        elif layout.processes > 1:
+        elif layout.processes > 1 and not layout.fsdp:
             resident["DDP's buckets"] = 4 * trained
-        offloaded = full and zero != 3 and layout.gpu_gib is not None  # train/reference.py
+        offloaded = full and not layout.splits_weights and layout.gpu_gib is not None  # train/reference.py
         if train.beta > 0 and not offloaded:
-            resident["reference"] = size * stored_weights if full else 4 * trained
-        if rollout.engine == "transformers" and (not full or zero == 3 or train.staleness):
+            resident["reference"] = stored_weights if full else 4 * trained
+        if rollout.engine == "transformers" and (not full or layout.splits_weights or train.staleness):
             resident["copy to sample from"] = loaded * weights
         resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
         if layout.gpu_gib is not None and self.encoders:
@@ -188,10 +202,10 @@ class MemoryPlanner:
         vllm = rollout.vllm
         engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
         sampling = engine_memory if rollout.engine == "vllm" else {}
-        if zero == 3 and rollout.engine != "transformers":  # rollouts/engines/policy_weights.py
+        if layout.splits_weights and rollout.engine != "transformers":  # rollouts/engines/policy_weights.py
             sampling = {
                 **sampling,
-                "gathered layer": size * max(weights // shape.layers, shape.vocabulary * shape.hidden),
+                "gathered layer": stored_size * max(weights // shape.layers, shape.vocabulary * shape.hidden),
             }
         if rollout.engine == "transformers":
             sampling = _transformers_sampling(rollout, train.questions_per_step, shape, layout, arithmetic)
@@ -202,7 +216,7 @@ class MemoryPlanner:
         phases = {"rollout": sampling, "update": update, "optimizer step": step}
         if train.beta > 0 and offloaded:
             phases["reference"] = {"reference": size * weights, **_forward(shape, arithmetic, tokens)}
-        if zero:  # until DeepSpeed splits the weights they are whole, and gradients and optimizer not there
+        if layout.sharding:  # until the weights are split they are whole, and gradients and optimizer not there
             there = ("reserved", "retriever", "copy to sample from")
             later = sum(part for name, part in resident.items() if name not in there)
             vllm_share = engine_memory["vLLM"] if rollout.engine == "vllm" else 0
@@ -277,16 +291,19 @@ def _activations(
     parts["output head"] = _head(shape, layout, size, sampled) + 2 * residual * sampled
     if lora is None:  # its gradient in float32, and as it is added up
         parts["output head"] += (6 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden
-    if layout.zero == 3:
-        parts["gathered layers"] = 2 * 2 * shape.parameters // shape.layers + 4 * shape.vocabulary * shape.hidden
+    if layout.splits_weights:  # of two layers; in FSDP2 also as they arrive, and float32 gradients of one
+        of_layers = (12 if layout.fsdp else 4) * shape.parameters // shape.layers
+        if layout.fsdp and train.max_tokens_per_micro_batch is not None:  # while a piece is computed again
+            of_layers += 2 * shape.parameters
+        parts["gathered layers"] = of_layers + 4 * shape.vocabulary * shape.hidden
     return parts
 
 
 def _arithmetic(policy: PolicyConfig, layout: ProcessLayout) -> str:
     """float32, bfloat16, or mixed: float32 weights under autocast to bfloat16."""
     in_bfloat16 = policy.dtype == "bfloat16" or (policy.dtype == "auto" and layout.bfloat16)
-    # DeepSpeed computes with bfloat16 copies
-    mixed = policy.lora is None and policy.dtype == "auto" and not layout.zero
+    # DeepSpeed and FSDP2 compute with bfloat16 copies
+    mixed = policy.lora is None and policy.dtype == "auto" and not layout.sharding
     return "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
 
 

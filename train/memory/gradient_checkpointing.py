@@ -7,6 +7,7 @@ import torch
 
 from ...configs.schema import PolicyConfig, RolloutConfig, TrainConfig
 from ...rollouts.policy import torch_dtype
+from ..fsdp import uses_fsdp
 from ..zero import zero_stage
 from .estimate import GIB, MemoryPlanner, ProcessLayout
 from .model_shape import from_config
@@ -37,7 +38,7 @@ def resolve_gradient_checkpointing(
         return False
     zero: Literal[0, 2, 3] = 3 if zero_stage() == 3 else 2 if zero_stage() else 0
     gpu_gib = torch.cuda.get_device_properties(device).total_memory / GIB if device.type == "cuda" else None
-    layout = ProcessLayout(processes, zero, gpu_gib, torch_dtype(policy) == torch.bfloat16)
+    layout = ProcessLayout(processes, zero, gpu_gib, torch_dtype(policy) == torch.bfloat16, uses_fsdp())
     result = MemoryPlanner(policy, rollout, train, shape).checkpoints_layers(layout)
     log.info("train.gradient_checkpointing is auto: %s for the longest tree of this policy", "on" if result else "off")
     return result

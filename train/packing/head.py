@@ -1,8 +1,8 @@
 """Log-probabilities and entropies of tokens, from hidden states, without ever holding their logits.
 
 The output head is read in tiles of HEAD_CHUNK logits (TRL's fused kernel), which the backward pass computes again: its
-memory does not depend on the number of tokens. All of it happens inside one call of the model, so that DDP and ZeRO-3
-see the weights of the head used where they expect it.
+memory does not depend on the number of tokens. All of it happens inside one call of the model, so that DDP, ZeRO-3
+and FSDP2 see the weights of the head used where they expect it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 from trl.trainer.utils import maybe_gather_lm_head_ctx
@@ -70,8 +70,8 @@ def score(
             parts.append(_read(policy, hidden, piece, entropies, entropy_gradient))
         parts, repeated = parts[: len(pieces)], parts[len(pieces) :]
         values = torch.cat([values for values, _ in parts])
-        for ignored, _ in repeated:  # by a gradient of 0, so that their backward passes gather weights too
-            values = values + 0.0 * ignored.sum()
+        for ignored in repeated:  # by a gradient of 0, so that their backward passes gather weights too
+            values = values + 0.0 * ignored[0].sum()
         return values, _joined([entropy for _, entropy in parts])
 
     with _forward_of(policy, forward):
@@ -103,6 +103,8 @@ def _read(
     policy: "PreTrainedModel", hidden: Tensor, piece: ForwardPass, entropies: bool, entropy_gradient: bool
 ) -> Scores:
     head = policy.get_output_embeddings()
+    if isinstance(head, FSDPModule):  # its weights are read without a call of it, which would gather them
+        head.unshard()
     softcap, scale = logit_settings(policy.config.get_text_config())
     score = _fused if isinstance(head, nn.Linear) else _by_module
     parts, start = [], 0
@@ -123,7 +125,7 @@ def _fused(
     scale: float,
     entropies: bool,
 ) -> Scores:
-    weight, bias = (part.full_tensor() if isinstance(part, DTensor) else part for part in (head.weight, head.bias))
+    weight, bias = head.weight, head.bias
     with maybe_gather_lm_head_ctx(weight, bias):
         width = max(1, HEAD_CHUNK // HEAD_TOKENS)
         outputs = ("entropy",) if entropies else ()

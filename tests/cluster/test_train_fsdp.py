@@ -1,0 +1,152 @@
+"""FSDP2 with two and four processes against one process without it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from querylect.errors import ConfigError
+from querylect.train.run import train
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..raising import refused
+from ..several import free_port
+from .test_train_zero import (
+    FAILING,
+    GATHERING,
+    MODEL,
+    ONE_LAYER_AT_A_TIME,
+    WITH_VLLM,
+    assert_all_raise,
+    assert_same_training,
+    assert_sampled_from_the_newest_weights,
+    fork_split,
+    run_in_two,
+)
+
+CONFIG = Path(__file__).parents[2] / "configs" / "fsdp" / "fsdp2.yaml"
+ASKED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "ACCELERATE_MIXED_PRECISION": "no"}
+"""What accelerate's launcher tells each process."""
+
+
+def fork_fsdp(config, folder: Path, *arguments: str, processes: int = 2, code: str | None = None) -> None:
+    fork_split(ASKED, config, folder, *arguments, processes=processes, code=code)
+
+
+def launch_fsdp(config, folder: Path, *arguments: str) -> None:
+    """As the documentation says, with accelerate's own launcher."""
+    written = folder / "fsdp.yaml"
+    written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIG), "--num_processes", "2"]
+    launch += ["--main_process_port", str(free_port())]
+    ended = subprocess.run(
+        [*launch, "-m", "querylect", "train", str(written), *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+FULL = {"policy.lora": None, "train.learning_rate": 1e-3}
+REFERENCE = {"train.beta": 0.1, "train.warm_start.questions": 4}
+"""A reference model, which is the policy after the warm start."""
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("processes", "changes"),
+    [
+        (2, {}),
+        pytest.param(4, {"train.gradient_checkpointing": True, **REFERENCE}, marks=pytest.mark.slow),
+        (2, {**FULL, "train.max_tokens_per_micro_batch": 100, "train.questions_per_step": 4}),
+        (4, {**FULL, **REFERENCE, "train.gradient_checkpointing": True}),
+    ],
+    ids=["lora", "lora in four, recomputed, reference", "full split", "full in four, recomputed, reference"],
+)
+def test_fsdp_trains_what_one_process_trains_and_resumes(settings, tmp_path, processes, changes):  # noqa: F811
+    """Three steps: the second by the same processes after a resume, the third by one process without FSDP. Trees above
+    the budget are split into more pieces in one process than in another."""
+    common = {"train.questions_per_step": processes, "train.save_steps": 1, "train.steps": 1, **changes}
+    split = change(settings, output=str(tmp_path / "split"), **common)
+    fork_fsdp(split, tmp_path, processes=processes)
+    fork_fsdp(split, tmp_path, "--resume", "train.steps=2", processes=processes)
+    several = tmp_path / "split" / "run"
+    one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert_same_training(several, one, processes, split.train.learning_rate)
+    assert {path.name for path in (several / "final").iterdir()} == {path.name for path in (one / "final").iterdir()}
+    longer = {**common, "train.steps": 3}
+    train(change(split, **longer), resume=True)
+    train(change(settings, output=str(tmp_path / "one"), **longer), resume=True)
+    assert_same_training(several, one, processes, split.train.learning_rate)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):  # noqa: F811
+    """By the packaged config, on a run that one process without FSDP has begun, with trees sampled ahead."""
+    common = {"train.save_steps": 1, "train.staleness": 1, "train.questions_per_step": 4, "train.validate_steps": 0}
+    begun = change(settings, output=str(tmp_path / "split"), **common, **{"train.steps": 1})
+    folder = train(begun)
+    launch_fsdp(change(begun, **{"train.steps": 2}), tmp_path, "--resume")
+    fork_fsdp(begun, tmp_path, "--resume", "train.steps=3", processes=4)
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2, 3]
+    assert all(line["changed_weights"] > 0.1 for line in metrics if line["grad_norm"] > 0)
+
+
+SPLITTING = """
+from accelerate import Accelerator
+from accelerate.utils import fsdp2_prepare_model
+from querylect.train.fsdp import enable_fsdp
+accelerator = Accelerator(cpu=True)
+enable_fsdp(accelerator)
+fsdp2_prepare_model(accelerator, model)
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["full", "tied", "lora"])
+def test_weights_that_fsdp_has_split_are_given_whole_one_layer_at_a_time(tmp_path, kind):
+    assert run_in_two(MODEL + SPLITTING + GATHERING, kind, tmp_path) == [ONE_LAYER_AT_A_TIME] * 2
+
+
+@pytest.mark.timeout(600)
+def test_where_one_process_fails_to_take_weights_of_fsdp_all_raise_its_error(tmp_path):
+    assert_all_raise(run_in_two(MODEL + SPLITTING + FAILING, "full", tmp_path))
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "changes", [{"train.learning_rate": 0.05}, pytest.param(FULL, marks=pytest.mark.slow)], ids=["lora", "full"]
+)
+def test_vllm_samples_from_the_weights_that_fsdp_has_just_trained(settings, tmp_path, changes):  # noqa: F811
+    sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True, "train.steps": 3}
+    fork_fsdp(change(settings, **sampled, **changes), tmp_path, code=WITH_VLLM)
+    assert_sampled_from_the_newest_weights(tmp_path / "runs" / "run")
+
+
+REFUSED = [
+    ({"FSDP_VERSION": "1"}, "fsdp", ["version 1", "configs/fsdp/fsdp2.yaml"]),
+    ({}, "fsdp", ["version 1"]),
+    ({"FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp-option", ["fsdp_offload_params"]),
+    (
+        {"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"},
+        "fsdp-option",
+        ["fsdp_activation_checkpointing", "train.gradient_checkpointing"],
+    ),
+    ({"FSDP_VERSION": "2", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "fsdp-option", ["parallelism_config"]),
+    ({"FSDP_VERSION": "2"}, "fsdp-one-process", ["--num_processes"]),
+]
+
+
+@pytest.mark.parametrize(("variables", "code", "facts"), REFUSED)
+def test_what_fsdp_does_not_do_here_is_refused(settings, monkeypatch, variables, code, facts):  # noqa: F811
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with refused(ConfigError, code, *facts):
+        train(settings)

@@ -1,0 +1,164 @@
+"""FSDP2, as asked for by `accelerate launch --use_fsdp --fsdp_version 2` through environment variables.
+
+Weights, gradients and optimizer are split over the processes, and weights are gathered a layer at a time. Until
+training begins the policy is whole in every process, as under DeepSpeed: for the warm start, to load a checkpoint, and
+for the engine's copy. What is written is whole too, in the files of a run without FSDP, so a run may be resumed by
+another number of processes, or without FSDP.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .zero import uses_deepspeed, zero_stage
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+_UNSUPPORTED = {
+    "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params: weights are gathered on the GPU only",
+    "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing: set train.gradient_checkpointing=true instead",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config: weights are split over all processes",
+}
+"""Variables of the launcher that must not be true, with the option that sets them and what there is instead."""
+
+
+def uses_fsdp() -> bool:
+    """Whether the launcher asked for FSDP."""
+    return _is_true("ACCELERATE_USE_FSDP")
+
+
+def _is_true(variable: str) -> bool:
+    return os.environ.get(variable, "false").lower() == "true"
+
+
+def splits_weights() -> bool:
+    """Whether the launcher asked for weights that are split over the processes, by ZeRO-3 or FSDP2."""
+    return zero_stage() == 3 or uses_fsdp()
+
+
+def saves_collectively() -> bool:
+    """Whether what a checkpoint holds is gathered from the processes while it is written."""
+    return uses_deepspeed() or uses_fsdp()
+
+
+def check_fsdp() -> None:
+    """Raise ConfigError if the launcher asked for FSDP in a way that is not supported."""
+    if not uses_fsdp():
+        return
+    version = os.environ.get("FSDP_VERSION", "1")
+    if version != "2":
+        raise ConfigError(
+            f"accelerate was asked for FSDP, version {version}: it flattens weights into parts that are neither "
+            "sampled from nor saved here. Launch with --config_file configs/fsdp/fsdp2.yaml (fsdp_version: 2), or with "
+            "--use_deepspeed and configs/deepspeed/zero3.json, which split the same tensors.",
+            code="fsdp",
+        )
+    for variable, option in _UNSUPPORTED.items():
+        if _is_true(variable):
+            raise ConfigError(
+                f"accelerate was asked for FSDP with {option}. Leave the option out, as in configs/fsdp/fsdp2.yaml.",
+                code="fsdp-option",
+            )
+
+
+def launch_fsdp(processes: int) -> None:
+    """Let every process load the whole policy, and gather weights again in the backward pass unless that was refused.
+
+    Raises ConfigError for a single process.
+    """
+    if processes < 2:
+        raise ConfigError(
+            "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
+            "(--num_processes), or launch without --use_fsdp.",
+            code="fsdp-one-process",
+        )
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # would leave weights unloaded in all but the main process
+    if os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "").lower() != "false":
+        os.environ["FSDP_RESHARD_AFTER_FORWARD"] = "true"
+
+
+def enable_fsdp(accelerator: "Accelerator") -> None:
+    """Let `accelerator` split the model that it prepares.
+
+    accelerate does so by itself on GPUs only, where it would reduce gradients and return log-probabilities in bfloat16
+    if the policy computes in it. `cast_forward_inputs` would copy the layout of a packed row (train/packing).
+    """
+    import torch
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    precision = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if accelerator.mixed_precision == "bf16" else None,
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,
+    )
+    PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        mixed_precision_policy=precision,
+        cpu_ram_efficient_loading=False,
+    )
+
+
+def whole_weights(model: "nn.Module", main: bool) -> "dict[str, Tensor]":
+    """The weights of a policy, or of its adapters alone, by their names in it: whole and in the memory of the CPU where
+    `main`, nothing in other processes. Collective, one weight at a time."""
+    from peft import PeftModel
+
+    weights: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    if isinstance(model, PeftModel):
+        weights = {name: weight for name, weight in weights.items() if ".lora_" in name}
+    once = _gathered({id(weight): weight for weight in weights.values()}, main)  # tied weights stay tied
+    return {name: once[id(weight)] for name, weight in weights.items()} if main else {}
+
+
+def save_optimizer(optimizer: "Optimizer", path: Path, main: bool) -> None:
+    """Write the state of an optimizer, whole as without FSDP, in the process where `main`. Collective."""
+    import torch
+
+    content = optimizer.state_dict()
+    content["state"] = {index: _gathered(state, main) for index, state in content["state"].items()}
+    if main:
+        torch.save(content, path)
+
+
+def load_optimizer(optimizer: "Optimizer", path: Path) -> None:
+    """Read this process's parts of a whole state; `optimizer` holds the parts of the weights already."""
+    import torch
+
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    content["state"] = {index: _parts(state, weights[index]) for index, state in content["state"].items()}
+    optimizer.load_state_dict(content)
+
+
+def _gathered(tensors: "Mapping[Any, Tensor]", main: bool) -> "dict[Any, Tensor]":
+    from ..rollouts.policy import whole
+
+    gathered = {}
+    for key, tensor in tensors.items():
+        complete = whole(tensor).detach()
+        if main:
+            gathered[key] = complete.cpu()
+    return gathered
+
+
+def _parts(state: "Mapping[str, Tensor]", weight: "Tensor") -> "dict[str, Tensor]":
+    """The parts of the tensors of a weight's shape that belong to this process's part of the weight."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(weight, DTensor)
+    mesh, placements = weight.device_mesh, weight.placements
+    return {
+        name: distribute_tensor(tensor, mesh, placements, src_data_rank=None).clone()  # of what is else a view
+        if tensor.shape == weight.shape
+        else tensor
+        for name, tensor in state.items()
+    }
