@@ -5,20 +5,19 @@ A thread samples from the engine's own copy of the weights. Step s is trained on
 update s, while update s runs. Every token keeps the log-probability with which it was drawn, so the loss corrects for
 the older weights as it does for another engine (`mismatch.py`), and every turn the versions of the weights.
 
-When the copy is refreshed depends on `train.in_flight_updates`:
+The thread begins a step only with weights that are recent enough for it, so no turn of a tree is ever too old. When the
+copy is refreshed depends on `train.in_flight_updates`:
 
 - Off: between two steps of training, when the thread is between two steps of sampling. All turns of a tree have one
   version. With staleness 1 everything is reproducible; above, how old the weights are depends on how long sampling
-  takes. The thread waits for weights, so no tree is ever too old.
+  takes.
 - On: before every step of training, also in the middle of a step of sampling, between two calls of the engine or, where
-  it takes requests at any time, between two tokens. The thread never waits for weights, and training for the end of a
-  call only while it lacks trees. A tree with a turn that is too old is dropped, and sampled again with the newest
-  weights, for which training waits, and for the step that is being sampled.
+  it takes requests at any time, between two tokens. Training waits for the end of a call only while it lacks trees.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
@@ -27,12 +26,12 @@ from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.tree import Tree
 from .distributed.processes import Processes
-from .in_flight import VersionedEngine, oldest_version
+from .in_flight import VersionedEngine
 
 log = logging.getLogger(__name__)
 
-Grow = Callable[[Grower, int, Sequence[int] | None], list[Tree]]
-"""Grows this process's trees of a step with a grower, or those at some positions. It has no collective calls."""
+Grow = Callable[[Grower, int], list[Tree]]
+"""Grows this process's trees of a step with a grower. It has no collective calls."""
 _CLOSING_SECONDS = 5.0
 
 
@@ -42,8 +41,6 @@ class Sampled(NamedTuple):
     trees: list[Tree]
     seconds: dict[str, float]
     """The time of generation and retrieval, which runs beside the training."""
-    dropped: Sequence[Tree] = ()
-    """Trees that were too old; `trees` has others in their positions."""
 
 
 class TreesAhead:
@@ -74,6 +71,8 @@ class TreesAhead:
         """The step that is sampled now or next; None before the first."""
         self._last = -1
         """The last step that may be sampled."""
+        self._taken = -1
+        """The step whose trees were taken last."""
         self._busy = self._held = self._closed = False
         self._thread = threading.Thread(target=self._sample, name="trees-ahead", daemon=True)
 
@@ -84,23 +83,19 @@ class TreesAhead:
         """
         if self._next is None:
             self._begin(step)
-        elif self.in_flight:
+        elif self.in_flight and self._engine.version < step:  # else a validation has sent them
             self._send_in_flight(step)
         sampled = self._processes.on_every_process(lambda: self._wait_for(step))
-        if self.in_flight:
-            sampled = self._replace_stale(step, sampled)
-        else:
-            with self._changed:
-                idle = not self._busy
-            if all(self._processes.all_gather(idle)):
-                self._send(step)
+        if not self.in_flight and self._engine.version < step:
+            self._send_between_steps(step)
         with self._changed:
-            self._last = min(step + self.staleness, self._steps - 1)
+            self._taken, self._last = step, min(step + self.staleness, self._steps - 1)
             self._changed.notify_all()
         return sampled
 
     def refresh(self) -> None:
-        """Wait until the thread is between two steps, hold it there, and bring the engine up to date. Collective."""
+        """Wait until the thread is between two steps, hold it there, and bring the engine up to date. The step that was
+        taken last has been trained. Collective."""
 
         def hold() -> None:
             with self._changed:
@@ -108,14 +103,12 @@ class TreesAhead:
                 self._changed.wait_for(lambda: not self._busy)
 
         self._processes.on_every_process(hold)
-        self._sampler.refresh()
+        self._send(self._taken + 1)
 
     def sleep(self) -> None:
         """Let the thread go on."""
         self._sampler.sleep()
-        with self._changed:
-            self._held = False
-            self._changed.notify_all()
+        self._release()
 
     def close(self) -> None:
         """Sample no further step; the one that is sampled may still run for some seconds."""
@@ -141,9 +134,26 @@ class TreesAhead:
         self._sampler.refresh()
         self._engine.version = step
 
+    def _send_between_steps(self, step: int) -> None:
+        """`_send`, unless the thread of a process is in the middle of a step. Until the weights are there no thread
+        begins one. Collective."""
+        with self._changed:
+            self._held = not self._busy
+        try:
+            if all(self._processes.all_gather(self._held)):
+                self._send(step)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
     def _send_in_flight(self, step: int) -> None:
         """`_send` while trees grow, between two calls of the engine. Where one runs, this waits for its end as long as
-        the trees of `step` are not there; after that the weights are not sent. Collective."""
+        the trees of `step` are not there; after that the weights are not sent: the call is for a later step, for which
+        those of the engine are recent enough. Collective."""
 
         def between_calls() -> bool:
             with self._changed:
@@ -159,23 +169,6 @@ class TreesAhead:
                 self._engine.paused = False
                 self._changed.notify_all()
 
-    def _replace_stale(self, step: int, sampled: Sampled) -> Sampled:
-        """Drop the trees that have a turn which is too old for `step`, and sample them again. Collective."""
-        trees = list(sampled.trees)
-        stale = [position for position, tree in enumerate(trees) if step - oldest_version(tree) > self.staleness]
-        if not any(self._processes.all_gather(bool(stale))):
-            return sampled
-        self.refresh()
-        try:
-            self._engine.arriving = self._engine.version = step
-            self._grower.clock, self._grower.searched = Clock(), Clock()
-            again = self._processes.on_every_process(lambda: self._grow(self._grower, step, stale) if stale else [])
-        finally:
-            self.sleep()
-        for position, tree in zip(stale, again, strict=True):
-            trees[position] = tree
-        return sampled._replace(trees=trees, dropped=[sampled.trees[position] for position in stale])
-
     def _wait_for(self, step: int) -> Sampled:
         with self._changed:
             self._changed.wait_for(lambda: step in self._ready or self._failure is not None)
@@ -186,7 +179,7 @@ class TreesAhead:
 
     def _may_sample(self) -> bool:
         assert self._next is not None
-        recent = self.in_flight or self._engine.version >= self._next - self.staleness
+        recent = self._engine.version >= self._next - self.staleness
         return self._closed or (self._next <= self._last and recent and not self._held)
 
     def _sample(self) -> None:
@@ -200,7 +193,7 @@ class TreesAhead:
             failure, trees = None, list[Tree]()
             self._grower.clock, self._grower.searched = Clock(), Clock()
             try:
-                trees = self._grow(self._grower, step, None)
+                trees = self._grow(self._grower, step)
             except BaseException as error:  # noqa: BLE001 (raised in the thread that trains)
                 failure = error
             with self._changed:

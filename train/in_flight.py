@@ -75,11 +75,6 @@ class VersionedEngine:
         return cast(StreamingEngine, self.engine)
 
 
-def oldest_version(tree: Tree) -> int:
-    """The updates that all weights which sampled a turn of the tree had seen."""
-    return min(node.versions[0] for node in tree.walk() if node.versions is not None)
-
-
 def staleness_metrics(trees: Sequence[Tree], step: int) -> dict[str, float]:
     """How many updates the weights that sampled the trees of `step` were behind: the oldest, the mean over sampled
     tokens, and the newest. Tokens of a turn that ran while weights were sent count as the oldest of it."""

@@ -121,8 +121,6 @@ def _take(trainer: RolloutState, ahead: TreesAhead, ids: Sequence[str]) -> list[
     if [tree.question.id for tree in sampled.trees] != list(ids):
         raise RuntimeError("the trees that were sampled ahead are of other questions than the step has")
     trainer.rollout_seconds = sampled.seconds
-    trainer.dropped = sampled.dropped
-    trainer.resampled = {"sampling/dropped": float(sum(trainer.processes.all_gather(len(sampled.dropped))))}
     return sampled.trees
 
 

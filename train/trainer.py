@@ -165,16 +165,14 @@ class TreeTrainer(GRPOTrainer):
         while ids := [self.train_dataset[row]["prompt"] for row in islice(rows, size)]:
             yield ids
 
-    def _grow_ahead(self, grower: Grower, step: int, positions: Sequence[int] | None = None) -> list[Tree]:
-        """This process's trees of a step, which may be a later one, or those at `positions`; as `rollout` samples."""
+    def _grow_ahead(self, grower: Grower, step: int) -> list[Tree]:
+        """This process's trees of a step, which may be a later one; as `rollout` samples."""
         while len(self._foreseen) <= step:
             self._foreseen.append(next(self._order))
         ids, rank, count = self._foreseen[step], self.processes.rank, self.processes.count
         share = len(ids) // count
         questions = [self.questions[name] for name in ids[rank * share : (rank + 1) * share]]
         streams = question_streams(self.run.seed, step, questions, Counter(ids[: rank * share]))
-        grown = range(share) if positions is None else positions
-        questions, streams = [questions[position] for position in grown], [streams[position] for position in grown]
         return grower.grow(questions, self.run.rollout.branching, streams=streams)
 
     def _prepare_inputs(self, generation_batch: list[Row]) -> Batch:

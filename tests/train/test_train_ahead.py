@@ -18,7 +18,7 @@ from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_settings
 from querylect.train.distributed.processes import Processes
-from querylect.train.in_flight import VersionedEngine, oldest_version, staleness_metrics
+from querylect.train.in_flight import VersionedEngine, staleness_metrics
 from querylect.train.questions import prepare_data
 from querylect.train.rows import question_streams
 from querylect.train.run import train
@@ -161,7 +161,6 @@ def test_every_turn_has_the_samples_of_the_weights_that_its_version_names(settin
     assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1, 1]
     assert [line["sampling/staleness_min"] for line in metrics] == [0] * 5
     assert all(0 < line["sampling/staleness_mean"] < 1 for line in metrics[1:])
-    assert [line["sampling/dropped"] for line in metrics] == [0] * 5
     assert max(abs(line["sampling/importance_sampling_ratio/mean"] - 1) for line in metrics[1:]) > 1e-4
     engines = [engine_of(config, folder / "checkpoints" / f"checkpoint-{v}" if v else None) for v in range(5)]
     with open_environment(config.env, config.client) as client:
@@ -174,19 +173,6 @@ def test_every_turn_has_the_samples_of_the_weights_that_its_version_names(settin
             streams = question_streams(config.seed, step, questions, Counter())
             again = grower.grow(questions, config.rollout.branching, streams=streams)
             assert [{"step": step + 1, **describe(tree)} for tree in again] == [*map(without_versions, trees)]
-
-
-def test_trees_that_are_too_old_are_replaced_in_a_run_and_counted(settings, monkeypatch):  # noqa: F811
-    """The first weights are kept for too long: two trees of the third step are dropped, and sampled with newer ones."""
-    monkeypatch.setattr(TreesAhead, "_send_in_flight", lambda self, step: None)
-    config = change(settings, **{**SOON, "train.staleness": 1, "train.in_flight_updates": True, "train.steps": 4})
-    folder = train(config)
-    metrics = records(folder / "metrics.jsonl")
-    assert [line["sampling/dropped"] for line in metrics] == [0, 0, 2, 0]
-    assert [line["sampling/staleness"] for line in metrics] == [0, 1, 0, 1]
-    assert metrics[2]["tokens/sampled"] > 1.5 * metrics[1]["tokens/sampled"], "with those that were dropped"
-    assert metrics[2]["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-5)
-    assert [tree["step"] for tree in records(folder / "rollouts.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_a_vllm_server_takes_weights_while_it_answers(settings, vllm, run_app, monkeypatch, speaking):  # noqa: F811
@@ -278,10 +264,10 @@ class Scripted:
         self.generating.clear()
         return [[Completion([0], [0.0], True)] for _ in prompts]
 
-    def grow(self, grower, step, positions=None):
+    def grow(self, grower, step):
         if step == self.failing:
             raise ModelError("not finite")
-        trees = [Tree(Question(f"q{step}-{position}", ""), []) for position in positions or range(2)]
+        trees = [Tree(Question(f"q{step}-{position}", ""), []) for position in range(2)]
         for turn in (1, 2):
             for tree, (sample,) in zip(trees, grower.engine.generate([[turn]] * len(trees), 1, None), strict=True):
                 node = Node(turn, [turn], sample.ids, [], True, "", Rewrite(None), versions=sample.versions)
@@ -309,10 +295,12 @@ def test_weights_never_change_while_they_are_sampled_from(staleness, seconds, in
         if step % 3 == 2:  # a validation
             ahead.refresh()
             assert not engine.generating.is_set()
+            assert ahead._engine.version == step + 1, "what is sampled before the next step is taken has these weights"
             ahead.sleep()
     ahead.close()
     assert ahead._next == 12, "nothing is sampled beyond the last step"
-    assert len(engine.calls) == 24 or in_flight
+    assert len(engine.calls) == 24, "nothing is sampled twice"
+    assert engine.refreshed <= 13, "no weights are sent twice"
 
 
 def test_later_turns_of_a_tree_have_the_weights_that_arrived_while_it_grew():
@@ -335,57 +323,67 @@ def test_later_turns_of_a_tree_have_the_weights_that_arrived_while_it_grew():
     ahead.close()
 
 
-def test_trees_that_are_too_old_are_dropped_and_sampled_again():
-    """No weights are sent in flight here: the first trees that were sampled with those of the start are too old."""
-    engine = Scripted()
-    ahead = TreesAhead(2, 9, engine, engine, engine.grow, Processes(), in_flight=True)
-    ahead._send_in_flight = lambda step: None
-    taken = [ahead.take(0)]
-    for step in range(1, 6):
-        wait_until(lambda: ahead._next > ahead._last)  # all that may be sampled is
-        taken.append(ahead.take(step))
+def test_no_step_begins_with_weights_that_would_be_too_old():
+    """Those of step 1 are not sent, because the second step is sampled; then the third waits for those of step 2."""
+    engine, ended = Scripted(), threading.Event()
+    ahead = TreesAhead(2, 5, engine, engine, engine.grow, Processes(), in_flight=True)
+    generate = engine.generate
+
+    def until_trained(prompts, n, sampling):
+        if len(engine.calls) == 4:
+            ended.wait()
+        return generate(prompts, n, sampling)
+
+    engine.generate = until_trained
+    ahead.take(0)
+    wait_until(lambda: len(engine.calls) == 4 and ahead._engine.sampling)
+    ahead.take(1)
+    assert engine.refreshed == 1, "the weights are not sent while a call runs and the trees are there"
+    ended.set()
+    wait_until(lambda: 2 in ahead._ready)
+    assert not ahead._may_sample()
+    assert versions_of(ahead.take(2)) == [(0, 0), (0, 0)]
+    wait_until(lambda: 4 in ahead._ready)
+    assert versions_of(ahead.take(3)) == versions_of(ahead.take(4)) == [(2, 2), (2, 2)]
     ahead.close()
-    assert [len(sampled.dropped) for sampled in taken] == [0, 0, 0, 2, 2, 0]
-    assert [step - versions_of(sampled)[0][0] for step, sampled in enumerate(taken)] == [0, 1, 2, 0, 0, 2]
-    assert [tree.question.id for tree in taken[3].trees] == ["q3-0", "q3-1"]
-    assert all(step - oldest_version(tree) > 2 for step in (3, 4) for tree in taken[step].dropped)
+    assert len(engine.calls) == 10, "nothing is sampled twice"
+
+
+def test_no_step_begins_between_the_check_that_none_is_sampled_and_the_new_weights():
+    engine, begins = Scripted(), []
+    ahead = TreesAhead(2, 9, engine, engine, engine.grow, Processes())
+    may_sample, refresh = ahead._may_sample, engine.refresh
+
+    def note_and_refresh():
+        if ahead._next is not None:
+            begins.append(may_sample())
+        refresh()
+
+    engine.refresh = note_and_refresh
+    ahead._may_sample = lambda: ahead._next != 2 and may_sample()  # the thread has ended step 1, and not begun step 2
+    ahead.take(0)
+    wait_until(lambda: 1 in ahead._ready)
+    begins.clear()
+    ahead.take(1)
+    assert may_sample(), "once the weights are there"
+    ahead.close()
+    assert begins == [False]
 
 
 def test_weights_are_sent_in_flight_by_all_processes_together():
-    """While each is between two of its own calls; what one of them drops, the others wait for."""
+    """While each is between two of its own calls."""
 
     def run(processes):
         engine = Scripted(0.002 * processes.rank)
         ahead = TreesAhead(2, 12, engine, engine, engine.grow, processes, in_flight=True)
         for step in range(12):
-            if step == 5 and processes.rank:
-                wait_until(lambda: 5 in ahead._ready)
-                ahead._ready[5].trees[0].roots[0].versions = (1, 1)
-            sampled = ahead.take(step)
-            assert all(step - oldest_version(tree) <= 2 for tree in sampled.trees)
-            assert len(sampled.dropped) == (step == 5 and processes.rank)
+            assert step - versions_of(ahead.take(step))[0][0] <= 2
         ahead.close()
         return engine.refreshed
 
     first, second = side_by_side(2, run)
     assert first == second
     assert isinstance(first, int), first
-
-
-def test_only_the_trees_that_are_too_old_are_sampled_again():
-    engine = Scripted()
-    ahead = TreesAhead(1, 3, engine, engine, engine.grow, Processes(), in_flight=True)
-    ahead.take(0)
-    ahead.take(1)
-    wait_until(lambda: 2 in ahead._ready)
-    kept, old = ahead._ready[2].trees
-    old.roots[0].versions = (0, 1)
-    sampled = ahead.take(2)
-    ahead.close()
-    assert sampled.trees[0] is kept
-    assert sampled.dropped == [old]
-    assert [node.versions for node in sampled.trees[1].walk()] == [(2, 2), (2, 2)]
-    assert sampled.trees[1].question.id == old.question.id
 
 
 def test_the_staleness_of_a_step_counts_tokens():
