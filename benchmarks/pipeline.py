@@ -11,10 +11,10 @@ an H100's memory bandwidth and FLOPs in `Rates`. `run` takes those that a run me
 search, an update and the rest of a step.
 
 Rows: `in turns` is the loop of train.staleness=0 (sample the first turns, search, sample the second turns, search,
-train, on all GPUs); `ahead` that of staleness 1, `--train-gpus` of two or more GPUs training, the others sampling;
-`streamed` searches a turn as soon as it ends and samples what follows it at once. With `--tensor-parallel n` an engine
-has n GPUs; one in the process of the trainer is then not streamed. Idle is the share of GPU time in which nothing is
-computed, and the columns after it say where:
+train, on all GPUs); `ahead` that of `--staleness` 1 or more, `--train-gpus` of two or more GPUs training, the others
+sampling; `streamed` searches a turn as soon as it ends and samples what follows it at once. With `--tensor-parallel n`
+an engine has n GPUs; one in the process of the trainer is then not streamed. Idle is the share of GPU time in which
+nothing is computed, and the columns after it say where:
 
     tail        a GPU samples with fewer sequences than slots, or waits for one that samples longer
     retrieval   a GPU that samples has no sequence, only searches
@@ -42,6 +42,8 @@ import yaml
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
+STEPS = 240
+"""Steps of which the second half shows the pace of training and sampling ahead."""
 KV_BYTES = 18e3
 """Bytes of keys and values that a token takes, for a billion parameters: 147 kB at Qwen3-8B."""
 GIB = 2**30
@@ -226,17 +228,62 @@ def sample(shape: Shape, rates: Rates, questions: int, search: float, streamed: 
     return Sampled(engine.now, engine.busy, engine.searching, most, engine.activity)
 
 
+def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[float, float]:
+    """Seconds of a step in the long run, and the share of the steps that send weights, as train/ahead.py orders them.
+
+    Sampling of a step begins when that of the step before has ended and the weights are at most `staleness` updates
+    older than those that the step will train. Weights are sent when training takes the trees of a step and no step is
+    being sampled; training and sampling wait for them. With weights in flight they would be sent at every step.
+    """
+    now = free = 0.0  # when training and sampling go on
+    newest = 0  # the last step that the weights may sample
+    ready, taken, sent = list[float](), list[float](), list[bool]()
+
+    def begin(until: float) -> None:
+        nonlocal free
+        while len(ready) <= newest and free <= until:
+            free += sampling
+            ready.append(free)
+
+    for step in range(STEPS):
+        begin(now)
+        while len(ready) <= step:
+            begin(free)
+        now = max(now, ready[step])
+        begin(now)
+        sent.append(free <= now)
+        if sent[-1]:
+            now += sync
+            newest = step + staleness
+        free = max(free, now)
+        taken.append(now)
+        now += update
+    half = STEPS // 2
+    return (taken[-1] - taken[half - 1]) / half, sum(sent[half:]) / half
+
+
 @dataclass
 class Step:
     """A step on some GPUs. Times are in seconds."""
 
     engines: list[Sampled]
     trainers: int
-    ahead: bool
+    staleness: int
     slots: int
     update: float
-    sync: float
+    sending: float
+    """Seconds to send the weights."""
     engine_gpus: int = 1
+
+    @property
+    def ahead(self) -> bool:
+        """Whether GPUs sample while others train."""
+        return self.staleness > 0
+
+    @property
+    def sync(self) -> float:
+        """Seconds of a step in which weights are sent, on average."""
+        return self.sending * (pace(self.sampling, self.update, self.sending, self.staleness)[1] if self.ahead else 1)
 
     @property
     def sampling(self) -> float:
@@ -246,7 +293,9 @@ class Step:
     @property
     def computing(self) -> float:
         """Sampling and update."""
-        return max(self.sampling, self.update) if self.ahead else self.sampling + self.update
+        if not self.ahead:
+            return self.sampling + self.update
+        return pace(self.sampling, self.update, self.sending, self.staleness)[0] - self.sync
 
     @property
     def seconds(self) -> float:
@@ -266,7 +315,7 @@ class Step:
             "update": samplers * (self.computing - self.sampling) if self.ahead else 0.0,
             "transfer": gpus * self.sync,
         }
-        return {name: wait / (gpus * self.seconds) for name, wait in waits.items()}
+        return {name: max(0.0, wait) / (gpus * self.seconds) for name, wait in waits.items()}
 
     def time_lines(self) -> list[str]:
         """What the GPUs do, over the step: those that sample, and those that only train."""
@@ -301,12 +350,12 @@ class Gpus:
 
     all: int
     train: int
-    """Those that train while the others sample, with staleness 1."""
+    """Those that train while the others sample, with sampling ahead."""
     engine: int
     """GPUs of an engine."""
 
 
-def plan(shape: Shape, rates: dict[bool, Rates], gpus: Gpus, search: float, sync: float) -> None:
+def plan(shape: Shape, rates: dict[bool, Rates], gpus: Gpus, search: float, sync: float, staleness: int = 1) -> None:
     """Print a row for each way to run a step, and the time line of each. `rates`: by whether sampling is ahead."""
     waits = ("tail", "retrieval", "sampling", "update", "transfer")
     print(f"\n{shape.questions} questions a step, shares of the GPU time idle, most searches at a time")
@@ -320,7 +369,7 @@ def plan(shape: Shape, rates: dict[bool, Rates], gpus: Gpus, search: float, sync
         shares = [len(range(first, shape.questions, samplers)) for first in range(samplers)]
         engines = [sample(shape, its, share, search, streamed, seed) for seed, share in enumerate(shares)]
         update = shape.questions * shape.packed_tokens() / its.update / trainers
-        step = Step(engines, trainers, ahead, its.slots, update, sync, gpus.engine)
+        step = Step(engines, trainers, staleness if ahead else 0, its.slots, update, sync, gpus.engine)
         idle = step.idle()
         columns = "".join(f"{idle[wait]:10.0%}" for wait in waits)
         searches = sum(engine.open_searches for engine in engines)
@@ -351,7 +400,7 @@ def check(folder: Path) -> None:
     shape = replace(shape, answers=(sampled / (questions * sum(shape.nodes())),) * len(branching))
     rates = Rates(0.0, token, float("inf"), config["rollout"]["micro_batch"], 0.0)
     engine = sample(shape, rates, questions, first["seconds/retrieve"] / len(branching), False, 0)
-    step = Step([engine], 1, ahead, rates.slots, first["seconds/update"], besides)
+    step = Step([engine], 1, int(ahead), rates.slots, first["seconds/update"], besides)
     print(
         f"{half} steps: {1 / token:.0f} sampled tokens a second, {sampled:.0f} of them a step, "
         f"{first['seconds/retrieve']:.2f} s of searches, {first['seconds/update']:.2f} s of update, "
@@ -375,6 +424,7 @@ def main() -> None:
     planned.add_argument("--gpus", type=int, default=8)
     planned.add_argument("--train-gpus", type=int, help="default: 5 of 8, where sampling and training overlap")
     planned.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of an engine")
+    planned.add_argument("--staleness", type=int, default=1, help="of the rows `ahead`: train.staleness")
     planned.add_argument("--questions", type=int, default=512)
     planned.add_argument("--model-billions", type=float, default=8.0)
     planned.add_argument("--no-reference", action="store_true", help="train.beta is 0")
@@ -421,7 +471,8 @@ def main() -> None:
             f"{slots / (its.token + its.sequence * slots):.0f} tokens a second in {slots} slots, and a GPU updates on "
             f"{its.update:.0f}"
         )
-    plan(shape, rates, Gpus(given.gpus, train_gpus, engine_gpus), given.search_seconds, given.sync_seconds)
+    plan(shape, rates, Gpus(given.gpus, train_gpus, engine_gpus), given.search_seconds, given.sync_seconds,
+         given.staleness)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -66,6 +66,22 @@ def test_idle_time_is_counted_by_what_is_waited_for(pipeline, ahead, update, sec
     assert step.time_lines() == ["".join(number * sign for number, sign in line) for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "update", "staleness", "expected"),
+    [
+        (10.0, 6.0, 1, (12.0, 1.0)),
+        (6.0, 10.0, 1, (12.0, 1.0)),
+        (10.0, 6.0, 2, (11.0, 0.5)),  # 10 + 10 + 2 in two steps: one follows the other without new weights
+        (6.0, 10.0, 2, (11.0, 0.5)),  # training takes a step while the next one is sampled, then one while none is
+        (4.0, 10.0, 2, (12.0, 1.0)),  # both steps are sampled when training takes the next
+        (10.0, 6.0, 3, (10 + 2 / 3, 1 / 3)),
+    ],
+)
+def test_the_pace_of_sampling_ahead_is_that_computed_by_hand(pipeline, sampling, update, staleness, expected):
+    """2 s send the weights, if no step is sampled when training takes one."""
+    assert pipeline.pace(sampling, update, 2.0, staleness) == pytest.approx(expected)
+
+
 def test_a_plan_shows_every_way_to_run_a_step(pipeline, capsys):
     shape = pipeline.Shape(questions=20, spread=0.6, **SHAPE)
     rates = dict.fromkeys((False, True), pipeline.Rates(slots=4, **RATES))
