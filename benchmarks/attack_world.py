@@ -152,6 +152,8 @@ class World:
                 continue
             if name == "train" and not self.named:
                 self.service.start()
+            if name == "rewrite":  # of one part alone, before which others may have left another state
+                self.restore("train")
             child = self._undisturbed(name)
             self._marks[name] = [(child.began, "begin"), *child.marks(), (time.time(), "end")]
             for part in (self.index, self.run, self.exported):
