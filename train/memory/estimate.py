@@ -27,7 +27,7 @@ HEADROOM = 0.95
 """Share of the memory that an estimate may use; the rest is for fragmentation and estimation errors."""
 GPU_RESERVED = int(2.5 * GIB)
 """CUDA context and libraries, NCCL, the remainder of a sleeping vLLM, and an encoder of some 100M parameters."""
-CPU_RESERVED = GIB
+CPU_RESERVED = 19 * GIB // 20
 """Python with torch, transformers and TRL (0.5 GiB), and what allocator and oneDNN hold beyond tensors (measured)."""
 VLLM_WORKSPACE = 3 * GIB
 """What vLLM takes beside weights and KV cache: a prefill of 16,384 tokens, the sampler's logits, CUDA graphs."""
