@@ -1,18 +1,13 @@
 """FSDP2 with two and four processes against one process without it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from querylect.errors import ConfigError
 from querylect.train.run import train
 
 from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from ..raising import refused
-from ..several import free_port
 from .test_train_zero import (
     FAILING,
     GATHERING,
@@ -23,6 +18,7 @@ from .test_train_zero import (
     assert_same_training,
     assert_sampled_from_the_newest_weights,
     fork_split,
+    launch_two,
     run_in_two,
 )
 
@@ -33,22 +29,6 @@ ASKED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "ACCELERATE_MIXED_P
 
 def fork_fsdp(config, folder: Path, *arguments: str, processes: int = 2, code: str | None = None) -> None:
     fork_split(ASKED, config, folder, *arguments, processes=processes, code=code)
-
-
-def launch_fsdp(config, folder: Path, *arguments: str) -> None:
-    """As the documentation says, with accelerate's own launcher."""
-    written = folder / "fsdp.yaml"
-    written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIG), "--num_processes", "2"]
-    launch += ["--main_process_port", str(free_port())]
-    ended = subprocess.run(
-        [*launch, "-m", "querylect", "train", str(written), *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
 
 
 FULL = {"policy.lora": None, "train.learning_rate": 1e-3}
@@ -91,7 +71,7 @@ def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
     common = {"train.save_steps": 1, "train.staleness": 1, "train.questions_per_step": 4, "train.validate_steps": 0}
     begun = change(settings, output=str(tmp_path / "split"), **common, **{"train.steps": 1})
     folder = train(begun)
-    launch_fsdp(change(begun, **{"train.steps": 2}), tmp_path, "--resume")
+    launch_two(["--config_file", str(CONFIG)], change(begun, **{"train.steps": 2}), tmp_path, "--resume")
     fork_fsdp(begun, tmp_path, "--resume", "train.steps=3", processes=4)
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3]

@@ -25,12 +25,17 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "deepspeed"
 
 
 def launch_zero(stage: int, config, folder: Path, *arguments: str) -> None:
+    options = ["--use_deepspeed", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    options += ["--deepspeed_config_file", str(CONFIGS / f"zero{stage}.json")]
+    launch_two(options, config, folder, *arguments)
+
+
+def launch_two(options: list[str], config, folder: Path, *arguments: str) -> None:
     """As the documentation says, with accelerate's own launcher."""
-    written = folder / "zero.yaml"
+    written = folder / "launched.yaml"
     written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--use_deepspeed", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    launch += ["--main_process_port", str(free_port()), "--deepspeed_config_file", str(CONFIGS / f"zero{stage}.json")]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", "2"]
+    launch += ["--main_process_port", str(free_port())]
     ended = subprocess.run(
         [*launch, "-m", "querylect", "train", str(written), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
