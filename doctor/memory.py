@@ -47,10 +47,10 @@ def preview_training(config: RunConfig) -> list[str]:
     launched = os.environ.get("WORLD_SIZE")
     shape = shape_of(config.policy.model)
     if shape is None:
-        check_combinations(config, int(launched or request.processes))
+        check_combinations(config, int(launched or request.layout.processes))
         return [f"memory: not estimated, since nothing says how large policy.model {config.policy.model!r} is"]
     planner, layout = planner_of(config, shape), request.layout
-    needed = 1 if planner.estimate(ProcessLayout()).fits() else request.processes
+    needed = 1 if planner.estimate(ProcessLayout()).fits() else request.layout.processes
     check_combinations(config, int(launched or needed))
     expected = planner.estimate(layout)
     warn_if_too_large(expected)

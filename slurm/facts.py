@@ -1,5 +1,5 @@
 """Prints what a job script needs from a config as shell assignments: `python -m querylect.slurm.facts [--gpus N
-[--on-all] [--zero STAGE]] CONFIG [KEY=VALUE …]`, where N GPUs are to train, with --on-all also adapters.
+[--on-all]] CONFIG [KEY=VALUE …]`, where N GPUs are to train, with --on-all also adapters.
 
 Exit code 2 and one sentence where the config is wrong, or could not be trained by these processes; a warning where they
 do not fit. Light: it runs at the start of every job.
@@ -15,13 +15,12 @@ from ..configs.load import load_config
 from ..configs.mix import environments
 from ..errors import ConfigError, QuerylectError
 from ..logs import set_up_logging
-from ..train.memory.estimate import ProcessLayout
 from .preflight import check_job
-from .requests import refuse_paths, training_processes
+from .requests import SHARDINGS, refuse_paths, training_layout
 
 
 def facts(
-    config: str, overrides: Sequence[str], gpus: int | None = None, on_all: bool = False, zero: str | None = None
+    config: str, overrides: Sequence[str], gpus: int | None = None, on_all: bool = False
 ) -> dict[str, str | list[str]]:
     """The variables that slurm/lib.sh reads, by name; those of the processes that train where `gpus` do.
 
@@ -29,9 +28,9 @@ def facts(
     """
     settings = load_config(config, overrides)
     refuse_paths(settings)
-    processes, stage = training_processes(settings.policy, gpus or 0, on_all, zero)
+    layout = training_layout(settings.policy, gpus or 0, on_all)
     if gpus is not None:
-        check_job(settings, ProcessLayout(processes, stage))
+        check_job(settings, layout)
     runs = environments(settings)
     served = {name: run for name, run in runs.items() if run.client.urls == "local"}
     tokens = sorted({run.client.token_env for run in served.values()})
@@ -50,8 +49,8 @@ def facts(
     return {
         "run": str(settings.run_folder),
         "model": settings.policy.model,
-        "processes": str(processes),
-        "zero": str(stage or ""),
+        "processes": str(layout.processes),
+        "sharding": next(name for name, of in SHARDINGS.items() if of.sharding == layout.sharding),
         "token_envs": tokens,
         "serving": list(served),  # environments without a service of their own, by name; "" is that of no mix
         "building": list(missing.values()),  # those of them whose index is not there …
@@ -72,13 +71,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser()
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--on-all", action="store_true")
-    parser.add_argument("--zero")
     parser.add_argument("config")
     parser.add_argument("overrides", nargs="*")
     given = parser.parse_args(arguments)
     set_up_logging()
     try:
-        variables = facts(given.config, given.overrides, given.gpus, given.on_all, given.zero)
+        variables = facts(given.config, given.overrides, given.gpus, given.on_all)
         sys.stdout.write(as_shell(variables) + "\n")
     except QuerylectError as error:
         sys.stderr.write(f"{error.label}: {error}\n")

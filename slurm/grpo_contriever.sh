@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train a rewriter for Contriever:  sbatch slurm/grpo_contriever.sh [CONFIG] [KEY=VALUE …]
 #
-# All weights of an 8B policy take the eight GPUs of a node, with ZeRO-2 (ZERO=3, or ZERO= for DDP, take another layout);
+# All weights of an 8B policy take the eight GPUs of a node, with ZeRO-2 (SHARDING=zero3, fsdp2 or ddp: another one);
 # for LoRA one is enough: sbatch --gpus-per-node=1 --mem=128G slurm/grpo_contriever.sh CONFIG. `querylect doctor CONFIG`
 # says what a config needs. The retriever runs beside the trainer; RETRIEVER_DEVICE=cpu keeps it off the GPUs, and with
 # RETRIEVER_NODES=1 and --nodes=2 it has a node of its own. With VLLM_GPUS=3, train.staleness=1 and

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Train one run on all GPUs of several nodes:  sbatch --nodes=2 slurm/grpo_nodes.sh [CONFIG] [KEY=VALUE …]
 #
-# One `accelerate launch` per node, one process per GPU. DeepSpeed splits optimizer and gradients (ZERO=2), and
-# with ZERO=3 weights; with ZERO= every GPU holds all of them (DDP). Unset: 2 where all weights are trained, DDP for
-# adapters. Each node runs the retriever as a child, unless
+# One `accelerate launch` per node, one process per GPU. DeepSpeed splits optimizer and gradients (SHARDING=zero2), and
+# weights too with zero3; fsdp2 does so without DeepSpeed; with ddp every GPU holds all of them. Unset: zero2 where all
+# weights are trained, ddp for adapters. Each node runs the retriever as a child, unless
 # RETRIEVER_NODES=n gives it the last n nodes or client.urls names a service. The run folder must lie where all nodes see
 # it. Submitting the same run again continues it; before the time limit it saves and goes back into the queue. To save
 # and end a run on several nodes: scancel --batch --signal=TERM JOB (plain scancel gives up what no checkpoint holds).

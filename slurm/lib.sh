@@ -9,8 +9,8 @@
 #                        group serves. Else it runs beside the trainer, or as a child on every node of several
 # RETRIEVER_DEVICE=cpu   no GPU for the retriever
 # VLLM_GPUS=n            the last n GPUs of the only node that trains serve vLLM, the others train
-# ZERO=2|3               DeepSpeed's stage where several processes train; empty is DDP. Unset: 2 where all weights are
-#                        trained, DDP for adapters
+# SHARDING=zero2         what several processes split: zero2 or zero3 (DeepSpeed), fsdp2, or nothing (ddp). Unset: zero2
+#                        where all weights are trained, ddp for adapters
 # READY_SECONDS=1800     how long a retriever may take to answer
 set -euo pipefail
 export PYTHONSAFEPATH=1   # no Python here imports a module that lies in the folder of submission
@@ -25,6 +25,7 @@ set +eu   # the user's own file: it may end with a test that fails, and ask for 
 # shellcheck source=slurm/cluster.sh
 source "$cluster"
 set -eu
+for variable in ZERO SHARDING; do [ -z "${!variable+set}" ] || export "${variable?}"; done   # querylect reads them
 
 querylect="${QUERYLECT:-.venv/bin/querylect}"
 [ -x "$querylect" ] || [ "${#container[@]}" != 0 ] || querylect="$(command -v "${QUERYLECT:-querylect}")" ||
@@ -422,7 +423,7 @@ whole_training() {
     share_out_gpus
     ! generates_apart || arguments+=(rollout.engine=vllm_server)
     # shellcheck disable=SC2086  # no option where it is empty
-    read_config --gpus "$trainer_gpus" $on_all ${ZERO+--zero="$ZERO"}
+    read_config --gpus "$trainer_gpus" $on_all
     [ -z "$dry" ] || { show_request; echo "run"; show_command "$run"; }
     open_run
     build_index
@@ -442,16 +443,17 @@ settle_status() { case "$stopped $status" in "USR1 138" | "TERM 143" | "TERM 129
 one_process() { start_trainer "${container[@]}" "$querylect"; }
 
 all_gpus() {
-    local nodes="${#trainers[@]}" launch cpus folder
+    local nodes="${#trainers[@]}" launch cpus configs
     launch=(--num_machines "$nodes" --num_processes "$processes" --mixed_precision no --dynamo_backend no
         --main_process_ip "$([ "$nodes" = 1 ] && echo 127.0.0.1 || address_of "${trainers[0]}")"
         --main_process_port "${MASTER_PORT:-$(job_port 0)}")
-    if [ -n "$zero" ]; then
-        folder="$(python -c 'from importlib.resources import files; print(files("querylect.configs") / "deepspeed")')"
-        launch+=(--use_deepspeed --deepspeed_config_file "$folder/zero$zero.json" --deepspeed_multinode_launcher standard)
-    else
-        launch+=(--multi_gpu)
-    fi
+    configs="$(python -c 'from importlib.resources import files; print(files("querylect.configs"))')"
+    case "$sharding" in
+        ddp) launch+=(--multi_gpu) ;;
+        fsdp2) launch+=(--config_file "$configs/fsdp/fsdp2.yaml") ;;
+        *) launch+=(--use_deepspeed --deepspeed_config_file "$configs/deepspeed/$sharding.json"
+            --deepspeed_multinode_launcher standard) ;;
+    esac
     # The launcher hands both signals on to the processes and waits for the step under way: longer than its own 30 seconds.
     export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT="${GRACE_SECONDS:-540}"
     cpus=$((${SLURM_CPUS_PER_TASK:-1} * nodes / processes))

@@ -1,18 +1,19 @@
-"""What the job script of a config requests from Slurm: nodes, GPUs, and the ZeRO stage of the processes on them.
+"""What the job script of a config requests from Slurm: nodes, GPUs, and what the processes on them split.
 
 Light: it is read at the start of every job and by dry runs.
 """
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, PolicyConfig, RunConfig
 from ..errors import ConfigError
-from ..train.memory.estimate import H100_GIB, ProcessLayout
+from ..train.fsdp import check_fsdp_processes
+from ..train.memory.estimate import ProcessLayout
 
 FOLDER = Path(__file__).parent.resolve()
 SCRIPTS = {"bm25": "grpo_bm25", "contriever": "grpo_contriever"}
@@ -22,6 +23,13 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 OPTION = re.compile(r"^#SBATCH --([a-z-]+)=?(.*)$")
 BODY = re.compile(r"^(\w+_job\w*(?: --vllm-nodes \d+)?)(?: (\w+))? \"\$@\"$", re.MULTILINE)
 """The last line of a script: how it trains, and the config that it takes where none is given."""
+SHARDINGS = {
+    "ddp": ProcessLayout(),
+    "zero2": ProcessLayout(zero=2),
+    "zero3": ProcessLayout(zero=3),
+    "fsdp2": ProcessLayout(fsdp=True),
+}
+"""What several processes may split, by the value of the variable SHARDING."""
 ONE_GPU = {"gpus-per-node": "1", "cpus-per-task": "16", "mem": "128G"}
 """What `querylect launch` asks for instead where adapters are trained, by one process."""
 
@@ -31,13 +39,8 @@ class Request:
     """The processes that train."""
 
     script: str
-    processes: int
-    zero: Literal[0, 2, 3]
-
-    @property
-    def layout(self) -> ProcessLayout:
-        """The processes, on H100s."""
-        return ProcessLayout(self.processes, self.zero, H100_GIB)
+    layout: ProcessLayout
+    """On H100s."""
 
 
 def refuse_paths(config: RunConfig) -> None:
@@ -63,34 +66,34 @@ def refuse_paths(config: RunConfig) -> None:
         raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.", code="unusable-path")
 
 
-def zero_stage_of(policy: PolicyConfig, asked: str | None = None) -> Literal[0, 2, 3]:
-    """The stage of ZeRO with which several processes train: that which the variable ZERO names (`asked`); unset, 2
-    where all weights are trained, none (DDP) for adapters, which every GPU can hold whole.
+def training_layout(
+    policy: PolicyConfig, gpus: int, on_all: bool, variables: Mapping[str, str] = os.environ
+) -> ProcessLayout:
+    """How many processes of a job train on its GPUs, and what they split: SHARDING in `variables`; unset, ZeRO-2 where
+    all weights are trained, nothing (DDP) for adapters, which every GPU can hold whole.
 
-    Raises ConfigError for any other stage.
+    Adapters are trained by one process, unless the script trains `on_all`. Raises ConfigError for another sharding.
     """
-    if asked is None:
-        return 2 if policy.lora is None else 0
-    stages: dict[str, Literal[0, 2, 3]] = {"": 0, "2": 2, "3": 3}
-    if asked not in stages:
+    if "ZERO" in variables:
+        stage = variables["ZERO"]
         raise ConfigError(
-            f"the variable ZERO is {asked!r}; expected 2 or 3, the stages of configs/deepspeed, or nothing for DDP. "
-            "Set one of these, or unset it.",
-            code="unknown-zero-stage",
+            f"the variable ZERO is {stage!r}; it has become SHARDING. Set SHARDING="
+            f"{f'zero{stage}' if stage else 'ddp'} and unset ZERO.",
+            code="renamed-variable",
         )
-    return stages[asked]
-
-
-def training_processes(
-    policy: PolicyConfig, gpus: int, on_all: bool, zero: str | None = None
-) -> tuple[int, Literal[0, 2, 3]]:
-    """How many processes of a job train on its GPUs, and the stage of ZeRO (`zero`: the variable ZERO).
-
-    Adapters are trained by one process, unless the script trains `on_all`.
-    """
+    sharding = variables.get("SHARDING", "zero2" if policy.lora is None else "ddp")
+    if sharding not in SHARDINGS:
+        raise ConfigError(
+            f"the variable SHARDING is {sharding!r}; expected one of {', '.join(SHARDINGS)}. Set one of these, or "
+            "unset it.",
+            code="unknown-sharding",
+        )
     if not on_all and (policy.lora is not None or gpus <= 1):
-        return 1, 0
-    return max(1, gpus), zero_stage_of(policy, zero)
+        return ProcessLayout()
+    layout = replace(SHARDINGS[sharding], processes=max(1, gpus))
+    if layout.fsdp:
+        check_fsdp_processes(layout.processes)
+    return layout
 
 
 def header(script: str) -> dict[str, str]:
@@ -122,4 +125,4 @@ def request_of(
     training = (int(options["nodes"]) if nodes is None else nodes) - generating - retriever_nodes
     per_node = int(options["gpus-per-node"]) if gpus is None else gpus
     on_all = command.startswith("train_job_on_all")
-    return Request(script, *training_processes(policy, training * per_node, on_all, os.environ.get("ZERO")))
+    return Request(script, training_layout(policy, training * per_node, on_all))

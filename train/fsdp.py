@@ -71,15 +71,20 @@ def launch_fsdp(processes: int) -> None:
 
     Raises ConfigError for a single process.
     """
+    check_fsdp_processes(processes)
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # would leave weights unloaded in all but the main process
+    if os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "").lower() != "false":
+        os.environ["FSDP_RESHARD_AFTER_FORWARD"] = "true"
+
+
+def check_fsdp_processes(processes: int) -> None:
+    """Raise ConfigError for a single process."""
     if processes < 2:
         raise ConfigError(
             "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
             "(--num_processes), or launch without --use_fsdp.",
             code="fsdp-one-process",
         )
-    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # would leave weights unloaded in all but the main process
-    if os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "").lower() != "false":
-        os.environ["FSDP_RESHARD_AFTER_FORWARD"] = "true"
 
 
 def enable_fsdp(accelerator: "Accelerator") -> None:

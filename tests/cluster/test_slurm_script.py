@@ -91,8 +91,14 @@ def test_a_dry_run_says_who_runs_where_and_begins_nothing(script, more, expected
     ("script", "arguments", "more", "launched"),
     [
         ("grpo_contriever.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
-        ("grpo_contriever.sh", [], {"ZERO": "3", "GPUS_PER_NODE": "4"}, "--num_processes 4 --mixed_precision no zero3"),
-        ("grpo_contriever.sh", [], {"ZERO": ""}, "--num_processes 8 --mixed_precision no --multi_gpu"),
+        (
+            "grpo_bm25.sh",
+            [],
+            {"SHARDING": "zero3", "GPUS_PER_NODE": "4"},
+            "--num_processes 4 --mixed_precision no zero3",
+        ),
+        ("grpo_contriever.sh", [], {"SHARDING": "ddp"}, "--num_processes 8 --mixed_precision no --multi_gpu"),
+        ("grpo_contriever.sh", [], {"SHARDING": "fsdp2"}, "--num_processes 8 --mixed_precision no fsdp2"),
         ("grpo_contriever.sh", [], {"GPUS_PER_NODE": "1"}, "querylect train"),
         ("grpo_contriever.sh", ["policy.lora={}"], {}, "querylect train"),
         ("grpo_nodes.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
@@ -106,7 +112,7 @@ def test_all_weights_take_all_gpus_and_adapters_one(script, arguments, more, lau
     lines = told.stdout.splitlines()
     trainer = lines[lines.index("trainer") + 1]
     for part in launched.split(" ") if launched.startswith("--") else [launched]:
-        assert (f"/{part}.json" if part.startswith("zero") else part) in trainer
+        assert {"zero2": "/zero2.json ", "zero3": "/zero3.json ", "fsdp2": "/fsdp2.yaml "}.get(part, part) in trainer
     assert ("accelerate" in trainer) == launched.startswith("--")
 
 
@@ -157,8 +163,11 @@ def test_a_node_that_generates_lets_another_train_ahead(tmp_path):
 REFUSED = [
     (["rollout.vllm.tensor_parallel_size=3"], {}, "indivisible-processes", "3 and 8 processes"),
     (["train.questions_per_step=12"], {}, "unequal-process-shares", "shared by 8 processes"),
-    ([], {"ZERO": "7"}, "unknown-zero-stage", "'7'"),
-    (["policy.dtype=bfloat16"], {"ZERO": ""}, "no-float32-copies", "policy.dtype is bfloat16"),
+    ([], {"SHARDING": "zero7"}, "unknown-sharding", "'zero7'"),
+    ([], {"ZERO": "3"}, "renamed-variable", "SHARDING=zero3"),
+    ([], {"ZERO": ""}, "renamed-variable", "SHARDING=ddp"),
+    (["policy.dtype=bfloat16"], {"SHARDING": "ddp"}, "no-float32-copies", "policy.dtype is bfloat16"),
+    (["policy.dtype=bfloat16"], {"SHARDING": "fsdp2"}, "no-float32-copies", "policy.dtype is bfloat16"),
     ([], {"ACCELERATE_USE_FSDP": "true"}, "fsdp", "FSDP"),
 ]
 """What eight processes would refuse: (changes of paper_contriever, environment, code, a part of the message)."""
@@ -178,15 +187,28 @@ def test_a_job_that_its_processes_would_refuse_is_refused_before(changes, around
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
+def test_a_job_that_splits_weights_over_one_gpu_is_refused(tmp_path):
+    told = bash("grpo_nodes.sh", "--dry-run", cwd=tmp_path, SHARDING="fsdp2", GPUS_PER_NODE="1")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "FSDP in one process" in told.stderr
+
+
+def test_the_cluster_file_may_choose_the_sharding(tmp_path):
+    (tmp_path / "cluster.sh").write_text("SHARDING=fsdp2\n")
+    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "cluster.sh"))
+    assert told.returncode == 0, told.stderr
+    assert "/fsdp2.yaml " in told.stdout
+
+
 def test_a_job_that_does_not_fit_its_gpus_is_printed_with_a_warning(tmp_path, monkeypatch, capsys):
     told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path)
     assert (told.returncode, told.stderr) == (0, "")
-    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, ZERO="")
+    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, SHARDING="ddp")
     assert told.returncode == 0
     assert "does not fit" in told.stderr
     assert "197.6 GiB per GPU on 8 GPUs" in told.stderr
     assert "--multi_gpu" in told.stdout
-    monkeypatch.setenv("ZERO", "")
+    monkeypatch.setenv("SHARDING", "ddp")
     with pytest.raises(SystemExit) as ended:
         main(["launch", "paper_contriever", "--dry-run"])
     assert not ended.value.code
@@ -200,8 +222,8 @@ def test_the_processes_of_a_job_are_counted_without_the_nodes_that_do_not_train(
     config = load_config("paper_contriever", [])
 
     def asked(*arguments):
-        request = request_of(config.env, config.policy, *arguments)
-        return request.processes, request.zero
+        layout = request_of(config.env, config.policy, *arguments).layout
+        return layout.processes, layout.zero
 
     assert asked("grpo_nodes", 4, 4, 1) == (12, 2)
     assert asked("grpo_vllm_server", 4, None, 1) == (16, 2)

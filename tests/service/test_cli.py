@@ -154,7 +154,7 @@ def test_a_dry_run_of_training_is_checked_for_the_processes_of_its_launcher(monk
 def test_a_dry_run_of_training_warns_of_gpus_that_are_too_small(monkeypatch, capsys):
     assert end("train", "paper_contriever", "--dry-run") == 0
     assert not capsys.readouterr().err
-    monkeypatch.setenv("ZERO", "")
+    monkeypatch.setenv("SHARDING", "ddp")
     assert end("train", "paper_contriever", "--dry-run") == 0
     captured = capsys.readouterr()
     assert "197.6 GiB per GPU on 8 GPUs" in captured.err

@@ -256,11 +256,11 @@ def test_weights_that_vllm_does_not_hold_on_one_gpu_are_sliced():
 @pytest.mark.parametrize("name", known_configs())
 def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
     run = load_config(name, [])
-    request = request_of(run.env, run.policy)
-    expected = estimate(run, shape_of(run.policy.model), request.layout)
+    expected = estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy).layout)
     assert expected.fits(), "\n".join(expected.lines())
     if run.policy.lora is None:
-        split = f"ZeRO-{request.zero} on {request.processes} GPUs of 80 GB: {expected.peak / GIB:.1f} GiB each"
+        layout = expected.layout
+        split = f"{layout.sharding} on {layout.processes} GPUs of 80 GB: {expected.peak / GIB:.1f} GiB each"
         assert split in (FOLDER.parent / "configs" / f"{name}.yaml").read_text("utf-8")
 
 
