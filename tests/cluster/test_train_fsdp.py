@@ -9,17 +9,12 @@ from querylect.train.run import train
 from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from ..raising import refused
 from .test_train_zero import (
-    FAILING,
-    GATHERING,
-    MODEL,
-    ONE_LAYER_AT_A_TIME,
     WITH_VLLM,
-    assert_all_raise,
     assert_same_training,
     assert_sampled_from_the_newest_weights,
+    check_split_weights,
     fork_split,
     launch_two,
-    run_in_two,
 )
 
 CONFIG = Path(__file__).parents[2] / "configs" / "fsdp" / "fsdp2.yaml"
@@ -88,15 +83,9 @@ fsdp2_prepare_model(accelerator, model)
 """
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["full", "tied", "lora"])
-def test_weights_that_fsdp_has_split_are_given_whole_one_layer_at_a_time(tmp_path, kind):
-    assert run_in_two(MODEL + SPLITTING + GATHERING, kind, tmp_path) == [ONE_LAYER_AT_A_TIME] * 2
-
-
-@pytest.mark.timeout(600)
-def test_where_one_process_fails_to_take_weights_of_fsdp_all_raise_its_error(tmp_path):
-    assert_all_raise(run_in_two(MODEL + SPLITTING + FAILING, "full", tmp_path))
+@pytest.mark.timeout(1200)
+def test_weights_that_fsdp_has_split_are_given_whole_or_all_processes_raise(tmp_path):
+    check_split_weights(SPLITTING, tmp_path)
 
 
 @pytest.mark.timeout(1200)

@@ -125,7 +125,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from querylect.rollouts.engines import policy_weights
 from querylect.rollouts.policy import merged_weights
 
-kind, config = sys.argv[1], json.load(open(sys.argv[2]))
 torch.manual_seed(0)
 sizes = dict(vocab_size=90, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=2)
 model = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=kind == "tied"))
@@ -155,22 +154,33 @@ taken, whole = [], 0
 for name, weight in source():
     taken.append((name, weight))  # kept until after its layer was released
     whole = max(whole, gathered())
-print(json.dumps({
+report({
     "before": before, "split": source.split, "names": [name for name, _ in taken] == [name for name, _ in expected],
     "equal": all(torch.equal(one, other) for (_, one), (_, other) in zip(taken, expected)),
     "one layer": 0 < whole <= largest, "released": gathered(),
-}))
+})
 """
 ONE_LAYER_AT_A_TIME = {
     "before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0,
 }  # fmt: skip
 
 
-def run_in_two(code: str, kind: str, folder: Path) -> list[object]:
-    """What each of two processes prints at its end."""
-    arguments = [kind, str(CONFIGS / "zero3.json")]
+KINDS = ("full", "tied", "lora")
+IN_TURN = """
+import json, sys
+config, *steps = sys.argv[1:]
+reports = []
+for kind, code in map(json.loads, steps):
+    exec(code, {"kind": kind, "config": json.load(open(config)), "report": reports.append})
+print(json.dumps(reports))
+"""
+
+
+def run_in_two(steps: list[tuple[str, str]], folder: Path) -> list[list[object]]:
+    """What each step, a kind of policy and the code that uses it, reports in two processes: of each process a list."""
+    arguments = [str(CONFIGS / "zero3.json"), *map(json.dumps, steps)]
     ends = [
-        Forked(arguments, folder / f"out-{rank}", folder / f"err-{rank}", place, code=code)
+        Forked(arguments, folder / f"out-{rank}", folder / f"err-{rank}", place, code=IN_TURN)
         for rank, place in enumerate(places(2))
     ]
     try:
@@ -179,13 +189,6 @@ def run_in_two(code: str, kind: str, folder: Path) -> list[object]:
         for end in ends:
             end.kill()
     return [json.loads((folder / f"out-{rank}").read_text().splitlines()[-1]) for rank in (0, 1)]
-
-
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", ["full", "tied", "lora"])
-def test_weights_that_zero3_has_split_are_given_whole_one_layer_at_a_time(tmp_path, kind):
-    needs_deepspeed()
-    assert run_in_two(MODEL + SPLITTING + GATHERING, kind, tmp_path) == [ONE_LAYER_AT_A_TIME] * 2
 
 
 FAILING = """
@@ -211,26 +214,28 @@ for failing, main_only in ((0, False), (1, False), (0, True)):
             seen.append([failing, f"rank {failing} has no memory" in str(error), type(error).__name__, reported])
 policy_weights.merged_weights, received = merge, []
 source.send(received.extend)
-print(json.dumps([seen, len(received)]))
+report([seen, len(received)])
 """
 
 
-@pytest.mark.timeout(600)
-def test_where_one_process_fails_to_take_split_weights_all_raise_its_error(tmp_path):
-    """Before the first weight, between weights and in a merge; what follows is gathered in step again."""
-    needs_deepspeed()
-    assert_all_raise(run_in_two(MODEL + SPLITTING + FAILING, "full", tmp_path))
-
-
-def assert_all_raise(printed: list[object]) -> None:
-    """Of what two processes print that run FAILING."""
-    weights = 2 + 9 * 4 + 1
-    for rank, (seen, received) in enumerate(printed):
-        assert seen == [
+def check_split_weights(splitting: str, folder: Path) -> None:
+    """Processes that have split their weights give them whole, a layer at a time. Where one fails to take them (before
+    the first, between two, in a merge) all raise its error. What follows is gathered in step again."""
+    gathering = [(kind, MODEL + splitting + GATHERING) for kind in KINDS]
+    for rank, reports in enumerate(run_in_two([*gathering, ("full", MODEL + splitting + FAILING)], folder)):
+        *gathered, (raised, received) = reports
+        assert gathered == [ONE_LAYER_AT_A_TIME] * 3
+        assert raised == [
             [failing, True, "RuntimeError" if rank == failing else "QuerylectError", rank != failing]
             for failing in (0, 0, 0, 1, 1, 1, 0, 0, 0)
         ]
-        assert received == weights
+        assert received == 2 + 9 * 4 + 1
+
+
+@pytest.mark.timeout(1200)
+def test_weights_that_zero3_has_split_are_given_whole_or_all_processes_raise(tmp_path):
+    needs_deepspeed()
+    check_split_weights(SPLITTING, tmp_path)
 
 
 WITH_VLLM = f"""

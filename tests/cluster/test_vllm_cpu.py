@@ -260,10 +260,13 @@ def test_a_real_server_gives_what_the_policy_gives(tied, config, environment, tm
         engine.cancel()
 
 
-def test_a_run_samples_ahead_with_a_server_and_learns(config, server, environment, tmp_path):
-    """The trees of a step come from weights one update old, which reached the server through files."""
+def test_two_processes_sample_ahead_with_a_server_and_learn(config, server, environment, tmp_path):
+    """FSDP2 splits the weights. The trees of a step come from weights one update old, which one process gathered into
+    files for the server."""
     config = change(through_files(config, server, tmp_path), **{"train.steps": 3, "train.staleness": 1})
-    run(environment, tmp_path, "-m", "querylect", "train", written(config, tmp_path))
+    launch = ["--config_file", str(HERE / "configs" / "fsdp" / "fsdp2.yaml"), "--num_processes", "2"]
+    launch += ["--main_process_port", str(free_port()), "-m", "querylect", "train", written(config, tmp_path)]
+    run(environment, tmp_path, "-m", "accelerate.commands.launch", *launch)
     folder = Path(config.output) / config.name
     steps = records(folder / "metrics.jsonl")
     assert [step["sampling/staleness"] for step in steps] == [0, 1, 1]
