@@ -11,14 +11,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 _CHILD = "querylect_forked"
 _IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.trainer", "querylect.rollouts.engines.transformers",
-             "querylect.tests.frozen"]  # fmt: skip
+             "querylect.envs.server.serve", "sentence_transformers", "querylect.tests.frozen"]  # fmt: skip
 """Accelerate imports DeepSpeed in every run where it is installed; elsewhere the fork server goes on without it."""
+
+
+def fork_server() -> ForkServerContext:
+    """What starts processes that are forked, in the place of those that multiprocessing spawns."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    return context
 
 
 class Forked:
@@ -33,14 +42,16 @@ class Forked:
         *,
         environment: Mapping[str, str] | None = None,
         code: str | None = None,
+        stdin: Path | None = None,
     ) -> None:
         """`surroundings` are set beside the variables of this process, `environment` in place of them. With `code` it
         runs that instead, as `python -c CODE ARGUMENTS` does."""
-        context = get_context("forkserver")
-        context.set_forkserver_preload(_IMPORTED)
+        context = fork_server()
         asked = {
             "arguments": list(arguments),
             "outputs": {1: str(stdout), 2: str(stderr)},
+            "stdin": None if stdin is None else str(stdin),
+            "folder": os.getcwd(),
             "environment": {**(os.environ if environment is None else environment), **(surroundings or {})},
             "code": code,
         }
@@ -70,6 +81,34 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+class Piped(Forked):
+    """One whose `stdin`, `stdout` and `stderr` are pipes while the block runs; then it is killed."""
+
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, surroundings: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        out, err, into = pipes = [folder / name for name in ("stdout", "stderr", "stdin")]
+        for pipe in pipes:
+            pipe.unlink(missing_ok=True)
+            os.mkfifo(pipe)
+        super().__init__(arguments, out, err, surroundings, stdin=into, **more)
+        self.stdout, self.stderr = out.open(encoding="utf-8"), err.open(encoding="utf-8")  # in the order of the child
+        self.stdin = into.open("w", encoding="utf-8", buffering=1)
+
+    def __enter__(self) -> "Piped":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.kill()
+        self.wait(60)
+        for pipe in (self.stdout, self.stderr, self.stdin):
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
 def forked(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], code: str | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -85,6 +124,10 @@ def _run(asked: dict[str, Any]) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
         os.close(file)
+    if asked["stdin"] is not None:
+        os.dup2(os.open(asked["stdin"], os.O_RDONLY), 0)
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)  # multiprocessing closed the one before
+    os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
     for module in [name for name in sys.modules if name.split(".")[0] == "trackio"]:

@@ -1,9 +1,6 @@
 """Rewards of one client are by one set of judgements, and belong to the plans that were asked."""
 
 import shutil
-import subprocess
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 
 from ..raising import refused
+from ..served import served
 from ..several import free_port
 from ..unit.test_envs_identical_ids import dataset, opened
 from .test_client_outage import PATIENT, clock  # noqa: F401
@@ -58,35 +56,16 @@ def test_replicas_that_score_differently_are_refused(small_environment, tmp_path
             assert failed.value.exit_code == 2
 
 
-SERVE = """
-import sys
-from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.server.serve import serve
-serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
-"""
-
-
-@contextmanager
-def served(config):
-    """`querylect serve` as a process; gives its URL."""
-    with subprocess.Popen([sys.executable, "-c", SERVE, config.model_dump_json()], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().decode().strip()
-        finally:
-            process.kill()
-
-
 def test_a_service_restarted_with_other_judgements_is_refused(small_environment, tmp_path):
     first = small_environment.model_copy(update={"port": free_port()})
     second = judged_otherwise(first, tmp_path / "data")
     hashes = [Environment.open(config).settings_hash for config in (first, second)]
     with SyncEnvironmentClient(ClientConfig(urls=[f"http://127.0.0.1:{first.port}"])) as client:
-        with served(first):
+        with served(first, tmp_path):
             before = client.step(STEPS)
-        with served(first):
+        with served(first, tmp_path):
             assert client.step(STEPS) == before, "a restart alone is nothing"
-        with served(second):
+        with served(second, tmp_path):
             for call in (lambda: client.step(STEPS), lambda: client.search([STEPS[0].plan])):
                 with refused(ConfigError, "different-settings", *hashes):
                     call()

@@ -13,18 +13,11 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.index.manifest import INDEX, FileEntry
-from querylect.envs.index.open import (
-    open_index,
-    verify_index,
-)
+from querylect.envs.index.open import open_index, verify_index
 from querylect.envs.plan import Probe, Term
-from querylect.envs.retrievers.open import (
-    open_retriever,
-)
+from querylect.envs.retrievers.open import open_retriever
 from querylect.errors import IndexFolderError, StorageError
 from querylect.storage import file_sha256
 
@@ -88,21 +81,18 @@ def test_every_file_is_in_the_manifest_and_none_is_a_pickle(config):
                 pickle.load(file)
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
-def test_harm_to_any_file_is_found_and_the_file_is_named(config, harm):
-    for name in build_index(config).files:
-        path = os.path.join(config.index, name)
-        with open(path, "rb") as file:
-            good = file.read()
-        if harm == "remove":
-            os.remove(path)
-        else:
-            with open(path, "wb") as file:
-                file.write(good[:-1] + bytes([good[-1] ^ 1]) if harm == "flip" else good[:-1])
-        with refused(IndexFolderError, "damaged-index", name, "querylect index build"):
-            (verify_index if harm == "flip" else open_index)(config.index)
-        with open(path, "wb") as file:
-            file.write(good)
+def test_a_file_that_is_cut_or_gone_is_noticed_when_the_index_is_opened_and_named(config):
+    """What has other content of the same size: test_index_rot.py."""
+    for path in (Path(config.index, name) for name in build_index(config).files):
+        good = path.read_bytes()
+        for left in (0, len(good) // 2, len(good) - 1):
+            path.write_bytes(good[:left])
+            with refused(IndexFolderError, "damaged-index", path.name, "querylect index build"):
+                open_index(config.index)
+        path.unlink()
+        with refused(IndexFolderError, "damaged-index", path.name, "querylect index build"):
+            open_index(config.index)
+        path.write_bytes(good)
     verify_index(config.index)
 
 
@@ -261,17 +251,14 @@ def test_the_index_hash_is_the_same_for_every_build_and_tells_content_apart(conf
         "from querylect.envs.builder.build import build_index; "
         "print(build_index(C.model_validate_json(sys.argv[1]), overwrite=True).index_hash)"
     )
-    hashes = {
-        subprocess.run(
-            [sys.executable, "-c", code, config.model_copy(update={"index": str(tmp_path / seed)}).model_dump_json()],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert hashes == {build_index(config).index_hash + "\n"}
+    built = subprocess.run(
+        [sys.executable, "-c", code, config.model_copy(update={"index": str(tmp_path / "seeded")}).model_dump_json()],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert built.stdout == build_index(config).index_hash + "\n"
     other = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
     reference = config.model_copy(update={"engine": "rank_bm25"})
     different = {build_index(each, overwrite=True).index_hash for each in (config, other, reference)}

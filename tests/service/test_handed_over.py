@@ -6,10 +6,9 @@ import os
 import re
 import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
@@ -26,6 +25,7 @@ from querylect.envs.credentials import secret_in, token_of
 from querylect.errors import ConfigError, StorageError
 from querylect.slurm import ready
 
+from ..forked import Piped
 from ..raising import refused
 
 
@@ -96,67 +96,70 @@ def test_a_run_and_a_service_end_with_that_sentence(token_file, small_environmen
     assert f"chmod 600 {token_file}" in capsys.readouterr().err
 
 
-def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_environment, tmp_path, monkeypatch):
-    """A real service as a job starts it: facing another machine, with its token in a file."""
-    token = tmp_path / "token"
-    token.write_text("s3cret")
-    token.chmod(0o600)
+@pytest.fixture
+def telling(small_environment, tmp_path, monkeypatch):
+    """A function that starts `querylect serve` with further arguments: the process and the URL that it told in a file
+    of the folder QUERYLECT_SERVICES."""
     services = tmp_path / "services"
     services.mkdir()
     settings = [f"env.{key}={json.dumps(value)}" for key, value in small_environment.model_dump(mode="json").items()
                 if key in ("dataset", "index", "name")]  # fmt: skip
-    settings += ["env.host=0.0.0.0", "env.port=1", "env.playground=true"]  # as no service of a run's own has them
-    command = [sys.executable, "-m", "querylect", "serve", "tiny", *settings]
-    command += ["--facing", "127.0.0.1", "--tell", str(services / "it.json")]
-    monkeypatch.setenv("QUERYLECT_TOKEN_FILE", str(token))
-    monkeypatch.delenv("QUERYLECT_TOKEN", raising=False)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as service:
-        try:
+
+    @contextmanager
+    def start(*arguments):
+        command = ["serve", "tiny", *settings, "--tell", str(services / "it.json"), *arguments]
+        with Piped(command, tmp_path) as service:
             assert ready.wait(services, 1, 120) is None
+            monkeypatch.setenv("QUERYLECT_SERVICES", str(services))
             (path,) = services.iterdir()
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            url = json.loads(path.read_text())["url"]
-            assert re.fullmatch(r"http://127\.0\.0\.1:\d{2,}", url)
-            judgements, token = f"{url}/page/judgements?question_id=q-head", {"Authorization": "Bearer s3cret"}
-            assert httpx.get(judgements, headers=token, trust_env=False).status_code == 403
-            assert httpx.get(f"{url}/v1/environment", trust_env=False).status_code == 401
+            yield service, json.loads(path.read_text())
 
-            config = RunConfig.model_validate({"env": small_environment.model_dump()})
-            monkeypatch.setenv("QUERYLECT_SERVICES", str(services))
-            with open_environment(config.env, config.client) as client:
-                assert client.environment().corpus_size == 6
-            assert discover_services(config.env) == [ServiceAddress(url, "s3cret")]
-            other = config.env.model_copy(update={"index": "indexes/other"})
-            with refused(ConfigError, "no-service", "/indexes/other", services):
-                discover_services(other)
-        finally:
-            service.send_signal(signal.SIGTERM)
-            said = "".join(service.communicate(timeout=60))
+    for name in ("QUERYLECT_TOKEN", "QUERYLECT_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    return start
+
+
+def said_in_the_end(service):
+    service.send_signal(signal.SIGTERM)
+    return service.stdout.read() + service.stderr.read()
+
+
+def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(
+    telling, small_environment, tmp_path, monkeypatch
+):
+    """A real service as a job starts it: facing another machine, with its token in a file."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    token.chmod(0o600)
+    monkeypatch.setenv("QUERYLECT_TOKEN_FILE", str(token))
+    as_no_run_has_it = ["env.host=0.0.0.0", "env.port=1", "env.playground=true"]
+    with telling("--facing", "127.0.0.1", *as_no_run_has_it) as (service, address):
+        url = address["url"]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d{2,}", url)
+        judgements, token = f"{url}/page/judgements?question_id=q-head", {"Authorization": "Bearer s3cret"}
+        assert httpx.get(judgements, headers=token, trust_env=False).status_code == 403
+        assert httpx.get(f"{url}/v1/environment", trust_env=False).status_code == 401
+
+        config = RunConfig.model_validate({"env": small_environment.model_dump()})
+        with open_environment(config.env, config.client) as client:
+            assert client.environment().corpus_size == 6
+        assert discover_services(config.env) == [ServiceAddress(url, "s3cret")]
+        other = config.env.model_copy(update={"index": "indexes/other"})
+        with refused(ConfigError, "no-service", "/indexes/other", tmp_path / "services"):
+            discover_services(other)
+        said = said_in_the_end(service)
     assert url in said
     assert "s3cret" not in said
 
 
-def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(small_environment, tmp_path, monkeypatch):
-    settings = [f"env.{key}={json.dumps(value)}" for key, value in small_environment.model_dump(mode="json").items()
-                if key in ("dataset", "index", "name")]  # fmt: skip
-    for name in ("QUERYLECT_TOKEN", "QUERYLECT_TOKEN_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    path = tmp_path / "it.json"
-    command = [sys.executable, "-m", "querylect", "serve", "tiny", *settings, "--tell", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as service:
-        try:
-            assert ready.wait(tmp_path, 1, 120) is None
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            told = json.loads(path.read_text())
-            assert len(told["token"]) >= 32
-            assert httpx.get(f"{told['url']}/v1/environment", trust_env=False).status_code == 401
-            monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
-            with open_environment(small_environment, ClientConfig()) as client:
-                assert client.environment().corpus_size == 6
-        finally:
-            service.send_signal(signal.SIGTERM)
-            said = service.communicate(timeout=60)[0]
-    assert told["token"] not in said
+def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(telling, small_environment):
+    with telling() as (service, address):
+        assert len(address["token"]) >= 32
+        assert httpx.get(f"{address['url']}/v1/environment", trust_env=False).status_code == 401
+        with open_environment(small_environment, ClientConfig()) as client:
+            assert client.environment().corpus_size == 6
+        assert address["token"] not in said_in_the_end(service)
 
 
 def test_of_two_environments_over_one_index_each_finds_its_own_service(small_environment, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from querylect.errors import EnvironmentUnavailableError, IndexFolderError
 from ..asked import save_corpus
 from ..encoders import save_bert, save_mlm
 from ..raising import refused
-from .test_client_judgements import served
+from ..served import served
 from .test_qb_rag import add_questions
 
 WORDS = ("heat", "wing", "air", "layer", "tunnel", "plate", "drag")
@@ -134,8 +134,10 @@ def test_a_flipped_byte_of_any_file_of_qb_rag_is_found_where_an_opening_verifies
 
 def rankings_of(http, text):
     """The status of a search, and what it says: rankings or the detail of the problem."""
-    body = {"plans": [{"probes": [{"terms": [{"text": text}]}]}], "with_text": True}
-    answer = http.post("/v1/search", json=body)
+    plan = SearchPlan.of(text).model_dump()
+    answer = http.post("/v1/search", json={"plans": [plan], "with_text": True})
+    step = http.post("/v1/step", json={"steps": [{"question_id": "q", "plan": plan}]})
+    assert step.status_code == answer.status_code, "and no reward where there is no ranking"
     return answer.status_code, answer.json().get("rankings") or answer.json()["detail"]
 
 
@@ -170,7 +172,7 @@ def test_a_file_changed_in_place_while_a_process_serves_it_is_a_503_that_names_i
     own = {"hnsw": ("vectors.npy", "nearest.faiss")}
     files = [folder / name for name in own.get(kind, [*verify_index(folder).files])]
     searches = 0
-    with served(config) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+    with served(config, tmp_path) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
         expected = [rankings_of(http, f"heat {word}") for word in WORDS]
         assert {status for status, _ in expected} == {200}
         for file in files:

@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import faiss
@@ -13,19 +11,15 @@ import pytest
 from querylect.configs.schema import EnvironmentConfig, VectorsConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.open import (
-    open_index,
-    verify_index,
-)
+from querylect.envs.index.open import open_index, verify_index
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import dense, nearest
-from querylect.envs.retrievers.open import (
-    open_retriever,
-)
+from querylect.envs.retrievers.open import open_retriever
 from querylect.errors import ConfigError, IndexFolderError, ModelError
 
 from ..encoders import save_bert
+from ..forked import forked
 from ..raising import refused
 from .test_index_build import write_corpus
 
@@ -239,8 +233,9 @@ assert not loaded and not opened, (loaded, opened)
     for path in planted:
         path.write_bytes(b"cos\nmkdir\n(S'" + os.fsencode(tmp_path / "ran") + b"'\ntR.")
     try:
-        subprocess.run([sys.executable, "-c", code, built.model_dump_json()], check=True)
+        opening = forked([built.model_dump_json()], tmp_path / "opening", os.environ, code)
     finally:
         for path in planted:
             path.unlink()
+    assert opening.returncode == 0, opening.stderr
     assert not (tmp_path / "ran").exists()

@@ -3,20 +3,21 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 
 import httpx
 import psutil
 import pytest
-from querylect.configs.schema import ClientConfig
+from querylect.configs.schema import ClientConfig, EnvironmentConfig
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.errors import EnvironmentUnavailableError, IndexFolderError
 
+from ..forked import Piped
 from ..raising import refused
 
 
@@ -24,44 +25,35 @@ def children():
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-def test_the_service_answers_and_is_gone_after_the_block(small_environment):
-    before = children()
-    with local_service(small_environment) as service:
-        url = service.url
-        (child,) = children() - before
-        assert url.startswith("http://127.0.0.1:")
-        assert os.getpgid(child) != os.getpgid(0), "Ctrl-C in a terminal must reach the parent alone"
-        with SyncEnvironmentClient(ClientConfig(), [service]) as client:
-            (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
-        assert result.reward == 1.0
-    assert not psutil.pid_exists(child)
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/healthz", trust_env=False)
-
-
-def test_only_the_run_itself_can_ask_its_service(small_environment, monkeypatch):
+def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block(small_environment, monkeypatch):
     """Every user of the machine can connect to the port; the token of another service opens nothing either."""
     monkeypatch.setenv("QUERYLECT_TOKEN", "known-to-others")
+    shown = small_environment.model_copy(update={"playground": True})
+    assert EnvironmentConfig().playground is False
     before = children()
-    with local_service(small_environment) as service, local_service(small_environment) as other:
+    with suppress(KeyboardInterrupt), local_service(shown) as service, local_service(small_environment) as other:
+        assert service.url.startswith("http://127.0.0.1:")
         assert len(service.token) >= 32
         assert service.token != other.token
         for headers in ({}, {"Authorization": "Bearer known-to-others"}, other.headers):
             answer = httpx.get(f"{service.url}/v1/questions?split=test", headers=headers, trust_env=False)
             assert answer.status_code == 401
-        for child in map(psutil.Process, children() - before):
+        judgements = f"{service.url}/page/judgements?question_id=q-head"
+        assert httpx.get(judgements, headers=service.headers, trust_env=False).status_code == 403, "not even to it"
+        started = children() - before
+        assert len(started) == 2
+        for child in map(psutil.Process, started):
             assert not {service.token, other.token} & {*child.cmdline(), *child.environ().values()}
+            assert os.getpgid(child.pid) != os.getpgid(0), "Ctrl-C in a terminal must reach the parent alone"
         with SyncEnvironmentClient(ClientConfig(), [service]) as client:
-            assert client.environment().corpus_size == 6
+            (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
+            assert result.reward == 1.0
             assert client.plan_outcomes() is not None, "the metrics are read with the token too"
-    assert service.token not in repr(service)
-
-
-def test_the_service_is_gone_after_an_exception(small_environment):
-    before = children()
-    with pytest.raises(KeyboardInterrupt), local_service(small_environment):
+        assert service.token not in repr(service)
         raise KeyboardInterrupt
-    assert children() <= before
+    assert not [child for child in started if psutil.pid_exists(child)]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{service.url}/healthz", trust_env=False)
 
 
 def test_what_the_service_cannot_open_is_the_users_error_here(small_environment):
@@ -85,6 +77,7 @@ def test_what_the_service_cannot_open_is_the_users_error_here(small_environment)
             "startup-failed",
             ["exit code 3", "\none\nno such library"],
         ),
+        ("kill -9 $$", 60, "startup-failed", ["exit code -9, SIGKILL)"]),
         ("echo starting; exec sleep 60", 2, "startup-timeout", ["\nstarting"]),
     ],
 )
@@ -104,6 +97,7 @@ def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(
 PARENT = textwrap.dedent(
     """
     import json, os, sys, threading, time
+    os.setsid()
     from querylect.configs.schema import EnvironmentConfig
     from querylect.envs.client.child_process import local_service
 
@@ -126,22 +120,10 @@ PARENT = textwrap.dedent(
 
 @pytest.mark.parametrize(
     ("number", "where"),
-    [
-        (signal.SIGINT, "main"),
-        (signal.SIGKILL, "main"),
-        (signal.SIGKILL, "thread"),
-        (signal.SIGKILL, "forking"),
-    ],
+    [(signal.SIGINT, "main"), (signal.SIGKILL, "thread"), (signal.SIGKILL, "forking")],
 )
-def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, number, where):
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, small_environment.model_dump_json(), where],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    with parent:
+def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, tmp_path, number, where):
+    with Piped([small_environment.model_dump_json(), where], tmp_path, code=PARENT) as parent:
         url = json.loads(parent.stdout.readline())
         assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
         child, *forked = psutil.Process(parent.pid).children()
@@ -151,19 +133,15 @@ def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_enviro
     for process in [*alive, *forked]:
         process.kill()
     assert gone == [child]
-    assert parent.returncode == -number
+    assert parent.returncode == (1 if number == signal.SIGINT else -number)
 
 
-@pytest.mark.parametrize(
-    ("number", "facts"),
-    [(signal.SIGKILL, ["exit code -9, SIGKILL)"]), (signal.SIGBUS, ["-7, SIGBUS; ", "querylect index verify"])],
-)
-def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog, number, facts):
+def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog):
     """A bus error comes from an index file that is cut in the middle of a read through mapped memory."""
     before = children()
     with local_service(small_environment):
         (child,) = children() - before
-        os.kill(child, number)
+        os.kill(child, signal.SIGBUS)
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert all(fact in caplog.text for fact in facts)
+    assert all(fact in caplog.text for fact in ("-7, SIGBUS; ", "querylect index verify"))
     assert children() <= before

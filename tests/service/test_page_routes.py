@@ -13,10 +13,8 @@ import httpx
 import pytest
 from querylect.cli import main
 from querylect.configs.load import dump_config
-from querylect.configs.schema import ClientConfig, EnvironmentConfig, PolicyConfig, RewriterConfig, RunConfig
+from querylect.configs.schema import PolicyConfig, RewriterConfig, RunConfig
 from querylect.data.types import Question
-from querylect.envs.client.child_process import local_service
-from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite
 from querylect.envs.plan import SearchPlan
@@ -127,15 +125,6 @@ def test_a_document_of_grade_0_is_not_shown_as_relevant(small_environment, run_a
     with run_app(create_app(environment, config)) as url:
         told = httpx.get(f"{url}/page/judgements", params={"question_id": "q-head"}, trust_env=False).json()
     assert [document["id"] for document in told["relevant"]] == ["triptan", "aspirin"]
-
-
-def test_the_child_that_serves_a_training_never_shows_a_judgement(small_environment):
-    assert EnvironmentConfig().playground is False
-    with local_service(small_environment.model_copy(update={"playground": True})) as service:
-        judgements = f"{service.url}/page/judgements?question_id=q-head"
-        assert httpx.get(judgements, headers=service.headers, trust_env=False).status_code == 403
-        with SyncEnvironmentClient(ClientConfig(), [service]) as client:
-            assert client.environment().corpus_size == 6
 
 
 class Saying:

@@ -4,10 +4,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from querylect.configs.llm import WordedLlmConfig
@@ -29,6 +26,7 @@ from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_p
 
 from ..asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)
 from ..chat_server import ChatServer, impatient  # noqa: F401 (fixture)
+from ..forked import forked
 from ..raising import refused
 
 HEAD, LEMON = "What helps when my head hurts?", "Does lemon juice help?"
@@ -151,25 +149,6 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("deed", ["hang", "garbage"])
-def test_a_content_whose_endpoint_hangs_or_talks_garbage_is_asked_again(run_app, corpus, deed):  # noqa: F811
-    told = Told()
-    server = ChatServer(lambda body: told.reply(body["messages"][0]["content"]))
-    server.always = lambda body: deed if "Text: About fremd" in str(body) else None
-    with run_app(server.app) as url:
-        timeout = 4 if deed == "hang" else 60
-        llm = WordedLlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=timeout, deadline=60)
-        config = QuestionsConfig(writer=llm, per_content=3)
-        with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
-            write_question_index(config, corpus, folder_of(corpus))
-        assert open_question_index(folder_of(corpus)).description.counts["contents_missing"] == 1
-        server.always, told.about[:] = None, []
-        write_question_index(config, corpus, folder_of(corpus))
-    assert told.about == ["fremd"]
-    assert matrix_of(folder_of(corpus))["維生素D缺乏有什麼症狀？"] == ["fremd"]
-
-
 def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
     """kill -9 after the second content, with half a line written."""
     code = f"""
@@ -177,7 +156,7 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
         from querylect.configs.schema import EnvironmentConfig
         from querylect.questions import asking as questions_asking, build
         from querylect.storage import KeyedJournal
-        from tests.asked import Told, asking
+        from querylect.tests.asked import Told, asking
         questions_asking.BATCH = 1
         append = KeyedJournal.append
 
@@ -193,8 +172,7 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
         with asking(Told()) as config:
             build.write_question_index(config, env, {folder_of(corpus)!r})
     """
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, timeout=500, cwd=root)
+    done = forked([], tmp_path / "killed", os.environ, textwrap.dedent(code))
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "questions").exists()
     told = Told()

@@ -1,46 +1,30 @@
 """Whom a service without a token answers: programs of this machine and its own page, no page of another site."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
-from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-
-
-@contextmanager
-def _serving(config, **variables):
-    """The URL of `querylect serve` in a process of its own."""
-    settings = [f"env.{key}={json.dumps(value)}" for key, value in config.model_dump(mode="json").items()
-                if key in ("dataset", "index", "playground")]  # fmt: skip
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("QUERYLECT_TOKEN")}
-    command = [sys.executable, "-m", "querylect", "serve", "tiny", *settings]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ | variables) as service:
-        try:
-            yield service.stdout.readline().strip()
-        finally:
-            service.terminate()
-            service.communicate(timeout=60)
+from querylect.envs.server.app import create_app
 
 
 @pytest.fixture(scope="module")
-def playground(small_environment):
-    return small_environment.model_copy(update={"playground": True})
+def serving(environment, small_environment, run_app):
+    """A function that gives the app of a service with its page, under a real server."""
+    config = small_environment.model_copy(update={"playground": True})
+    return lambda token: run_app(create_app(environment, config, token))
 
 
 @pytest.fixture(scope="module")
-def without_token(playground):
-    with _serving(playground) as url:
+def without_token(serving):
+    with serving(None) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def with_token(playground):
-    with _serving(playground, QUERYLECT_TOKEN="s3cret") as url:
+def with_token(serving):
+    with serving("s3cret") as url:
         yield url
 
 

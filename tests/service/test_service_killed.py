@@ -1,9 +1,5 @@
 """kill -9 in the middle of a training step: the service comes back, the run goes on, and no reward was invented."""
 
-import os
-import signal
-import subprocess
-import sys
 import textwrap
 import threading
 
@@ -11,6 +7,7 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.train.run import train
 
+from ..forked import Piped
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from ..several import free_port
 
@@ -35,25 +32,24 @@ SERVICE = textwrap.dedent(
 )
 
 
-def serving(config, searches):
-    """The service in a process of its own; the search of that number never ends (0: all do)."""
-    command = [sys.executable, "-c", SERVICE, config.model_dump_json(), str(searches)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings, lessons):  # noqa: F811
+def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings, lessons, tmp_path):  # noqa: F811
     """Worth its seconds: a real run against a real process that dies while it searches for the second step."""
     straight = train(change(settings, name="straight"))
     config = lessons.model_copy(update={"port": free_port()})
-    first = serving(config, searches=4)
+
+    def serving(searches):
+        """The service in a process of its own; the search of that number never ends (0: all do)."""
+        return Piped([config.model_dump_json(), str(searches)], tmp_path, code=SERVICE)
+
+    first = serving(searches=4)
     url = first.stdout.readline().strip()
     began_again = []
 
     def kill_in_the_middle():
         assert first.stdout.readline() == "searching\n"
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
-        began_again.append(serving(config, searches=0))
+        first.kill()
+        first.wait(60)
+        began_again.append(serving(searches=0))
 
     killer = threading.Thread(target=kill_in_the_middle)
     killer.start()
@@ -62,8 +58,7 @@ def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings,
     finally:
         killer.join(60)
         for process in [first, *began_again]:
-            process.kill()
-            process.wait()
+            process.close()
     assert began_again, "the service was killed during the run"
     found = records(run / "metrics.jsonl")
     assert len(found) == 4

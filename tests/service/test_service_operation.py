@@ -9,21 +9,18 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 
 import httpx
 import psutil
 import pytest
 from querylect.configs.schema import ClientConfig, EnvironmentConfig
 from querylect.envs.client.client import EnvironmentClient, Step
-from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server import process as serving
 from querylect.envs.server.app import create_app
@@ -31,6 +28,7 @@ from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
+from ..forked import Piped, fork_server
 from ..raising import refused
 from .test_service_api import Held
 
@@ -95,29 +93,24 @@ def test_a_line_per_request_says_what_was_asked_only_where_that_is_wanted(
     assert ("private" in caplog.text) == shown
 
 
-@pytest.mark.parametrize(
-    ("plans", "says"),
-    [
-        ([Probe(terms=(Term(text="a"),) * 5)], "5 texts; at most 4"),
-        ([Probe(terms=(Term(text="a"),))] * 5, "5 texts; at most 4"),
-        ([Probe(terms=(Term(text="a" * 30), Term(text="a" * 31)))], "61 characters; at most 60"),
-    ],
-)
-def test_a_plan_that_is_too_large_is_refused(environment, small_environment, run_app, plans, says):
+def test_a_request_that_is_too_large_is_refused(environment, small_environment, run_app):
     config = small_environment.model_copy(update={"max_terms": 4, "max_characters": 60})
-    body = {"plans": [SearchPlan(probes=tuple(plans)).model_dump()]}
+    one = Probe(terms=(Term(text="a"),))
     with run_app(create_app(environment, config)) as url:
-        answer = httpx.post(f"{url}/v1/search", json=body)
         limits = httpx.get(f"{url}/v1/environment").json()["limits"]
-    assert (answer.status_code, limits["max_terms"], limits["max_characters"]) == (413, 4, 60)
-    assert says in answer.json()["detail"]
-
-
-def test_a_request_for_too_many_documents_is_refused(environment, small_environment, run_app):
-    with run_app(create_app(environment, small_environment)) as url:
-        answer = httpx.post(f"{url}/v1/search", json={"plans": [plan("a", k=1000)] * 263})
-    assert answer.status_code == 413
-    assert "263000 documents together; at most 262144" in answer.json()["detail"]
+        for plans, says in (
+            ([SearchPlan(probes=(Probe(terms=one.terms * 5),))], "5 texts; at most 4"),
+            ([SearchPlan(probes=(one,) * 5)], "5 texts; at most 4"),
+            (
+                [SearchPlan(probes=(Probe(terms=(Term(text="a" * 30), Term(text="a" * 31))),))],
+                "61 characters; at most 60",
+            ),
+            ([SearchPlan.of("a", k=1000)] * 263, "263000 documents together; at most 262144"),
+        ):
+            answer = httpx.post(f"{url}/v1/search", json={"plans": [each.model_dump() for each in plans]})
+            assert answer.status_code == 413
+            assert says in answer.json()["detail"]
+    assert (limits["max_terms"], limits["max_characters"]) == (4, 60)
 
 
 @contextmanager
@@ -135,19 +128,20 @@ def _served(environment, config):
         assert not thread.is_alive()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def impatient(environment, small_environment):
     """Host and port of a service that waits half a second for a request."""
     with _served(environment, small_environment.model_copy(update={"read_seconds": 0.5})) as address:
         yield address
 
 
-@pytest.fixture
-def patient(environment, small_environment, monkeypatch):
+@pytest.fixture(scope="module")
+def patient(environment, small_environment):
     """The same with the time that a busy machine needs, also for a client to read why it was refused."""
-    monkeypatch.setattr(serving, "LINGER_SECONDS", 600.0)
-    with _served(environment, small_environment.model_copy(update={"read_seconds": 600.0})) as address:
-        yield address
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "LINGER_SECONDS", 600.0)
+        with _served(environment, small_environment.model_copy(update={"read_seconds": 600.0})) as address:
+            yield address
 
 
 def told(connection):
@@ -361,27 +355,26 @@ SERVICE = textwrap.dedent(
 )
 
 
-@contextmanager
-def _searching(config, give_up_seconds=60.0):
+@pytest.fixture
+def searching(small_environment, tmp_path):
     """A served process in the middle of a search that ends with a line on its standard input: the process, its URL and
     the future answer."""
-    command = [sys.executable, "-c", SERVICE, config.model_dump_json(), str(give_up_seconds)]
-    with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        try:
+
+    @contextmanager
+    def start(give_up_seconds=60.0, **changes):
+        config = small_environment.model_copy(update=changes)
+        arguments = [config.model_dump_json(), str(give_up_seconds)]
+        with ThreadPoolExecutor(1) as pool, Piped(arguments, tmp_path, code=SERVICE) as process:
             url = process.stdout.readline().strip()
             answer = pool.submit(search, url, "slow", timeout=60)
             assert process.stdout.readline() == "searching\n"
             yield process, url, answer
-        finally:
-            process.kill()
+
+    return start
 
 
 def _go_on(process):
     process.stdin.write("go on\n")
-    process.stdin.flush()
 
 
 def _until_closing(url):
@@ -391,9 +384,9 @@ def _until_closing(url):
         assert time.monotonic() < until
 
 
-def test_draining_refuses_new_work_first_and_ends_what_is_under_way(small_environment):
-    with _searching(small_environment.model_copy(update={"drain_seconds": 600.0})) as (process, url, answer):
-        process.terminate()
+def test_draining_refuses_new_work_first_and_ends_what_is_under_way(searching):
+    with searching(drain_seconds=600.0) as (process, url, answer):
+        process.send_signal(signal.SIGTERM)
         _until_closing(url)
         ready = httpx.get(f"{url}/readyz")
         assert (ready.status_code, ready.headers["retry-after"], ready.headers["connection"]) == (503, "1", "close")
@@ -405,7 +398,7 @@ def test_draining_refuses_new_work_first_and_ends_what_is_under_way(small_enviro
         _go_on(process)
         assert answer.result(60).status_code == 200
         assert httpx.get(f"{url}/healthz").status_code == 200, "the port stays until the time to drain is over"
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "ended\n", "a second signal ends it"
         assert process.wait(60) == 0
 
@@ -416,9 +409,9 @@ def _until_waiting(url, plans):
         assert time.monotonic() < until
 
 
-def test_a_long_request_holds_nobody_up(small_environment):
+def test_a_long_request_holds_nobody_up(searching):
     """It is searched in turns: a short one that came later is answered between them."""
-    with _searching(small_environment) as (process, url, first), ThreadPoolExecutor(2) as pool:
+    with searching() as (process, url, first), ThreadPoolExecutor(2) as pool:
         long = pool.submit(search, url, *[f"slow {n} {'x ' * 30_000}" for n in range(6)], timeout=60)
         _until_waiting(url, 7)
         short = pool.submit(search, url, "headache", timeout=60)
@@ -433,9 +426,9 @@ def test_a_long_request_holds_nobody_up(small_environment):
         assert (first.result(60).status_code, long.result(60).status_code) == (200, 200)
 
 
-def test_what_a_client_that_has_left_asked_for_is_not_searched(small_environment):
+def test_what_a_client_that_has_left_asked_for_is_not_searched(searching):
     body = json.dumps({"plans": [plan(f"blood {n}") for n in range(50)] + [plan("headache")]}).encode()
-    with _searching(small_environment) as (process, url, first), ThreadPoolExecutor(1) as pool:
+    with searching() as (process, url, first), ThreadPoolExecutor(1) as pool:
         place = httpx.URL(url)
         with socket.create_connection((place.host, place.port)) as sender:
             sender.sendall(POST + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -451,8 +444,8 @@ def test_what_a_client_that_has_left_asked_for_is_not_searched(small_environment
 
 
 @pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.3), (signal.SIGTERM, 0.0)])
-def test_the_port_closes_after_the_time_to_drain_and_a_search_ends(small_environment, number, seconds):
-    with _searching(small_environment.model_copy(update={"drain_seconds": seconds})) as (process, url, answer):
+def test_the_port_closes_after_the_time_to_drain_and_a_search_ends(searching, number, seconds):
+    with searching(drain_seconds=seconds) as (process, url, answer):
         process.send_signal(number)
         until = time.monotonic() + 60
         with suppress(httpx.TransportError):
@@ -464,77 +457,84 @@ def test_the_port_closes_after_the_time_to_drain_and_a_search_ends(small_environ
         assert (process.stdout.readline(), process.wait(60)) == ("ended\n", 0)
 
 
-def test_a_third_signal_kills_a_process_whose_search_does_not_end(small_environment):
-    with _searching(small_environment.model_copy(update={"drain_seconds": 600.0})) as (process, url, _):
-        process.terminate()
+def test_a_third_signal_kills_a_process_whose_search_does_not_end(searching):
+    with searching(drain_seconds=600.0) as (process, url, _):
+        process.send_signal(signal.SIGTERM)
         _until_closing(url)
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         until = time.monotonic() + 60
         with suppress(httpx.TransportError):
             while time.monotonic() < until:
                 httpx.get(f"{url}/healthz", trust_env=False)
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
 
 
-def test_a_search_that_outlasts_the_end_is_answered_503(small_environment):
-    with _searching(small_environment, give_up_seconds=0.2) as (process, _, answer):
-        process.terminate()
+def test_a_search_that_outlasts_the_end_is_answered_503(searching):
+    with searching(give_up_seconds=0.2) as (process, _, answer):
+        process.send_signal(signal.SIGTERM)
         assert answer.result(60).status_code == 503
 
 
 WORKERS = textwrap.dedent(
     """
-    import sys
+    import multiprocessing, os, signal, sys, time
+    import uvicorn
     from querylect.configs.schema import EnvironmentConfig
     from querylect.envs.environment import Environment
     from querylect.envs.server import serve as module
     from querylect.logs import set_up_logging
 
-    if __name__ == "__main__":
-        set_up_logging()
-        module.HANGING_SECONDS = float(sys.argv[2])
-        module.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
-        print("ended", flush=True)
+    if sys.argv[3]:  # workers are forked, with what it does to them; else new processes, as users have them
+        spawning = multiprocessing.get_context
+        multiprocessing.get_context = lambda method: spawning("fork")
+
+        def in_worker():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            exec(sys.argv[3], globals())
+
+        os.register_at_fork(after_in_child=in_worker)
+    set_up_logging()
+    module.HANGING_SECONDS = float(sys.argv[2])
+    module.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+    print("ended", flush=True)
     """
 )
 
 
 @pytest.fixture
-def start_workers(tmp_path):
-    """A function that serves a config with two workers; `in_worker` is code that runs first in each."""
-    started = []
+def start_workers(small_environment, tmp_path):
+    """A function that serves with two workers; `in_worker` is code that runs first in each."""
+    with ExitStack() as stack:
 
-    def start(config, in_worker="", hanging_seconds=20):
-        script = tmp_path / "serve.py"
-        script.write_text(f"{WORKERS}\nif __name__ == '__mp_main__':\n    pass\n{textwrap.indent(in_worker, '    ')}\n")
-        config = config.model_copy(update={"workers": 2})
-        command = [sys.executable, str(script), config.model_dump_json(), str(hanging_seconds)]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        return started[-1]
+        def start(in_worker="pass", hanging_seconds=20, **changes):
+            config = small_environment.model_copy(update={"workers": 2, **changes})
+            arguments = [config.model_dump_json(), str(hanging_seconds), in_worker]
+            return stack.enter_context(Piped(arguments, tmp_path, code=WORKERS))
 
-    yield start
-    for parent in started:
-        parent.kill()
-        parent.communicate()
-
-
-@pytest.fixture
-def two_workers(small_environment, start_workers):
-    return start_workers(small_environment)
+        yield start
 
 
 def workers_of(parent):
-    found = psutil.Process(parent.pid).children(recursive=True)
-    alive = [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
-    return {child.pid for child in alive if any("spawn_main" in part for part in child.cmdline())}
+    """The ids of its workers; it has no other children, but what keeps count of shared memory where it spawns them."""
+    alive = [each for each in psutil.Process(parent.pid).children() if each.status() != psutil.STATUS_ZOMBIE]
+    return {each.pid for each in alive if not any("resource_tracker" in part for part in each.cmdline())}
 
 
-def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(two_workers):
-    """Worth its seconds: three real processes, of which one is killed the hard way."""
-    url = two_workers.stdout.readline().strip()
+def _until_two_work(parent, killed=frozenset()):
+    until = time.monotonic() + 60
+    while len(workers_of(parent) - killed) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(start_workers):
+    """Worth its seconds: three real processes, of which one is killed the hard way, and then the parent."""
+    parent = start_workers(in_worker="", log="none")
+    url = parent.stdout.readline().strip()
     assert url.startswith("http://127.0.0.1:")
-    first = workers_of(two_workers)
+    first = workers_of(parent)
     assert len(first) == 2
     for n in range(40):
         assert search(url, f"headache {n}").status_code == 200
@@ -544,10 +544,7 @@ def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(two_w
 
     killed = min(first)
     os.kill(killed, signal.SIGKILL)
-    until = time.monotonic() + 60
-    while len(workers_of(two_workers) - {killed}) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    _until_two_work(parent, {killed})
     asked = 0
     while asked < 20:
         try:
@@ -555,39 +552,29 @@ def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(two_w
             asked += 1
         except httpx.TransportError:
             assert time.monotonic() < until
-    two_workers.send_signal(signal.SIGTERM)
-    assert two_workers.stdout.readline() == "ended\n"
-    assert two_workers.wait(60) == 0
-    assert re.search(rf"worker {killed} ended \(code -9\); starting another", two_workers.stderr.read())
-
-
-def test_workers_are_gone_after_their_parent_was_killed(two_workers):
-    two_workers.stdout.readline()
-    children = [psutil.Process(pid) for pid in workers_of(two_workers)]
-    two_workers.kill()
-    gone, alive = psutil.wait_procs(children, timeout=60)
+    assert re.search(rf"worker {killed} ended \(code -9\); starting another", parent.stderr.readline())
+    workers = [psutil.Process(pid) for pid in workers_of(parent)]
+    parent.kill()
+    gone, alive = psutil.wait_procs(workers, timeout=60)
     for process in alive:
         process.kill()
-    assert (len(gone), alive) == (2, [])
+    assert (len(gone), alive) == (2, []), "they are gone after their parent was killed"
 
 
 def test_a_dead_worker_that_cannot_be_replaced_ends_the_service(small_environment, start_workers, tmp_path):
     index = shutil.copytree(small_environment.index, tmp_path / "index")
-    parent = start_workers(small_environment.model_copy(update={"index": str(index)}))
+    parent = start_workers(index=str(index))
     assert parent.stdout.readline().startswith("http://")
     (index / "manifest.json").unlink()
     os.kill(min(workers_of(parent)), signal.SIGKILL)
-    said = parent.communicate(timeout=60)[1]
-    assert parent.returncode == 1
-    assert f"IndexFolderError: {index}" in said
+    assert f"IndexFolderError: {index}" in parent.stderr.read()
+    assert parent.wait(60) == 1
 
 
-@pytest.mark.slow
-def test_replacements_that_crash_are_started_until_one_opens(small_environment, start_workers, tmp_path):
+def test_replacements_that_crash_are_started_until_one_opens(start_workers, tmp_path):
     """Whatever kills them, such as memory that runs out for a while: each worker by itself comes back."""
     crash = tmp_path / "crash"
-    in_worker = f"import os\nif os.path.exists({str(crash)!r}):\n    Environment.open = lambda _: os._exit(7)"
-    parent = start_workers(small_environment, in_worker)
+    parent = start_workers(f"if os.path.exists({str(crash)!r}):\n    Environment.open = lambda _: os._exit(7)")
     url = parent.stdout.readline().strip()
     crash.touch()
     killed = workers_of(parent)
@@ -598,118 +585,57 @@ def test_replacements_that_crash_are_started_until_one_opens(small_environment, 
     assert {code for _, code in endings} == {"-9", "7"}
     crash.unlink()
     assert search(url, "blood", timeout=60).status_code == 200
-    parent.terminate()
-    assert parent.communicate(timeout=60)[0] == "ended\n"
+    parent.send_signal(signal.SIGTERM)
+    assert (parent.stdout.read(), parent.wait(60)) == ("ended\n", 0)
 
 
-@pytest.mark.slow
-def test_a_worker_that_hangs_is_replaced(small_environment, start_workers):
-    parent = start_workers(small_environment, hanging_seconds=6)
+def test_a_worker_that_hangs_is_replaced(start_workers):
+    parent = start_workers(hanging_seconds=6)
     assert parent.stdout.readline().startswith("http://")
     hanging = min(workers_of(parent))
     os.kill(hanging, signal.SIGSTOP)
     assert f"worker {hanging} has not reported" in parent.stderr.readline()
     assert f"worker {hanging} ended (code -9)" in parent.stderr.readline()
-    until = time.monotonic() + 60
-    while len(workers_of(parent)) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    parent.terminate()
-    assert parent.communicate(timeout=60)[0] == "ended\n"
+    _until_two_work(parent)
 
 
-def test_a_signal_ends_workers_that_still_open_their_index(small_environment, start_workers):
-    config = small_environment.model_copy(update={"drain_seconds": 600.0})
-    opening = "import time\nEnvironment.open = lambda _: print('opening', flush=True) or time.sleep(600)"
-    parent = start_workers(config, opening)
+def test_a_signal_ends_workers_that_still_open_their_index(start_workers):
+    opening = "Environment.open = lambda _: print('opening', flush=True) or time.sleep(600)"
+    parent = start_workers(opening, drain_seconds=600.0)
     assert parent.stdout.readline() == "opening\n"
-    parent.terminate()
-    assert parent.communicate(timeout=60)[0].endswith("ended\n")
-    assert parent.returncode == 0
+    parent.send_signal(signal.SIGTERM)
+    assert parent.stdout.read().endswith("ended\n")
+    assert parent.wait(60) == 0
 
 
 @pytest.mark.parametrize(
     "crash", ["Environment.open = lambda _: os._exit(7)", "uvicorn.Server.startup = lambda *_, **__: os._exit(7)"]
 )
-def test_a_worker_that_crashes_at_its_start_ends_the_service(small_environment, start_workers, crash):
-    parent = start_workers(small_environment, f"import os, uvicorn\n{crash}")
-    said = parent.communicate(timeout=60)[1]
-    assert parent.returncode == 1
+def test_a_worker_that_crashes_at_its_start_ends_the_service(start_workers, crash):
+    parent = start_workers(crash)
+    said = parent.stderr.read()
+    assert parent.wait(60) == 1
     assert "EnvironmentUnavailableError: " in said
     assert "exit code 7" in said
 
 
-def test_a_second_signal_ends_workers_that_drain(small_environment, start_workers):
-    parent = start_workers(small_environment.model_copy(update={"drain_seconds": 600.0}))
+def test_a_second_signal_ends_workers_that_drain(start_workers):
+    parent = start_workers(drain_seconds=600.0)
     url = parent.stdout.readline().strip()
-    parent.terminate()
+    parent.send_signal(signal.SIGTERM)
     _until_closing(url)
-    parent.terminate()
-    assert parent.communicate(timeout=60)[0] == "ended\n"
-    assert parent.returncode == 0
+    parent.send_signal(signal.SIGTERM)
+    assert (parent.stdout.read(), parent.wait(60)) == ("ended\n", 0)
 
 
 def test_what_a_worker_cannot_open_is_the_users_error(small_environment, monkeypatch):
+    forking = SimpleNamespace(get_context=lambda method: fork_server())
+    monkeypatch.setattr("querylect.envs.server.serve.multiprocessing", forking)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "the caller's")
     missing = small_environment.model_copy(update={"workers": 2, "index": "/nonexistent/index"})
     with refused(IndexFolderError, None, "/nonexistent/index", "querylect index build"):
         serve(missing)
     assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == "the caller's"
-
-
-@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
-def test_a_truncated_file_of_the_index_is_refused_by_name(small_environment, tmp_path, left):
-    """Whichever it is, and whether all of it is gone, half of it, or the last byte."""
-    files = sorted(path for path in Path(small_environment.index).iterdir() if path.stat().st_size)
-    assert {"manifest.json", "documents.bin", "words.bin"} < {file.name for file in files}
-    for file in files:
-        folder = tmp_path / file.name
-        shutil.copytree(small_environment.index, folder)
-        os.truncate(folder / file.name, min(int(left * file.stat().st_size), file.stat().st_size - 1))
-        with refused(IndexFolderError, None, folder, f": {file.name} "):
-            serve(small_environment.model_copy(update={"index": str(folder)}))
-
-
-def test_an_index_that_is_cut_while_it_is_served_gives_no_ranking_text_or_reward(small_environment, tmp_path, run_app):
-    """All files fit into a page, so that what is missing reads as zeros. Nothing of that is kept, either: the file made
-    whole again, everything is as before."""
-    folder = Path(shutil.copytree(small_environment.index, tmp_path / "index"))
-    config = small_environment.model_copy(update={"index": str(folder)})
-    with run_app(create_app(Environment.open(config), config)) as url:
-
-        def ask():
-            body = {"steps": [{"question_id": "q-head", "plan": plan(text)} for text in ("migraine", "blood")]}
-            answers = [search(url, "headache"), httpx.post(f"{url}/v1/step", json=body, trust_env=False)]
-            return answers, httpx.get(f"{url}/readyz", trust_env=False).status_code
-
-        whole, ready = ask()
-        assert ([answer.status_code for answer in whole], ready) == ([200, 200], 200)
-        for name in ("documents.bin", "data.csc.index.npy"):
-            content = (folder / name).read_bytes()
-            os.truncate(folder / name, len(content) - 40)
-            cut, ready = ask()
-            assert [answer.status_code for answer in (*cut, search(url, "cholesterol"))] == [503] * 3
-            assert ready == 503
-            assert f"{folder / name} has {len(content) - 40} bytes and had {len(content)}" in cut[0].json()["detail"]
-            with (folder / name).open("r+b") as file:
-                file.write(content)
-            again, ready = ask()
-            assert ([answer.json() for answer in again], ready) == ([answer.json() for answer in whole], 200)
-        found = search(url, "cholesterol").json()["rankings"]
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
-        assert search(url, "cholesterol").json()["rankings"] == found
-
-
-def test_an_index_that_is_replaced_while_it_is_served_goes_on_being_served(small_environment, tmp_path, run_app):
-    folder = Path(shutil.copytree(small_environment.index, tmp_path / "index"))
-    config = small_environment.model_copy(update={"index": str(folder)})
-    with run_app(create_app(Environment.open(config), config)) as url:
-        before = search(url, "headache").json()
-        shutil.rmtree(folder)
-        folder.mkdir()
-        (folder / "documents.bin").write_bytes(b"another one")
-        assert search(url, "headache").json() == before
-        assert search(url, "blood").status_code == 200
 
 
 def test_a_storm_of_requests_is_answered_in_full_with_200_or_503(environment, small_environment, run_app):
