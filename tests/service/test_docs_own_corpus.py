@@ -1,8 +1,8 @@
 """docs/own-corpus.md, run as it stands: every file it shows is written, every command it shows is run, in order.
 
-A minute, because it is the whole way of a user: corpus, index, service, training, evaluation, export, each a
-process of its own. The section with the table encodes a corpus, and is slow. Only the model and the corpus are smaller
-than the page's, by the variables that the page names.
+It is the whole way of a user: corpus, index, service, training, evaluation, export, each a process of its own. The
+section with the table encodes a corpus, and is slow. Only the model and the corpus are smaller than the page's, by the
+variables that the page names.
 """
 
 import json
@@ -13,12 +13,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas
 import pytest
 
+from ..forked_commands import forked_commands
 from ..pages import blocks
 from ..several import free_port
 
@@ -35,11 +35,12 @@ def walked(tmp_path_factory, tiny_policy):
     for block in blocks("own-corpus.md"):
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
-    _commands(folder / ".bin")
+    assert shutil.which("curl"), "the page asks the service with curl, which is not installed"
     port = free_port()
     script = "".join(_commands_of_page(table=False))
     script += f'\nprintf %s "$QUERYLECT_TOKEN" > {shlex.quote(str(folder.with_name("token")))}\n'
-    return folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy), "EVERY": "3"}), port
+    with forked_commands(folder / ".bin"):
+        yield folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy), "EVERY": "3"}), port
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +205,3 @@ def _commands_of_page(table: bool) -> list[str]:
     ]
     assert len(found) >= (2 if table else 6)
     return found
-
-
-def _commands(folder: Path) -> None:
-    """Make a folder with `querylect` and `python` as those of this test."""
-    folder.mkdir()
-    for name, call in (("querylect", [sys.executable, "-m", "querylect"]), ("python", [sys.executable])):
-        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(call)} "$@"\n')
-        (folder / name).chmod(0o755)
-    assert shutil.which("curl"), "the page asks the service with curl, which is not installed"
