@@ -124,7 +124,6 @@ LONGEST = (
 SLOW = {
     "test_docs_own_corpus",
     "test_envs_milvus",
-    "test_envs_peers",
     "test_hub_upload",
     "test_reproduction",
     "test_rollouts_policy",
@@ -232,6 +231,14 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "cluster.sh"))
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
+
+
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """The workers of a build (`workers=2`), which otherwise are new processes, are forked."""
+    from .forked import fork_server
+
+    monkeypatch.setattr("querylect.envs.builder.workers.get_context", lambda method: fork_server())
 
 
 @contextmanager

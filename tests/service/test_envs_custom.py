@@ -1,41 +1,26 @@
 """A retriever in one file of the user's own, as docs/add-a-retriever.md shows it, and what the file may not do."""
 
-import re
 from pathlib import Path
 
 import pytest
-import querylect
-import yaml
 from querylect.configs.load import load_config
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError
 
-from ..encoders import hidden_states, save_bert
+from ..pages import blocks
 from ..raising import refused
 
-GUIDE = Path(querylect.__file__).parent / "docs" / "add-a-retriever.md"
-
-
-def block(language, holding):
-    """The code block of the guide in that language that holds the text."""
-    found = [
-        code
-        for code in re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
-        if holding in code
-    ]
-    assert len(found) == 1, found
-    return found[0]
+GUIDE = blocks("add-a-retriever.md")
 
 
 @pytest.fixture
 def config(small_environment, tmp_path):
     file = tmp_path / "trigrams.py"
-    file.write_text(block("python", "class Retriever"), encoding="utf-8")
+    (code,) = (each.text for each in GUIDE if each.language == "python" and "class Retriever" in each.text)
+    file.write_text(code, encoding="utf-8")
     cut = {"index": str(tmp_path / "index"), "block_mib": 1e-4}
     return small_environment.model_copy(update={"retriever": f"python:{file}", **cut})
 
@@ -94,36 +79,10 @@ def test_a_file_that_is_no_retriever_is_refused(config, tmp_path):
         build_index(config.model_copy(update={"retriever": f"python:{tmp_path / 'words.txt'}"}))
 
 
-def test_the_settings_of_the_guide_serve_a_model_without_code(small_environment, tmp_path):
-    """The guide's YAML as it stands, but for where model, corpus and index lie."""
-    file = tmp_path / "mine.yaml"
-    file.write_text(block("yaml", "query_template"), encoding="utf-8")
-    assert "recipe" in yaml.safe_load(file.read_text())["env"]
-    said = load_config(str(file)).env
-    model = save_bert(tmp_path / "model")
-    config = said.model_copy(
-        update={"model": model, "dataset": small_environment.dataset, "index": str(tmp_path / "index")}
-    )
-    build_index(config)
-    environment = Environment.open(config)
-    (ranking,) = environment.search([SearchPlan.of("my head hurts", k=6)])
-
-    def embedded(text):
-        vector = hidden_states(model, text).mean(dim=0).numpy()
-        return vector / (vector @ vector) ** 0.5
-
-    query = embedded("query: my head hurts")
-    for hit in ranking:
-        document = environment.document(hit.id)
-        written = f"passage: {document.title} {document.text}"
-        assert hit.score == pytest.approx(float(query @ embedded(written)), abs=1e-4)
-    assert len(ranking) == 6
-
-
 def test_every_block_of_settings_in_the_guide_is_valid(tmp_path):
-    blocks = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
-    assert len(blocks) >= 4
-    for number, text in enumerate(blocks):
+    settings = [each.text for each in GUIDE if each.language == "yaml"]
+    assert len(settings) >= 4
+    for number, text in enumerate(settings):
         file = tmp_path / f"{number}.yaml"
         file.write_text(text, encoding="utf-8")
         assert load_config(str(file)).env != EnvironmentConfig()

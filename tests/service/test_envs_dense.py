@@ -102,21 +102,6 @@ def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
     np.testing.assert_allclose(dense.Encoder.open(recipe).documents(DOCUMENTS)[0], expected.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cos"])
-def test_a_probe_is_the_weighted_sum_of_its_embeddings(bert, similarity):
-    recipe = find_recipe("contriever", bert).model_copy(update={"similarity": similarity})
-    encoder = dense.Encoder.open(recipe)
-    vectors = encoder.documents(DOCUMENTS)
-    one, other = (contriever_by_hand(bert, text).astype(np.float64) for text in QUERIES[:2])
-    if similarity == "cos":
-        one, other = one / np.linalg.norm(one), other / np.linalg.norm(other)
-    scores = vectors.astype(np.float64) @ (1.5 * one - 0.5 * other)
-    (ranking,) = dense.Dense(encoder, vectors).rank([probe((QUERIES[0], 1.5), (QUERIES[1], -0.5))], [3])
-    order = np.argsort(-scores)[:3]
-    assert ranking.documents.tolist() == order.tolist()
-    np.testing.assert_allclose(ranking.scores, scores[order], rtol=1e-5)
-
-
 @dataclass
 class Axes:
     """An encoder whose texts are vectors written out: "1 0" embeds as (1, 0). Counts what it is asked."""
@@ -224,16 +209,6 @@ def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(be
         expected = hidden_states(other, text, truncation=True, max_length=8)[0].numpy()
         np.testing.assert_allclose(encoder.queries([text])[0], expected, atol=1e-5)
     assert encoder.fingerprint != dense.Encoder.open(recipe.model_copy(update={"query_model": bert})).fingerprint
-
-
-def test_bge_is_the_first_token_behind_the_instruction_at_length_one(bert):
-    encoder = dense.Encoder.open(find_recipe("bge-small-en-v1.5", bert))
-    for found, prefix in (
-        (encoder.queries(QUERIES), "Represent this sentence for searching relevant passages: "),
-        (encoder.documents(QUERIES), ""),
-    ):
-        first = np.stack([hidden_states(bert, prefix + text)[0].numpy() for text in QUERIES])
-        np.testing.assert_allclose(found, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
 
 
 def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(bert):

@@ -1,19 +1,13 @@
-"""The environment as a whole: plans in, rankings and metric values out, on hand-made and on real data."""
+"""The environment as a whole: plans in, rankings and metric values out."""
 
-import os
 import shutil
-from dataclasses import replace
 from math import log2
-from pathlib import Path
 
-import numpy as np
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.beir import load_beir, save_beir
+from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError, RequestError
@@ -194,49 +188,3 @@ def test_a_dense_index_of_other_weights_is_refused(tmp_path):
     (model / "model.safetensors").write_bytes(weights)
     with refused(IndexFolderError, None, config.index, f"{model} ("):
         Environment.open(config)
-
-
-def real(name):
-    root = os.environ.get("QUERYLECT_REALDATA")
-    if not root:
-        pytest.skip(f"QUERYLECT_REALDATA is not set: it names the folder with {name}/")
-    return Path(root) / name
-
-
-def test_bm25_reaches_the_known_figure_on_cranfield(tmp_path):
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(real("cranfield"))), index=str(tmp_path / "index")
-    )
-    environment = built(config)
-    questions = environment.questions("test")
-    rankings = environment.search([SearchPlan.of(question.text) for question in questions])
-    values = [
-        environment.score(question.id, ranking, ["ndcg@10"])["ndcg@10"]
-        for question, ranking in zip(questions, rankings, strict=True)
-    ]
-    assert len(values) == 225
-    assert np.mean(values) == pytest.approx(0.524, abs=0.001)
-
-
-def test_minilm_ranks_as_semantic_search_of_sentence_transformers(tmp_path):
-    """150 real documents and 60 questions are embedded twice (here and by the peer): the slow part of this file."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.util import semantic_search
-
-    dataset = load_beir(real("hpo_lay"))
-    questions = dataset.splits["test"].questions[:60]
-    qrels = {question.id: dataset.splits["test"].qrels[question.id] for question in questions}
-    judged = {document for grades in qrels.values() for document in grades}
-    corpus = [document for document in dataset.corpus if document.id in judged]
-    corpus += [document for document in dataset.corpus if document.id not in judged][: 150 - len(corpus)]
-    small = replace(dataset, corpus=corpus, splits={"test": Split(questions, qrels)})
-    environment = built(config_of(tmp_path, small, retriever="all-minilm-l6-v2", model=MINILM))
-    rankings = environment.search([SearchPlan.of(question.text) for question in questions])
-    model = SentenceTransformer(resolve_model(MINILM))
-    documents = model.encode([document.contents for document in corpus], convert_to_tensor=True)
-    queries = model.encode([question.text for question in questions], convert_to_tensor=True)
-    for ranking, hits in zip(rankings, semantic_search(queries, documents, top_k=10), strict=True):
-        assert [hit.score for hit in ranking] == pytest.approx([hit["score"] for hit in hits], abs=1e-5)
-        scores = np.array([hit["score"] for hit in hits])
-        for end in np.flatnonzero(np.diff(scores) < -1e-5):
-            assert {hit.id for hit in ranking[: end + 1]} == {corpus[hit["corpus_id"]].id for hit in hits[: end + 1]}

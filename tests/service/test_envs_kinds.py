@@ -20,24 +20,16 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-    build_shard,
-    merge_index,
-)
+from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
-from querylect.envs.index.open import (
-    open_index,
-)
+from querylect.envs.index.open import open_index
 from querylect.envs.index_names import member_settings
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
 from querylect.envs.recipes import content_fields
 from querylect.envs.retrievers.bm25 import tokenise
-from querylect.envs.retrievers.open import (
-    verify_indexes,
-)
+from querylect.envs.retrievers.open import verify_indexes
 from querylect.envs.retrievers.rerank import Reranker
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
@@ -82,6 +74,21 @@ def dataset(tmp_path_factory):
     split = Split([Question("q", "heat")], {"q": {"d0": 1}})
     save_beir(Dataset("tiny", CORPUS, {"test": split}), folder / "beir")
     return DatasetConfig(kind="beir", path=str(folder / "beir"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the indexes lie that no test changes; each is built when it is first opened."""
+    return tmp_path_factory.mktemp("indexes")
+
+
+@pytest.fixture(scope="module")
+def configs(dataset, models, folder):
+    """Settings of an index of each kind in that folder."""
+    return {
+        kind: EnvironmentConfig(dataset=dataset, index=str(folder / kind), block_mib=BLOCK, **settings(models))
+        for kind, (_, settings) in KINDS.items()
+    }
 
 
 def cls(folder, *texts, **how):
@@ -207,22 +214,24 @@ def check(environment, expected, k=ALL):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_signed_probes_score_as_computed_by_hand(kind, models, dataset, tmp_path):
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS[kind][1](models))
-    environment = opened(config)
-    check(environment, [scores_by_hand(kind, models, terms) for terms in PROBES])
-    check(environment, [scores_by_hand(kind, models, terms) for terms in PROBES], k=3)
+def test_signed_probes_score_as_computed_by_hand_in_an_index_of_two_shards(kind, configs, models, tmp_path):
+    """Which is the index that one process makes."""
+    expected = [scores_by_hand(kind, models, terms) for terms in PROBES]
+    cut = configs[kind].model_copy(update={"index": str(tmp_path / "cut")})
+    assert sum(build_shard(cut, shard, 2) for shard in (2, 1)) > 2
+    manifest = merge_index(cut)
+    assert open_index(cut.index).manifest == manifest
+    assert json.loads((tmp_path / "cut" / "manifest.json").read_text())["documents"] == ALL
+    environment = opened(configs[kind])
+    assert manifest.index_hash == environment.index_hash
+    check(Environment.open(cut), expected)
+    check(environment, expected, k=3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("activation", ["none", "sigmoid"])
-def test_a_cross_encoder_scores_the_best_documents_of_any_kind(kind, activation, models, dataset, tmp_path):
-    config = EnvironmentConfig(
-        dataset=dataset,
-        index=str(tmp_path / "index"),
-        rerank=RerankConfig(model=models["cross"], depth=4, activation=activation),
-        **KINDS[kind][1](models),
-    )
+@pytest.mark.parametrize(("kind", "activation"), zip(KINDS, ["none", "sigmoid"] * 3, strict=False))
+def test_a_cross_encoder_scores_the_best_documents_of_any_kind(kind, activation, configs, models):
+    rerank = RerankConfig(model=models["cross"], depth=4, activation=activation)
+    config = configs[kind].model_copy(update={"rerank": rerank})
     expected = []
     for terms in PROBES:
         candidates = order(scores_by_hand(kind, models, terms))[:4]
@@ -238,54 +247,36 @@ def test_a_cross_encoder_scores_the_best_documents_of_any_kind(kind, activation,
     check(environment, expected, k=2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_shards_of_every_kind_make_the_index_that_one_process_makes(kind, models, dataset, tmp_path):
-    config = EnvironmentConfig(
-        dataset=dataset, index=str(tmp_path / "index"), block_mib=BLOCK, **KINDS[kind][1](models)
-    )
-    cut = config.model_copy(update={"index": str(tmp_path / "cut")})
-    assert sum(build_shard(cut, shard, 2) for shard in (2, 1)) > 2
-    assert merge_index(cut).index_hash == build_index(config).index_hash
-    check(Environment.open(cut), [scores_by_hand(kind, models, terms) for terms in PROBES])
+def reranked(configs, models, **changes):
+    """Settings of BM25 with a second stage."""
+    return configs["bm25"].model_copy(update={"rerank": RerankConfig(**{"model": models["cross"], **changes})})
 
 
-def test_the_hash_and_the_card_tell_every_second_stage_apart(models, dataset, tmp_path):
-    plain = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
-    stages = [
-        None,
-        RerankConfig(model=models["cross"], depth=4),
-        RerankConfig(model=models["cross"], depth=5),
-        RerankConfig(model=models["cross"], depth=4, activation="sigmoid"),
-        RerankConfig(model=models["cross"], depth=4, max_length=16),
-    ]
-    environments = [opened(plain.model_copy(update={"rerank": stage})) for stage in stages]
-    assert len({environment.index_hash for environment in environments}) == len(stages)
+def test_the_hash_and_the_card_tell_every_second_stage_apart(configs, models):
+    plain = configs["bm25"]
+    stages = {"depth": 4}, {"depth": 5}, {"depth": 4, "activation": "sigmoid"}, {"depth": 4, "max_length": 16}
+    environments = [opened(config) for config in (plain, *(reranked(configs, models, **stage) for stage in stages))]
+    assert len({environment.index_hash for environment in environments}) == 1 + len(stages)
     assert environments[0].index_hash == open_index(plain.index).manifest.index_hash
     card = environments[1].card
     assert card["kind"] == "bm25"
     assert (card["rerank"]["model"], card["rerank"]["depth"]) == (models["cross"], 4)
     assert "best 4 documents" in card["trained"]
-    assert opened(plain.model_copy(update={"rerank": stages[1]})).index_hash == environments[1].index_hash
+    assert opened(reranked(configs, models, depth=4)).index_hash == environments[1].index_hash
 
 
-def test_a_second_stage_that_cannot_answer_is_refused(models, dataset, tmp_path):
-    config = EnvironmentConfig(
-        dataset=dataset, index=str(tmp_path / "index"), rerank=RerankConfig(model=models["cross"], depth=3)
-    )
-    environment = opened(config)
+def test_a_second_stage_that_cannot_answer_is_refused(configs, models, tmp_path):
+    environment = opened(reranked(configs, models, depth=3))
     with refused(RequestError, "beyond-depth", " 4 ", " 3", "env.rerank.depth"):
         environment.search(plans(4))
     for model, code, facts in ((models["many"], "several-scores", [" 3 "]), (str(tmp_path), "unloadable-model", [])):
         with refused(ModelError, code, "env.rerank.model", model, *facts):
-            Environment.open(config.model_copy(update={"rerank": RerankConfig(model=model)}))
+            Environment.open(reranked(configs, models, model=model))
 
 
-def test_documents_that_are_left_out_are_no_request_beyond_the_depth(models, dataset, tmp_path):
+def test_documents_that_are_left_out_are_no_request_beyond_the_depth(configs, models, folder):
     """A stage of three documents is asked for three of them, of which one is left out."""
-    reranked = EnvironmentConfig(
-        dataset=dataset, index=str(tmp_path / "index"), rerank=RerankConfig(model=models["cross"], depth=3)
-    )
-    for config in (reranked, hybrid(dataset, models, tmp_path, depth=3)):
+    for config in (reranked(configs, models, depth=3), hybrid(configs, folder, depth=3)):
         environment = opened(config)
         (plan, *_) = plans(3)
         (ranking,) = environment.search([plan])
@@ -294,26 +285,25 @@ def test_documents_that_are_left_out_are_no_request_beyond_the_depth(models, dat
         assert [hit.id for hit in rest] == [hit.id for hit in ranking[1:]]
 
 
-def test_every_pair_is_scored_once(models, dataset, tmp_path, monkeypatch):
+def test_every_pair_is_scored_once(configs, models, monkeypatch):
     asked = []
     scores = Reranker.scores
     monkeypatch.setattr(Reranker, "scores", lambda self, pairs: asked.extend(pairs) or scores(self, pairs))
-    config = EnvironmentConfig(
-        dataset=dataset, index=str(tmp_path / "index"), rerank=RerankConfig(model=models["cross"], depth=3)
-    )
-    environment = opened(config)
+    environment = opened(reranked(configs, models, depth=3))
     for _ in range(2):
         environment.search(plans(3))
     assert asked
     assert len(asked) == len(set(asked))
 
 
-def test_queries_that_are_read_only_in_part_are_counted(models, dataset, tmp_path, run_app):
+def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_path, run_app):
     """By a retriever, by those that wrap it, through the service, and in a method's costs."""
-    recipe = RecipeConfig(query_model=models["two"], query_max_length=8)
-    config = EnvironmentConfig(
-        dataset=dataset, retriever="medcpt", model=models["one"], recipe=recipe, index=str(tmp_path / "index")
-    )
+
+    def short(kind):
+        recipe = (configs[kind].recipe or RecipeConfig()).model_copy(update={"query_max_length": 8})
+        return configs[kind].model_copy(update={"recipe": recipe, "index": str(tmp_path / kind)})
+
+    config = short("medcpt")
     whole, cut = "a wing", "the heat transfer of a slab in a wind tunnel"
     plans = [
         SearchPlan.of(whole, k=2),
@@ -322,28 +312,10 @@ def test_queries_that_are_read_only_in_part_are_counted(models, dataset, tmp_pat
     ]
     environment = opened(config)
     assert [ranking.truncated for ranking in environment.search(plans)] == [0, 1, 2]
-    longer = recipe.model_copy(update={"query_max_length": 64})
-    exact = config.model_copy(update={"recipe": longer, "index": str(tmp_path / "exact")})
-    assert [ranking.truncated for ranking in opened(exact).search(plans)] == [0, 0, 0]
-    words = EnvironmentConfig(
-        dataset=dataset,
-        retriever="splade",
-        model=models["mlm"],
-        recipe=RecipeConfig(query_max_length=8),
-        index=str(tmp_path / "splade"),
-    )
-    assert [ranking.truncated for ranking in opened(words).search(plans)] == [0, 1, 2]
-    both = EnvironmentConfig(
-        dataset=dataset,
-        retriever="hybrid",
-        index=str(tmp_path / "both"),
-        hybrid=HybridConfig(
-            members=[
-                MemberConfig(index=str(tmp_path / "words"), retriever="bm25"),
-                MemberConfig(index=config.index, retriever="medcpt", model=models["one"], recipe=recipe),
-            ]
-        ),
-    )
+    assert [ranking.truncated for ranking in opened(configs["medcpt"]).search(plans)] == [0, 0, 0]
+    assert [ranking.truncated for ranking in opened(short("splade")).search(plans)] == [0, 1, 2]
+    members = [member_of(configs["bm25"]), member_of(config)]
+    both = hybrid(configs, tmp_path).model_copy(update={"hybrid": HybridConfig(members=members)})
     assert [ranking.truncated for ranking in opened(both).search(plans)] == [0, 1, 2]
     with (
         run_app(create_app(environment, config)) as url,
@@ -365,20 +337,28 @@ def test_queries_that_are_read_only_in_part_are_counted(models, dataset, tmp_pat
         assert [run.spent.truncated for run in Runner(None, {"": client}).run(method, asked)] == [0, 1]
 
 
-def hybrid(dataset, models, folder, depth=100):
+def member_of(config):
+    """An environment's settings as those of a member of a hybrid."""
+    return MemberConfig(index=config.index, retriever=config.retriever, model=config.model, recipe=config.recipe)
+
+
+def hybrid(configs, folder, depth=100):
+    """Settings of a hybrid whose members lie in the folder, too."""
     members = [
-        MemberConfig(index=str(folder / kind), **KINDS[kind][1](models)) for kind in ("bm25", "medcpt", "splade")
+        member_of(configs[kind].model_copy(update={"index": str(folder / kind)}))
+        for kind in ("bm25", "medcpt", "splade")
     ]
     return EnvironmentConfig(
-        dataset=dataset,
+        dataset=configs["bm25"].dataset,
         retriever="hybrid",
-        index=str(folder / "hybrid"),
+        index=str(folder / f"hybrid-{depth}"),
+        block_mib=BLOCK,
         hybrid=HybridConfig(members=members, depth=depth),
     )
 
 
 @pytest.mark.parametrize("depth", [3, 100])
-def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, models, dataset, tmp_path):
+def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, configs, models, folder):
     expected = []
     for terms in PROBES:
         scores = {}
@@ -387,7 +367,7 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, models, datase
                 scores[place] = scores.get(place, 0) + 1 / (60 + rank)
         expected.append(scores)
     k = min(depth, len(CORPUS))
-    environment = opened(hybrid(dataset, models, tmp_path, depth))
+    environment = opened(hybrid(configs, folder, depth))
     rankings = environment.search(plans(k))
     assert environment.search(plans(1)) == [ranking[:1] for ranking in rankings], "members rank to their depth always"
     for ranking, scores in zip(rankings, expected, strict=True):
@@ -396,8 +376,8 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, models, datase
         assert all(hit.score == pytest.approx(scores[int(hit.id[1:])]) for hit in ranking)
 
 
-def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(models, dataset, tmp_path):
-    config = hybrid(dataset, models, tmp_path)
+def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(configs, dataset, tmp_path):
+    config = hybrid(configs, tmp_path)
     environment = opened(config)
     built = {name: (tmp_path / name / "manifest.json").stat().st_ino for name in ("bm25", "medcpt", "splade")}
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
@@ -406,38 +386,38 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(mode
     assert list(environment.caches) == ["embeddings_2", "embeddings_3"], "each member's own, BM25 has none"
     assert "(1) BM25" in environment.card["trained"]
     build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
-    with refused(IndexFolderError, "other-weights", tmp_path / "hybrid"):
+    with refused(IndexFolderError, "other-weights", config.index):
         Environment.open(config)
     with refused(IndexFolderError, "other-settings", "engine 'rank_bm25'"):
         build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
 
 
-def test_a_hybrid_says_when_a_file_of_a_member_is_cut(models, dataset, tmp_path):
-    environment = opened(hybrid(dataset, models, tmp_path))
-    assert environment.damage == ""
-    environment.search([SearchPlan.of("cat")])
-    os.truncate(tmp_path / "medcpt" / "vectors.npy", 200)
-    with refused(EnvironmentUnavailableError, None, "medcpt/vectors.npy", " 200 "):
-        environment.search([SearchPlan.of("cat")])
-
-
-def test_a_hybrid_is_verified_with_its_members(models, dataset, tmp_path):
-    config = hybrid(dataset, models, tmp_path)
-    build_index(config)
-    folders = [str(tmp_path / name) for name in ("bm25", "medcpt", "splade", "hybrid")]
-    assert list(verify_indexes(config)) == folders
+def test_a_hybrid_is_verified_with_its_members_and_says_when_a_file_of_one_is_cut(configs, dataset, tmp_path):
+    config = hybrid(configs, tmp_path)
+    environment = opened(config)
+    assert list(verify_indexes(config)) == [
+        *(str(tmp_path / name) for name in ("bm25", "medcpt", "splade")),
+        config.index,
+    ]
     vectors = tmp_path / "medcpt" / "vectors.npy"
     content = vectors.read_bytes()
     vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with refused(IndexFolderError, "damaged-index", tmp_path / "medcpt", "vectors.npy", "sha256"):
         verify_indexes(config)
     vectors.write_bytes(content)
+    assert environment.damage == ""
+    environment.search([SearchPlan.of("cat")])
+    os.truncate(vectors, 200)
+    with refused(EnvironmentUnavailableError, None, "medcpt/vectors.npy", " 200 "):
+        environment.search([SearchPlan.of("cat")])
+    vectors.write_bytes(content)
     build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
-    with refused(IndexFolderError, "changed-members", tmp_path / "hybrid"):
+    with refused(IndexFolderError, "changed-members", config.index):
         verify_indexes(config)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_hybrid_is_built_by_several_workers_but_not_in_shards(dataset, tmp_path):
     hashes = []
     for workers in (1, 2):
@@ -473,12 +453,13 @@ def test_members_without_an_index_are_built_beside_the_hybrid_and_open_alone(dat
     assert {hit.id for hit in Environment.open(config).search([plan])[0]} == {hit.id for hit in alone.search([plan])[0]}
 
 
-def test_a_hybrid_of_other_depth_is_another_index_and_gives_no_more_than_its_depth(models, dataset, tmp_path):
-    environment = opened(hybrid(dataset, models, tmp_path, depth=3))
+def test_a_hybrid_of_other_depth_is_another_index_and_gives_no_more_than_its_depth(configs, folder):
+    config = hybrid(configs, folder, depth=3)
+    environment = opened(config)
     with refused(RequestError, "beyond-depth", " 7 ", " 3", "env.hybrid.depth"):
         environment.search(plans())
     with refused(IndexFolderError, "other-weights", " 3 "):
-        Environment.open(hybrid(dataset, models, tmp_path, depth=4))
+        Environment.open(hybrid(configs, folder, depth=4).model_copy(update={"index": config.index}))
 
 
 def test_a_hybrid_and_its_members_go_together():
@@ -488,11 +469,10 @@ def test_a_hybrid_and_its_members_go_together():
         EnvironmentConfig(hybrid=HybridConfig(members=[MemberConfig(retriever="bm25", index=name) for name in "ab"]))
 
 
-def test_an_index_of_words_holds_arrays_without_pickles_in_compressed_rows(models, dataset, tmp_path):
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["splade"][1](models))
-    manifest = build_index(config)
-    assert set(POSTINGS) < set(manifest.files)
-    weights, documents, ends = (np.load(tmp_path / "index" / name, allow_pickle=False) for name in POSTINGS)
+def test_an_index_of_words_holds_arrays_without_pickles_in_compressed_rows(configs, models, folder):
+    opened(configs["splade"])
+    assert set(POSTINGS) < set(open_index(configs["splade"].index).manifest.files)
+    weights, documents, ends = (np.load(folder / "splade" / name, allow_pickle=False) for name in POSTINGS)
     matrix = np.zeros((len(ends) - 1, len(CORPUS)))
     for word in range(len(ends) - 1):
         part = slice(ends[word], ends[word + 1])
@@ -537,12 +517,11 @@ def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, t
         build_index(config.model_copy(update=pooled))
 
 
-def test_splade_computes_in_bfloat16_where_the_recipe_says_so(models, dataset, tmp_path):
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "float32"), **KINDS["splade"][1](models))
-    opened(config)
+def test_splade_computes_in_bfloat16_where_the_recipe_says_so(configs, folder, tmp_path):
+    opened(configs["splade"])
     rounded = {"index": str(tmp_path / "bfloat16"), "recipe": RecipeConfig(dtype="bfloat16")}
-    opened(config.model_copy(update=rounded))
-    weights = [np.load(tmp_path / name / POSTINGS[0]) for name in ("float32", "bfloat16")]
+    opened(configs["splade"].model_copy(update=rounded))
+    weights = [np.load(index / POSTINGS[0]) for index in (folder / "splade", tmp_path / "bfloat16")]
     assert {each.dtype for each in weights} == {np.dtype(np.float32)}
     exact, coarse = (torch.from_numpy(each) for each in weights)
     assert torch.equal(coarse, coarse.bfloat16().float())
@@ -568,9 +547,10 @@ def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, 
     np.testing.assert_allclose(np.load(tmp_path / POSTINGS[0]), whole[whole > 0], atol=1e-4)
 
 
-def test_what_the_index_was_built_with_must_be_what_the_settings_say(models, dataset, tmp_path):
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["yaml"][1](models))
-    opened(config)
+def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, models):
+    config, medcpt = configs["yaml"], configs["medcpt"]
+    for each in (config, medcpt):
+        opened(each)
     built, invalid = (IndexFolderError, "other-settings"), (ConfigError, "invalid-recipe")
     for changes, (error, code), field in (
         ({"query_template": "question: {text}"}, built, "query_template"),
@@ -581,8 +561,6 @@ def test_what_the_index_was_built_with_must_be_what_the_settings_say(models, dat
         recipe = config.recipe.model_copy(update=changes)
         with refused(error, code, field):
             Environment.open(config.model_copy(update={"recipe": recipe}))
-    medcpt = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "medcpt"), **KINDS["medcpt"][1](models))
-    opened(medcpt)
     other = RecipeConfig(query_model=models["one"])
     with refused(IndexFolderError, "other-weights", medcpt.index):
         Environment.open(medcpt.model_copy(update={"recipe": other}))
@@ -591,8 +569,8 @@ def test_what_the_index_was_built_with_must_be_what_the_settings_say(models, dat
         Environment.open(medcpt.model_copy(update={"recipe": unpaired}))
 
 
-def test_an_index_of_one_precision_is_not_searched_with_another(models, dataset, tmp_path):
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["bge"][1](models))
+def test_an_index_of_one_precision_is_not_searched_with_another(configs, tmp_path):
+    config = configs["bge"]
     hashes = {}
     for built in (None, "float32", "bfloat16"):
         mine = config.model_copy(update={"index": str(tmp_path / str(built)), "recipe": RecipeConfig(dtype=built)})
@@ -609,15 +587,7 @@ def test_an_index_of_one_precision_is_not_searched_with_another(models, dataset,
     assert "dtype" not in fields, "indexes built before there was a choice keep their hash"
 
 
-def test_manifests_of_all_kinds_are_json_that_opens_again(models, dataset, tmp_path):
-    for kind in KINDS:
-        config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / kind), **KINDS[kind][1](models))
-        manifest = build_index(config)
-        assert open_index(config.index).manifest == manifest
-        assert json.loads((tmp_path / kind / "manifest.json").read_text())["documents"] == len(CORPUS)
-
-
-def test_every_model_is_loaded_to_the_chosen_device(models, dataset, tmp_path, monkeypatch):
+def test_every_model_is_loaded_to_the_chosen_device(configs, models, tmp_path, monkeypatch):
     """There is no GPU here: two are claimed, and what was to be loaded to one is loaded to the CPU."""
     loads = []
 
@@ -631,7 +601,7 @@ def test_every_model_is_loaded_to_the_chosen_device(models, dataset, tmp_path, m
     for name in ("SentenceTransformer", "SparseEncoder", "CrossEncoder"):
         monkeypatch.setattr(sentence_transformers, name, recorded(getattr(sentence_transformers, name)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    config = hybrid(dataset, models, tmp_path).model_copy(update={"rerank": RerankConfig(model=models["cross"])})
+    config = hybrid(configs, tmp_path).model_copy(update={"rerank": RerankConfig(model=models["cross"])})
     on_second = EnvironmentConfig.model_validate({**config.model_dump(), "encoder_device": "cuda:1"})
     assert opened(on_second).search(plans()) == opened(config).search(plans())
     kinds = ["CrossEncoder", "SentenceTransformer", "SentenceTransformer", "SparseEncoder"]

@@ -16,20 +16,14 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from querylect.configs.schema import (
-    DatasetConfig,
     EnvironmentConfig,
     HybridConfig,
     MemberConfig,
     RecipeConfig,
     RemoteConfig,
 )
-from querylect.data.beir import save_beir
-from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
 from querylect.errors import (
     ConfigError,
@@ -42,25 +36,10 @@ from starlette.responses import JSONResponse, PlainTextResponse
 
 from ..encoders import hidden_states, save_bert
 from ..raising import refused
+from ..wings import PROBES, documents, plan, save
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "opensearch.json"
-WORDS = ("wing", "heat", "slab", "flow", "drag", "lift", "layer")
-CORPUS = [
-    Document(f"d{i}", WORDS[i % 7], f"{WORDS[i % 3]} {WORDS[(i * i) % 7]} {'heat ' * (i % 4)}air {WORDS[i % 5]}")
-    for i in range(80)
-]
-PROBES = [
-    [("heat of a wing", 1.0)],
-    [("heat", 1.0), ("wing", -0.5)],
-    [("heat air", 2.0), ("flow", 0.3), ("heat slab", -1.9)],
-    [("heat", 1.0), ("heat", -1.0)],
-    [("heat", -1.0)],
-    [(" ", 1.0), ("drag", 1.0), ("lift", 0.0)],
-]
-
-
-def plan(terms, k=5):
-    return SearchPlan(probes=(Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms)),), k=k)
+CORPUS = documents(80)
 
 
 @cache
@@ -152,9 +131,7 @@ class StandIn:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data") / "mine"
-    save_beir(Dataset("mine", CORPUS, {"test": Split([Question("q", "heat")], {"q": {"d0": 1}})}), folder)
-    return DatasetConfig(kind="beir", path=str(folder))
+    return save(tmp_path_factory.mktemp("data") / "mine", CORPUS)
 
 
 @pytest.fixture
@@ -197,8 +174,7 @@ def check(ranking, scores, k):
     assert found == pytest.approx({id_: scores[id_] for id_ in found})
 
 
-@pytest.mark.parametrize("fields", [["title", "text"], ["text"]])
-@pytest.mark.parametrize("k", [1, 5, 80])
+@pytest.mark.parametrize(("fields", "k"), [(["title", "text"], 1), (["text"], 5), (["title", "text"], 80)])
 def test_signed_probes_score_as_computed_by_hand(config, fields, k):
     config = config.model_copy(update={"remote": config.remote.model_copy(update={"fields": fields})})
     environment = opened(config)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,19 +24,15 @@ from querylect.data.load import corpus_hash, load_dataset
 from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.builder.shards import IndexShards
 from querylect.envs.environment import Environment
-from querylect.envs.index.open import (
-    open_index,
-    verify_index,
-)
+from querylect.envs.index.open import open_index, verify_index
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.bm25 import Bm25Kind
-from querylect.envs.retrievers.open import (
-    open_retriever,
-)
+from querylect.envs.retrievers.open import open_retriever
 from querylect.envs.retrievers.registry import open_kind
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
 from ..encoders import save_bert
+from ..forked import forked
 from ..raising import refused
 
 WORDS = ["wing", "heat", "slab", "flow", "drag", "lift", "plate", "stream", "boundary", "layer"]
@@ -66,14 +63,14 @@ def write_corpus(folder, documents=DOCUMENTS, changed=None):
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
-    save_bert(folder)
-    return str(folder)
+    return save_bert(tmp_path_factory.mktemp("bert"))
 
 
-@pytest.fixture(params=["bm25s", "rank_bm25", "dense"])
+@pytest.fixture
 def config(request, tmp_path, bert):
-    kind = {"retriever": "contriever", "model": bert} if request.param == "dense" else {"engine": request.param}
+    """Settings of an index in parts: BM25, or what a test asks for by its parameter."""
+    engine = getattr(request, "param", "bm25s")
+    kind = {"retriever": "contriever", "model": bert} if engine == "dense" else {"engine": engine}
     return EnvironmentConfig(
         dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK, **kind
     )
@@ -92,7 +89,9 @@ def parts_of(config):
     return sorted(Path(config.index).parent.glob(f".{Path(config.index).name}.parts/0*"))
 
 
+@pytest.mark.parametrize("config", ["bm25s", "rank_bm25"], indirect=True)
 def test_any_number_of_shards_gives_the_same_bytes(config):
+    """Those of the other kinds: test_envs_kinds.py."""
     whole = build_index(config)
     assert whole.documents == DOCUMENTS
     for shards in (1, 3):
@@ -105,6 +104,7 @@ def test_any_number_of_shards_gives_the_same_bytes(config):
 
 
 @pytest.mark.parametrize("config", ["dense"], indirect=True)
+@pytest.mark.usefixtures("forked_workers")
 def test_any_number_of_workers_gives_the_same_bytes(config):
     whole, seen = build_index(config), []
     worked = at(config, "worked")
@@ -116,7 +116,7 @@ def test_any_number_of_workers_gives_the_same_bytes(config):
     assert active_children() == []
 
 
-def test_a_build_with_workers_opens_the_kind_once_for_itself(tmp_path, monkeypatch):
+def test_a_build_with_workers_opens_the_kind_once_for_itself(config, monkeypatch):
     """Opening one may load a model or run a module of the user."""
     opened = []
 
@@ -130,19 +130,13 @@ def test_a_build_with_workers_opens_the_kind_once_for_itself(tmp_path, monkeypat
 
     monkeypatch.setattr("querylect.envs.builder.build.open_kind", open_and_count)
     monkeypatch.setattr("querylect.envs.builder.workers.run_workers", run_here)
-    build_index(EnvironmentConfig(dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "index")), workers=2)
+    build_index(config, workers=2)
     assert len(opened) == 2, "by the build and by its worker"
 
 
-def test_the_size_of_the_blocks_does_not_show_in_a_bm25_index(tmp_path):
-    dataset = write_corpus(tmp_path / "data")
-    hashes = {
-        build_index(
-            EnvironmentConfig(dataset=dataset, index=str(tmp_path / f"i{size}"), block_mib=size / 2**20)
-        ).index_hash
-        for size in (700, 1500, 10**6)
-    }
-    assert len(hashes) == 1
+def test_the_size_of_the_blocks_does_not_show_in_a_bm25_index(config):
+    cut = [at(config, str(size)).model_copy(update={"block_mib": size / 2**20}) for size in (700, 1500, 10**6)]
+    assert len({build_index(each).index_hash for each in cut}) == 1
 
 
 KILLED = """
@@ -165,9 +159,6 @@ def build(name, moment):
     build_index(config.model_copy(update={"index": config.index + name}))
     return count
 
-if '"retriever":"contriever"' in sys.argv[1]:
-    import sentence_transformers
-
 total = int(sys.argv[2])
 for moment in (1, total // 3, 2 * total // 3, total):
     child = os.fork()
@@ -179,15 +170,15 @@ for moment in (1, total // 3, 2 * total // 3, total):
 """Builds an index again and again, each time killed when a further file is to be flushed to the disk."""
 
 
-@pytest.mark.parametrize("config", ["bm25s", pytest.param("dense", marks=pytest.mark.slow)], indirect=True)
-def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(config, monkeypatch):
+@pytest.mark.parametrize("config", ["bm25s", "dense"], indirect=True)
+def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(config, tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr(os, "fsync", flushed.append)
     whole = build_index(config)
     monkeypatch.undo()
-    code = [sys.executable, "-c", KILLED, config.model_dump_json(), str(len(flushed))]
-    ended = subprocess.run(code, check=True, capture_output=True, text=True).stdout.split()
-    assert ended[1::2] == [str(int(signal.SIGKILL))] * 4
+    builds = forked([config.model_dump_json(), str(len(flushed))], tmp_path / "builds", os.environ, KILLED)
+    ended = builds.stdout.split()
+    assert ended[1::2] == [str(int(signal.SIGKILL))] * 4, builds.stderr
     for moment in ended[::2]:
         killed = at(config, f"it.{moment}")
         assert not Path(killed.index).exists()
@@ -198,10 +189,7 @@ def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(confi
     assert not [name for name in os.listdir(Path(config.index).parent) if name.startswith(".")]
 
 
-def test_finished_parts_are_not_written_again(tmp_path, monkeypatch):
-    config = EnvironmentConfig(
-        dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK
-    )
+def test_finished_parts_are_not_written_again(config, tmp_path, monkeypatch):
     written = []
     real = Bm25Kind.write_part
 
@@ -221,8 +209,7 @@ def test_finished_parts_are_not_written_again(tmp_path, monkeypatch):
     assert len(written) > 5
 
 
-def test_parts_of_another_build_are_refused_until_the_user_lets_them_go(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_parts_of_another_build_are_refused_until_the_user_lets_them_go(config, tmp_path):
     build_shard(config, 1, 2)
     other = config.model_copy(update={"engine": "rank_bm25"})
     with refused(IndexFolderError, "other-settings", "engine", "--restart"):
@@ -236,8 +223,7 @@ def test_parts_of_another_build_are_refused_until_the_user_lets_them_go(tmp_path
     assert not parts_of(config)
 
 
-def test_a_merge_without_all_parts_says_which_is_missing(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_a_merge_without_all_parts_says_which_is_missing(config):
     with refused(IndexFolderError, "no-parts", "querylect index build --shard 1/N"):
         merge_index(config)
     build_shard(config, 2, 3)
@@ -248,27 +234,24 @@ def test_a_merge_without_all_parts_says_which_is_missing(tmp_path):
             build_shard(config, shard, 3)
 
 
-def test_two_merges_at_once_do_not_meet(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_two_merges_at_once_do_not_meet(config, tmp_path):
     build_shard(config, 1, 1)
-    with (tmp_path / ".it.parts" / "lock").open("w") as lock:
+    with (tmp_path / "in" / ".it.parts" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with refused(IndexFolderError, "already-locked", tmp_path / ".it.parts"):
+        with refused(IndexFolderError, "already-locked", tmp_path / "in" / ".it.parts"):
             merge_index(config)
     assert merge_index(config).documents == DOCUMENTS
 
 
-def test_an_index_set_aside_by_a_killed_build_is_put_back_by_the_next(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_an_index_set_aside_by_a_killed_build_is_put_back_by_the_next(config, tmp_path):
     built = build_index(config)
-    (tmp_path / "it").rename(tmp_path / ".it.replaced")
+    (tmp_path / "in" / "it").rename(tmp_path / "in" / ".it.replaced")
     build_shard(config, 1, 2)
     assert open_index(config.index).manifest.index_hash == built.index_hash
 
 
-def test_a_build_killed_while_it_removes_its_parts_can_be_given_again(tmp_path, monkeypatch):
+def test_a_build_killed_while_it_removes_its_parts_can_be_given_again(config, monkeypatch):
     """Every removal is cut short in turn: that of the index that was replaced, and that of the parts."""
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
     built = build_index(config)
     real = shutil.rmtree
 
@@ -284,12 +267,11 @@ def test_a_build_killed_while_it_removes_its_parts_can_be_given_again(tmp_path, 
             patch.setattr(shutil, "rmtree", killed)
             build_index(config, overwrite=True)
         assert build_index(config, overwrite=True).index_hash == built.index_hash
-        assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+        assert os.listdir(Path(config.index).parent) == ["it"]
 
 
 @pytest.mark.parametrize("harm", ["cut", "remove", "foreign"])
-def test_a_damaged_part_is_never_merged(tmp_path, harm):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_a_damaged_part_is_never_merged(config, harm):
     build_shard(config, 1, 1)
     part = parts_of(config)[2]
     if harm == "cut":
@@ -306,39 +288,34 @@ def test_a_damaged_part_is_never_merged(tmp_path, harm):
     assert build_index(config).documents == DOCUMENTS
 
 
-def test_a_corpus_that_changes_while_it_is_indexed_is_noticed(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_a_corpus_that_changes_while_it_is_indexed_is_noticed(config, tmp_path):
     build_shard(config, 1, 1)
-    with (tmp_path / "a" / "corpus.jsonl").open("a") as file:
+    with (tmp_path / "data" / "corpus.jsonl").open("a") as file:
         file.write('\n{"_id": "late", "text": "x"}')
     with refused(DataError, "changed-corpus", "--restart"):
         merge_index(config)
 
 
-def test_an_id_that_stands_twice_is_found_across_parts(tmp_path):
-    dataset = write_corpus(tmp_path / "a")
-    path = tmp_path / "a" / "corpus.jsonl"
+def test_an_id_that_stands_twice_is_found_across_parts(config, tmp_path):
+    path = tmp_path / "data" / "corpus.jsonl"
     path.write_text(path.read_text().replace('"_id": "d80"', '"_id": "d3"'))
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "it"), block_mib=BLOCK)
     with refused(DataError, "duplicate-id", "'d3'", "4 and 81"):
         build_index(config)
 
 
-def test_an_error_in_a_block_names_its_line(tmp_path):
-    dataset = write_corpus(tmp_path / "a")
-    path = tmp_path / "a" / "corpus.jsonl"
+def test_an_error_in_a_block_names_its_line(config, tmp_path):
+    """Also where one of two new processes meets it."""
+    path = tmp_path / "data" / "corpus.jsonl"
     lines = path.read_text().split("\n")
     lines[70] = "{"
     path.write_text("\n".join(lines))
     for workers in (1, 2):
-        config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "it"), block_mib=BLOCK)
         with refused(DataError, "invalid-json", f"{path}, line 71"):
             build_index(config, workers=workers)
     assert active_children() == []
 
 
-def test_the_corpus_is_read_in_blocks_and_never_held(tmp_path, monkeypatch):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypatch):
     held = []
     real = Bm25Kind.write_part
     monkeypatch.setattr(
@@ -350,19 +327,18 @@ def test_the_corpus_is_read_in_blocks_and_never_held(tmp_path, monkeypatch):
     assert sum(map(len, held)) == DOCUMENTS
     assert max(map(len, held)) < 30
     _, lines = open_corpus(config.dataset).blocks(1500)
-    assert lines == len((tmp_path / "a" / "corpus.jsonl").read_text().split("\n"))
+    assert lines == len((tmp_path / "data" / "corpus.jsonl").read_text().split("\n"))
     for size in (1, 7, 100, 10**6):
         corpus = open_corpus(config.dataset)
         read = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
-        assert read == list(load_beir(tmp_path / "a").corpus)
+        assert read == list(load_beir(tmp_path / "data").corpus)
     assert open_index(config.index).manifest.corpus_hash == corpus_hash(read)
 
 
-def test_an_environment_takes_documents_from_the_index_and_reads_no_corpus(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_an_environment_takes_documents_from_the_index_and_reads_no_corpus(config, tmp_path):
     build_index(config)
     whole = load_dataset(config.dataset)
-    path = tmp_path / "a" / "corpus.jsonl"
+    path = tmp_path / "data" / "corpus.jsonl"
     path.unlink()
     environment = Environment.open(config)
     assert environment.corpus_size == DOCUMENTS
@@ -372,20 +348,18 @@ def test_an_environment_takes_documents_from_the_index_and_reads_no_corpus(tmp_p
         environment.document("d90")
 
 
-def test_a_judged_document_that_the_index_does_not_hold_is_named(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"))
+def test_a_judged_document_that_the_index_does_not_hold_is_named(config, tmp_path):
     build_index(config)
-    with (tmp_path / "a" / "qrels" / "test.tsv").open("a") as file:
+    with (tmp_path / "data" / "qrels" / "test.tsv").open("a") as file:
         file.write("q\td900\t1\n")
     assert any("their documents are not in the corpus" in note for note in Environment.open(config).notes)
-    with (tmp_path / "a" / "qrels" / "test.tsv").open("a") as file:
+    with (tmp_path / "data" / "qrels" / "test.tsv").open("a") as file:
         file.write("".join(f"q\td{number}\t1\n" for number in range(901, 1200)))
     with refused(DataError, "unknown-document", "'d1000'"):
         Environment.open(config)
 
 
-def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"))
+def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(config, tmp_path):
     build_index(config)
     copied = config.model_copy(update={"dataset": write_corpus(tmp_path / "copy")})
     os.utime(tmp_path / "copy" / "corpus.jsonl", ns=(1, 1))
@@ -399,10 +373,9 @@ def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(tmp_path)
         Environment.open(longer)
 
 
-def test_postings_are_those_of_bm25s_to_the_last_bit(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+def test_postings_are_those_of_bm25s_to_the_last_bit(config, tmp_path):
     build_index(config)
-    texts = [document.contents for document in load_beir(tmp_path / "a").corpus]
+    texts = [document.contents for document in load_beir(tmp_path / "data").corpus]
     peer = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
     tokens = bm25s.tokenize(texts, stopwords="en", stemmer=Stemmer.Stemmer("english"), show_progress=False)
     peer.index(tokens, show_progress=False)
@@ -418,31 +391,22 @@ def test_postings_are_those_of_bm25s_to_the_last_bit(tmp_path):
             assert np.array_equal(expected, found), (word, name)
 
 
-def test_a_full_disk_keeps_what_is_finished(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK)
-    code = (
-        "import resource, sys; from querylect.configs.schema import EnvironmentConfig as C; "
-        "from querylect.envs.builder.build import build_index; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (7000, resource.RLIM_INFINITY)); "
-        "build_index(C.model_validate_json(sys.argv[1]))"
-    )
-    ended = subprocess.run([sys.executable, "-c", code, config.model_dump_json()], capture_output=True, text=True)
-    assert StorageError.__name__ in ended.stderr
-    assert "goes on with the parts that are finished" in ended.stderr
+def test_a_full_disk_keeps_what_is_finished(config):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (7000, hard))
+    try:
+        with refused(StorageError, None, config.index):
+            build_index(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(parts_of(config)) > 3
     assert build_index(config).documents == DOCUMENTS
 
 
-def test_a_job_array_builds_shards_that_its_task_0_merges(tmp_path):
+def test_a_job_array_builds_shards_that_its_task_0_merges(config, tmp_path):
     """The job script as Slurm starts it, three times."""
-    dataset = write_corpus(tmp_path / "a")
-    overrides = [
-        "tiny",
-        "env.dataset.kind=beir",
-        f"env.dataset.path={dataset.path}",
-        f"env.index={tmp_path / 'in' / 'it'}",
-        f"env.block_mib={BLOCK}",
-    ]
+    settings = {"dataset.kind": "beir", "dataset.path": config.dataset.path, "index": config.index, "block_mib": BLOCK}
+    overrides = ["tiny", *(f"env.{name}={value}" for name, value in settings.items())]
     script = Path(__file__).parents[2] / "slurm" / "index_array.sh"
     command = Path(sys.executable).with_name("querylect")
     for task, count, said in (("1", "2", "shard 1/2"), ("2", "2", "shard 2/2"), ("0", "1", f"{DOCUMENTS} documents")):
@@ -452,7 +416,7 @@ def test_a_job_array_builds_shards_that_its_task_0_merges(tmp_path):
             ["bash", script, *overrides], env=os.environ | slurm, check=True, capture_output=True, text=True
         )
         assert said in told.stdout
-    assert verify_index(tmp_path / "in" / "it").documents == DOCUMENTS
+    assert verify_index(config.index).documents == DOCUMENTS
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/2/3"])
@@ -463,10 +427,9 @@ def test_a_shard_that_does_not_exist_is_a_user_s_mistake(shard, capsys):
     assert "expected i/n" in capsys.readouterr().err
 
 
-def test_a_merge_after_another_is_told_that_the_index_is_there(tmp_path):
-    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
-    parts = IndexShards(tmp_path / "it")
+def test_a_merge_after_another_is_told_that_the_index_is_there(config, tmp_path):
+    parts = IndexShards(tmp_path / "in" / "it")
     build_index(config)
-    with refused(IndexFolderError, "already-built", tmp_path / "it"), parts.staged():
+    with refused(IndexFolderError, "already-built", tmp_path / "in" / "it"), parts.staged():
         pass
     assert not parts.folder.exists()
