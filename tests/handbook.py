@@ -9,6 +9,8 @@ from pathlib import Path
 
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 
+from .lessons import PROMPT
+
 THINGS = {
     "velocipede": "bike", "spectacles": "glasses", "omnibus": "bus", "aeroplane": "plane", "footwear": "shoes",
     "timepiece": "watch", "lavatory": "toilet", "refectory": "canteen", "infirmary": "nurse", "conveyance": "car",
@@ -31,6 +33,18 @@ def save_handbook(folder: Path) -> Path:
         ]
         (folder / f"chapter-{number // 2}.md").write_text(f"# Chapter {number // 2}\n\n" + "\n\n".join(sections))
     return folder
+
+
+def short_run(policy: Path, folder: Path) -> list[str]:
+    """Settings with which `querylect adapt` trains this policy (lessons.py) for seconds; the folder gets its prompt."""
+    (folder / "prompt.yaml").write_text(PROMPT)
+    return [
+        f"policy.model={policy}", "policy.dtype=float32", "policy.lora={r: 4, alpha: 8.0}",
+        f"rewriter.prompt={folder / 'prompt.yaml'}", "rollout.branching=[2]", "rollout.max_new_tokens=6",
+        "train.questions_per_step=2", "train.questions_per_micro_batch=1", "train.samples_per_update=null",
+        "train.raw_reward=[0.0,1.0]", "train.save_steps=1", "eval.bootstrap=100", "eval.permutations=100",
+        "tracking.wandb=disabled", "questions.writer.cache=null",
+    ]  # fmt: skip
 
 
 class Author:

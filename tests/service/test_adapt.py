@@ -18,8 +18,8 @@ from querylect.logs import progress_bar
 
 from ..chat_server import ChatServer, last_user, serving
 from ..forked import Forked
-from ..handbook import Author, save_handbook
-from ..lessons import PROMPT, speaking  # noqa: F401 (a fixture)
+from ..handbook import Author, save_handbook, short_run
+from ..lessons import speaking  # noqa: F401 (a fixture)
 from ..raising import refused
 
 STAGES = ["documents", "index", "questions", "training", "evaluation", "export"]
@@ -38,28 +38,8 @@ def author(run_app):
 def arguments(tmp_path_factory, author, speaking):  # noqa: F811
     """What the command is given, but for --to."""
     folder = tmp_path_factory.mktemp("adapt")
-    (folder / "prompt.yaml").write_text(PROMPT)
-    settings = [
-        f"policy.model={speaking}",
-        "policy.dtype=float32",
-        "policy.lora={r: 4, alpha: 8.0}",
-        f"rewriter.prompt={folder / 'prompt.yaml'}",
-        "rollout.branching=[2]",
-        "rollout.max_new_tokens=6",
-        "train.steps=3",
-        "train.questions_per_step=2",
-        "train.questions_per_micro_batch=1",
-        "train.samples_per_update=null",
-        "train.raw_reward=[0.0,1.0]",
-        "train.save_steps=1",
-        "train.validate_steps=3",
-        "eval.bootstrap=100",
-        "eval.permutations=100",
-        "tracking.wandb=disabled",
-        "questions.form=json",
-        "questions.judge_form=structured",
-        "questions.writer.cache=null",
-    ]
+    settings = [*short_run(speaking, folder), "train.steps=3", "train.validate_steps=3"]
+    settings += ["questions.form=json", "questions.judge_form=structured"]
     options = ["--words", "60", "--overlap", "0", "--questions", "60", "--llm", "author", "--endpoint", author[0]]
     return [str(save_handbook(folder / "docs")), *settings, *options]
 

@@ -10,8 +10,8 @@ from querylect.cli import main
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
-from ..handbook import CLARITY, THINGS
-from ..lessons import PROMPT, speaking  # noqa: F401 (a fixture)
+from ..handbook import CLARITY, THINGS, short_run
+from ..lessons import speaking  # noqa: F401 (a fixture)
 
 
 @pytest.fixture
@@ -46,14 +46,7 @@ def test_a_scripted_writer_gives_the_real_questions_and_both_are_trained_on(
         assert ended.value.code in (0, None)
 
     monkeypatch.setattr(writers, "_querylect", in_this_process)
-    (tmp_path / "prompt.yaml").write_text(PROMPT)
-    settings = [
-        f"policy.model={speaking}", "policy.dtype=float32", "policy.lora={r: 4, alpha: 8.0}", "synthetic.min_words=5",
-        f"rewriter.prompt={tmp_path / 'prompt.yaml'}", "rollout.branching=[2]", "rollout.max_new_tokens=6",
-        "train.steps=1", "train.questions_per_step=2", "train.questions_per_micro_batch=1",
-        "train.samples_per_update=null", "train.raw_reward=[0.0,1.0]", "train.save_steps=1", "train.validate_steps=1",
-        "eval.bootstrap=100", "eval.permutations=100", "tracking.wandb=disabled", "questions.writer.cache=null",
-    ]  # fmt: skip
+    settings = [*short_run(speaking, tmp_path), "train.steps=1", "train.validate_steps=1", "synthetic.min_words=5"]
     monkeypatch.setattr(
         sys, "argv", ["adapt_writers.py", str(folder), "--to", str(tmp_path / "out"), "--passages", "40",
                       "--row", "scripted", "--row", "real", *settings]

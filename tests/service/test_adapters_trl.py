@@ -18,22 +18,10 @@ from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import RequestError
 
+from ..grpo import gone, grpo_config, train  # noqa: F401 (a fixture)
 from ..tiny import tiny_model, tiny_tokenizer
 
 SECOND = 1 / math.log2(3)
-
-
-@pytest.fixture
-def client(url):
-    with SyncEnvironmentClient(ClientConfig(), [url]) as client:
-        yield client
-
-
-@pytest.fixture
-def gone():
-    """A client of a service that is not there."""
-    with SyncEnvironmentClient(ClientConfig(deadline=0.3), ["http://127.0.0.1:9"]) as client:
-        yield client
 
 
 def test_the_last_search_is_the_reward(client):
@@ -50,7 +38,7 @@ def test_the_last_search_is_the_reward(client):
     assert rollout.get_reward() == 0.0
 
 
-def test_an_outage_is_no_reward_whatever_was_found_before_and_after(client, gone):
+def test_an_outage_is_no_reward_whatever_was_found_before_and_after(client, gone):  # noqa: F811
     rollout = RetrievalEnvironment(client)
     rollout.reset(question_id="q-head")
     rollout.search("triptan headache")
@@ -84,7 +72,7 @@ def call(query) -> str:
 
 def trainer_of(client, folder, said, **changes):
     """GRPOTrainer on a tiny Llama, whose n-th turns of every generation are `said[n]`, cycled over the rollouts."""
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
     from trl.chat_template_utils import qwen3_chat_template
 
     class Speaking(GRPOTrainer):
@@ -99,37 +87,14 @@ def trainer_of(client, folder, said, **changes):
             return (ids, *answer[1:])
 
     tokenizer = tiny_tokenizer(qwen3_chat_template)
-    settings = {
-        "output_dir": str(folder),
-        "max_steps": 2,
-        "per_device_train_batch_size": 4,
-        "num_generations": 4,
-        "max_completion_length": 600,
-        "generation_kwargs": {"max_new_tokens": 2},
-        "learning_rate": 1e-2,
-        "report_to": [],
-        "logging_steps": 1,
-        "use_cpu": True,
-        "bf16": False,
-        "save_strategy": "no",
-        "shuffle_dataset": False,
-        "disable_tqdm": True,
-    }
+    sampling = {"max_completion_length": 600, "generation_kwargs": {"max_new_tokens": 2}}
     return Speaking(
         model=tiny_model(vocab_size=len(tokenizer)),
-        args=GRPOConfig(**{**settings, **changes}),
+        args=grpo_config(folder, **sampling, **changes),
         processing_class=tokenizer,
         train_dataset=question_dataset(client, "test"),
         environment_factory=environment_factory(client),
     )
-
-
-def train(trainer):
-    """Train; the logged steps and whether a weight has moved."""
-    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-    trainer.train()
-    moved = any(not value.equal(before[name]) for name, value in trainer.model.named_parameters())
-    return [entry for entry in trainer.state.log_history if "reward" in entry], moved
 
 
 def test_trl_trains_on_the_rewards_of_the_service(client, tmp_path):
@@ -150,7 +115,7 @@ def test_trl_stops_where_the_service_refuses(client, tmp_path, monkeypatch):
         trainer.train()
 
 
-def test_an_outage_teaches_trl_nothing(client, gone, tmp_path):
+def test_an_outage_teaches_trl_nothing(client, gone, tmp_path):  # noqa: F811
     trainer = trainer_of(client, tmp_path, [[call("triptan")], ["that is all"]], max_steps=1)
     for environment in trainer._environment_pool[None]:
         environment._client = gone

@@ -1,19 +1,16 @@
 """The circuit of a replica: it rests longer with each failure, and one request at a time tries whether it is back."""
 
 import asyncio
-import socket
 
 import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client import transport as breaker
-from querylect.envs.client.client import EnvironmentClient, Step, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.client.transport import Replica, to_ask
-from querylect.envs.environment import Environment
-from querylect.envs.plan import SearchPlan
-from querylect.envs.server.app import create_app
 from querylect.errors import RequestError, TokenError
 
 from ..raising import refused
+from .test_client_outage import dead, steps  # noqa: F401 (a fixture)
 
 PATIENT = ClientConfig(urls=["http://unused"], timeout=30.0, deadline=60.0)
 
@@ -76,25 +73,8 @@ def test_with_nobody_closed_the_longest_rested_is_asked_first(clock):
     assert names(to_ask([a, b], 0)) == ["b"]
 
 
-@pytest.fixture(scope="module")
-def service(small_environment, run_app):
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
-        yield url
-
-
-@pytest.fixture
-def dead():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
-
-
-def steps(*texts):
-    return [Step(question_id="q-head", plan=SearchPlan.of(text)) for text in texts]
-
-
-def test_a_dead_replica_costs_one_attempt_while_its_circuit_is_open(service, dead, clock):
-    with SyncEnvironmentClient(PATIENT, [dead, service]) as client:
+def test_a_dead_replica_costs_one_attempt_while_its_circuit_is_open(url, dead, clock):  # noqa: F811
+    with SyncEnvironmentClient(PATIENT, [dead, url]) as client:
         client.environment()
         for n in range(10):
             assert client.step(steps(f"headache {n}"))[0] is not None
@@ -124,16 +104,16 @@ def test_a_cancelled_attempt_says_nothing_about_the_replica(run_app):
     assert (replica.state, replica.trying) == ("closed", False)
 
 
-def test_a_refusal_is_an_answer(service):
-    with SyncEnvironmentClient(PATIENT, [service]) as client:
+def test_a_refusal_is_an_answer(url):
+    with SyncEnvironmentClient(PATIENT, [url]) as client:
         with refused(RequestError, None, "404", "'nothing'") as failed:
             client.questions("nothing")
         assert not isinstance(failed.value, TokenError)
         assert client._client._transport.replicas[0].state == "closed"
 
 
-def test_requests_one_after_the_other_use_one_connection(service):
-    with SyncEnvironmentClient(PATIENT, [service]) as client:
+def test_requests_one_after_the_other_use_one_connection(url):
+    with SyncEnvironmentClient(PATIENT, [url]) as client:
         for n in range(3):
             client.step(steps(f"headache {n}"))
         assert len(client._client._transport._http._transport._pool.connections) == 1

@@ -1,14 +1,12 @@
 """Configs: what loads, what is refused, and what a refusal names."""
 
 import re
-import subprocess
-import sys
 from math import prod
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.load import dump_config, known_configs, load_config, validated
@@ -53,9 +51,16 @@ def test_no_file_gives_the_defaults_of_the_schema():
 
 
 @pytest.mark.parametrize("name", PACKAGED)
-def test_packaged_configs_load_and_survive_a_round_trip(name, written):
+def test_a_packaged_config_survives_a_round_trip_and_chooses_sensible_sizes(name, written):
     config = load_config(name, [])
     assert load_config(written(dump_config(config)), []) == config
+    rollout, train = config.rollout, config.train
+    assert rollout.earlier_tokens(len(rollout.branching)) + 512 <= rollout.max_prompt_tokens, "room for the question"
+    if name != "tiny":  # after two steps that teach nothing, no policy or turn is better than another
+        assert 0 < train.validate_steps <= train.steps
+        assert train.validation_questions >= 200, "fewer hardly tell two turns apart"
+    if name.startswith("paper_"):  # no GPU holds what the engine transformers would keep of answers by the hundred
+        assert rollout.engine == "vllm"
 
 
 def test_mixed_configs_name_every_retriever_in_its_prompt():
@@ -77,38 +82,19 @@ def test_every_packaged_config_is_in_the_list_above():
 
 
 def test_paper_configs_have_the_released_settings():
-    for name in ("paper_bm25", "paper_contriever", "paper_minilm", "paper_mix", "paper_qwen3"):
+    retrievers = {
+        "paper_bm25": "bm25", "paper_contriever": "contriever", "paper_minilm": "all-minilm-l6-v2",
+        "paper_qwen3": "qwen3-embedding-0.6b", "paper_mix": RunConfig().env.retriever,
+    }  # fmt: skip
+    for name, retriever in retrievers.items():
         config = load_config(name, [])
+        assert config.env.retriever == retriever
         assert config.rollout.branching == [4, 4]
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
         assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (4352, 1024), "what 80 GB hold"
         assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
         assert (config.reward.format_weight, config.reward.turn_weights) == (0.1, [0.5, 1.0])
         assert not config.train.use_bias_correction_kl
-    assert load_config("paper_bm25", []).env.retriever == "bm25"
-    assert load_config("paper_contriever", []).env.retriever == "contriever"
-    assert load_config("paper_minilm", []).env.retriever == "all-minilm-l6-v2"
-    assert load_config("paper_qwen3", []).env.retriever == "qwen3-embedding-0.6b"
-
-
-@pytest.mark.parametrize("name", PACKAGED)
-def test_the_last_turn_of_a_packaged_config_has_room_for_512_prompt_tokens(name):
-    rollout = load_config(name, []).rollout
-    assert rollout.earlier_tokens(len(rollout.branching)) + 512 <= rollout.max_prompt_tokens
-
-
-@pytest.mark.parametrize("name", [name for name in PACKAGED if name != "tiny"])
-def test_packaged_configs_validate_so_that_the_best_policy_and_turn_are_chosen(name):
-    """Not `tiny`: after two steps that teach nothing, no policy or turn is better than another."""
-    train = load_config(name, []).train
-    assert 0 < train.validate_steps <= train.steps
-    assert train.validation_questions >= 200, "fewer hardly tell two turns apart"
-
-
-@pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("paper_")])
-def test_configs_at_the_papers_scale_sample_with_vllm(name):
-    """Answers of 1,024 tokens by the hundred: no GPU holds what the engine transformers would keep of them."""
-    assert load_config(name, []).rollout.engine == "vllm"
 
 
 def test_earlier_answers_and_documents_in_a_later_prompt():
@@ -182,18 +168,9 @@ def flat(values, above=""):
 
 def test_overrides_win_over_the_file_and_later_over_earlier(written):
     path = written("train: {steps: 3, questions_per_step: 5}\npolicy: {lora: null}\n")
-    config = load_config(
-        path,
-        [
-            "train.steps=4",
-            "train.steps=7",
-            "train.learning_rate=1e-5",
-            "rollout.branching=[2,2]",
-            "client.urls=[http://a:1, http://b:2]",
-            "policy.lora.r=8",
-            "env.model=",
-        ],
-    )
+    overrides = ["train.steps=4", "train.steps=7", "train.learning_rate=1e-5", "rollout.branching=[2,2]"]
+    overrides += ["client.urls=[http://a:1, http://b:2]", "policy.lora.r=8", "env.model="]
+    config = load_config(path, overrides)
     assert (config.train.steps, config.train.questions_per_step) == (7, 5)
     assert config.train.learning_rate == 1e-5
     assert config.rollout.branching == [2, 2]
@@ -274,6 +251,7 @@ def test_a_plain_name_is_taken(name):
     assert validated(RunConfig, {"name": name}, "here").name == name
 
 
+@settings(max_examples=30)
 @given(st.text())
 def test_every_text_becomes_a_name(text):
     assert validated(RunConfig, {"name": as_name(text)}, "here").name
@@ -460,33 +438,10 @@ def test_the_file_is_blamed_for_its_own_mistake_and_not_the_override(written):
     assert refusal("invalid-setting", path, "train.steps=5").startswith(f"{path}: train.beta is -1.0")
 
 
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=("Cs", "Cc")))
-    | st.sampled_from(
-        [
-            "1e-5",
-            "no",
-            "~",
-            "",
-            "0o7",
-            "1:30",
-            "2026-11-21",
-            "<<",
-            "=",
-            ".inf",
-            "- a",
-            "a: b",
-            "0x1F",
-            "1_000",
-            "a\x85b",
-            "\x85",
-        ]
-    )
-)
+MISREAD = ["1e-5", "no", "~", "", "0o7", "1:30", "2026-11-21", "<<", "=", ".inf", "- a", "a: b", "0x1F", "1_000"]
+MISREAD += ["a\x85b", "\x85"]
+TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc"))) | st.sampled_from(MISREAD)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=("Cs", "Cc"))), SCALARS | st.lists(SCALARS)))
@@ -503,6 +458,7 @@ def test_written_yaml_means_the_same_to_other_readers(value):
     assert yaml.safe_load(write_yaml(value)) == value
 
 
+@settings(max_examples=15)
 @given(
     rate=st.floats(1e-12, 1e3),
     branching=st.lists(st.integers(1, 64), min_size=1, max_size=1),
@@ -522,13 +478,3 @@ def test_a_dumped_config_loads_back_equal(rate, branching, output, lora, tmp_pat
     path = Path(tmp_path_factory.getbasetemp()) / "dumped.yaml"
     path.write_text(dump_config(config), encoding="utf-8")
     assert load_config(str(path), []) == config
-
-
-def test_loading_a_config_stays_light():
-    code = (
-        "import sys, querylect.configs.load as load; load.load_config('demo', []);"
-        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"pydantic", "ruamel"} <= set(loaded)
-    assert not {"torch", "transformers", "numpy", "fastapi", "typer", "httpx"} & set(loaded)

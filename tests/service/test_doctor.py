@@ -45,11 +45,9 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
 
-@pytest.mark.parametrize("module", ["json", "torch", "wandb"])
-def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch, module):
+def test_a_module_in_the_working_folder_is_not_imported_by_an_upload(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
-    machines.answer(machines.start_probe())
+    (tmp_path / "wandb.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     sync._wandb_sync(tmp_path / "none.wandb")
     assert not (tmp_path / "imported").exists()
 
@@ -347,16 +345,21 @@ def test_a_model_of_the_hub_is_looked_for_in_its_cache_alone(tmp_path, monkeypat
 
 
 def test_the_command_on_this_machine_with_logins_that_are_refused(tmp_path):
-    """The real torch, FAISS, W&B and Hub clients, in one child; neither token is shown."""
+    """The real torch, FAISS, W&B and Hub clients, in one child; neither token is shown, and no module of the working
+    folder is imported."""
+    for module in ("json", "torch", "wandb"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    command = Path(sys.executable).with_name("querylect")
     with wandb_server() as server:
         server.mood = "401"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "HF_"))}
         logins = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url, "HF_TOKEN": HF_TOKEN, "HF_ENDPOINT": server.url}
         done = subprocess.run(
-            [sys.executable, "-m", "querylect", "doctor", "tiny", f"env.index={tmp_path}", "--online", "--json"],
-            capture_output=True, text=True, timeout=400, env=kept | logins | {"HOME": str(tmp_path)},
+            [command, "doctor", "tiny", f"env.index={tmp_path}", "--online", "--json"],
+            capture_output=True, text=True, timeout=400, env=kept | logins | {"HOME": str(tmp_path)}, cwd=tmp_path,
         )  # fmt: skip
     assert done.returncode == 2, done.stderr
+    assert not (tmp_path / "imported").exists()
     told = json.loads(done.stdout)
     found = {finding["name"]: finding for finding in told["findings"]}
     assert told["ready"] is False

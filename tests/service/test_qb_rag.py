@@ -15,22 +15,15 @@ from querylect.configs.schema import (
     QuestionIndexConfig,
     QuestionsConfig,
 )
-from querylect.envs.builder.build import (
-    build_index,
-    build_shard,
-)
-from querylect.envs.client.child_process import local_service
+from querylect.envs.builder.build import build_index, build_shard
 from querylect.envs.client.client import Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index.open import (
-    open_index,
-)
+from querylect.envs.index.open import open_index
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.retrievers.open import (
-    verify_indexes,
-)
+from querylect.envs.retrievers.open import verify_indexes
 from querylect.envs.retrievers.qb_rag import questions_settings
 from querylect.envs.retrievers.question_index import open_question_index
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, IndexFolderError
 from querylect.eval.environments import searched_here
 from querylect.questions.build import write_question_index
@@ -70,8 +63,9 @@ def changed(env, **own):
     return env.model_copy(update={"question_index": env.question_index.model_copy(update=own)})
 
 
-def test_a_served_environment_ranks_by_questions_and_rewards(served):
-    with local_service(served) as service, SyncEnvironmentClient(ClientConfig(), [service]) as client:
+def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
+    app = create_app(Environment.open(served), served)
+    with run_app(app) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
         info = client.environment()
         card = RetrieverCard.from_service(info.retriever)
         assert (card.name, card.kind) == ("qb-rag", "questions")
@@ -103,9 +97,7 @@ def brute_force(env, terms, k):
     for answer in folder.answers():
         answers.setdefault(answer.question, []).append(answer.content)
     index = open_index(env.question_index.index)
-    from querylect.envs.retrievers.open import (
-        open_retriever,
-    )
+    from querylect.envs.retrievers.open import open_retriever
 
     probe = Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
     (ranked,) = open_retriever(index, questions_settings(env)).rank([probe], [len(index.documents)])

@@ -7,9 +7,7 @@ import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.questions.build import write_question_index
 
 from ..asked import QuestionsConfig

@@ -14,6 +14,7 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestEr
 from querylect.inference.adapters.reward import RewardFunction
 from querylect.rewriters.parse import render
 
+from ..grpo import gone, grpo_config, train  # noqa: F401 (a fixture)
 from ..lessons import PROMPT, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 
@@ -24,13 +25,6 @@ GOOD = render("it aches", ["triptan headache"])
 def reward(lesson_url):  # noqa: F811
     with querylect.reward_function(lesson_url) as function:
         yield function
-
-
-@pytest.fixture
-def gone():
-    """A client of a service that is not there."""
-    with SyncEnvironmentClient(ClientConfig(deadline=0.3), ["http://127.0.0.1:9"]) as client:
-        yield client
 
 
 def test_completions_are_read_strictly_and_searched_in_one_batch(reward):
@@ -93,27 +87,12 @@ def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, gone):  # noqa
         reward._client = served
 
 
-def trainer_of(reward, speaking, folder, *others, steps=2):  # noqa: F811
-    """GRPOTrainer with four samples of one question in each step."""
-    from trl import GRPOConfig, GRPOTrainer
+def trainer_of(reward, speaking, folder, *others, **changes):  # noqa: F811
+    from trl import GRPOTrainer
 
     return GRPOTrainer(
         model=str(speaking),
-        args=GRPOConfig(
-            output_dir=str(folder),
-            max_steps=steps,
-            per_device_train_batch_size=4,
-            num_generations=4,
-            max_completion_length=6,
-            learning_rate=1e-2,
-            report_to=[],
-            logging_steps=1,
-            use_cpu=True,
-            bf16=False,
-            save_strategy="no",
-            shuffle_dataset=False,
-            disable_tqdm=True,
-        ),
+        args=grpo_config(folder, max_completion_length=6, **changes),
         train_dataset=reward.dataset("train"),
         reward_funcs=[reward, *others],
     )
@@ -126,10 +105,8 @@ def test_trl_trains_two_steps_on_what_its_samples_find(reward, speaking, tmp_pat
         batches.append([(name, chat[0]["content"]) for name, chat in zip(question_id, completions, strict=True)])
         return [0.0] * len(prompts)
 
-    trainer = trainer_of(reward, speaking, tmp_path, note)
-    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-    trainer.train()
-    logged = [entry["rewards/ndcg@10/mean"] for entry in trainer.state.log_history if "reward" in entry]
+    entries, moved = train(trainer_of(reward, speaking, tmp_path, note))
+    logged = [entry["rewards/ndcg@10/mean"] for entry in entries]
     assert len(logged) == len(batches) == 2
     for batch, mean in zip(batches, logged, strict=True):
         plans = {text: text.removeprefix("<think></think><rewrite>").removesuffix("</rewrite>") for _, text in batch}
@@ -137,24 +114,23 @@ def test_trl_trains_two_steps_on_what_its_samples_find(reward, speaking, tmp_pat
         assert kept, batch
         results = reward._client.step([Step(question_id=name, plan=SearchPlan.of(word)) for name, word in kept])
         assert mean == pytest.approx(sum(result.reward for result in results) / 4, abs=1e-6)
-    assert any(not value.equal(before[name]) for name, value in trainer.model.named_parameters())
+    assert moved
 
 
 def test_an_outage_teaches_trl_nothing(reward, gone, speaking, tmp_path):  # noqa: F811
-    trainer = trainer_of(reward, speaking, tmp_path, steps=1)
-    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    trainer = trainer_of(reward, speaking, tmp_path, max_steps=1)
     reward._questions |= {name: Question(name, "") for name in trainer.train_dataset["question_id"]}
     reward._client, served = gone, reward._client
     try:
-        trainer.train()
+        entries, moved = train(trainer)
     finally:
         reward._client = served
-    means = [entry["rewards/ndcg@10/mean"] for entry in trainer.state.log_history if "reward" in entry]
-    assert set(means) <= {None, 0.0}, "0 where a format failed, and nothing was searched"
-    assert all(value.equal(before[name]) for name, value in trainer.model.named_parameters())
+    means = {entry["rewards/ndcg@10/mean"] for entry in entries}
+    assert means <= {None, 0.0}, "0 where a format failed, and nothing was searched"
+    assert not moved
 
 
-def test_verifiers_scores_a_trace_with_it(reward, gone):
+def test_verifiers_scores_a_trace_with_it(reward, gone):  # noqa: F811
     vf = pytest.importorskip("verifiers.v1", reason="no verifiers: pip install -e '.[verifiers]'")
 
     class RewriteTask(vf.Task):
