@@ -12,10 +12,7 @@ from contextlib import suppress
 from multiprocessing import active_children
 from pathlib import Path
 
-import bm25s
-import numpy as np
 import pytest
-import Stemmer
 from querylect.cli import main
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
@@ -27,7 +24,6 @@ from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index, verify_index
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.bm25 import Bm25Kind
-from querylect.envs.retrievers.open import open_retriever
 from querylect.envs.retrievers.registry import open_kind
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
@@ -371,24 +367,6 @@ def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(config, t
     longer = config.model_copy(update={"dataset": write_corpus(tmp_path / "longer", documents=91)})
     with refused(IndexFolderError, "other-corpus", "corpus.jsonl", "bytes"):
         Environment.open(longer)
-
-
-def test_postings_are_those_of_bm25s_to_the_last_bit(config, tmp_path):
-    build_index(config)
-    texts = [document.contents for document in load_beir(tmp_path / "data").corpus]
-    peer = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
-    tokens = bm25s.tokenize(texts, stopwords="en", stemmer=Stemmer.Stemmer("english"), show_progress=False)
-    peer.index(tokens, show_progress=False)
-    model = open_retriever(open_index(config.index), config)._engine
-    assert len(model._words) == len([word for word in peer.vocab_dict if word])
-    for word, theirs in peer.vocab_dict.items():
-        if not word:
-            continue
-        ours = model._words.position(word)
-        for name in ("data", "indices"):
-            ends = (peer.scores["indptr"][theirs : theirs + 2], model._model.scores["indptr"][ours : ours + 2])
-            expected, found = peer.scores[name][slice(*ends[0])], model._model.scores[name][slice(*ends[1])]
-            assert np.array_equal(expected, found), (word, name)
 
 
 def test_a_full_disk_keeps_what_is_finished(config):

@@ -8,7 +8,7 @@ import threading
 
 import httpx
 import pytest
-from querylect.configs.schema import ClientConfig, EnvironmentConfig
+from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
@@ -254,23 +254,6 @@ def test_long_texts_that_methods_send_are_taken(environment, small_environment, 
         assert httpx.post(f"{url}/v1/search", json={"plans": plans * 2}, timeout=60).status_code == 413
 
 
-def test_concurrent_requests_share_a_search(held, small_environment, run_app):
-    async def ask(url):
-        async with httpx.AsyncClient(base_url=url) as http:
-            first = asyncio.create_task(http.post("/v1/search", json={"plans": [plan("first")]}))
-            await asyncio.to_thread(held.entered.wait)
-            bodies = [{"steps": [step("q-head", f"headache {i}")]} for i in range(12)]
-            others = [asyncio.create_task(http.post("/v1/step", json=body)) for body in bodies]
-            while "querylect_queue_plans 13.0" not in (await http.get("/metrics")).text:
-                pass
-            held.free.set()
-            return await asyncio.gather(first, *others)
-
-    with run_app(create_app(held, small_environment)) as url:
-        assert {answer.status_code for answer in asyncio.run(ask(url))} == {200}
-    assert sorted(held.batches) == [1, 12]
-
-
 def test_a_failure_inside_is_a_500_without_its_trace(held, small_environment, run_app, caplog):
     held.error = ZeroDivisionError("secret inside")
     held.free.set()
@@ -323,11 +306,3 @@ def test_a_missing_index_is_said_before_anything_listens(small_environment):
 def test_which_hosts_are_loopback():
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.org")] == [False] * 4
-
-
-def test_a_request_may_hold_more_plans_than_may_wait(environment, run_app, small_environment):
-    config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "max_pending": 2, "max_plans": 5})
-    with run_app(create_app(environment, config)) as url:
-        assert httpx.get(f"{url}/v1/environment").json()["limits"]["max_plans"] == 5
-        answer = httpx.post(f"{url}/v1/search", json={"plans": [plan(f"headache {n}") for n in range(5)]})
-        assert len(answer.json()["rankings"]) == 5
