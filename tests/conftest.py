@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +20,7 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
+from .lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
 
 # The same examples in every run; --hypothesis-profile=explore looks for new ones. How long an example takes, or is
@@ -56,16 +57,19 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session", autouse=True)
 def _paid_once():
-    """Three costs that would come back in hundreds of tests: a new client of httpx reads all authorities (30 ms),
-    Accelerate reads the metadata of a package whenever it asks whether that is there (6 ms, thirty times a run), and
-    gc.collect(), which an evaluation calls for each model, looks through all that was imported (300 ms)."""
+    """Four costs that would come back in hundreds of tests: a new client of httpx reads all authorities (30 ms),
+    Accelerate reads the metadata of a package whenever it asks whether that is there (6 ms, thirty times a run), peft
+    compiles the template of its model card whenever it saves an adapter (50 ms, three times a run), and gc.collect(),
+    which an evaluation calls for each model, looks through all that was imported (300 ms)."""
     from importlib import metadata
 
     from httpx._transports import default
+    from jinja2 import Environment
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(default, "create_ssl_context", cache(default.create_ssl_context))
         patch.setattr(metadata, "metadata", cache(metadata.metadata))
+        patch.setattr(Environment, "compile", lru_cache(maxsize=64)(Environment.compile))
         gc.collect()
         gc.freeze()
         gc.enable()

@@ -15,6 +15,7 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.digests import FolderDigests
+from querylect.storage import file_sha256
 
 from .tiny import CHATML, tiny_tokenizer
 
@@ -151,16 +152,21 @@ def lesson_url(lessons, run_app) -> Iterator[str]:
 
 @pytest.fixture
 def settings(lessons, lesson_url, speaking, tmp_path) -> RunConfig:
+    """Those of `lesson_settings`, in the folder of the test."""
+    return lesson_settings(lessons, lesson_url, speaking, tmp_path)
+
+
+def lesson_settings(lessons: EnvironmentConfig, url: str, speaking: Path, folder: Path) -> RunConfig:
     """Four steps of two questions with a 2×2 tree each, against the running service."""
-    (tmp_path / "prompt.yaml").write_text(PROMPT)
+    (folder / "prompt.yaml").write_text(PROMPT)
     return RunConfig.model_validate(
         {
             "name": "run",
-            "output": str(tmp_path / "runs"),
+            "output": str(folder / "runs"),
             "env": lessons.model_dump(),
-            "client": {"urls": [lesson_url]},
+            "client": {"urls": [url]},
             "policy": {"model": str(speaking), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
-            "rewriter": {"name": "small", "prompt": str(tmp_path / "prompt.yaml")},
+            "rewriter": {"name": "small", "prompt": str(folder / "prompt.yaml")},
             "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
             "train": {"steps": 4, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},
             "tracking": {"wandb": "disabled"},
@@ -187,6 +193,11 @@ def change(config: RunConfig, **values) -> RunConfig:
 def records(path: Path) -> list[dict]:
     """A JSONL file, line by line."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The sha256 of every file below a folder, by its name."""
+    return {str(path.relative_to(folder)): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def edit(path: Path, text: str) -> None:

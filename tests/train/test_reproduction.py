@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ..raising import refused
-from ..tiny import tiny_policy  # noqa: F401
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -23,7 +22,7 @@ def _importable():
 
 
 @pytest.fixture
-def tiny(tmp_path, tiny_policy):  # noqa: F811
+def tiny(tmp_path, tiny_policy):
     """`tiny(what, …)` runs the command on a tiny model in a folder of its own."""
     from reproduction import main
 

@@ -23,7 +23,7 @@ from querylect.train.mix import refuse_outage
 from querylect.train.run import train
 from querylect.train.validation import net_values, validation_metrics
 
-from ..lessons import ASKED, CLOSE, OPEN, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
+from ..lessons import ASKED, CLOSE, OPEN, change, records, save_chain
 from ..raising import refused
 from ..tiny import tiny_tokenizer
 from .test_answers_reward import Parrot, reader, reader_url, run, scored, unjudged, unjudged_url  # noqa: F401
@@ -105,7 +105,7 @@ def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(c
     assert figures["searches_per_path"] == mean([1, 1, 2, 1])
 
 
-def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp_path):  # noqa: F811
+def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp_path):
     """Raw, "too much sugar" finds nothing that answers; citrus does. A stop of turn 1 gains nothing over the raw
     question, one of turn 2 asks the reader nothing, and one below a missing reply is unscorable."""
     parrot = Parrot(gone="insulin lowers blood")
@@ -130,7 +130,7 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
 
 
 @pytest.mark.parametrize(("gain", "rewards"), [(True, [1.0, 0.5, 0.5]), (False, [1.0, 0.0, 0.0])])
-def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, tmp_path, gain, rewards):  # noqa: F811
+def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, tmp_path, gain, rewards):
     """The reader knows citrus by heart; the raw question and the rewrite find insulin. A later stop keeps that."""
     parrot = Parrot(known="citrus")
     answering = scored(lessons, tmp_path, parrot, gain=gain)
@@ -155,7 +155,7 @@ def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, t
     assert net["net/turn1"] == pytest.approx((rewards[0] + rewards[1] - 0.25) / 2)
 
 
-def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, tmp_path):  # noqa: F811
+def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, tmp_path):
     answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False, weight=0.75)
     reward = {"kind": "answer", "answer": {"gain": False, "weight": 0.75}, "format_weight": 0}
     engine = Script(STOP, say("insulin"))
@@ -163,7 +163,7 @@ def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, t
     assert [node.reward for node in tree.roots] == [0.75, 0.25]
 
 
-def test_a_stop_after_format_failures_alone_searches_nothing_either(lessons, tmp_path):  # noqa: F811
+def test_a_stop_after_format_failures_alone_searches_nothing_either(lessons, tmp_path):
     answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False)
     reward = {"kind": "answer", "answer": {"gain": False}, "format_weight": 0}
     (tree,) = grower(answering, Script("no format", STOP), stop="answer", reward=reward).grow([SWEET], [1, 1])
@@ -173,7 +173,7 @@ def test_a_stop_after_format_failures_alone_searches_nothing_either(lessons, tmp
     assert tree.searches == 0
 
 
-def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):  # noqa: F811
+def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     """What the reader knows is not lost with the environment, but a step whose searches all failed is an outage.
     Without the raw question's answer a gain is unknown."""
     reward = {"kind": "answer", "answer": {"gain": False}, "format_weight": 0}
@@ -305,7 +305,7 @@ def undecided(tmp_path_factory):
 
 
 @pytest.mark.slow  # 25 seconds: two trainings
-def test_a_policy_learns_to_stop_at_a_high_price_and_to_search_at_none(settings, undecided):  # noqa: F811
+def test_a_policy_learns_to_stop_at_a_high_price_and_to_search_at_none(settings, undecided):
     """At a price of 1 a second search never pays. At 0 a first rewrite does: the raw questions find next to nothing."""
     stopped, searches = {}, {}
     for price in (0.0, 1.0):
@@ -387,7 +387,7 @@ class Tabular:
         return [mean(shares[name] for name in ASKED if (name in BY_HEART) == known) for known in (True, False)]
 
 
-def test_a_policy_learns_to_search_only_where_the_reader_needs_a_document(lessons, tmp_path):  # noqa: F811
+def test_a_policy_learns_to_search_only_where_the_reader_needs_a_document(lessons, tmp_path):
     """Each question first searches in three of four answers. Where the price is above what a document is worth, none
     does in the end."""
     for price, gain, expected in ((0.3, False, (0.0, 1.0)), (0.1, True, (0.0, 1.0)), (1.2, False, (0.0, 0.0))):

@@ -1,7 +1,5 @@
 """Trees that are searched while they are sampled: those of the loop turn by turn, without a barrier between turns."""
 
-# ruff: noqa: F811 (fixtures)
-
 import threading
 import time
 from concurrent.futures import Future
@@ -23,7 +21,7 @@ from querylect.rollouts.streaming import StreamingGrower, WaveGrower
 from ..growers import engine_of, grower_of
 from ..lessons import change
 from ..tiny import tiny_tokenizer
-from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
+from ..vllm_doubles import serving
 
 QUESTIONS = [
     Question("q-head", "what helps when my head hurts"),

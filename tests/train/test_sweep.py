@@ -11,11 +11,11 @@ from querylect.configs.load import dump_config
 from querylect.sweep import local
 
 from ..forked import Forked
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from ..lessons import change, records, without_seconds
 
 
 @pytest.fixture
-def sweep(settings, tmp_path, monkeypatch):  # noqa: F811
+def sweep(settings, tmp_path, monkeypatch):
     """`querylect sweep` of two seeds, each command forked; gives the commands."""
     done = []
 

@@ -11,10 +11,10 @@ from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 from transformers import AutoTokenizer
 
-from ..lessons import ASKED, PROMPT, change, lesson_url, lessons, records, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import ASKED, PROMPT, change, records
 
 
-def conversations(lessons, folder):  # noqa: F811
+def conversations(lessons, folder):
     """The environment of the lessons, whose questions are now the history of "And what helps?"."""
     questions = [Question(name, "And what helps?", (), (Utterance("user", ASKED[name][0]),)) for name in ASKED]
     split = Split(questions, {name: grades for name, (_, grades) in ASKED.items()})
@@ -23,7 +23,7 @@ def conversations(lessons, folder):  # noqa: F811
     return EnvironmentConfig.model_validate({**lessons.model_dump(), "dataset": dataset.model_dump()})
 
 
-def test_training_shows_the_history_and_rewards_what_it_means(lessons, settings, run_app, tmp_path, monkeypatch):  # noqa: F811
+def test_training_shows_the_history_and_rewards_what_it_means(lessons, settings, run_app, tmp_path, monkeypatch):
     env, trees, inner = conversations(lessons, tmp_path / "data"), [], TreeTrainer._apply_credit
 
     def keep(trainer, output, local_trees, credit):
@@ -51,7 +51,7 @@ def test_training_shows_the_history_and_rewards_what_it_means(lessons, settings,
 
 @pytest.mark.slow  # an index of 25,757 documents, a step and an evaluation
 @pytest.mark.timeout(1800)  # on a machine with ten times more work than processors it took eight minutes
-def test_the_commands_of_the_page_train_and_evaluate_the_packaged_config(speaking, tmp_path, monkeypatch, capsys):  # noqa: F811
+def test_the_commands_of_the_page_train_and_evaluate_the_packaged_config(speaking, tmp_path, monkeypatch, capsys):
     """On its own data, with a tiny policy and a few questions."""
     (tmp_path / "prompt.yaml").write_text(PROMPT)
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,5 @@
 """In which type weights are trained: what is refused, what LoRA and DeepSpeed hold, and autocast on both sides."""
 
-# ruff: noqa: F811 (fixtures)
-
 import json
 
 import pytest
@@ -16,7 +14,7 @@ from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
 from ..growers import engine_around
-from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..lessons import change
 from ..raising import refused
 
 FULL = {"policy.dtype": "bfloat16", "policy.lora": None}

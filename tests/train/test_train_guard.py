@@ -11,7 +11,7 @@ from querylect.train.guard import CollapseGuard, best_known, logp_bound
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..lessons import change, records, without_seconds
 from ..raising import refused
 
 
@@ -154,10 +154,7 @@ def test_the_best_checkpoint_is_that_of_validation_or_of_the_best_rewards(tmp_pa
     assert best_known(left, tmp_path / "best", rows, window=2) == f"the best by validation is {tmp_path / 'best'}"
 
 
-def test_a_collapsed_run_names_its_best_checkpoint_and_a_resumed_one_stops_alike(
-    settings,  # noqa: F811
-    caplog,
-):
+def test_a_collapsed_run_names_its_best_checkpoint_and_a_resumed_one_stops_alike(settings, caplog):
     """The limit of entropy is so high that every step is a collapse: seen at step 2, still there at step 4."""
     guard = {"train.guard.window": 2, "train.guard.patience": 2, "train.guard.entropy_floor": 50.0}
     config = change(settings, **guard, **{"train.steps": 8, "train.save_steps": 3})
@@ -188,7 +185,7 @@ def test_a_collapsed_run_names_its_best_checkpoint_and_a_resumed_one_stops_alike
         ({"train.guard.logp_difference": 1e-12}, "logp-difference", "rollout.engine=transformers"),
     ],
 )
-def test_a_run_with_wrong_arithmetic_is_stopped_with_what_to_do(settings, changes, code, remedy):  # noqa: F811
+def test_a_run_with_wrong_arithmetic_is_stopped_with_what_to_do(settings, changes, code, remedy):
     """The entropy bonus gives every step a gradient."""
     guard = {"train.guard.window": 2, "train.guard.patience": 2, "train.entropy_coef": 0.01, "train.steps": 8}
     with refused(CollapseError, code, "step 4", remedy):

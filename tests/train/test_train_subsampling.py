@@ -10,7 +10,7 @@ from querylect.configs.schema import TrainConfig
 from querylect.train.credit import Credit, assign_credit
 from querylect.train.subsampling import inclusion_probabilities, subsample
 
-from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
+from ..lessons import change
 from .test_train_credit import node, tree
 from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
 
@@ -52,7 +52,7 @@ def test_a_group_that_is_small_enough_is_kept_as_it_is():
     assert [found.of(root) for root in one.roots] == [credit.of(root) for root in one.roots]
 
 
-def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatch):  # noqa: F811
+def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatch):
     def act(trainer):
         ready(trainer)
         inputs = step_inputs(trainer)

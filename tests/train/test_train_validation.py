@@ -13,11 +13,11 @@ from querylect.rollouts.turns import UsedTurn, used_turn, winning_turn
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..lessons import change, records, without_seconds
 from ..raising import refused
 
 
-def environment(lessons, folder, validation, relevant="aspirin"):  # noqa: F811
+def environment(lessons, folder, validation, relevant="aspirin"):
     """An environment with a validation split of one relevant document, its index used as it is."""
     dataset = load_beir(lessons.dataset.path)
     asked = [Question(f"v{number}", text) for number, text in enumerate(validation)]
@@ -28,7 +28,7 @@ def environment(lessons, folder, validation, relevant="aspirin"):  # noqa: F811
 
 
 @pytest.fixture
-def served(lessons, tmp_path, run_app):  # noqa: F811
+def served(lessons, tmp_path, run_app):
     """A function: validation questions in, `with` it the URL of the environment that has them."""
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
@@ -43,7 +43,7 @@ def served(lessons, tmp_path, run_app):  # noqa: F811
 ASKED = ["a sore head", "no sugar please", "pain in the temples", "what helps my brow", "my skull aches"]
 
 
-def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settings, served, monkeypatch):  # noqa: F811
+def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settings, served, monkeypatch):
     """Without it and with it, training logs the same figures; the best is the first of the highest values."""
     plain = without_seconds(train(settings) / "metrics.jsonl")
     with served(ASKED) as url:
@@ -152,7 +152,7 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
     assert winning_turn({"step": 1}, "ndcg@10", 2) is None
 
 
-def test_validation_questions_are_a_sample_of_the_split(settings, served):  # noqa: F811
+def test_validation_questions_are_a_sample_of_the_split(settings, served):
     from querylect.envs.client.client import SyncEnvironmentClient
     from querylect.train.validation import validation_questions
 
@@ -172,7 +172,7 @@ def test_validation_questions_are_a_sample_of_the_split(settings, served):  # no
                 validation_questions(config.train, client, [Question("other", "A sore head?")])
 
 
-def test_validation_without_its_split_is_refused(settings):  # noqa: F811
+def test_validation_without_its_split_is_refused(settings):
     with refused(ConfigError, "no-validation-questions", "train.validate_steps is 3"):
         train(change(settings, **{"train.validate_steps": 3}))
 

@@ -21,18 +21,18 @@ from querylect.train.warm_start import TitleExample, _examples, demonstration, w
 from safetensors.torch import load_file
 
 from ..growers import engine_of, grower_of
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from ..lessons import change, records, without_seconds
 from ..raising import refused
 
 
 @pytest.fixture
-def client(lesson_url):  # noqa: F811
+def client(lesson_url):
     with SyncEnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
         yield opened
 
 
 @pytest.fixture
-def warm(settings):  # noqa: F811
+def warm(settings):
     return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5, "least_reward": 0.6}})
 
 

@@ -8,9 +8,7 @@ from querylect.configs.methods import FirstTitlesConfig, Rm3Config, WeightedWord
 from querylect.configs.schema import ClientConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
