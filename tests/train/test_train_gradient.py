@@ -8,8 +8,9 @@ from collections import defaultdict
 import pytest
 from querylect.rollouts.random_streams import stream
 from querylect.train import rows
+from querylect.train.watch import describe
 
-from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
+from ..lessons import change
 from ..wrong_credit import (
     cut_turns_in_the_normalizer,
     cut_turns_trained,
@@ -24,75 +25,35 @@ from ..wrong_credit import (
 )
 from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
 
-CASES = {
-    "4x4": {"rollout.branching": [4, 4]},
-    "4x4-trajectory": {"rollout.branching": [4, 4], "train.credit": "trajectory"},
-    "4x4-grpo": {"rollout.branching": [4, 4], "train.loss_type": "grpo"},
-    "4x4-two-trees": {"rollout.branching": [4, 4], "train.questions_per_micro_batch": 2, "train.scale": "batch"},
-    "4x4-split": {"rollout.branching": [4, 4], "train.max_tokens_per_micro_batch": 400},
-    "4x4-scaled": {"rollout.branching": [4, 4], "train.scale": "group"},
-    "4x4-by-turn": {"rollout.branching": [4, 4], "rollout.temperature": [1.5, 0.7], "rollout.max_new_tokens": [4, 6]},
-    "2x3x2": {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0]},
-    "2x3x2-trajectory": {
-        "rollout.branching": [2, 3, 2],
-        "reward.turn_weights": [0.25, 0.5, 2.0],
-        "train.credit": "trajectory",
-    },
-    "4x4-top_p": {"rollout.branching": [4, 4], "rollout.top_p": [0.9, 0.6], "rollout.temperature": [1.5, 2.0]},
-    "4x4-bnpo": {"rollout.branching": [4, 4], "train.loss_type": "bnpo"},
-    "4x4-bnpo-two-trees": {
-        "rollout.branching": [4, 4],
-        "train.loss_type": "bnpo",
-        "train.questions_per_micro_batch": 2,
-    },
-    "4x4-cut": {"rollout.branching": [4, 4], "train.mask_truncated_completions": True},
-    "4x4-cut-trajectory": {
-        "rollout.branching": [4, 4],
-        "train.credit": "trajectory",
-        "train.mask_truncated_completions": True,
-    },
-    "4x4-cut-bnpo": {
-        "rollout.branching": [4, 4],
-        "train.loss_type": "bnpo",
-        "train.mask_truncated_completions": True,
-    },
-    "4x4-cut-grpo": {
-        "rollout.branching": [4, 4],
-        "train.loss_type": "grpo",
-        "train.mask_truncated_completions": True,
-    },
-    "16x1": {"rollout.branching": [16, 1], "train.credit": "trajectory"},
-    "16x1-turn": {"rollout.branching": [16, 1]},
-    "16": {"rollout.branching": [16], "reward.turn_weights": [1.0]},
-    "16-trajectory": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.credit": "trajectory"},
-    "16-grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "grpo"},
-    "16-dr_grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "dr_grpo"},
-}
+FOUR = {"rollout.branching": [4, 4]}
+CUT = {"train.mask_truncated_completions": True}
+BNPO = {"train.loss_type": "bnpo"}
+TWO_TREES = {"train.questions_per_micro_batch": 2}
+THREE_TURNS = {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0]}
+TRAJECTORY = {"train.credit": "trajectory"}
+BY_TURN = {"rollout.temperature": [1.5, 0.7], "rollout.max_new_tokens": [4, 6]}
 
-WRONG_RULES = {
-    "equal-node-weights": (equal_node_weights, {"rollout.branching": [4, 4]}),
-    "equal-node-weights-trajectory": (
-        equal_node_weights,
-        {"rollout.branching": [4, 4], "train.credit": "trajectory"},
+CASES = {
+    "4x4": (FOUR, [equal_node_weights]),
+    "4x4-trajectory-cut": ({**FOUR, **TRAJECTORY, **CUT}, [equal_node_weights, plain_means]),
+    "4x4-grpo-by-turn": ({**FOUR, **BY_TURN, "train.loss_type": "grpo"}, [mean_over_a_whole_path]),
+    "4x4-grpo-cut": ({**FOUR, **CUT, "train.loss_type": "grpo"}, []),
+    "4x4-two-trees": ({**FOUR, **TWO_TREES, "train.scale": "batch"}, []),
+    "4x4-split-scaled": ({**FOUR, "train.max_tokens_per_micro_batch": 400, "train.scale": "group"}, []),
+    "4x4-top_p": (
+        {**FOUR, "rollout.top_p": [0.9, 0.6], "rollout.temperature": [1.5, 2.0]},
+        [samples_of_a_nucleus_uncorrected],
     ),
-    "siblings-only": (siblings_only, {"rollout.branching": [8, 2]}),
-    "leaf-advantages-without-lambda": (
-        leaf_advantages_without_lambda,
-        {"rollout.branching": [4, 4], "reward.turn_weights": [0.5, 2.0]},
-    ),
-    "plain-means": (plain_means, {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0]}),
-    "plain-means-trajectory": (plain_means, {"rollout.branching": [4, 4], "train.credit": "trajectory"}),
-    "signal-only-normalizer": (signal_only_normalizer, {"rollout.branching": [8, 2]}),
-    "mean-over-a-whole-path": (
-        mean_over_a_whole_path,
-        {"rollout.branching": [4, 4], "train.loss_type": "grpo", "rollout.max_new_tokens": [4, 6]},
-    ),
-    "mean-over-signal-only": (mean_over_signal_only, CASES["4x4-bnpo"]),
-    "cut-turns-trained": (cut_turns_trained, CASES["4x4-cut"]),
-    "cut-turns-in-the-normalizer": (cut_turns_in_the_normalizer, CASES["4x4-cut"]),
-    "samples-of-a-nucleus-uncorrected": (samples_of_a_nucleus_uncorrected, CASES["4x4-top_p"]),
+    "4x4-bnpo-cut": ({**FOUR, **BNPO, **CUT}, [mean_over_signal_only]),
+    "4x4-bnpo-two-trees": ({**FOUR, **BNPO, **TWO_TREES}, []),
+    "4x4-cut": ({**FOUR, **CUT}, [cut_turns_trained, cut_turns_in_the_normalizer]),
+    "2x3x2": (THREE_TURNS, [leaf_advantages_without_lambda, plain_means]),
+    "2x3x2-trajectory": ({**THREE_TURNS, **TRAJECTORY}, []),
+    "16x1": ({"rollout.branching": [16, 1]}, [siblings_only, signal_only_normalizer]),
+    "16x1-trajectory": ({"rollout.branching": [16, 1], **TRAJECTORY}, []),
 }
-"""Rules that stand nowhere in the product, and a step on which they give another gradient."""
+"""Settings, and rules that stand nowhere in the product and give another gradient by them. Single turns are compared
+with stock TRL (test_train_losses.py)."""
 
 
 def made_up_rewards(trees):
@@ -241,35 +202,32 @@ def relative_difference(gradients, expected):
     return sum(float((gradients[n].double() - g.double()).norm()) ** 2 for n, g in expected.items()) ** 0.5 / norm
 
 
-def compare(config, monkeypatch, packing=True):
-    """(relative difference of the trainer's gradient to brute force, the metrics of the step)."""
+@pytest.mark.parametrize(("changes", "wrong_rules"), CASES.values(), ids=CASES)
+def test_the_gradient_equals_brute_force_and_a_wrong_rule_of_credit_is_noticed(
+    settings, monkeypatch, changes, wrong_rules
+):
+    config = change(settings, **changes)
     grow = rows._grow
     monkeypatch.setattr(rows, "_grow", lambda trainer, ids: made_up_rewards(grow(trainer, ids)))
 
     def act(trainer):
         ready(trainer)
-        inputs = step_inputs(trainer)
-        _, gradients = losses_and_gradients(trainer, inputs, packing)
+        inputs, trees = step_inputs(trainer), trainer.trees
+        right = [losses_and_gradients(trainer, inputs, packing)[1] for packing in (True, False)]
+        metrics, wrong = trainer.last_metrics, []
+        for rule in wrong_rules:
+            trainer._buffered_inputs = None
+            with monkeypatch.context() as patch:
+                rule(patch)
+                wrong.append(losses_and_gradients(trainer, step_inputs(trainer), packing=True)[1])
+            assert list(map(describe, trainer.trees)) == list(map(describe, trees)), "the same step"
         trainer.model.eval()
-        expected = brute_force_gradients(trainer.model, trainer.trees, config)
-        return relative_difference(gradients, expected), trainer.last_metrics
+        expected = brute_force_gradients(trainer.model, trees, config)
+        return *([relative_difference(each, expected) for each in several] for several in (right, wrong)), metrics
 
-    return with_trainer(config, monkeypatch, act)
-
-
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("packing", [True, False], ids=["packed", "flat"])
-def test_the_gradient_of_trees_equals_brute_force(settings, monkeypatch, changes, packing):  # noqa: F811
-    config = change(settings, **changes)
-    difference, metrics = compare(config, monkeypatch, packing)
-    assert difference <= 1e-5
+    right, wrong, metrics = with_trainer(config, monkeypatch, act)
+    assert max(right) <= 1e-5
+    assert min(wrong, default=1) > 1e-2
     assert metrics["states/turn1"] == 1
     if config.rollout.branching == [16, 1]:
         assert metrics["states/turn2"] < 16, "some first turns said the same"
-
-
-@pytest.mark.parametrize(("wrong", "changes"), WRONG_RULES.values(), ids=WRONG_RULES)
-def test_a_wrong_rule_of_credit_is_noticed(settings, monkeypatch, wrong, changes):  # noqa: F811
-    wrong(monkeypatch)
-    difference, _ = compare(change(settings, **changes), monkeypatch)
-    assert difference > 1e-2
