@@ -10,10 +10,14 @@ from itertools import groupby
 import pytest
 from pydantic import ValidationError
 from querylect.data.types import Question
+from querylect.envs.client.connect import open_environment
 from querylect.envs.client.in_process import InProcessClient
-from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError, StoppedError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
+from querylect.rollouts.grow import Grower
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_settings
@@ -26,85 +30,84 @@ from querylect.train.run_folder import RunFolder
 from querylect.train.watch import describe
 
 from ..growers import engine_of, grower_of
-from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
 from ..several import side_by_side, wait_until
-from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
+from ..vllm_doubles import serving
+from .test_train_stops import breaking
+from .test_train_validation import ASKED as VALIDATION
+from .test_train_validation import environment
 
 SOON = {"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9, "train.log_rollouts": 9}
 
 
-@pytest.mark.parametrize("changes", [{}, {"policy.lora": None, "train.learning_rate": 1e-3}], ids=["lora", "full"])
-def test_every_tree_is_sampled_with_the_weights_of_one_update_before(settings, changes):  # noqa: F811
-    """Sampled again from the checkpoints, question by question."""
-    from querylect.envs.client.connect import open_environment
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory, lessons, lesson_url, speaking):
+    """Five steps, each sampled while the one before is trained on: settings and folder."""
+    config = lesson_settings(lessons, lesson_url, speaking, tmp_path_factory.mktemp("ahead"))
+    config = change(config, **SOON, **{"train.staleness": 1})
+    return config, train(config)
 
-    config = change(settings, **SOON, **changes)
-    one, folder = (
-        train(change(config, name=name, **{"train.staleness": k})) for name, k in (("sync", 0), ("ahead", 1))
-    )
+
+def test_every_tree_is_sampled_with_the_weights_of_one_update_before(ahead):
+    """Sampled again from the checkpoints, question by question."""
+    config, folder = ahead
+    one = train(change(config, name="sync", **{"train.staleness": 0}))
     metrics = records(folder / "metrics.jsonl")
     assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1, 1]
-    logged = {
-        step: list(trees) for step, trees in groupby(records(folder / "rollouts.jsonl"), lambda tree: tree["step"])
-    }
-    in_order = {
-        step: list(trees) for step, trees in groupby(records(one / "rollouts.jsonl"), lambda tree: tree["step"])
-    }
+    logged, in_order = by_step(folder), by_step(one)
     sampled = {step: [*map(without_versions, trees)] for step, trees in logged.items()}
     assert sampled[1] == in_order[1]
     assert any(sampled[step] != in_order[step] for step in (2, 3, 4, 5)), "older weights sample something else"
     with open_environment(config.env, config.client) as client:
         for step, trees in logged.items():
+            assert [tree["question_id"] for tree in trees] == [tree["question_id"] for tree in in_order[step]]
             checkpoint = folder / "checkpoints" / f"checkpoint-{step - 2}" if step > 2 else None
-            grower = grower_of(config, client, engine_of(config, checkpoint))
-            questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
-            assert [question.id for question in questions] == [tree["question_id"] for tree in in_order[step]]
-            streams = question_streams(config.seed, step - 1, questions, Counter())
-            again = grower.grow(questions, config.rollout.branching, streams=streams)
-            assert [{"step": step, **describe(tree)} for tree in again] == [*map(without_versions, trees)]
+            assert sampled_again(config, client, engine_of(config, checkpoint), step, trees) == sampled[step]
             assert all(node["versions"] == [max(0, step - 2)] * 2 for tree in trees for node in turns_of(tree, 2))
     assert max(abs(line["sampling/importance_sampling_ratio/mean"] - 1) for line in metrics[1:]) > 1e-4
     assert metrics[0]["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-5)
     assert all(line["seconds/wait"] >= 0 and line["seconds/update"] > 0 for line in metrics)
 
 
-def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(settings, lessons, tmp_path, run_app):  # noqa: F811
-    from .test_train_validation import ASKED as VALIDATION
-    from .test_train_validation import environment
+def by_step(folder):
+    """The logged trees of each step."""
+    return {step: list(trees) for step, trees in groupby(records(folder / "rollouts.jsonl"), lambda tree: tree["step"])}
 
-    ahead = change(settings, **SOON, **{"train.staleness": 1})
-    plain = train(change(ahead, name="plain"))
-    again = train(change(ahead, name="again"))
+
+def sampled_again(config, client, engine, step, trees):
+    """The questions of logged trees, sampled with an engine as in their step."""
+    questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
+    streams = question_streams(config.seed, step - 1, questions, Counter())
+    again = grower_of(config, client, engine).grow(questions, config.rollout.branching, streams=streams)
+    return [{"step": step, **describe(tree)} for tree in again]
+
+
+def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(ahead, lessons, tmp_path, run_app):
+    config, plain = ahead
+    env = environment(lessons, tmp_path / "validated", VALIDATION)
+    with run_app(create_app(Environment.open(env), env)) as url:
+        validated = {"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 3}
+        again = train(change(config, name="validated", **validated))
     assert without_seconds(again / "metrics.jsonl") == without_seconds(plain / "metrics.jsonl")
     assert records(again / "rollouts.jsonl") == records(plain / "rollouts.jsonl")
-    from querylect.envs.environment import Environment
-    from querylect.envs.server.app import create_app
-
-    config = environment(lessons, tmp_path / "validated", VALIDATION)
-    with run_app(create_app(Environment.open(config), config)) as url:
-        validated = {"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 3}
-        folder = train(change(ahead, name="validated", **validated))
-    assert without_seconds(folder / "metrics.jsonl") == without_seconds(plain / "metrics.jsonl")
-    assert [row["step"] for row in records(folder / "validation.jsonl")] == [0, 1, 2, 3, 4, 5]
+    assert [row["step"] for row in records(again / "validation.jsonl")] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_resumed_run_samples_the_first_step_again_and_says_so(settings, caplog):  # noqa: F811
-    config = change(settings, **SOON, **{"train.staleness": 1})
-    train(change(config, **{"train.steps": 2}))
-    caplog.clear()
-    folder = train(config, resume=True)
+def test_a_resumed_run_samples_the_first_step_again_and_says_so(ahead, tmp_path, caplog):
+    config, folder = stopped_copy(*ahead, tmp_path / "copy", 2)
+    train(config, resume=True)
     assert logged(caplog, "train.ahead") == [(3,)]
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
 
 
-def test_older_trees_than_allowed_are_never_trained_on(settings):  # noqa: F811
-    folder = train(change(settings, **{**SOON, "train.staleness": 3, "train.steps": 8}))
+def test_older_trees_than_allowed_are_never_trained_on(settings):
+    folder = train(change(settings, **{**SOON, "train.staleness": 3, "train.steps": 6}))
     staleness = [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")]
     assert staleness[0] == 0
     assert all(1 <= value <= 3 for value in staleness[1:])
-    assert len(records(folder / "rollouts.jsonl")) == 16
+    assert len(records(folder / "rollouts.jsonl")) == 12
 
 
 def turns_of(tree, turn):
@@ -136,10 +139,9 @@ class ByTurn:
         return next(self.engines).generate(prompts, n, sampling)
 
 
-def test_every_turn_has_the_samples_of_the_weights_that_its_version_names(settings, monkeypatch):  # noqa: F811
-    """The second turns of a step wait for the update before it; each is sampled again from the checkpoints."""
-    from querylect.envs.client.connect import open_environment
-
+def test_every_turn_has_the_samples_of_the_weights_that_its_version_names(settings, monkeypatch):
+    """The second turns of a step wait for the update before it; each is sampled again from the checkpoints. All weights
+    are trained."""
     generate, send, calls = VersionedEngine.generate, TreesAhead._send_in_flight, []
 
     def wait_for_update(self, prompts, n, sampling):
@@ -155,27 +157,25 @@ def test_every_turn_has_the_samples_of_the_weights_that_its_version_names(settin
 
     monkeypatch.setattr(VersionedEngine, "generate", wait_for_update)
     monkeypatch.setattr(TreesAhead, "_send_in_flight", wait_for_second_turns)
-    config = change(settings, **SOON, **{"train.staleness": 1, "train.in_flight_updates": True})
+    whole = {"policy.lora": None, "train.learning_rate": 1e-3, "train.steps": 4}
+    config = change(settings, **{**SOON, **whole}, **{"train.staleness": 1, "train.in_flight_updates": True})
     folder = train(config)
     metrics = records(folder / "metrics.jsonl")
-    assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1, 1]
-    assert [line["sampling/staleness_min"] for line in metrics] == [0] * 5
+    assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1]
+    assert [line["sampling/staleness_min"] for line in metrics] == [0] * 4
     assert all(0 < line["sampling/staleness_mean"] < 1 for line in metrics[1:])
     assert max(abs(line["sampling/importance_sampling_ratio/mean"] - 1) for line in metrics[1:]) > 1e-4
-    engines = [engine_of(config, folder / "checkpoints" / f"checkpoint-{v}" if v else None) for v in range(5)]
+    engines = [engine_of(config, folder / "checkpoints" / f"checkpoint-{v}" if v else None) for v in range(4)]
     with open_environment(config.env, config.client) as client:
-        for step, group in groupby(records(folder / "rollouts.jsonl"), lambda tree: tree["step"] - 1):
-            trees, older = list(group), max(0, step - 1)
-            for turn, version in ((1, older), (2, step)):
+        for step, trees in by_step(folder).items():
+            older, newer = max(0, step - 2), step - 1
+            for turn, version in ((1, older), (2, newer)):
                 assert all(node["versions"] == [version] * 2 for tree in trees for node in turns_of(tree, turn))
-            grower = grower_of(config, client, ByTurn(engines[older], engines[step]))
-            questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
-            streams = question_streams(config.seed, step, questions, Counter())
-            again = grower.grow(questions, config.rollout.branching, streams=streams)
-            assert [{"step": step + 1, **describe(tree)} for tree in again] == [*map(without_versions, trees)]
+            engine = ByTurn(engines[older], engines[newer])
+            assert sampled_again(config, client, engine, step, trees) == [*map(without_versions, trees)]
 
 
-def test_a_vllm_server_takes_weights_while_it_answers(settings, vllm, run_app, monkeypatch, speaking):  # noqa: F811
+def test_a_vllm_server_takes_weights_while_it_answers(settings, vllm, run_app, monkeypatch, speaking):
     """First turns of the second step end only when the weights after the first have arrived."""
     with serving(run_app, monkeypatch, speaking) as (url, server):
         draw, send = server.answers.draw, TreesAhead._send_in_flight
@@ -205,7 +205,7 @@ def test_a_vllm_server_takes_weights_while_it_answers(settings, vllm, run_app, m
     assert server.events == ["init", *update, *update]
 
 
-def test_what_knows_later_questions_or_weights_is_refused(settings):  # noqa: F811
+def test_what_knows_later_questions_or_weights_is_refused(settings):
     for name, value in (("num_iterations", 2), ("resample_rounds", 1), ("importance_sampling_correction", False)):
         with pytest.raises(ValidationError, match=f"train.{name} {value}"):
             change(settings, **{"train.staleness": 1, f"train.{name}": value})
@@ -217,7 +217,7 @@ def test_what_knows_later_questions_or_weights_is_refused(settings):  # noqa: F8
         check_settings(change(settings, **{"train.staleness": 1, "rollout.engine": "vllm"}), 1)
 
 
-def test_only_a_rewriter_with_a_first_stage_is_refused(settings, lessons):  # noqa: F811
+def test_only_a_rewriter_with_a_first_stage_is_refused(settings, lessons):
     """An offer to stop wraps a rewriter, and has a first stage only where the rewriter has one."""
     ahead = change(settings, **{"train.staleness": 1, "rewriter.stop": True})
     client = InProcessClient(lessons)
@@ -228,7 +228,7 @@ def test_only_a_rewriter_with_a_first_stage_is_refused(settings, lessons):  # no
             prepare_data(staged, Processes(), client)
 
 
-def test_sampling_ahead_with_stops_and_prices(settings):  # noqa: F811
+def test_sampling_ahead_with_stops_and_prices(settings):
     """The first step has the trees of a run that samples nothing ahead, with as many searches."""
     config = change(settings, **{"rewriter.stop": True, "reward.search_price": 0.1, "train.steps": 2})
     one, ahead = (
@@ -366,6 +366,7 @@ def test_no_step_begins_between_the_check_that_none_is_sampled_and_the_new_weigh
     begins.clear()
     ahead.take(1)
     assert may_sample(), "once the weights are there"
+    ahead._may_sample = may_sample
     ahead.close()
     assert begins == [False]
 
@@ -433,48 +434,34 @@ def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
     ahead.close()
 
 
-def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lessons, run_app):  # noqa: F811
-    from querylect.envs.environment import Environment
-    from querylect.envs.server.app import create_app
-
-    config = change(settings, **SOON, **{"train.staleness": 1, "client.deadline": 2.0})
-    app, asked = create_app(Environment.open(lessons), lessons), []
-
-    async def dying(scope, receive, send):
-        if scope["type"] == "http" and scope["path"] == "/v1/step":
-            asked.append(scope)
-        if scope["type"] == "http" and len(asked) > 5:
-            await send({"type": "http.response.start", "status": 503, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await app(scope, receive, send)
-
+def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lessons, run_app):
+    steps = {"train.staleness": 1, "train.steps": 3, "train.save_steps": 1}
+    config = change(settings, **steps, **{"client.deadline": 2.0})
+    dying = breaking(create_app(Environment.open(lessons), lessons), after=3)
     with run_app(dying) as url, refused(EnvironmentUnavailableError, None, "--resume"):
         train(change(config, **{"client.urls": [url]}))
-    folder = RunFolder(RunFolder(train(config, resume=True)).path)
-    assert [line["step"] for line in records(folder.metrics)] == [1, 2, 3, 4, 5]
+    folder = RunFolder(train(config, resume=True))
+    assert [line["step"] for line in records(folder.metrics)] == [1, 2, 3]
 
 
-def test_a_signal_ends_a_run_that_waits_for_its_trees(settings, monkeypatch):  # noqa: F811
+def test_a_signal_ends_a_run_that_waits_for_its_trees(settings, monkeypatch):
     """The thread is in the middle of a rollout, and the main thread waits for it."""
-    from querylect.errors import StoppedError
-    from querylect.rollouts.grow import Grower
-
     grow, main = Grower.grow, threading.main_thread()
 
     def slow(self, *arguments, **options):
         if threading.current_thread() is not main and len(asked) >= 2:
             threading.Timer(0.2, lambda: signal.pthread_kill(main.ident, signal.SIGTERM)).start()
-            time.sleep(3)
+            time.sleep(1)
         asked.append(1)
         return grow(self, *arguments, **options)
 
     asked = []
     monkeypatch.setattr(Grower, "grow", slow)
+    config = change(settings, **{"train.staleness": 1, "train.grace_seconds": 0.1, "train.steps": 3})
     started = time.monotonic()
     with refused(StoppedError, None, "SIGTERM"):
-        train(change(settings, **SOON, **{"train.staleness": 1, "train.grace_seconds": 0.1}))
+        train(config)
     assert time.monotonic() - started < 60
     monkeypatch.setattr(Grower, "grow", grow)
-    folder = train(change(settings, **SOON, **{"train.staleness": 1, "train.grace_seconds": 0.1}), resume=True)
-    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    folder = train(config, resume=True)
+    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3]

@@ -25,19 +25,19 @@ from safetensors.torch import load_file
 
 from ..forked import Forked
 from ..growers import engine_around, grower_of
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from ..lessons import change, records, without_seconds
 from ..raising import refused
 from ..several import Started
 
 
 @pytest.fixture
-def client(lesson_url):  # noqa: F811
+def client(lesson_url):
     with SyncEnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
         yield opened
 
 
 @pytest.fixture
-def expert(settings):  # noqa: F811
+def expert(settings):
     """Three rounds over four of the five questions each, eight samples of one turn."""
     warm = {"kind": "expert_iteration", "questions": 4, "questions_per_step": 2, "rounds": 3, "samples": 8,
             "learning_rate": 0.02}  # fmt: skip
@@ -301,7 +301,7 @@ def test_a_run_goes_on_from_expert_iteration(expert, changes):
 
 
 def test_expert_iteration_that_sigterm_ended_begins_again_and_comes_out_equal(expert, tmp_path):
-    config = change(expert, **{"name": "stopped", "train.warm_start.rounds": 30})
+    config = change(expert, **{"name": "stopped", "train.warm_start.rounds": 12})
     whole = train(change(config, name="whole"))
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     process = Forked(["train", str(tmp_path / "run.yaml")], tmp_path / "out", tmp_path / "err")

@@ -12,18 +12,7 @@ from querylect.errors import CheckpointError, ConfigError, ModelError, StorageEr
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
 
-from ..lessons import (  # noqa: F401
-    ANSWER_TOKENS,
-    change,
-    edit,
-    lesson_url,
-    lessons,
-    records,
-    settings,
-    speaking,
-    stopped_copy,
-    without_seconds,
-)
+from ..lessons import ANSWER_TOKENS, change, edit, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
 
 PER_TURN = (
@@ -44,9 +33,9 @@ ONCE = (
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory, lessons, lesson_url, speaking):  # noqa: F811
+def straight(tmp_path_factory, lessons, lesson_url, speaking):
     """A run of five steps that nothing interrupted, with its settings. Others resume copies of it."""
-    config = settings.__wrapped__(lessons, lesson_url, speaking, tmp_path_factory.mktemp("straight"))
+    config = lesson_settings(lessons, lesson_url, speaking, tmp_path_factory.mktemp("straight"))
     config = change(config, **{"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9})
     return config, train(config)
 
@@ -76,6 +65,7 @@ def test_a_run_folder_is_complete(straight):
     assert len(served["index_hash"]) >= 32
     (start,) = json.loads((folder / "provenance.json").read_text())["starts"]
     assert start["environment"]["index_hash"] == served["index_hash"]
+    assert not list(folder.rglob("curriculum.json")), "questions come in shuffled passes"
     trees = records(folder / "rollouts.jsonl")
     assert [tree["step"] for tree in trees] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     for tree in trees:
@@ -106,6 +96,9 @@ def test_metrics_are_the_means_of_the_logged_rollouts(straight):
         assert line["throughput/tokens"] * line["seconds/step"] == pytest.approx(written, rel=1e-4)
         assert line["throughput/rollouts"] * line["seconds/step"] == pytest.approx(len(leaves), rel=1e-4)
         assert line["searches"] == sum(not turn["failure"] for turn in [*roots, *leaves])
+        assert line["sampling/importance_sampling_ratio/max"] == pytest.approx(1, abs=1e-4), "it samples itself"
+        assert line["sampling/kl"] < 1e-8
+        assert line["sampling/clipped"] == 0
 
 
 def test_training_changed_the_policy_and_the_result_loads(straight):
@@ -133,13 +126,12 @@ def test_every_question_is_asked_once_a_pass_and_passes_differ(straight):
     assert asked[:4] != asked[4:8]
 
 
-@pytest.mark.parametrize("upto", [1, 2, 3])
-def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path, upto):
-    """Same questions, samples, losses and weights; the pass over the questions ends after step 2."""
+def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
+    """Same questions, samples, losses and weights. The next test goes on after step 2, which ends a pass."""
     import torch
     from safetensors.torch import load_file
 
-    config, copy = copy_of(straight, tmp_path, upto)
+    config, copy = copy_of(straight, tmp_path, 3)
     assert train(config, resume=True) == copy
     assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
     assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
@@ -171,9 +163,9 @@ def without_tensors(file, count):
     return names[-count]
 
 
-@pytest.mark.parametrize("lora", [None, {"r": 4, "last_layers": 1}])
-def test_full_training_and_kl_run_and_resume(settings, lora):
-    changes = {"policy.lora": lora, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
+def test_full_training_and_kl_run_and_resume(settings):
+    """With adapters: test_train_losses.py."""
+    changes = {"policy.lora": None, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
     config = change(settings, **changes, **{"train.steps": 2, "train.save_steps": 1})
     folder = train(config)
     whole = without_seconds(folder / "metrics.jsonl")
@@ -186,20 +178,19 @@ def test_full_training_and_kl_run_and_resume(settings, lora):
     assert find_checkpoint(folder).name == "final"
     shutil.rmtree(folder / "final")
     shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
-    weights = [folder / "checkpoints" / "checkpoint-1" / "model.safetensors"]
-    if lora is not None:
-        weights = [weights[0].parent / place / "adapter_model.safetensors" for place in (".", "ref")]
-    for file in weights:
-        saved, logged = file.read_bytes(), (folder / "metrics.jsonl").read_bytes()
-        name = without_tensors(file, 1)
-        with refused(CheckpointError, "unloadable-checkpoint", f"in {file.parent.name} ", "1 tensors", name):
-            train(config, resume=True)
-        assert (folder / "metrics.jsonl").read_bytes() == logged, "refused before anything is changed"
-        file.write_bytes(saved)
+    refused_without_a_tensor(config, folder / "checkpoints" / "checkpoint-1" / "model.safetensors")
 
 
-@pytest.mark.parametrize("changes", [{}, {"policy.lora": None}], ids=["lora", "full"])
-@pytest.mark.parametrize("kind", [True, "reentrant"])
+def refused_without_a_tensor(config, file, count=1):
+    """The run does not go on from a checkpoint whose file of weights has lost tensors."""
+    metrics = config.run_folder / "metrics.jsonl"
+    logged, name = metrics.read_bytes(), without_tensors(file, count)
+    with refused(CheckpointError, "unloadable-checkpoint", f"in {file.parent.name} ", f"{count} tensors", name):
+        train(config, resume=True)
+    assert metrics.read_bytes() == logged, "refused before anything is changed"
+
+
+@pytest.mark.parametrize(("changes", "kind"), [({}, "reentrant"), ({"policy.lora": None}, True)], ids=["lora", "full"])
 def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkeypatch):
     """And they are computed again: a packed layer attends in the forward pass and once more in the backward pass."""
     from querylect.train.packing import attention as packed_attention
@@ -221,7 +212,8 @@ def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkey
 
 
 def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(settings, tmp_path, caplog):
-    """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own."""
+    """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own. A
+    small learning rate is not logged as 0."""
     from ..tiny import save_tiny
 
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -230,16 +222,12 @@ def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(setting
     with refused(ModelError, "unpackable-policy", "router_aux_loss_coef 0.001", "train.packing"):
         train(asked)
     assert not (Path(asked.output) / asked.name).exists()
-    run = train(change(asked, **{"train.packing": "auto", "train.beta": 0.01}))
+    run = train(change(asked, **{"train.packing": "auto", "train.beta": 0.01, "train.learning_rate": 2.5e-7}))
     assert any("'qwen3_moe'" in str(reason) for reason, *_ in logged(caplog, "train.packing.check"))
     (line,) = records(run / "metrics.jsonl")
     assert line.get("tokens/packed", 0) == 0
+    assert line["learning_rate"] == 2.5e-7
     assert "packing: auto" in (run / "config.yaml").read_text(), "what was asked for is kept, so that it can be resumed"
-
-
-def test_a_small_learning_rate_is_not_logged_as_zero(settings):
-    folder = train(change(settings, **{"train.learning_rate": 2.5e-7, "train.steps": 1}))
-    assert records(folder / "metrics.jsonl")[0]["learning_rate"] == 2.5e-7
 
 
 def test_an_existing_run_is_refused_and_left_alone(straight):
@@ -269,8 +257,6 @@ def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(set
     with refused(ConfigError, code, *facts):
         train(config)
     if code is not None:
-        from pathlib import Path
-
         assert not Path(config.output).exists()
 
 
@@ -282,8 +268,8 @@ def test_resuming_nothing_is_refused(settings):
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 1)
     shutil.rmtree(copy / "checkpoints" / "checkpoint-1")
-    assert train(config, resume=True) == copy
-    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
+    assert train(change(config, **{"train.steps": 1}), resume=True) == copy
+    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")[:1]
 
 
 def test_a_changed_setting_is_named_and_refused(straight, tmp_path):
@@ -303,7 +289,7 @@ def test_another_environment_is_refused(straight, tmp_path):
         train(config, resume=True)
 
 
-def test_edited_judgements_are_refused(straight, lessons, run_app, tmp_path):  # noqa: F811
+def test_edited_judgements_are_refused(straight, lessons, run_app, tmp_path):
     """The run goes on against a service of the same index whose qrels were edited."""
     config, _ = copy_of(straight, tmp_path, 1)
     shutil.copytree(lessons.dataset.path, tmp_path / "data")
@@ -339,36 +325,25 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
     assert [path.name for path, _ in logged(caplog, "train.run_folder")] == ["checkpoint-2"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "run.json",
-        "config.yaml",
-        "base.json",
-        "environment.json",
-        "provenance.json",
-        "metrics.jsonl",
-        "rollouts.jsonl",
-        "digests.json",
-        "checkpoints/checkpoint-2/trainer_state.json",
-        "checkpoints/checkpoint-2/adapter_model.safetensors",
-        "checkpoints/checkpoint-2/digests.json",
-    ],
-)
-def test_a_digit_that_changed_in_a_file_of_a_run_is_named(straight, tmp_path, name):
+def test_a_digit_that_changed_in_a_file_of_a_run_is_named(straight, tmp_path):
     """What still parses would be taken: other figures in the log, other weights."""
     from querylect.inference.load import open_trained
     from querylect.train.run_folder import RunFolder
 
     config, copy = copy_of(straight, tmp_path, 2)
     RunFolder.reopen(config)
-    path = copy / name
-    content = path.read_bytes()
-    last = max(content.rfind(b"%d" % digit) for digit in range(10))
-    path.write_bytes(content[:last] + (b"1" if content[last : last + 1] != b"1" else b"2") + content[last + 1 :])
-    for read in (lambda: RunFolder.reopen(config), lambda: open_trained(str(copy), trust=True)):
-        with refused(StorageError, "damaged-file", path.parent, path.name):
-            read()
+    top = ["run.json", "config.yaml", "base.json", "environment.json", "provenance.json", "metrics.jsonl",
+           "rollouts.jsonl", "digests.json"]  # fmt: skip
+    saved = ["trainer_state.json", "adapter_model.safetensors", "digests.json"]
+    for path in (*(copy / name for name in top), *(copy / "checkpoints" / "checkpoint-2" / name for name in saved)):
+        content = path.read_bytes()
+        last = max(content.rfind(b"%d" % digit) for digit in range(10))
+        path.write_bytes(content[:last] + (b"1" if content[last : last + 1] != b"1" else b"2") + content[last + 1 :])
+        for read in (lambda: RunFolder.reopen(config), lambda: open_trained(str(copy), trust=True)):
+            with refused(StorageError, "damaged-file", path.parent, path.name):
+                read()
+        path.write_bytes(content)
+    RunFolder.reopen(config)
 
 
 def test_a_log_that_lost_its_last_lines_is_not_continued(straight, tmp_path):
@@ -382,15 +357,10 @@ def test_a_log_that_lost_its_last_lines_is_not_continued(straight, tmp_path):
 def test_a_checkpoint_whose_adapter_lacks_tensors_is_refused(straight, tmp_path):
     """peft would put fresh random weights in their place, without a word."""
     config, copy = copy_of(straight, tmp_path, 2)
-    adapter = copy / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors"
-    first = without_tensors(adapter, 26)
-    logged = (copy / "metrics.jsonl").read_bytes()
-    with refused(CheckpointError, "unloadable-checkpoint", adapter.parent, "26 tensors", first):
-        train(config, resume=True)
-    assert (copy / "metrics.jsonl").read_bytes() == logged, "refused before anything is changed"
+    refused_without_a_tensor(config, copy / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors", 26)
 
 
-def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking):  # noqa: F811
+def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking):
     from ..lessons import save_speaking
 
     config, copy = copy_of(straight, tmp_path, 2)
@@ -418,7 +388,7 @@ def test_a_resume_without_enough_memory_does_not_blame_the_checkpoint(straight, 
         train(config, resume=True)
 
 
-def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):  # noqa: F811
+def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):
     """Same name, same shapes, other values: the adapter would go on over weights that it was not trained on."""
     from safetensors.torch import load_file, save_file
 
@@ -433,7 +403,7 @@ def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, t
         train(config, resume=True)
 
 
-def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):  # noqa: F811
+def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):
     import torch
     from querylect.configs.schema import PolicyConfig
     from querylect.rollouts.fingerprint import fingerprint
@@ -474,24 +444,16 @@ def test_line_separators_inside_a_text_do_not_cut_a_record(tmp_path):
     assert [json.loads(line) for line in folder.rollouts.read_bytes().split(b"\n") if line] == [said]
 
 
-def test_wandb_offline_is_joined_by_a_resumed_run(settings, monkeypatch):
+def test_wandb_offline_is_joined_by_a_resumed_run_and_gets_sampled_trees_as_a_table(settings, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    config = change(settings, **{"tracking.wandb": "auto", "train.steps": 1, "train.save_steps": 1})
+    tracked = {"tracking.wandb": "auto", "tracking.table_steps": 3, "train.log_rollouts": 1, "train.save_steps": 1}
+    config = change(settings, **tracked, **{"train.steps": 1})
     folder = train(config)
-    train(change(config, **{"train.steps": 2}), resume=True)
+    train(change(config, **{"train.steps": 3}), resume=True)
     runs = list((folder / "wandb").glob("offline-run-*"))
     assert len({path.name.rsplit("-", 1)[1] for path in runs}) == 1
     assert runs[0].name.endswith((folder / "tracking_id").read_text().strip())
-    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
-
-
-def test_wandb_gets_sampled_trees_as_a_table(settings, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    folder = train(
-        change(
-            settings, **{"tracking.wandb": "auto", "tracking.table_steps": 3, "train.steps": 3, "train.log_rollouts": 1}
-        )
-    )
+    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3]
     tables = sorted(folder.glob("wandb/offline-run-*/files/media/table/rollouts_*.table.json"))
     found = {table["data"][0][0]: table for table in map(json.loads, (path.read_text() for path in tables))}
     assert sorted(found) == [1, 3], "the first step and every third"
