@@ -85,8 +85,7 @@ def test_whole_tiles_are_skipped():
     assert len(whole) == 4 * (2 + 1)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-@pytest.mark.parametrize("heads", [(4, 2), (6, 2), (4, 4)], ids=str)
+@pytest.mark.parametrize(("kind", "heads"), [("qwen3", (4, 2)), ("llama", (6, 2)), ("llama", (4, 4))])
 def test_its_values_are_those_of_blocks(kind, heads):
     model = tiny_model(kind, hidden_size=96, num_attention_heads=heads[0], num_key_value_heads=heads[1])
     rows = long_rows()
