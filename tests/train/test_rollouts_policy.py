@@ -1,6 +1,7 @@
 """Loading policies and checkpoints, and the copy that samples: what fits is exact, what does not is refused."""
 
 import json
+import os
 import shutil
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -162,33 +163,31 @@ def test_an_adapter_is_merged_and_a_full_checkpoint_replaces_the_weights(tiny_po
 
 @pytest.mark.parametrize("other", ["wider", "deeper"])
 def test_the_adapter_of_another_model_is_refused(tiny_policy, tmp_path, other):
-    changes = {
-        "wider": {"hidden_size": 128, "head_dim": 32},
-        "deeper": {"num_hidden_layers": 3},
-    }[other]
+    changes = {"wider": {"hidden_size": 128, "head_dim": 32}, "deeper": {"num_hidden_layers": 3}}[other]
     policy = with_lora(save_tiny(tmp_path / "other", **changes))
     policy.save_pretrained(tmp_path / "adapter")
     with refused(CheckpointError, "other-model", tmp_path / "adapter"):
         load_policy(policy_config(tiny_policy), tmp_path / "adapter")
 
 
-def test_a_damaged_adapter_is_refused(tiny_policy, adapter):
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # peft's; what counts is the refusal
+def test_a_damaged_adapter_is_refused_and_one_that_lacks_a_tensor_is_not_filled_up(tiny_policy, adapter):
     path, _ = adapter
     weights = path / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:200])
+    whole = weights.read_bytes()
+    lost = drop_tensor(weights, min(load_file(weights)))
+    with refused(CheckpointError, "other-model", path, "1 tensors", lost):
+        load_policy(policy_config(tiny_policy), path)
+    weights.write_bytes(whole[:200])
     with refused(CheckpointError, "other-model", path):
         load_policy(policy_config(tiny_policy), path)
 
 
-@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # peft's; what counts is the refusal
-def test_an_adapter_that_lacks_a_tensor_is_not_filled_up(tiny_policy, adapter):
-    path, _ = adapter
-    tensors = load_file(path / "adapter_model.safetensors")
-    lost = min(tensors)
-    del tensors[lost]
-    save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
-    with refused(CheckpointError, "other-model", path, "1 tensors", lost):
-        load_policy(policy_config(tiny_policy), path)
+def drop_tensor(file, name="model.layers.1.mlp.up_proj.weight"):
+    tensors = load_file(file)
+    del tensors[name]
+    save_file(tensors, file, metadata={"format": "pt"})
+    return name
 
 
 class Trap:
@@ -235,18 +234,6 @@ def test_an_adapter_is_no_policy_model_and_its_base_is_not_loaded_in_its_place(t
         load_policy(policy_config(path))
 
 
-def test_a_full_checkpoint_that_lacks_a_tensor_is_a_checkpoint_error(tiny_policy, folder):
-    drop_tensor(folder)
-    with refused(CheckpointError, "unloadable-model", folder, " 1 tensors"):
-        load_policy(policy_config(tiny_policy), folder)
-
-
-def drop_tensor(folder):
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -280,40 +267,38 @@ def test_a_run_without_a_policy_says_to_train_first(tmp_path, made):
 # models
 
 
-def test_a_folder_that_does_not_exist(tmp_path):
+def test_a_folder_without_a_model(tmp_path):
     with refused(ModelError, None, tmp_path / "nowhere"):
         load_policy(policy_config(tmp_path / "nowhere"))
-
-
-def test_a_folder_without_a_model(tmp_path):
     with refused(ModelError, "unloadable-model", "policy.model", tmp_path):
         load_policy(policy_config(tmp_path))
 
 
-def test_a_folder_without_weights(folder):
-    (folder / "model.safetensors").unlink()
-    with refused(ModelError, "unloadable-model", folder):
-        load_policy(policy_config(folder))
-
-
-def test_damaged_weights(folder):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-    with refused(ModelError, "unloadable-model", folder):
-        load_policy(policy_config(folder))
-
-
-def test_weights_that_lack_a_tensor_are_not_made_up(folder):
-    drop_tensor(folder)
-    with refused(ModelError, "unloadable-model", folder, " 1 tensors", "model.layers.1.mlp.up_proj.weight"):
-        load_policy(policy_config(folder))
-
-
-def test_weights_of_another_size(folder):
+def resize(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
+
+
+DAMAGES = {
+    "without weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "cut weights": lambda folder: os.truncate(folder / "model.safetensors", 5000),
+    "weights of another size": resize,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_model_is_refused(folder, damage):
+    damage(folder)
     with refused(ModelError, "unloadable-model", folder):
         load_policy(policy_config(folder))
+
+
+def test_weights_that_lack_a_tensor_are_not_made_up(tiny_policy, folder):
+    lost = drop_tensor(folder / "model.safetensors")
+    with refused(ModelError, "unloadable-model", folder, " 1 tensors", lost):
+        load_policy(policy_config(folder))
+    with refused(CheckpointError, "unloadable-model", folder, " 1 tensors"):
+        load_policy(policy_config(tiny_policy), folder)
 
 
 def test_weights_in_a_pickle_are_not_opened(folder, tmp_path):

@@ -3,10 +3,8 @@
 vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its own interfaces.
 """
 
-# ruff: noqa: F811 (fixtures)
-
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 
 import pytest
@@ -25,7 +23,7 @@ from ..growers import engine_around, engine_of
 from ..lessons import change
 from ..raising import refused
 from ..tiny import tiny_model
-from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
+from ..vllm_doubles import serving
 
 PROMPTS = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]]
 HOT = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=5)
@@ -66,12 +64,23 @@ def settings_of(kind, url, folder):
     return {**settings, "rollout.server.base_url": url}
 
 
-@pytest.fixture(params=KINDS)
-def opened(request, config, vllm, run_app, monkeypatch, tiny_policy, tmp_path):
-    """(engine, policy under training, tokenizer, config) of each kind, refreshed."""
+@pytest.fixture
+def started(config, vllm, run_app, monkeypatch, tiny_policy, tmp_path):
+    """`with started(kind, **info) as (config, server)`: settings for a server that was started with `info`."""
+
+    @contextmanager
+    def start(kind="nccl", folder=tmp_path / "weights", **info):
+        with serving(run_app, monkeypatch, tiny_policy, **info) as (url, server):
+            yield change(config, **settings_of(kind, url, folder)), server
+
+    return start
+
+
+@pytest.fixture(params=["vllm", "files"])
+def opened(request, config, started):
+    """(engine, policy under training, tokenizer, config) of a kind, refreshed."""
     policy, tokenizer = trained(config)
-    with serving(run_app, monkeypatch, tiny_policy) as (url, _):
-        config = change(config, **settings_of(request.param, url, tmp_path / "weights"))
+    with started(request.param) as (config, _):
         engine, weights = engine_around(config, policy, tokenizer)
         weights.refresh()
         yield engine, policy, tokenizer, config
@@ -121,6 +130,7 @@ def test_the_random_stream_of_torch_decides_the_samples(opened):
     assert draw(3) == first
     assert draw(4) != first
     assert len({tuple(ids) for each in first for ids in each}) > 4, "equal prompts have samples of their own"
+    assert engine.generate([], 4, HOT) == []
     torch.manual_seed(3)
     assert [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)] == first
     assert [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)] != first, "the stream went on"
@@ -138,22 +148,22 @@ def test_a_turn_ends_with_a_stop_id_or_is_cut(opened):
         assert sample.finished or len(sample.ids) == HOT.max_new_tokens
 
 
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
 def test_trained_weights_arrive_merged_and_under_the_names_of_the_checkpoint(opened, tiny_policy, vllm):
     from safetensors import safe_open
 
     engine, policy, _, config = opened
-    before = engine.generate(PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1))
+    one_token = Sampling(temperature=0.0, max_new_tokens=1)
+    before = engine.generate(PROMPTS, 1, one_token)
     with torch.no_grad():
         for name, weight in policy.named_parameters():
             if "lora_B" in name:
                 weight.mul_(-2)
-    assert engine.generate(PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1)) == before, "not before it is told"
+    assert engine.generate(PROMPTS, 1, one_token) == before, "not before it is told"
     trainable = {name: weight.clone() for name, weight in policy.named_parameters()}
     engine.refresh()
-    now = engine.generate(PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1))
-    expected = TransformersEngine(policy, engine.tokenizer).generate(
-        PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1)
-    )
+    now = engine.generate(PROMPTS, 1, one_token)
+    expected = TransformersEngine(policy, engine.tokenizer).generate(PROMPTS, 1, one_token)
     for (one,), (other,), (old,) in zip(now, expected, before, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
         assert one.logprobs != pytest.approx(old.logprobs, abs=1e-3)
@@ -276,16 +286,9 @@ def test_vllm_is_not_imported_before_it_is_asked_for(config):
     assert "vllm" not in sys.modules
 
 
-def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(
-    config,
-    vllm,
-    run_app,
-    monkeypatch,
-    tiny_policy,
-):
+def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config, started):
     policy, tokenizer = trained(config)
-    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
-        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+    with started() as (config, server):
         engine, weights = engine_around(config, policy, tokenizer)
         weights.refresh()
         assert server.events == ["init", "pause keep", "start", "update", "finish", "reset", "resume"]
@@ -302,10 +305,7 @@ def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_server_reloads_weights_from_files_which_are_then_removed(
-    device, config, vllm, run_app, monkeypatch, tiny_policy, tmp_path
-):
-    policy, tokenizer = trained(config)
+def test_a_server_reloads_weights_from_files_which_are_then_removed(device, started, monkeypatch, tmp_path):
     folder = tmp_path / "new" / "weights"
     on_cpu = {
         "device_config": {"device": "cpu"},
@@ -313,13 +313,14 @@ def test_a_server_reloads_weights_from_files_which_are_then_removed(
         "scheduler_config": {"enable_chunked_prefill": False},
     }
     monkeypatch.setattr(vllm_server, "transfer_device", lambda: pytest.fail("no GPU is needed"))
-    with serving(run_app, monkeypatch, tiny_policy, **(on_cpu if device == "cpu" else {})) as (url, server):
-        _, weights = engine_around(change(config, **settings_of("files", url, folder)), policy, tokenizer)
+    with started("files", folder, **(on_cpu if device == "cpu" else {})) as (config, server):
+        _, weights = engine_around(config, *trained(config))
         weights.refresh()
         head = ["renew_output_heads"] if device == "cpu" else []
         assert server.events == ["pause keep", "reload_weights", *head, "reset", "resume"]
         assert list(folder.iterdir()) == []
         server.unreadable = True
+        url = config.rollout.server.base_url
         with refused(EngineUnavailableError, None, url, "reload_weights", "500", "Cannot find any model weights"):
             weights.refresh()
         assert list(folder.iterdir()) == []
@@ -336,16 +337,14 @@ def test_weights_are_written_in_files_of_bounded_size(tmp_path):
     assert [float(weight[0]) for file in files for weight in file.values()] == [0, 1, 2, 3, 4]
 
 
-def test_a_folder_that_cannot_take_the_weights_is_named(config, vllm, run_app, monkeypatch, tiny_policy, tmp_path):
+def test_a_folder_that_cannot_take_the_weights_is_named(started, tmp_path):
     (tmp_path / "file").touch()
     facts = [tmp_path / "file", "rollout.server.weights_folder"]
     weights = iter([("a", torch.zeros(1))])
     with refused(StorageError, "unwritable-file", *facts), weights_in_files(weights, tmp_path / "file"):
         pytest.fail("nothing was written")
-    with serving(run_app, monkeypatch, tiny_policy) as (url, _):
-        config = change(config, **settings_of("files", url, tmp_path / "file"))
-        with refused(StorageError, "unwritable-folder", *facts):
-            engine_around(config, *trained(config))
+    with started("files", tmp_path / "file") as (config, _), refused(StorageError, "unwritable-folder", *facts):
+        engine_around(config, *trained(config))
 
 
 @pytest.mark.parametrize(
@@ -366,31 +365,17 @@ def test_a_folder_that_cannot_take_the_weights_is_named(config, vllm, run_app, m
         ({"model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 71}}, ["--max-model-len is 71", 72]),
     ],
 )
-def test_a_server_that_was_started_in_another_way_is_refused(
-    config,
-    vllm,
-    run_app,
-    monkeypatch,
-    tiny_policy,
-    tmp_path,
-    info,
-    facts,
-):
-    with serving(run_app, monkeypatch, tiny_policy, **info) as (url, _):
-        config = change(config, **settings_of("files", url, tmp_path))
-        with refused(ConfigError, "other-server-settings", url, *facts):
-            engine_around(config, *trained(config))
+def test_a_server_that_was_started_in_another_way_is_refused(started, info, facts):
+    with (
+        started("files", **info) as (config, _),
+        refused(ConfigError, "other-server-settings", config.rollout.server.base_url, *facts),
+    ):
+        engine_around(config, *trained(config))
 
 
-def test_a_server_without_development_routes_says_how_to_start_it(
-    config,
-    vllm,
-    run_app,
-    monkeypatch,
-    tiny_policy,
-):
-    with serving(run_app, monkeypatch, tiny_policy, weight_transfer_config=None) as (url, server):
-        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+def test_a_server_without_development_routes_says_how_to_start_it(started):
+    with started(weight_transfer_config=None) as (config, server):
+        url = config.rollout.server.base_url
         with refused(EngineUnavailableError, None, url, "--weight-transfer-config"):
             engine_around(config, *trained(config))
         server.info = None
@@ -398,37 +383,20 @@ def test_a_server_without_development_routes_says_how_to_start_it(
             engine_around(config, *trained(config))
 
 
-def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monkeypatch, tiny_policy):
-    nowhere = {
-        "rollout.engine": "vllm_server",
-        "rollout.server.base_url": "http://127.0.0.1:9",
-        "rollout.server.timeout": 0,
-    }
+def test_a_server_that_is_not_there_or_dies_is_named(config, started):
+    gone = {**settings_of("nccl", "http://127.0.0.1:9", None), "rollout.server.timeout": 0}
     with refused(EngineUnavailableError, None, "http://127.0.0.1:9 "):
-        engine_around(change(config, **nowhere), *trained(config))
-    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
-        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        engine_around(change(config, **gone), *trained(config))
+    with started() as (config, server):
         engine, _ = engine_around(config, *trained(config))
         server.down = True
-        with refused(EngineUnavailableError, None, url, "the engine is dead", "--resume"):
+        with refused(EngineUnavailableError, None, config.rollout.server.base_url, "the engine is dead", "--resume"):
             engine.generate(PROMPTS, 1, HOT)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(
-    ("kind", "split"), [("vllm", True), ("nccl", True), ("nccl", False), ("files", True), ("files", False)]
-)
-def test_where_weights_cannot_be_sent_no_process_waits_for_another(
-    kind,
-    rank,
-    split,
-    config,
-    vllm,
-    run_app,
-    monkeypatch,
-    tiny_policy,
-    tmp_path,
-):
+@pytest.mark.parametrize(("kind", "split"), [("vllm", True), ("nccl", True), ("nccl", False), ("files", False)])
+def test_where_weights_cannot_be_sent_no_process_waits_for_another(kind, rank, split, started, vllm, monkeypatch):
     """The process that fails gathers all layers nevertheless, and all of them raise its error."""
     reported, gathered = [], []
 
@@ -439,8 +407,7 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
     def fails(*_, **__):
         raise EngineUnavailableError("the memory is full")
 
-    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
-        config = change(config, **settings_of(kind, url, tmp_path))
+    with started(kind) as (config, server):
         engine, weights = engine_around(config, *trained(config))
         monkeypatch.setattr(policy_weights, "gathered", lambda layer: gathered.append(layer) or nullcontext())
         if split:
@@ -472,17 +439,10 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(
-    config,
-    vllm,
-    run_app,
-    monkeypatch,
-    tiny_policy,
-):
+def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(started, monkeypatch):
     real = vllm_server.transfer_device
-    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
+    with started() as (config, server):
         monkeypatch.setattr(vllm_server, "transfer_device", real)
-        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
         with refused(ConfigError, "no-gpu", "rollout.server.weights_folder", "rollout.server.sync=false"):
             engine_around(config, *trained(config))
         server.info = None
@@ -501,10 +461,6 @@ def test_a_probability_that_is_no_number_stops_the_run():
     for broken in (None, float("nan")):
         with refused(ModelError, "not-finite"):
             make_sample([4, 2], [-0.5, broken], {2})
-
-
-def test_no_prompts_are_no_requests(opened):
-    assert opened[0].generate([], 4, HOT) == []
 
 
 def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
