@@ -30,7 +30,7 @@ from querylect.train.tracking import (
 from transformers import TrainerCallback, TrainerState
 
 from ..forked import forked
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from ..lessons import change, records, without_seconds
 from ..raising import logged, refused
 from ..wandb_server import KEY, WandbServer, wandb_server
 from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
@@ -104,53 +104,18 @@ def test_offline_unless_somebody_says_otherwise(monkeypatch):
         assert wandb_mode(change(RunConfig(), **{"tracking.wandb": "offline"}).tracking) == "offline"
 
 
-def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server, sync, tmp_path):
-    here = surroundings(server.url, tmp_path)
+def test_an_offline_run_resumed_and_evaluated_is_uploaded_under_one_id_once(server, sync, tmp_path):
+    """With a warm start and another run open beside it, whatever the user's W&B variables say."""
     run = tmp_path / "walk"
-    for first, last in ((1, 2), (3, 3)):
-        assert "wandb failed" not in tracked(run, here, first, last)
-    assert server.operations == [], "nothing was asked of the server while it trained"
-    done = sync(run, environment=here)
-    assert done.returncode == 0, done.stderr
-    id = (run / "tracking_id").read_text().strip()
-    assert done.stdout == f"{run}: uploaded to {server.url}/me/querylect/runs/{id}\n"
-    assert {bucket["name"] for bucket in server.buckets} == {id}
-    lines = server.history[id]
-    names = ("_step", "train/global_step", "train/reward/turn1", "eval/reward/turn1")
-    assert [tuple(line[name] for name in names) for line in lines] == [
-        (1, 1, 0.1, 0.05), (2, 2, 0.2, 0.1), (3, 3, 0.3, 0.15),
-    ]  # fmt: skip
-    assert ["rollouts" in line for line in lines] == [False, True, False], "the table is in the curves"
-    assert any("rollouts" in name for name in server.uploads), "and its rows were uploaded"
-    config = json.loads(next(bucket["config"] for bucket in server.buckets if bucket["config"]))
-    assert config["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
-    assert config["tracking"]["value"]["project"] == "querylect"
-    asked = len(server.operations)
-    assert sync(run, environment=here).stdout == f"{run}: everything has been uploaded before\n"
-    assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 0, "no login is needed"
-    assert len(server.operations) == asked
-
-
-def test_the_warm_start_has_a_curve_before_the_first_step(server, sync, tmp_path):
-    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
+    here = surroundings(server.url, tmp_path) | {"WANDB_WATCH": "all", "WANDB_LOG_MODEL": "end", "WANDB_SILENT": "true"}
     run.mkdir()
     (run / "warm_start.jsonl").write_text("".join(f'{{"step": {step}, "loss": {3 - step}}}\n' for step in (1, 2)))
-    for first, last in ((1, 2), (3, 3)):
-        assert "wandb failed" not in tracked(run, here, first, last, group="rates", tags=["hpo", "tiny"])
-    assert sync(run, environment=here).returncode == 0
-    (lines,) = server.history.values()
-    names = ("_step", "train/global_step", "train/warm_start/loss", "train/reward/turn1")
-    assert [tuple(line.get(name) for name in names) for line in lines] == [
-        (1, -1, 2, None), (2, 0, 1, None), (3, 1, None, 0.1), (4, 2, None, 0.2), (5, 3, None, 0.3),
-    ]  # fmt: skip
-    opened = [bucket for bucket in server.buckets if bucket["tags"]]
-    assert {(bucket["groupName"], *bucket["tags"]) for bucket in opened} == {("rates", "hpo", "tiny")}
-
-
-def test_the_final_evaluation_joins_the_summary_of_its_run(server, sync, tmp_path):
-    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
-    assert "wandb failed" not in tracked(run, here, 1, 2)
-    (run / "metrics.jsonl").write_text('{"step": 1, "reward/turn1": 0.1}\n{"step": 2, "reward/turn1": 0.2}\n')
+    grouped = {"group": "rates", "tags": ["hpo", "tiny"]}
+    beside = {"before": BEFORE.format(folder=str(tmp_path)), "after": AFTER}
+    assert "wandb failed" not in tracked(run, here, 1, 2, **beside, **grouped)
+    assert "wandb failed" not in tracked(run, here, 3, 3, **grouped)
+    rewards = "".join(f'{{"step": {step}, "reward/turn1": {step / 10}}}\n' for step in (1, 2, 3))
+    (run / "metrics.jsonl").write_text(rewards)
     start = {"git": {"directory": {"commit": "c0ffee"}}}
     (run / "provenance.json").write_text(json.dumps({"starts": [{}, start]}))
     rows = [{"system": "raw", "turn": 0}, {"system": "trained", "turn": 1}, {"system": "trained", "turn": 2}]
@@ -160,19 +125,40 @@ def test_the_final_evaluation_joins_the_summary_of_its_run(server, sync, tmp_pat
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.json").write_text(results)
         assert evaluated(run, folder, here) == ""
-    assert len(list(run.glob("wandb/offline-run-*"))) == 2, "nothing is said of other questions"
-    assert sync(run, environment=here).returncode == 0
-    ((id, summary),) = server.summary.items()
-    assert id == (run / "tracking_id").read_text().strip()
-    final = {name: value for name, value in summary.items() if name.startswith("final/")}
+    assert len(list(run.glob("wandb/offline-run-*"))) == 3, "nothing is said of other questions"
+    assert server.operations == [], "nothing was asked of the server while it trained"
+
+    done = sync(run, environment=here)
+    assert done.returncode == 0, done.stderr
+    id = (run / "tracking_id").read_text().strip()
+    assert done.stdout == f"{run}: uploaded to {server.url}/me/querylect/runs/{id}\n"
+    assert {bucket["name"] for bucket in server.buckets} == {id}
+    lines = [line for line in server.history[id] if "train/global_step" in line]
+    names = ("_step", "train/global_step", "train/warm_start/loss", "train/reward/turn1", "eval/reward/turn1")
+    assert [tuple(line.get(name) for name in names) for line in lines] == [
+        (1, -1, 2, None, None), (2, 0, 1, None, None),
+        (3, 1, None, 0.1, 0.05), (4, 2, None, 0.2, 0.1), (5, 3, None, 0.3, 0.15),
+    ]  # fmt: skip
+    assert ["rollouts" in line for line in lines] == [False] * 3 + [True, False], "the table is in the curves"
+    assert any("rollouts" in name for name in server.uploads), "and its rows were uploaded"
+    assert not any("model" in name for name in server.uploads)
+    configs = [json.loads(bucket["config"]) for bucket in server.buckets if bucket["config"]]
+    for config in configs[0], configs[-1]:
+        assert config["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
+    assert configs[0]["tracking"]["value"]["project"] == "querylect"
+    opened = [bucket for bucket in server.buckets if bucket["tags"]]
+    assert {(bucket["groupName"], *bucket["tags"]) for bucket in opened} == {("rates", "hpo", "tiny")}
+    final = {name: value for name, value in server.summary[id].items() if name.startswith("final/")}
     assert final == {
         "final/split": "test", "final/questions": 9, "final/raw/ndcg@10": 0,
         "final/trained/turn1/ndcg@10": 0.125, "final/trained/turn2/ndcg@10": 0.25,
     }  # fmt: skip
-    assert summary["train/reward/turn1"] == 0.2, "what training had put there"
-    assert [line["train/reward/turn1"] for line in server.history[id] if "train/reward/turn1" in line] == [0.1, 0.2]
-    config = json.loads([bucket["config"] for bucket in server.buckets if bucket["config"]][-1])
-    assert config["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
+    assert server.summary[id]["train/reward/turn1"] == 0.3, "what training had put there"
+
+    asked = len(server.operations)
+    assert sync(run, environment=here).stdout == f"{run}: everything has been uploaded before\n"
+    assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 0, "no login is needed"
+    assert len(server.operations) == asked
 
 
 def test_an_evaluation_of_an_untracked_run_opens_nothing(tmp_path):
@@ -213,17 +199,6 @@ assert "mine" in dict(mine.summary)
 assert "train/reward/turn1" not in dict(mine.summary)
 mine.finish()
 """
-
-
-def test_a_run_is_tracked_beside_an_open_one_whatever_the_users_wandb_variables_say(server, sync, tmp_path):
-    run = tmp_path / "walk"
-    here = surroundings(server.url, tmp_path) | {"WANDB_WATCH": "all", "WANDB_LOG_MODEL": "end", "WANDB_SILENT": "true"}
-    assert "wandb failed" not in tracked(run, here, 1, 2, before=BEFORE.format(folder=str(tmp_path)), after=AFTER)
-    assert sync(run, environment=here).returncode == 0
-    ((id, lines),) = server.history.items()
-    assert id == (run / "tracking_id").read_text().strip()
-    assert [line["train/reward/turn1"] for line in lines] == [0.1, 0.2]
-    assert not any("model" in name for name in server.uploads)
 
 
 def test_a_run_refused_midway_continues_offline_and_is_uploaded_whole(server, sync, tmp_path):
@@ -279,10 +254,11 @@ def offline_file(folder: Path, second: int) -> Path:
 
 def test_only_a_whole_upload_is_marked(tmp_path, monkeypatch):
     first, second = (offline_file(tmp_path, number) for number in (1, 2))
-    outcome = ""
+    outcome, given = "", []
 
     def client(command, **_):
         file = Path(command[-1])
+        given.append(file)
         if file == second and outcome == "timeout":
             raise subprocess.TimeoutExpired(command, 1)
         if not (file == second and outcome == "no mark"):
@@ -301,6 +277,12 @@ def test_only_a_whole_upload_is_marked(tmp_path, monkeypatch):
     outcome = "well"
     syncing.sync([tmp_path])
     assert {mark.parent for mark in tmp_path.rglob("*.synced")} == {first.parent, second.parent}
+    given.clear()
+    syncing.sync([tmp_path])
+    later = second.with_name("run-abcd.wandb.synced").stat().st_mtime + 1
+    os.utime(second, (later, later))
+    syncing.sync([tmp_path])
+    assert given == [second], "it has grown since"
 
 
 def test_a_sync_that_fails_leaves_the_run_to_the_next(server, sync, tmp_path):
@@ -321,10 +303,6 @@ def test_a_sync_that_fails_leaves_the_run_to_the_next(server, sync, tmp_path):
         assert not list(run.rglob("*.synced"))
     server.mood = "well"
     assert sync(run, environment=here).returncode == 0
-    (file,) = run.glob("wandb/offline-run-*/*.wandb")
-    later = file.with_name(f"{file.name}.synced").stat().st_mtime + 1
-    os.utime(file, (later, later))
-    assert "uploaded to" in sync(run, environment=here).stdout, "it has grown since"
 
 
 def test_an_online_run_sends_its_figures_and_leaves_nothing_to_say(server, tmp_path):
@@ -392,7 +370,7 @@ def test_all_trackers_have_one_deadline_together(monkeypatch):
     assert SENDING_SECONDS < STOPPING_SECONDS < CLOSING_SECONDS, "W&B's client has ended when a signal's time is over"
 
 
-def test_a_tracker_that_fails_is_told_once_and_training_and_the_others_go_on(settings, monkeypatch, caplog):  # noqa: F811
+def test_a_tracker_that_fails_is_told_once_and_training_and_the_others_go_on(settings, monkeypatch, caplog):
     from querylect.train import run, tracking
 
     got = []
@@ -416,7 +394,7 @@ def test_a_tracker_that_fails_is_told_once_and_training_and_the_others_go_on(set
     assert caplog.text.count("No space left on device") == 1
 
 
-def test_trackers_are_closed_where_nothing_could_begin(settings, monkeypatch):  # noqa: F811
+def test_trackers_are_closed_where_nothing_could_begin(settings, monkeypatch):
     from querylect.train import run, tracking, trainer
 
     closed = []
@@ -483,13 +461,13 @@ def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(
     from querylect.train.run import train
 
     with served(ASKED) as url:
-        validated = {"client.urls": [url], "train.validate_steps": 2, "train.validation_questions": 1}
-        plain = change(settings, **validated, **{"train.steps": 3, "train.save_steps": 1})
+        validated = {"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 1}
+        plain = change(settings, **validated, **{"train.steps": 2, "train.save_steps": 1})
         without = train(change(plain, name="without"))
         folder = train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}))
-        shutil.rmtree(folder / "checkpoints" / "checkpoint-3")
+        shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
         shutil.rmtree(folder / "final")
-        train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}), resume=True)  # step 3 again
+        train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}), resume=True)  # step 2 again
     for name in ("metrics.jsonl", "validation.jsonl"):
         assert without_seconds(folder / name) == without_seconds(without / name), "tracking changes no figure"
     wanted: dict[str, list[tuple[int, float]]] = {}
