@@ -32,7 +32,7 @@ from ..tiny import tiny_model
 BAND = (0.8, 1.3)
 """Estimate over measurement."""
 CPU = ProcessLayout(gpu_gib=None)
-SIZES = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
+SIZES = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 64}  # fmt: skip
 
 
@@ -89,11 +89,8 @@ def measured(run, model, mixed=False, steps=2):
     ("kind", "how", "checkpointing"),
     [
         ("qwen3", "float32", False),
-        ("qwen3", "mixed", False),
         ("llama", "mixed", True),
-        ("llama", "float32", True),
-        ("qwen3", "lora", False),
-        ("llama", "lora bfloat16", False),
+        ("llama", "lora", False),
         ("qwen3", "lora bfloat16", True),
     ],
 )
@@ -113,20 +110,6 @@ def test_an_update_holds_what_is_estimated(kind, checkpointing, how):
     expected = estimate(run, shape, CPU)
     found = measured(run, model, mixed=how in ("mixed", "lora bfloat16"))
     assert BAND[0] < (expected.of_phase("update") - CPU_RESERVED) / found < BAND[1], expected.lines()
-
-
-def test_bytes_of_tensors_that_are_alive_are_counted_once_and_given_back():
-    kept = torch.zeros(1000)
-    with LiveBytes([kept]) as seen:
-        assert seen.now == 4000
-        one = kept + 1
-        view = one[10:]
-        assert seen.now == 8000
-        del one
-        assert seen.now == 8000, "a view holds it"
-        del view
-        assert seen.now == 4000
-    assert seen.peak == 8000
 
 
 def test_the_longest_tree_by_hand():
@@ -356,11 +339,10 @@ LARGER = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
 @pytest.mark.parametrize(
     ("policy", "train"),
     [
-        ({"lora": None}, {}),
         ({"lora": None}, {"max_tokens_per_micro_batch": 640, "gradient_checkpointing": False}),
         ({"lora": {"r": 8}}, {}),
     ],
-    ids=["all weights", "split", "adapters"],
+    ids=["split", "adapters"],
 )
 def test_the_memory_of_a_process_is_that_of_the_plan(policy, train):
     """Within 15 % of the most that the kernel saw it take: with its libraries, and what the allocator loses."""
