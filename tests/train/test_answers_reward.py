@@ -33,8 +33,8 @@ from querylect.train.grading import grader_of
 from querylect.train.questions import worth_training
 from querylect.train.run import train
 
-from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401
-from ..lessons import ASKED, PROMPT, TEXTS, change, lessons, records, speaking, without_seconds  # noqa: F401
+from ..chat_server import ChatServer, last_user, serving
+from ..lessons import ASKED, PROMPT, TEXTS, change, records, without_seconds
 from ..raising import refused
 
 LIKED = "prevents scurvy"
@@ -78,7 +78,7 @@ def reader_url(reader, run_app):
 
 
 @pytest.fixture
-def run(unjudged, unjudged_url, speaking, reader_url, tmp_path) -> RunConfig:  # noqa: F811
+def run(unjudged, unjudged_url, speaking, reader_url, tmp_path) -> RunConfig:
     """Four steps on those questions, rewarded by that reader."""
     (tmp_path / "prompt.yaml").write_text(PROMPT)
     model = {"model": "reader", "base_url": reader_url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 2}
@@ -177,21 +177,6 @@ def test_an_outage_in_the_middle_of_a_step_invents_no_reward(run, reader, tmp_pa
     assert len(records(log)) == 2, "the step without rewards was neither trained nor logged"
 
 
-def test_prompts_that_the_reader_refuses_are_unscorable_and_the_others_are_not(run, reader):
-    reader.always = lambda body: (400, {}) if "statin lowers" in last_user(body) else None
-    folder = train(change(run, **{"reward.answer.gain": False}))
-    nodes = [node for tree in records(folder / "rollouts.jsonl") for node in tree["turns"] if not node["failure"]]
-    unscorable = [node for node in nodes if node["reward"] is None]
-    assert ["statin"] in [node["rewrites"] for node in unscorable]
-    for node in nodes:
-        if node not in unscorable:
-            assert node["ranking"][:1] != ["statin"]
-            assert node["reward"] == pytest.approx(0.1 + 0.9 * (node["ranking"][:1] == ["citrus"]))
-    metrics = records(folder / "metrics.jsonl")
-    assert sum(line["reader/missing"] for line in metrics) > 0
-    assert any(line["unscorable/turn1"] > 0 for line in metrics)
-
-
 def test_other_right_answers_are_another_run(run, tmp_path):
     gold = tmp_path / "gold.jsonl"
     lines = [{"_id": f"train-{name}", "answers": ["vitamin C"]} for name in ASKED]
@@ -205,9 +190,8 @@ def test_other_right_answers_are_another_run(run, tmp_path):
         train(change(config, **{"train.steps": 3}), resume=True)
 
 
-@pytest.mark.parametrize("engine", ["turns", "waves"])
-def test_a_local_model_reads_too(run, tiny_policy, engine):
-    """A model in this process, asked by the thread that searches, with two turns and a weight for nothing else."""
+def test_a_local_model_reads_too(run, tiny_policy):
+    """A model in this process, asked by the thread that searches while others sample, with two turns."""
     local = {"model": str(tiny_policy), "dtype": "float32", "cache": run.reward.answer.reader.cache}
     config = change(
         run,
@@ -215,7 +199,7 @@ def test_a_local_model_reads_too(run, tiny_policy, engine):
             "reward.answer": {"reader": local, "metric": "f1", "max_tokens": 4},
             "reward.turn_weights": [0.5, 1.0],
             "rollout.branching": [2, 2],
-            "rollout.streaming": engine == "waves",
+            "rollout.streaming": True,
             "train.steps": 1,
             "train.save_steps": 1,
         },
@@ -262,23 +246,9 @@ def test_prompts_are_not_optimised_for_a_reader(run):
         optimize(change(run, **{"optimize.reflection": {"model": "m", "cache": None}}))
 
 
-def test_the_packaged_config_trains(run, unjudged, tmp_path):
-    """On another set, with other models and two steps."""
-    packaged = load_config("answers")
-    assert packaged.reward.kind == "answer"
-    small = {"steps": 2, "questions_per_step": 2, "questions_per_micro_batch": 2, "validate_steps": 0, "save_steps": 2}
-    values = packaged.model_dump() | {
-        name: run.model_dump()[name] for name in ("output", "env", "client", "policy", "rewriter", "tracking")
-    }
-    values["rollout"] |= {"branching": [8], "max_new_tokens": 6}
-    values["reward"]["answer"] |= {"reader": run.reward.answer.reader.model_dump()}
-    values["train"] |= small
-    folder = train(RunConfig.model_validate(values))
-    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
-
-
 def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app, tmp_path):
-    """MedQA's published form, in rows of our own: `data prepare --corpus`, an index, a service, two steps."""
+    """MedQA's published form, in rows of our own: `data prepare --corpus`, an index, a service, and two steps of the
+    packaged config with other models."""
     row = {"options": {"A": "Iron", "B": "Vitamin C"}, "answer_idx": "B"}
     for split, before in (("train", ""), ("test", "which one: ")):
         rows = [{**row, "question": f"{before}{text}"} for text, _ in ASKED.values()]
@@ -293,9 +263,15 @@ def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app,
         "validation": 1,
         "test": len(ASKED),
     }
+    packaged = load_config("answers")
+    assert packaged.reward.kind == "answer"
+    kept = run.model_dump(include={"output", "policy", "rewriter", "tracking"})
+    values = {**packaged.model_dump(), **kept, "env": env.model_dump()}
+    values["rollout"] |= {"branching": [8], "max_new_tokens": 6}
+    values["reward"]["answer"] |= {"reader": run.reward.answer.reader.model_dump(), "top": 1}
+    values["train"] |= {"steps": 2, "questions_per_step": 2, "questions_per_micro_batch": 2, "validate_steps": 2}
     with run_app(create_app(environment, env)) as url:
-        values = run.model_dump() | {"env": env.model_dump(), "client": {"urls": [url]}}
-        values["train"] |= {"steps": 2, "validate_steps": 2}
+        values["client"] = {"urls": [url]}
         written = train(RunConfig.model_validate(values))
     metrics = records(written / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2]
@@ -349,7 +325,7 @@ def values(client, *searches):
         ({"weight": 0.5}, [0.5, 0.75]),
     ],
 )
-def test_score_gain_and_mixture_by_hand(lessons, tmp_path, answer, rewards):  # noqa: F811
+def test_score_gain_and_mixture_by_hand(lessons, tmp_path, answer, rewards):
     """Raw, "too much sugar" finds nothing and scores 0; insulin is what is judged and citrus what is right."""
     client = scored(lessons, tmp_path, Parrot(), reward={"metric": "recall@1"}, **answer)
     both = values(client, ("sugar", "citrus"), ("sugar", "insulin"))
@@ -358,7 +334,7 @@ def test_score_gain_and_mixture_by_hand(lessons, tmp_path, answer, rewards):  # 
     assert [metrics["answer_reward"] for metrics in both] == rewards
 
 
-def test_a_worse_answer_than_the_raw_questions_is_worth_less_than_half(lessons, tmp_path):  # noqa: F811
+def test_a_worse_answer_than_the_raw_questions_is_worth_less_than_half(lessons, tmp_path):
     """Raw, "fat in the blood" finds insulin first, which is right here."""
     client = scored(lessons, tmp_path, Parrot(), right="insulin")
     both = values(client, ("fat", "insulin"), ("fat", "citrus"))
@@ -366,7 +342,7 @@ def test_a_worse_answer_than_the_raw_questions_is_worth_less_than_half(lessons, 
     assert client.take_figures().raw_scores == [1.0]
 
 
-def test_the_reader_sees_the_first_documents_alone(lessons, tmp_path):  # noqa: F811
+def test_the_reader_sees_the_first_documents_alone(lessons, tmp_path):
     """ "blood headache" finds four documents."""
     parrot = Parrot()
     client = scored(lessons, tmp_path, parrot, top=2, document_words=2, gain=False)
@@ -375,7 +351,7 @@ def test_the_reader_sees_the_first_documents_alone(lessons, tmp_path):  # noqa: 
     assert (prompt.count("About "), "[2] About" in prompt, "[3]" in prompt) == (2, True, False)
 
 
-def test_a_raw_question_is_read_once(lessons, tmp_path):  # noqa: F811
+def test_a_raw_question_is_read_once(lessons, tmp_path):
     parrot = Parrot()
     client = scored(lessons, tmp_path, parrot)
     values(client, ("sugar", "citrus"), ("sugar", "insulin"))
@@ -387,7 +363,7 @@ def test_a_raw_question_is_read_once(lessons, tmp_path):  # noqa: F811
     assert client.take_figures().calls == 0
 
 
-def test_questions_that_another_process_drew_are_read_from_the_environment(lessons, tmp_path):  # noqa: F811
+def test_questions_that_another_process_drew_are_read_from_the_environment(lessons, tmp_path):
     """The file of right answers has no texts; raw, "fat in the blood" finds insulin first, which is right here."""
     parrot = Parrot()
     known = scored(lessons, tmp_path, parrot, right="insulin")
@@ -396,7 +372,7 @@ def test_questions_that_another_process_drew_are_read_from_the_environment(lesso
     assert any("Question: fat in the blood" in prompt for prompt in parrot.prompts)
 
 
-def test_without_a_reply_nothing_is_scored(lessons, tmp_path):  # noqa: F811
+def test_without_a_reply_nothing_is_scored(lessons, tmp_path):
     client = scored(lessons, tmp_path, Parrot(gone="insulin lowers blood"), gain=False)
     first, second = values(client, ("sugar", "insulin"), ("sugar", "citrus"))
     assert first is None
@@ -406,7 +382,7 @@ def test_without_a_reply_nothing_is_scored(lessons, tmp_path):  # noqa: F811
     assert client.last_failure is None, "an earlier failure is not that of a later outage"
 
 
-def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path):  # noqa: F811
+def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path):
     parrot = Parrot(gone="blood in it")
     client = scored(lessons, tmp_path, parrot)
     parrot.gone = "fat in the blood\n"
@@ -415,7 +391,7 @@ def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path): 
     assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [1.0], "it is asked again"
 
 
-def test_figures_do_not_wait_for_a_step_that_another_thread_samples(lessons, tmp_path):  # noqa: F811
+def test_figures_do_not_wait_for_a_step_that_another_thread_samples(lessons, tmp_path):
     begun, end = threading.Event(), threading.Event()
 
     class Slow(Parrot):
@@ -442,7 +418,7 @@ def selected_of(config, client):
 
 
 @pytest.mark.parametrize("gain", [True, False])
-def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, gain):  # noqa: F811
+def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, gain):
     """A raw question gains nothing over itself, whatever its answer: the gain would select all questions or none."""
     client = scored(lessons, tmp_path, Parrot(), right="insulin", gain=gain)
     config = change(run, **{"reward.answer.gain": gain, "train.raw_reward": [0.0, 0.4]})
@@ -450,7 +426,7 @@ def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, 
     assert {question.id for question in selected} == set(ASKED) - {"fat"}
 
 
-def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, lessons, tmp_path):  # noqa: F811
+def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, lessons, tmp_path):
     """Raw, only "fat in the blood" finds a relevant document. The mixture has another metric."""
     parrot = Parrot()
     client = scored(lessons, tmp_path, parrot, reward={"metric": "mrr@5"}, weight=0.5)
@@ -460,7 +436,7 @@ def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, le
     assert parrot.asked == 0
 
 
-def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):  # noqa: F811
+def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):
     gold = tmp_path / "choice.jsonl"
     gold.write_text(json.dumps({"_id": "sugar", "options": ["citrus", "insulin"], "answer": "B"}) + "\n")
     settings = RewardConfig.model_validate({"kind": "answer", "answer": {"gain": False}})

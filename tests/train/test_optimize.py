@@ -22,10 +22,10 @@ from querylect.optimize import scoring
 from querylect.optimize.run import optimize, relevant_titles, searches_of_training
 from querylect.train.run import train
 
-from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
+from ..chat_server import ChatServer, last_user, serving
 from ..lessons import change, records
 from ..raising import refused
-from ..suggestible import BETTER, WORSE, prompting, suggestible, world, world_url  # noqa: F401 (fixtures)
+from ..suggestible import BETTER, WORSE, prompting
 
 PROPOSED = (WORSE, BETTER, WORSE)
 
@@ -61,9 +61,8 @@ def results(folder: Path) -> list[object]:
     return [*journals, (folder / "best" / "prompt.yaml").read_text(), (folder / "best" / "best.json").read_text()]
 
 
-def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(prompting, run_app):  # noqa: F811
-    with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
-        folder = optimize(config)
+def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
+    folder, reflection = undisturbed
     candidates = records(folder / "candidates.jsonl")
     assert [row["validation"] is not None for row in candidates[:3]] == [True, False, True]
     start, better = candidates[0]["validation"], candidates[2]["validation"]
@@ -85,9 +84,8 @@ def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(prompting, run
     ]  # fmt: skip
 
 
-def test_the_reflection_model_reads_training_questions_alone(prompting, run_app):  # noqa: F811
-    with reflecting(run_app, prompting, BETTER) as (config, reflection):
-        optimize(config)
+def test_the_reflection_model_reads_training_questions_alone(undisturbed):
+    _, reflection = undisturbed
     assert "my head hurts" in reflection.asked[0]
     assert "Retrieved first: About citrus" in reflection.asked[0]
     sent = json.dumps(reflection.server.bodies)
@@ -95,7 +93,7 @@ def test_the_reflection_model_reads_training_questions_alone(prompting, run_app)
     assert "please" not in sent, "no test question"
 
 
-def test_without_feedback_the_reflection_model_reads_the_prompt_alone(prompting, run_app):  # noqa: F811
+def test_without_feedback_the_reflection_model_reads_the_prompt_alone(prompting, run_app):
     with reflecting(run_app, change(prompting, **{"optimize.feedback": False}), *PROPOSED) as (config, reflection):
         folder = optimize(config)
     assert "Name the medicine, such as scurvy." in reflection.asked[0]
@@ -105,7 +103,7 @@ def test_without_feedback_the_reflection_model_reads_the_prompt_alone(prompting,
     assert BETTER in (folder / "best" / "prompt.yaml").read_text(), "selection stays"
 
 
-def test_the_reflection_model_reads_the_conversation_before_a_question(prompting, run_app, tmp_path):  # noqa: F811
+def test_the_reflection_model_reads_the_conversation_before_a_question(prompting, run_app, tmp_path):
     dataset, said = (
         load_beir(prompting.env.dataset.path),
         (Utterance("user", "old words"), Utterance("user", "new ones")),
@@ -128,7 +126,7 @@ def test_the_reflection_model_reads_the_conversation_before_a_question(prompting
     assert "my head hurts" in reflection.asked[0]
 
 
-def test_relevant_titles_are_those_of_training_questions(prompting):  # noqa: F811
+def test_relevant_titles_are_those_of_training_questions(prompting):
     from querylect.data.load import load_dataset
 
     local = change(prompting, **{"client.urls": "local"})
@@ -140,9 +138,14 @@ def test_relevant_titles_are_those_of_training_questions(prompting):  # noqa: F8
     assert shown == {}, "a service shows no judgements"
 
 
-def test_a_budget_is_never_exceeded(prompting, run_app):  # noqa: F811
-    with reflecting(run_app, change(prompting, **{"optimize.searches": 16}), BETTER) as (config, reflection):
-        folder = optimize(config)
+def test_a_budget_is_never_exceeded_and_the_command_prints_the_folder(prompting, run_app, tmp_path, capsys):
+    with reflecting(run_app, prompting, BETTER) as (config, reflection):
+        (tmp_path / "config.yaml").write_text(dump_config(config))
+        with pytest.raises(SystemExit) as ended:
+            main(["optimize", str(tmp_path / "config.yaml"), "--searches", "16"])
+    assert not ended.value.code
+    folder = config.run_folder
+    assert capsys.readouterr().out == f"{folder}\n"
     assert len(reflection.asked) == 1
     assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "five more would be too many"
     assert [row["validation"] is None for row in records(folder / "candidates.jsonl")] == [False, True]
@@ -151,12 +154,12 @@ def test_a_budget_is_never_exceeded(prompting, run_app):  # noqa: F811
     assert not (folder.parent / "small" / "config.yaml").exists()
 
 
-def test_the_default_budget_is_that_of_training(prompting):  # noqa: F811
+def test_the_default_budget_is_that_of_training(prompting):
     rollout = change(prompting, **{"rollout.branching": [4, 2], "reward.turn_weights": [1.0, 1.0]}).rollout
     assert searches_of_training(prompting.train, rollout) == 2 * 2 * (4 + 8)
 
 
-def test_several_turns_are_weighted_as_in_training_and_each_takes_a_search(prompting, run_app):  # noqa: F811
+def test_several_turns_are_weighted_as_in_training_and_each_takes_a_search(prompting, run_app):
     two = {"rollout.branching": [2, 2], "reward.turn_weights": [0.5, 1.0], "optimize.proposals": 1}
     with reflecting(run_app, change(prompting, **two), BETTER) as (config, _):
         folder = optimize(config)
@@ -170,7 +173,7 @@ def test_several_turns_are_weighted_as_in_training_and_each_takes_a_search(promp
     assert best["turn"] == 1 + (best["ndcg/turn2"] > best["ndcg/turn1"])
 
 
-def test_a_prompt_has_to_leave_room_for_earlier_turns(prompting):  # noqa: F811
+def test_a_prompt_has_to_leave_room_for_earlier_turns(prompting):
     """What just fits one turn does not fit two: the second prompt also holds an answer and what it retrieved."""
     two = {"rollout.branching": [2, 2], "reward.turn_weights": [1.0, 1.0]}
     with open_environment(prompting.env, prompting.client) as client, ExitStack() as models:
@@ -185,15 +188,22 @@ def test_a_prompt_has_to_leave_room_for_earlier_turns(prompting):  # noqa: F811
         assert "tokens" in refusal(**two, **{"rollout.max_prompt_tokens": needed})
 
 
+@pytest.fixture(scope="module")
+def undisturbed(world, world_url, suggestible, tmp_path_factory, run_app):
+    """The folder of a run that nothing interrupted, and what its reflection model was asked."""
+    config = prompting.__wrapped__(world, world_url, suggestible, tmp_path_factory.mktemp("undisturbed"))
+    with reflecting(run_app, config, *PROPOSED) as (config, reflection):
+        return optimize(config), reflection
+
+
 @pytest.fixture
-def straight(prompting, run_app):  # noqa: F811
-    """The results of a run that nothing interrupted, and how often its reflection model was asked."""
-    with reflecting(run_app, change(prompting, name="straight"), *PROPOSED) as (config, reflection):
-        return results(optimize(config)), len(reflection.asked)
+def straight(undisturbed):
+    """Its results, and how often the model was asked."""
+    return results(undisturbed[0]), len(undisturbed[1].asked)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_app, straight, monkeypatch, batch):  # noqa: F811
+def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_app, straight, monkeypatch, batch):
     """Ctrl-C before one of its batches of answers: nothing that was finished is asked for again."""
     calls, answer = [], scoring.model_answers
 
@@ -217,7 +227,7 @@ def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_a
     assert len(starts) == (2 if batch > 2 else 1), "nothing was done before the first"
 
 
-def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(prompting, run_app):  # noqa: F811
+def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(prompting, run_app):
     small = change(prompting, **{"optimize.proposals": 1})
     with reflecting(run_app, small, *PROPOSED) as (config, reflection):
         folder = optimize(config)
@@ -230,26 +240,25 @@ def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(
         optimize(change(config, **{"optimize.minibatch": 3}), resume=True)
 
 
-def test_half_a_line_of_a_killed_run_is_done_again(prompting, run_app, straight):  # noqa: F811
-    with reflecting(run_app, prompting, *PROPOSED) as (config, _):
+def test_half_a_line_of_a_killed_run_is_done_again(prompting, run_app, straight):
+    with reflecting(run_app, change(prompting, **{"optimize.proposals": 1}), *PROPOSED) as (config, _):
         folder = optimize(config)
         with (folder / "evaluations.jsonl").open("a") as file:
             file.write('{"key": "raw trai')
-        optimize(config, resume=True)
+        optimize(change(config, **{"optimize.proposals": 4}), resume=True)
     assert results(folder) == straight[0]
 
 
 @pytest.mark.parametrize(
     ("component", "unusable", "reason", "usable"),
     [
-        ("system", "Rewrite {question}.", "{question}", BETTER),
         ("system", "Think.<|im_end|>", "control tokens", BETTER),
         ("system", "blood " * 3000, "tokens", BETTER),
         ("question", "Which medicine?", "{question}", "blood: {question}"),
         ("examples", "- question: itch", "examples.0.turns", "- question: x\n  turns: [{rewrite: blood}]"),
     ],
 )
-def test_an_unusable_prompt_is_refused_with_feedback(prompting, run_app, component, unusable, reason, usable):  # noqa: F811
+def test_an_unusable_prompt_is_refused_with_feedback(prompting, run_app, component, unusable, reason, usable):
     changed = change(prompting, **{"optimize.components": [component], "optimize.proposals": 1})
     with reflecting(run_app, changed, unusable, usable) as (config, reflection):
         folder = optimize(config)
@@ -260,7 +269,7 @@ def test_an_unusable_prompt_is_refused_with_feedback(prompting, run_app, compone
     assert why in reflection.asked[1], "the next attempt is told"
 
 
-def test_a_proposal_without_a_usable_attempt_costs_no_search(prompting, run_app):  # noqa: F811
+def test_a_proposal_without_a_usable_attempt_costs_no_search(prompting, run_app):
     changed = change(prompting, **{"optimize.components": ["question"], "optimize.proposals": 2})
     with reflecting(run_app, changed, "Which medicine?") as (config, reflection):
         folder = optimize(config)
@@ -270,7 +279,7 @@ def test_a_proposal_without_a_usable_attempt_costs_no_search(prompting, run_app)
     assert [row["prompt"] == "" for row in records(folder / "candidates.jsonl")] == [False, True, True]
 
 
-def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompting, run_app, straight, impatient):  # noqa: F811
+def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompting, run_app, straight, impatient):
     with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
         reflection.server.always = lambda body: (503, {}) if len(reflection.server.bodies) in (2, 3) else None
         with pytest.raises(EngineUnavailableError):
@@ -283,7 +292,7 @@ def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompt
         optimize(change(prompting, name="other", **{"optimize.reflection.base_url": "http://127.0.0.1:9/v1"}))
 
 
-def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluated(prompting, run_app):  # noqa: F811
+def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluated(prompting, run_app):
     from querylect.inference.rewriter import Rewriter
 
     from ..evaluated import evaluate
@@ -301,7 +310,7 @@ def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluat
         Rewriter.from_pretrained(folder)
 
 
-def test_runs_of_other_commands_and_prompts_in_code_are_refused(prompting, run_app, monkeypatch):  # noqa: F811
+def test_runs_of_other_commands_and_prompts_in_code_are_refused(prompting, run_app, monkeypatch):
     with reflecting(run_app, prompting, BETTER) as (config, _):
         optimize(change(config, **{"optimize.proposals": 1}))
         with refused(ConfigError, "already-exists"):
@@ -313,13 +322,3 @@ def test_runs_of_other_commands_and_prompts_in_code_are_refused(prompting, run_a
     monkeypatch.setitem(sys.modules, "gepa", None)
     with refused(MissingPackageError, "missing-package", "[optimize]"):
         optimize(prompting)
-
-
-def test_the_command_prints_the_folder_and_takes_a_budget(prompting, run_app, tmp_path, capsys):  # noqa: F811
-    with reflecting(run_app, prompting, BETTER) as (config, _):
-        (tmp_path / "config.yaml").write_text(dump_config(config))
-        with pytest.raises(SystemExit) as ended:
-            main(["optimize", str(tmp_path / "config.yaml"), "--searches", "25"])
-    assert not ended.value.code
-    assert capsys.readouterr().out == f"{config.run_folder}\n"
-    assert sum(row["searches"] for row in records(config.run_folder / "evaluations.jsonl")) <= 25

@@ -14,7 +14,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder, staged
 
 from ..forked import Forked
-from ..lessons import ENDLESS, change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..lessons import ENDLESS, change
 from ..raising import refused
 
 
@@ -48,7 +48,7 @@ class Training:
 
 
 @pytest.fixture
-def training(settings, tmp_path):  # noqa: F811
+def training(settings, tmp_path):
     found = Training(settings, tmp_path)
     yield found
     for process in found.started:
@@ -112,28 +112,9 @@ def test_a_folder_in_which_nothing_can_be_written_is_a_storage_error():
         pass
 
 
-def test_a_run_stops_when_another_command_works_in_a_folder_of_the_same_name(settings, monkeypatch):  # noqa: F811
-    """Somebody removed the folder and began anew: the steps of two runs must not mix."""
-    from querylect.train.watch import Watcher
-
-    write = Watcher._write
-
-    def replaced(self, step, losses):
-        if step == 2:
-            shutil.rmtree(self.folder.path)
-            self.folder.path.mkdir()
-            (self.folder.path / ".lock").touch()
-        return write(self, step, losses)
-
-    monkeypatch.setattr(Watcher, "_write", replaced)
-    run = Path(settings.output) / settings.name
-    with refused(StorageError, "lost-folder", run):
-        train(settings)
-    assert [path.name for path in run.iterdir()] == [".lock"]
-
-
-def test_a_run_stops_when_its_folder_was_emptied(settings, monkeypatch):  # noqa: F811
-    """As where somebody removes the folder while a file is being written into it."""
+@pytest.mark.parametrize(("left", "code"), [([".lock"], "lost-folder"), ([], "missing-folder")])
+def test_a_run_stops_when_somebody_empties_its_folder(settings, monkeypatch, left, code):
+    """While a file is being written into it, or to begin anew in it: the steps of two runs must not mix."""
     from querylect.train.watch import Watcher
 
     write = Watcher._write
@@ -142,8 +123,11 @@ def test_a_run_stops_when_its_folder_was_emptied(settings, monkeypatch):  # noqa
         if step == 2:
             shutil.rmtree(self.folder.path)
             self.folder.path.mkdir()
+            for name in left:
+                (self.folder.path / name).touch()
         return write(self, step, losses)
 
     monkeypatch.setattr(Watcher, "_write", emptied)
-    with refused(StorageError, "missing-folder", Path(settings.output) / settings.name, "--resume"):
+    with refused(StorageError, code, settings.run_folder, *(["--resume"] if not left else [])):
         train(settings)
+    assert [path.name for path in settings.run_folder.iterdir()] == left

@@ -1,13 +1,11 @@
 """`querylect.train(…)` from Python."""
 
-import inspect
-
 import querylect
 from querylect.configs.load import dump_config
 from querylect.errors import ConfigError
 from transformers import TrainerCallback
 
-from ..lessons import lesson_url, lessons, records, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import records
 from ..raising import refused
 
 
@@ -23,7 +21,7 @@ class Steps(TrainerCallback):
         self.ended = True
 
 
-def test_a_run_from_python_calls_callbacks_and_gives_a_rewriter(settings, tmp_path):  # noqa: F811
+def test_a_run_from_python_calls_callbacks_and_gives_a_rewriter(settings, tmp_path):
     (tmp_path / "mine.yaml").write_text(dump_config(settings), encoding="utf-8")
     steps = Steps()
     folder = querylect.train(tmp_path / "mine.yaml", ["train.steps=1", "name=called"], callbacks=[steps])
@@ -36,11 +34,6 @@ def test_a_run_from_python_calls_callbacks_and_gives_a_rewriter(settings, tmp_pa
         querylect.train(tmp_path / "mine.yaml", ["name=called"])
 
 
-def test_help_shows_what_the_call_takes():
-    assert [*inspect.signature(querylect.train).parameters] == ["config", "overrides", "callbacks", "resume", "trust"]
-    assert "`callbacks`" in inspect.getdoc(querylect.train)
-
-
-def test_overrides_are_for_a_config_that_is_still_to_be_loaded(settings):  # noqa: F811
+def test_overrides_are_for_a_config_that_is_still_to_be_loaded(settings):
     with refused(ConfigError, "overrides-of-settings", "seed=1"):
         querylect.train(settings, ["seed=1"])

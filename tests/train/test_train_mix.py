@@ -18,19 +18,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
 from ..encoders import save_bert
-from ..lessons import (  # noqa: F401
-    ASKED,
-    TEXTS,
-    change,
-    edit,
-    lesson_url,
-    lessons,
-    records,
-    settings,
-    speaking,
-    stopped_copy,
-    without_seconds,
-)
+from ..lessons import ASKED, TEXTS, change, edit, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import refused
 from .test_train_stops import breaking
 from .test_train_validation import environment
@@ -68,9 +56,7 @@ def renamed(split):
 def herbs(tmp_path_factory) -> EnvironmentConfig:
     """Four documents and four questions, under ids that BM25's questions have too; a random BERT with FAISS."""
     from querylect.data.beir import save_beir
-    from querylect.envs.builder.build import (
-        build_index,
-    )
+    from querylect.envs.builder.build import build_index
 
     folder = tmp_path_factory.mktemp("herbs")
     corpus = [Document(name, f"About {name}", text) for name, text in HERBS.items()]
@@ -126,10 +112,10 @@ def mix(settings, herbs, herbs_url, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):  # noqa: F811
+def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
     """Five steps with a curriculum that nothing interrupted, its settings, and the trees that it grew."""
     folder = tmp_path_factory.mktemp("straight")
-    plain = settings.__wrapped__(lessons, lesson_url, speaking, folder)
+    plain = lesson_settings(lessons, lesson_url, speaking, folder)
     config = mixed(plain, herbs, herbs_url, folder, prefer="learnable", floor=0.1, memory=0.5)
     grown, grow = [], Grower.grow
 
@@ -142,6 +128,13 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
         return config, train(config), grown
 
 
+@pytest.fixture(scope="module")
+def plain(straight):
+    """Four steps of the same settings without a curriculum, and these settings."""
+    config = change(straight[0], name="plain", **{"train.steps": 4, "mix.curriculum": {}})
+    return config, train(config)
+
+
 def by_environment(folder, step):
     found = {"bm25": [], "dense": []}
     for tree in records(folder / "rollouts.jsonl"):
@@ -150,9 +143,8 @@ def by_environment(folder, step):
     return found
 
 
-def test_weights_decide_whose_questions_a_step_asks(mix):
-    config = change(mix, **{"train.steps": 3})
-    folder = train(config)
+def test_weights_decide_whose_questions_a_step_asks(plain):
+    _, folder = plain
     for line in records(folder / "metrics.jsonl"):
         assert {name: line[name] for name in ("questions/bm25", "questions/dense")} == {
             "questions/bm25": 3,
@@ -251,12 +243,11 @@ def copy_of(straight, tmp_path, upto):
     return stopped_copy(*straight[:2], tmp_path / "copy", upto)
 
 
-@pytest.mark.parametrize("upto", [1, 3])
-def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path, upto):
+def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     import torch
     from safetensors.torch import load_file
 
-    config, copy = copy_of(straight, tmp_path, upto)
+    config, copy = copy_of(straight, tmp_path, 3)
     assert train(config, resume=True) == copy
     assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
     assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
@@ -292,16 +283,16 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
         train(config, resume=True)
 
 
-def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(mix, herbs, run_app, tmp_path):
+def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(plain, herbs, run_app, tmp_path):
     """Every step asks the dense environment twice, once a turn: in the third it is gone, and BM25 answers on."""
-    whole = without_seconds(train(change(mix, name="whole", **{"train.steps": 4})) / "metrics.jsonl")
-    config = change(mix, **{"train.steps": 4, "train.save_steps": 100})
-    plain = config.model_dump()
+    whole = without_seconds(plain[1] / "metrics.jsonl")
+    config = change(plain[0], name="run", output=str(tmp_path / "runs"), **{"train.save_steps": 100})
+    values = config.model_dump()
     with run_app(breaking(app_of(herbs), after=4)) as url:
-        plain["mix"]["environments"]["dense"]["client"]["urls"] = [url]
+        values["mix"]["environments"]["dense"]["client"]["urls"] = [url]
         facts = ("step 3", "environment dense", "client.deadline (4 s)", "failure: dense: ")
         with refused(EnvironmentUnavailableError, None, *facts):
-            train(RunConfig.model_validate(plain))
+            train(RunConfig.model_validate(values))
     folder = tmp_path / "runs" / "run"
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-2"]
     assert without_seconds(folder / "metrics.jsonl") == whole[:2], "the step was neither trained nor logged"
@@ -325,7 +316,7 @@ SORE, HERBAL = ["a sore head", "pain in the temples", "my skull aches"], ["herb 
 
 
 @pytest.mark.parametrize("herbal", [HERBAL, [*HERBAL, ASKED["head"][0]]], ids=["held-out", "trained-on"])
-def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_app, tmp_path, monkeypatch, herbal):  # noqa: F811
+def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_app, tmp_path, monkeypatch, herbal):
     """Each question in its own environment; a validation question of one that another trains on is refused."""
     members = {
         "bm25": environment(lessons, tmp_path / "sore", SORE),
@@ -399,7 +390,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
     from querylect.eval.run import evaluate_each
 
     config, folder, _ = straight
-    quick = {"permutations": 50, "bootstrap": 50, "examples": 2, "turns": 1}
+    quick = {"permutations": 50, "bootstrap": 50, "examples": 2, "turns": 1, "hyde": False, "training_free": ["rm3"]}
     with run_app(app_of(small_environment)) as url:
         members = {"bm25": served(small_environment, url), "dense": served(herbs, herbs_url)}
         plain = {**config.model_dump(), "mix": {"environments": members}, "eval": quick}
@@ -412,8 +403,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
         for report, asked in zip(reports, held_out, strict=True):
             rows = read_records(report.parent / "eval.jsonl")
             assert {row.question_id for row in rows} == asked
-            baselines = {"first_titles", "rm3", "weighted_words", "hyde"}
-            assert {row.system for row in rows} == {"raw", "untrained", "trained"} | baselines
+            assert {row.system for row in rows} == {"raw", "untrained", "trained", "rm3"}
             assert report.is_file()
             (compared,) = json.loads((report.parent / "results.json").read_text())["baselines"]
             assert (compared["status"], compared["measured"]["questions"]) == ("unknown", len(asked))
@@ -426,9 +416,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
 
 def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
     from querylect.data.beir import save_beir
-    from querylect.envs.builder.build import (
-        build_index,
-    )
+    from querylect.envs.builder.build import build_index
     from querylect.eval.run import evaluate_each
 
     asked = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})

@@ -1,14 +1,12 @@
-"""hyde and query2doc as rewriters of a training run: what the policy writes is searched with, graded and learned."""
+"""hyde as the rewriter of a training run: what the policy writes is searched with, graded and learned."""
 
-import pytest
 from querylect.train.run import train
 
-from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import change, records
 
 
-@pytest.mark.parametrize("name", ["hyde", "query2doc"])
-def test_a_policy_learns_to_write_passages(settings, name):  # noqa: F811
-    config = change(settings, **{"rewriter.name": name, "train.steps": 2, "rollout.branching": [3, 2]})
+def test_a_policy_learns_to_write_passages(settings):
+    config = change(settings, **{"rewriter.name": "hyde", "train.steps": 2, "rollout.branching": [3, 2]})
     folder = train(config)
     steps = records(folder / "metrics.jsonl")
     assert len(steps) == 2
