@@ -45,7 +45,7 @@ def plan_values(lessons, url, model, folder):
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def evaluated(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
     """The folder of a carried out plan; not to be changed."""
     folder = tmp_path_factory.mktemp("evaluated")
@@ -54,7 +54,7 @@ def evaluated(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
     return path.parent
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hostile(evaluated, tmp_path_factory) -> Path:
     """The same evaluation with a hostile corpus and hostile answers, and with the scores of RAW and LAST."""
     folder = tmp_path_factory.mktemp("hostile") / "plan"

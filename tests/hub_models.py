@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
 
+import pytest
 import yaml
 
 from .hub import answered_by, git_blob_id
@@ -92,6 +93,15 @@ def _entry(path: str, content: bytes) -> dict:
         sha256 = hashlib.sha256(content).hexdigest()
         entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 130}
     return entry
+
+
+def ask_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the URL that of the Hub, as HF_ENDPOINT does before the Hub's client is imported."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
 
 
 @contextmanager

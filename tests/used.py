@@ -6,6 +6,7 @@ instead differs from question to question.
 
 import json
 import secrets
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from querylect.configs.trust import note_own_run
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.train.run_folder import FORMAT
 
-from .lessons import change, lesson_url, lessons, save_speaking, settings, speaking  # noqa: F401 (fixtures)
+from .lessons import change, settings
 
 
 def make_own(folder: Path) -> None:
@@ -23,12 +24,17 @@ def make_own(folder: Path) -> None:
     note_own_run(folder)
 
 
-def save_run(config, folder: Path, scale: float = 0.05, turn: int | None = 1) -> Path:
-    """A run folder as training leaves it, with random adapter weights as its final policy.
+def select_turn(folder: Path, turn: int) -> None:
+    """Make a turn the one that won on the validation questions of a run."""
+    values = {f"ndcg/turn{one}": float(one == turn) for one in (1, 2)}
+    record = {"step": 4, "questions": 5, "unscorable": 0, "turn": turn, **values}
+    (folder / "validation.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
 
-    `turn` won on validation; None for a run that was never validated.
-    """
+
+def save_run(config, folder: Path, scale: float = 0.05, turn: int = 1) -> Path:
+    """A run folder as training leaves it, with random adapter weights as its final policy; `turn` won on validation."""
     import torch
+    from querylect.rollouts.fingerprint import fingerprint
     from querylect.rollouts.policy import add_lora, load_policy
 
     folder.mkdir(parents=True)
@@ -37,11 +43,11 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int | None = 1) ->
     with SyncEnvironmentClient(config.client) as client:
         searched = client.environment().model_dump(mode="json")
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")
-    if turn is not None:
-        values = {f"ndcg/turn{one}": float(one == turn) for one in (1, 2)}
-        record = {"step": config.train.steps, "questions": 5, "unscorable": 0, "turn": turn, **values}
-        (folder / "validation.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
-    policy = add_lora(load_policy(config.policy)[0], config.policy)
+    select_turn(folder, turn)
+    base, _ = load_policy(config.policy)
+    written = {"model": config.policy.model, "fingerprint": fingerprint(base)}
+    (folder / "base.json").write_text(json.dumps(written), encoding="utf-8")
+    policy = add_lora(base, config.policy)
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in policy.parameters():
@@ -51,15 +57,58 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int | None = 1) ->
     return folder
 
 
-@pytest.fixture
-def trained(settings, tmp_path):  # noqa: F811
-    """Settings of a run, and its folder; its policy keeps the format."""
-    return settings, save_run(settings, tmp_path / "runs" / "run")
+def copy_run(folder: Path, copy: Path) -> Path:
+    """A copy of a run folder, to be changed; the user's own, as long as its config.yaml stays."""
+    shutil.copytree(folder, copy)
+    make_own(copy)
+    return copy
 
 
-@pytest.fixture
-def failing(settings, tiny_policy, tmp_path):  # noqa: F811
-    """Settings of a run, and its folder; its policy never keeps the format."""
+@pytest.fixture(scope="session")
+def trained_run(lessons, lesson_url, speaking, tmp_path_factory):
+    """Settings of a run, and its folder; its policy keeps the format. Not to be changed (see `trained`)."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = settings.__wrapped__(lessons, lesson_url, speaking, folder)
+    return config, save_run(config, folder / "runs" / "run")
+
+
+@pytest.fixture(scope="session")
+def failing_run(trained_run, tiny_policy, tmp_path_factory):
+    """The same with a policy that never keeps the format."""
     changes = {"policy.model": str(tiny_policy), "rewriter.name": "general", "rollout.max_new_tokens": 12}
-    config = change(settings, **changes)
-    return config, save_run(config, tmp_path / "runs" / "failing", scale=0.1)
+    config = change(trained_run[0], **changes)
+    return config, save_run(config, tmp_path_factory.mktemp("failing") / "failing", scale=0.1)
+
+
+@pytest.fixture
+def trained(trained_run, settings, tmp_path):
+    """Settings of a run whose policy keeps the format, and its folder, to be changed."""
+    return settings, copy_run(trained_run[1], tmp_path / "runs" / "run")
+
+
+@pytest.fixture(scope="session")
+def rewriter(trained_run):
+    """A rewriter from the run whose policy keeps the format: its answer to every question is one word."""
+    from querylect.inference.rewriter import Rewriter
+
+    with Rewriter.from_pretrained(trained_run[1]) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def failing(failing_run):
+    """A rewriter whose policy never keeps the format."""
+    from querylect.inference.rewriter import Rewriter
+
+    with Rewriter.from_pretrained(failing_run[1]) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def export(trained_run, tmp_path_factory) -> str:
+    """The folder of an export with merged weights; not to be changed."""
+    from querylect.export.export import ExportOptions, export_to_folder
+
+    options = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
+    (target,) = export_to_folder(trained_run[1], tmp_path_factory.mktemp("export") / "export", options)
+    return target

@@ -8,12 +8,11 @@ import pytest
 from querylect.eval.report.folder_report import write_report
 
 from ..chromium import browser, contrasts  # noqa: F401 (a fixture)
-from ..evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
-from ..lessons import lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..evaluated import HOSTILE, LONG
 
 
 @pytest.fixture(scope="module")
-def address(hostile, tmp_path_factory):  # noqa: F811
+def address(hostile, tmp_path_factory):
     """The page as a file."""
     return write_report([hostile], tmp_path_factory.mktemp("page") / "report.html", 10).as_uri()
 
@@ -114,7 +113,7 @@ def test_hostile_and_endless_text_is_only_ever_text(visit):
         assert page.locator("article img, article script").count() == 0
 
 
-def test_the_tables_are_downloaded_from_the_page_itself(visit, hostile):  # noqa: F811
+def test_the_tables_are_downloaded_from_the_page_itself(visit, hostile):
     with visit() as page:
         for name in ("tables.md", "tables.tex", "scores.csv", "comparisons.csv"):
             with page.expect_download() as download:

@@ -10,7 +10,6 @@ from querylect.eval.spec import evaluate_spec
 from ..chromium import browser  # noqa: F401 (a fixture)
 from ..evaluated import plan_values
 from ..evaluation.test_eval_report import draw, metrics, page, records
-from ..lessons import lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 
 QUESTIONS = 4
 SYSTEMS = (
@@ -31,7 +30,7 @@ def run_page(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def spec_page(lessons, lesson_url, speaking, tmp_path_factory):  # noqa: F811
+def spec_page(lessons, lesson_url, speaking, tmp_path_factory):
     """Eight datasets, two systems of two turns and the training-free ones."""
     folder = tmp_path_factory.mktemp("spec")
     values = plan_values(lessons, lesson_url, speaking, folder)

@@ -13,7 +13,7 @@ from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engines.open import load_engine
 
-from ..lessons import PROMPT, speaking  # noqa: F401 (a fixture)
+from ..lessons import PROMPT
 from ..raising import refused
 
 QUESTIONS = [Question(f"q{number}", "how much blood " * (number + 1)) for number in range(4)]
@@ -21,7 +21,7 @@ ROLLOUT = RolloutConfig(max_new_tokens=6, documents=2, document_tokens=8)
 
 
 @pytest.fixture(scope="module")
-def engine(speaking):  # noqa: F811
+def engine(speaking):
     return load_engine(PolicyConfig(model=str(speaking), dtype="float32"), RolloutConfig(), 0, None)
 
 

@@ -15,7 +15,7 @@ from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
 
 from ..evaluated import evaluate
-from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
+from ..lessons import ASKED
 from ..raising import refused
 
 
@@ -35,7 +35,7 @@ def no_model(monkeypatch):
     monkeypatch.setattr(engines, "load_engine", load)
 
 
-def plan_of(lessons, tmp_path, environments, **more):  # noqa: F811
+def plan_of(lessons, tmp_path, environments, **more):
     return SpecConfig.model_validate(
         {
             "output": str(tmp_path / "out"),
@@ -60,8 +60,8 @@ def raw(results):
 
 
 def test_a_wrong_environment_ends_the_evaluation_before_a_model_is_loaded(
-    lessons,  # noqa: F811
-    lesson_url,  # noqa: F811
+    lessons,
+    lesson_url,
     published,
     no_model,
     tmp_path,
@@ -85,8 +85,8 @@ def test_a_wrong_environment_ends_the_evaluation_before_a_model_is_loaded(
 
 
 def test_right_and_unknown_environments_are_told_and_evaluated(
-    lessons,  # noqa: F811
-    lesson_url,  # noqa: F811
+    lessons,
+    lesson_url,
     published,
     tmp_path,
     monkeypatch,
@@ -109,7 +109,7 @@ def test_right_and_unknown_environments_are_told_and_evaluated(
     assert json.loads((path.parent / "results.json").read_text())["baselines"] == [], "without the flag"
 
 
-def test_other_metrics_in_the_plan_leave_the_comparison_as_it_is(lessons, lesson_url, published, tmp_path):  # noqa: F811
+def test_other_metrics_in_the_plan_leave_the_comparison_as_it_is(lessons, lesson_url, published, tmp_path):
     published(0.0)
     served = {"served": {"urls": {"mine": [lesson_url]}}}
     results, _, _, failed = carry_out(plan_of(lessons, tmp_path, served, metrics=["recall@2"], depth=2))
@@ -119,8 +119,8 @@ def test_other_metrics_in_the_plan_leave_the_comparison_as_it_is(lessons, lesson
 
 
 def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
-    lessons,  # noqa: F811
-    lesson_url,  # noqa: F811
+    lessons,
+    lesson_url,
     published,
     no_model,
     tmp_path,
@@ -146,8 +146,8 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
 
 
 def test_a_run_is_checked_too_and_a_wrong_one_writes_only_the_answers(
-    lessons,  # noqa: F811
-    lesson_url,  # noqa: F811
+    lessons,
+    lesson_url,
     published,
     no_model,
     tmp_path,

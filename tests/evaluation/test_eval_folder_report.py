@@ -29,8 +29,8 @@ from querylect.eval.report.verdicts import headline, verdicts
 from querylect.eval.results import EnvironmentEntry, SpecResults, table_json, table_of
 from querylect.rewriters.card import RetrieverCard
 
-from ..evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
-from ..lessons import ASKED, edit, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..evaluated import HOSTILE, LONG
+from ..lessons import ASKED, edit
 from ..raising import refused
 from ..service.test_cli import end, room  # noqa: F401 (a fixture)
 from ..unit.test_eval_curves import run
@@ -86,7 +86,7 @@ def test_a_table_is_read_back_as_it_was_written():
         assert table_of(json.loads(json.dumps(table_json(table)))) == table
 
 
-def test_the_figures_of_the_page_are_those_of_the_results(evaluated, tmp_path):  # noqa: F811
+def test_the_figures_of_the_page_are_those_of_the_results(evaluated, tmp_path):
     page = write_report([evaluated], tmp_path / "page.html", 3).read_text()
     results = json.loads((evaluated / "results.json").read_text())
     cells = re.findall(r"<tr><th scope=\"row\">(.*?)</th>(.*?)</tr>", page)
@@ -110,7 +110,7 @@ def test_the_figures_of_the_page_are_those_of_the_results(evaluated, tmp_path): 
     assert f"querylect {results['versions']['querylect']}" in page
 
 
-def test_the_page_stands_alone_and_allows_only_its_own_script(hostile, drift, tmp_path):  # noqa: F811
+def test_the_page_stands_alone_and_allows_only_its_own_script(hostile, drift, tmp_path):
     training = run(tmp_path / "runs" / "a", rows=[{"step": 1, "think_tokens/turn1": 5.0, "reward/turn1": 0.5}])
     page = write_report([hostile, drift, training], tmp_path / "page.html", 3).read_text()
     reader = Reader(page)
@@ -129,7 +129,7 @@ def test_the_page_stands_alone_and_allows_only_its_own_script(hostile, drift, tm
     assert "lay $a$ and dense" in page
 
 
-def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path):  # noqa: F811
+def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path):
     kinds = [type(read_source(folder)).__name__ for folder in (evaluated, drift, run(tmp_path / "run"))]
     assert kinds == ["EvaluationFolder", "DriftFolder", "TrainingRun"]
     (tmp_path / "odd").mkdir()
@@ -278,7 +278,7 @@ def test_a_plan_is_told_where_it_is_more_than_the_rewrites():
     assert of(probes=weighed, fuse="rrf") == ["0.5 × x  +  -1 × y  (first 5)", "1 × y", "fused by rrf"]
 
 
-def test_a_page_that_would_be_too_large_shows_fewer_questions_and_says_so(evaluated):  # noqa: F811
+def test_a_page_that_would_be_too_large_shows_fewer_questions_and_says_so(evaluated):
     material = read_folders([evaluated])
     whole = render(material, 4, "command", "now")
     data = browse_data(whole)
@@ -311,7 +311,7 @@ def test_lengths_and_costs_by_hand():
     assert totals([answer("q", 1.0, 0, tokens=0, prompt_tokens=0, searches=1, seconds=0.25)]).calls == 0
 
 
-def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(lessons, tmp_path, monkeypatch):  # noqa: F811
+def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(lessons, tmp_path, monkeypatch):
     values = {
         "datasets": {"lessons": lessons.dataset.model_dump()},
         "environments": {"here": {"env": {"index": lessons.index}}},

@@ -10,7 +10,7 @@ from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
-from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
+from ..lessons import ASKED
 from ..raising import refused
 
 RIGHT = {
@@ -39,7 +39,7 @@ def endpoint(run_app):
 
 
 @pytest.fixture
-def values(lessons, lesson_url, endpoint, tmp_path):  # noqa: F811
+def values(lessons, lesson_url, endpoint, tmp_path):
     asked = {"model": "m", "base_url": endpoint.url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
     return {
         "name": "plan",

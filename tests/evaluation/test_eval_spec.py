@@ -22,7 +22,7 @@ from querylect.rollouts.engines import open as engines
 from querylect.storage import only_command
 
 from ..forked import Forked
-from ..lessons import PROMPT, TEXTS, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..lessons import PROMPT, TEXTS
 from ..raising import refused
 from ..used import make_own
 
@@ -30,7 +30,7 @@ ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
 
 
 @pytest.fixture
-def values(lessons, lesson_url, speaking, tmp_path):  # noqa: F811
+def values(lessons, lesson_url, speaking, tmp_path):
     """A plan of one served environment and one prompted system of two turns."""
     (tmp_path / "prompt.yaml").write_text(PROMPT)
     return {
@@ -357,7 +357,7 @@ def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(va
         (Question("t-head", "what the question of that id is in another collection"), 0),
     ],
 )
-def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lessons, speaking, tmp_path, known, count):  # noqa: F811
+def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lessons, speaking, tmp_path, known, count):
     """By their words. Ids of two collections may be equal by chance."""
     school = {"kind": "beir", "path": str(tmp_path / "school")}
     trained_on = Split([known], {known.id: {"aspirin": 1}})

@@ -34,7 +34,7 @@ from querylect.rollouts.engines import open as engines
 from safetensors.torch import load_file, save_file
 
 from ..evaluated import evaluate
-from ..lessons import PROMPT, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..lessons import PROMPT
 from ..raising import refused
 from ..used import make_own
 
@@ -222,7 +222,7 @@ def test_hyde_costs_what_the_rewriter_may_cost_and_stands_in_once():
 
 
 @pytest.fixture
-def run(lessons, lesson_url, speaking, tmp_path):  # noqa: F811
+def run(lessons, lesson_url, speaking, tmp_path):
     """A run folder with a warm start, and its settings."""
     (tmp_path / "prompt.yaml").write_text(PROMPT)
     config = RunConfig.model_validate(

@@ -28,23 +28,23 @@ from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
 
 from ..evaluated import evaluate
-from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
+from ..exported import snippet
 from ..growers import engine_of, grower_of
-from ..lessons import change, edit, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..lessons import change, edit
 from ..raising import logged, refused
 
 MERGED = ExportOptions(merge_lora=True)
 
 
 @pytest.fixture(scope="module")
-def folder(evaluated_run, tmp_path_factory) -> Path:  # noqa: F811
+def folder(evaluated_run, tmp_path_factory) -> Path:
     """The run exported with whole weights; not to be changed."""
     target = tmp_path_factory.mktemp("folder") / "rewriter"
     assert export_to_folder(evaluated_run, target, MERGED) == [str(target)]
     return target
 
 
-def test_an_export_is_a_plain_model_folder_without_pickles_or_local_paths(folder, evaluated_run):  # noqa: F811
+def test_an_export_is_a_plain_model_folder_without_pickles_or_local_paths(folder, evaluated_run):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "README.md", "chat_template.jinja", "config.json", "digests.json", "generation_config.json",
@@ -72,7 +72,7 @@ def test_an_exported_file_that_changed_is_named_and_the_card_may_be_edited(folde
     open_trained(str(copy))
 
 
-def test_querylect_json_says_what_was_trained_searched_and_measured(folder, evaluated_run):  # noqa: F811
+def test_querylect_json_says_what_was_trained_searched_and_measured(folder, evaluated_run):
     exported = read_exported(folder)
     config = load_config(str(evaluated_run / "config.yaml"))
     environment = json.loads((evaluated_run / "environment.json").read_text())
@@ -108,7 +108,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
     return prompt, ids, grower.rewriter.opening + grower.chat.text(ids)
 
 
-def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):  # noqa: F811
+def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):
     chat = read_exported(folder).member().chat
     code = snippet((folder / "README.md").read_text(), "transformers")
     assert "querylect." not in code.replace(FILE, "")
@@ -156,7 +156,7 @@ def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
     assert asked == {"model": ".", "dtype": "float32"}
 
 
-def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluated_run):  # noqa: F811
+def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluated_run):
     from huggingface_hub import ModelCard
 
     card = ModelCard.load(folder / "README.md")
@@ -190,7 +190,7 @@ def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluate
         assert cells[column].endswith(f"{compared['wins']} better, {compared['losses']} worse")
 
 
-def test_a_base_of_the_hub_is_named_in_the_metadata(evaluated_run, tmp_path):  # noqa: F811
+def test_a_base_of_the_hub_is_named_in_the_metadata(evaluated_run, tmp_path):
     from huggingface_hub import ModelCard
 
     wishes = replace(MERGED, base_model="acme/base", licence="apache-2.0", example="an itch")
@@ -269,19 +269,19 @@ def of_trained_questions(run):
         (of_trained_questions, DataError, "trained-questions", [1, "eval.jsonl"]),
     ],
 )
-def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, error, code, facts):  # noqa: F811
+def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, error, code, facts):
     spoil(copied)
     with refused(error, code, *facts):
         export_to_folder(copied, tmp_path / "out", MERGED)
     assert not (tmp_path / "out").exists()
 
 
-def test_results_of_another_checkpoint_are_refused_by_name(evaluated_run, tmp_path):  # noqa: F811
+def test_results_of_another_checkpoint_are_refused_by_name(evaluated_run, tmp_path):
     with refused(CheckpointError, "other-checkpoint", "final", "checkpoint-1", "querylect eval"):
         export_to_folder(evaluated_run, tmp_path / "out", replace(MERGED, checkpoint="checkpoint-1"))
 
 
-def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measured(copied, tmp_path):  # noqa: F811
+def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measured(copied, tmp_path):
     (copied / "later").mkdir()
     for name in ("results.json", "eval.jsonl"):
         (copied / name).rename(copied / "later" / name)
@@ -289,7 +289,7 @@ def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measure
     assert read_exported(tmp_path / "out").member().results is not None
 
 
-def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path, monkeypatch):  # noqa: F811
+def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path, monkeypatch):
     """A quick look at some questions, made later, is not what the card shows; alone, it says that it is a sample."""
     config = load_config(str(copied / "config.yaml"))
     quick = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 2})})
@@ -319,7 +319,7 @@ def drop_the_second_turn(values):
     values["systems"] = [row for row in values["systems"] if row["turn"] < 2]
 
 
-def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):  # noqa: F811
+def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):
     (copied / "later").mkdir()
     for name in ("results.json", "eval.jsonl"):
         shutil.copy(copied / name, copied / "later" / name)
@@ -328,7 +328,7 @@ def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):  # no
     assert read_exported(tmp_path / "out").member().results is not None
 
 
-def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):  # noqa: F811
+def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
     assert read_exported(tmp_path / "out").member().results is None
@@ -337,7 +337,7 @@ def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_
     assert "model-index" not in card
 
 
-def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, tmp_path):  # noqa: F811
+def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, tmp_path):
     with refused(ConfigError, "unpublished-base", "--merge-lora"):
         export_to_folder(evaluated_run, tmp_path / "out", ExportOptions())
     export_to_folder(evaluated_run, tmp_path / "out", ExportOptions(base_model="acme/base"))
@@ -352,7 +352,7 @@ def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, 
         refuse_lone_adapter(quantised, evaluated_run / "final")
 
 
-def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, evaluated_run, folder, tmp_path):  # noqa: F811
+def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, evaluated_run, folder, tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     (target / "notes.txt").write_text("mine")
@@ -369,7 +369,7 @@ def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, evalua
         export_to_folder(copied, target, MERGED)
 
 
-def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, tmp_path, monkeypatch):  # noqa: F811
+def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, tmp_path, monkeypatch):
     target = tmp_path / "out"
     export_to_folder(copied, target, MERGED)
     before = (target / FILE).read_bytes()
@@ -384,7 +384,7 @@ def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, tmp_path, m
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(evaluated_run, tmp_path):  # noqa: F811
+def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(evaluated_run, tmp_path):
     export_to_folder(evaluated_run, tmp_path / "out", replace(MERGED, every_checkpoint=True))
     first = read_exported(tmp_path / "out" / "checkpoints" / "checkpoint-1")
     assert (first.run.checkpoint, first.run.step, first.member().results) == ("checkpoint-1", 1, None)
@@ -396,7 +396,7 @@ def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(e
     assert len(set(weights)) >= 2
 
 
-def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_path):  # noqa: F811
+def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_path):
     config = change(load_config(str(copied / "config.yaml")), **{"policy.lora": None})
     edit(copied / "config.yaml", dump_config(config))
     note_own_run(copied)
@@ -407,7 +407,7 @@ def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_p
     assert not read_exported(tmp_path / "out").lora
 
 
-def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, tmp_path):  # noqa: F811
+def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, tmp_path):
     config = load_config(str(copied / "config.yaml"))
     members = {"one": {}, "other": {"client": {"urls": ["http://127.0.0.1:9"]}}}
     plain = {**config.model_dump(), "mix": {"environments": members}}
@@ -433,7 +433,7 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
     assert 'json.load(file)["environments"]["one"]["chat"]' in card
 
 
-def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):  # noqa: F811
+def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):
     config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
     edit(copied / "config.yaml", dump_config(config))
     note_own_run(copied)
@@ -446,7 +446,7 @@ def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copie
     assert not (tmp_path / "out" / "prompt.yaml").exists()
 
 
-def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):  # noqa: F811
+def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):
     said = [{"role": "user", "text": 'What is a "mallet"?'}, {"role": "assistant", "text": "A hammer."}]
     first, *others = (copied / "eval.jsonl").read_text().splitlines()
     edit(copied / "eval.jsonl", "\n".join([json.dumps({**json.loads(first), "history": said}), *others]) + "\n")

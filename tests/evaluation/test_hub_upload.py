@@ -14,9 +14,8 @@ from querylect.export.export import ExportOptions, export_to_hub
 from querylect.export.exported import FILE, Exported, read_exported
 from querylect.export.upload import SAFE, HubRepository
 
-from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
+from ..exported import snippet
 from ..hub_models import Hub, serving
-from ..lessons import lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..raising import logged, refused
 
 NAME = "acme/rewriter"
@@ -44,7 +43,7 @@ def exported_at(hub, revision="main") -> Exported:
     return Exported.model_validate_json(hub.at(NAME, revision)[FILE])
 
 
-def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(hub, evaluated_run, tmp_path):  # noqa: F811
+def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(hub, evaluated_run, tmp_path):
     """The whole way, with the base model on the same Hub; the card's code runs in a process without this package."""
     from huggingface_hub import HfApi, snapshot_download
 
@@ -83,7 +82,7 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(hub, e
     assert done.stdout == f"{chat.opening}{chat.answer.text}\n"
 
 
-def test_what_is_there_already_is_neither_made_nor_sent_again(hub, evaluated_run):  # noqa: F811
+def test_what_is_there_already_is_neither_made_nor_sent_again(hub, evaluated_run):
     publish(hub, evaluated_run)
     before, hub.asked[:] = len(hub.repositories[NAME].branches["main"].files), []
     publish(hub, evaluated_run)
@@ -94,7 +93,7 @@ def test_what_is_there_already_is_neither_made_nor_sent_again(hub, evaluated_run
     assert len(hub.at(NAME)) == before
 
 
-def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):  # noqa: F811
+def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
     wishes = replace(MERGED, every_checkpoint=True)
     hub.refuse = lambda method, path: 500 if path.endswith("/commit/checkpoint-2") else None
     going = export_to_hub(evaluated_run, NAME, wishes, endpoint=hub.url)
@@ -129,7 +128,7 @@ PLACES += [(f"/api/models/{NAME}/commit/main", *one) for one in ANSWERS if one[0
 
 
 @pytest.mark.parametrize(("place", "status", "error", "code", "facts"), PLACES)
-def test_what_the_hub_answers_becomes_an_error(hub, copied, place, status, error, code, facts, caplog):  # noqa: F811
+def test_what_the_hub_answers_becomes_an_error(hub, copied, place, status, error, code, facts, caplog):
     before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
     hub.refuse = lambda method, path: status if path == place else None
     with refused(error, code, NAME, *facts) as caught:
@@ -168,7 +167,7 @@ def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
     assert "hf_expired" not in str(caught.value)
 
 
-def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):  # noqa: F811
+def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):
     publish(hub, evaluated_run, replace(MERGED, public=True))
     assert not hub.repositories[NAME].private
     with refused(HubRefusedError, "public-repository", NAME, "--public"):
@@ -180,7 +179,7 @@ def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):  # noqa
     assert hub.repositories[NAME].private
 
 
-def test_another_model_is_replaced_only_when_told(hub, evaluated_run):  # noqa: F811
+def test_another_model_is_replaced_only_when_told(hub, evaluated_run):
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=hub.url)
@@ -199,7 +198,7 @@ def test_another_model_is_replaced_only_when_told(hub, evaluated_run):  # noqa: 
         publish(hub, evaluated_run)
 
 
-def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hub, evaluated_run):  # noqa: F811
+def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hub, evaluated_run):
     with refused(HubRefusedError, "invalid-card", NAME, '"license"', "--license"):
         publish(hub, evaluated_run, replace(MERGED, licence="my own"))
     assert hub.stored == []
@@ -211,7 +210,7 @@ def test_a_name_that_cannot_be_a_repository_is_refused(hub, name):
         HubRepository(name, hub.url)
 
 
-def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, monkeypatch, tmp_path):  # noqa: F811
+def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     monkeypatch.setattr("querylect.export.export.load", lambda *_: pytest.fail("a model was loaded"))
@@ -220,13 +219,13 @@ def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, m
     assert hub.asked == []
 
 
-def test_the_token_stands_in_no_file_of_an_export(hub, evaluated_run):  # noqa: F811
+def test_the_token_stands_in_no_file_of_an_export(hub, evaluated_run):
     publish(hub, evaluated_run)
     assert not [path for path, content in hub.at(NAME).items() if TOKEN.encode() in content]
     assert not [path for path in evaluated_run.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
 
-def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):  # noqa: F811
+def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):
     from querylect.cli import main
 
     wanted = []

@@ -1,6 +1,7 @@
 """`querylect mcp`: a real child process and MCP's own client, over standard input and output and over HTTP."""
 
 import asyncio
+import json
 import os
 import sys
 import threading
@@ -10,11 +11,9 @@ import pytest
 from querylect.cli import main
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
-from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.rewriter import Rewriter
 
-from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
-from ..used import save_run
+from ..chat_server import ChatServer, serving
 
 mcp = pytest.importorskip("mcp", reason="no mcp: pip install -e '.[mcp]'")
 from mcp.client import Client  # noqa: E402
@@ -24,28 +23,25 @@ from querylect.inference import mcp_server  # noqa: E402
 QUESTION = "my head hurts"
 
 
-@pytest.fixture(scope="module")
-def export(lessons, lesson_url, speaking, tmp_path_factory):  # noqa: F811
-    folder = tmp_path_factory.mktemp("mcp")
-    run = save_run(settings.__wrapped__(lessons, lesson_url, speaking, folder), folder / "runs" / "run")
-    (target,) = export_to_folder(run, folder / "export", ExportOptions(merge_lora=True, without_evaluation=True))
-    return target
-
-
-@pytest.fixture(scope="module")
-def expected(export, lesson_url):  # noqa: F811
+def found_by(rewriter, url):
     """What the library finds, two documents deep."""
-    with Rewriter.from_pretrained(export) as rewriter, SyncEnvironmentClient(ClientConfig(), [lesson_url]) as client:
+    with SyncEnvironmentClient(ClientConfig(), [url]) as client:
         result = rewriter.search(QUESTION, client, k=2)
     documents = [{"id": hit.id, "title": hit.title, "text": hit.text} for hit in result.ranking]
+    assert documents
     return {"rewrite": result.rewrite.text, "failure": None, "searched": True, "documents": documents}
 
 
-def test_a_client_starts_the_server_and_searches_with_its_tool(export, expected, lesson_url):  # noqa: F811
-    arguments = ["-m", "querylect", "mcp", export, "--env", lesson_url]
+def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_url, run_app, tmp_path):
+    """With a model behind an endpoint: the process loads none."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(settings.model_dump(mode="json")))  # JSON is YAML
 
     async def talk():
-        parameters = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+        arguments = ["mcp", str(config), "--env", lesson_url, "--endpoint", url, "--model", "m"]
+        parameters = StdioServerParameters(
+            command=sys.executable, args=["-m", "querylect", *arguments], env=dict(os.environ)
+        )
         async with Client(stdio_client(parameters)) as client:
             (tool,) = (await client.list_tools()).tools
             answer = await client.call_tool("search", {"question": QUESTION, "k": 2})
@@ -53,18 +49,21 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(export, expected,
             blank = await client.call_tool("search", {"question": "  "})
             return tool, answer, wrong, blank
 
-    tool, answer, wrong, blank = asyncio.run(talk())
+    with (
+        serving(run_app, ChatServer(lambda body: "<think></think><rewrite>headache</rewrite>")) as url,
+        Rewriter.from_pretrained(config, endpoint=url, model="m") as rewriter,
+    ):
+        tool, answer, wrong, blank = asyncio.run(talk())
+        assert answer.structured_content == found_by(rewriter, lesson_url)
     assert tool.name == "search"
     assert tool.input_schema["required"] == ["question"]
     assert set(tool.input_schema["properties"]) == {"question", "k", "history"}
-    assert answer.structured_content == expected
     assert not answer.is_error
-    assert expected["documents"]
     assert (wrong.is_error, blank.is_error) == (True, True)
     assert "which is blank" in blank.content[0].text
 
 
-def test_the_tool_is_served_over_http_too(export, expected, lesson_url, monkeypatch):  # noqa: F811
+def test_the_tool_is_served_over_http_too(rewriter, lesson_url, monkeypatch):
     servers, urls, start = [], Queue(), mcp_server._HttpServer.startup
 
     async def note_and_start(server, sockets=None):
@@ -77,18 +76,18 @@ def test_the_tool_is_served_over_http_too(export, expected, lesson_url, monkeypa
         async with Client(url) as client:
             return await client.call_tool("search", {"question": QUESTION, "k": 2})
 
-    with Rewriter.from_pretrained(export) as rewriter:
-        thread = threading.Thread(target=mcp_server.serve_search, args=(rewriter, lesson_url, 0, urls.put))
-        thread.start()
-        try:
-            assert asyncio.run(talk(urls.get(timeout=60))).structured_content == expected
-        finally:
-            for server in servers:
-                server.should_exit = True
-            thread.join(60)
+    thread = threading.Thread(target=mcp_server.serve_search, args=(rewriter, lesson_url, 0, urls.put))
+    thread.start()
+    try:
+        found = asyncio.run(talk(urls.get(timeout=60)))
+        assert found.structured_content == found_by(rewriter, lesson_url)
+    finally:
+        for server in servers:
+            server.should_exit = True
+        thread.join(60)
 
 
-def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesson_url):  # noqa: F811
+def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesson_url):
     async def ask(url, **settings):
         rewriter = Rewriter.from_pretrained(export, settings=settings.get("settings", ()))
         async with (
@@ -104,7 +103,7 @@ def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesso
     assert "no environment service answers at http://127.0.0.1:9" in gone.content[0].text
 
 
-def test_a_question_is_rewritten_after_its_history(export, lesson_url):  # noqa: F811
+def test_a_question_is_rewritten_after_its_history(export, lesson_url):
     said = [{"role": "user", "text": "I have a migraine"}, {"role": "assistant", "text": "Since when?"}]
     results, depths = [], []
 

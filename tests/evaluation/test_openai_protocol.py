@@ -8,15 +8,10 @@ import openai
 import pytest
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference import served
 from querylect.inference.load import open_trained
 from querylect.inference.openai_protocol import CHAT_PATH, AskedMessage, question_of
-from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import open_rewriter
-
-from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
-from ..used import save_run
 
 TOKEN = "s3cret"
 ASKED = [{"role": "user", "content": "my head hurts"}]
@@ -30,16 +25,7 @@ HISTORY = [{"role": "user", "content": "I have a migraine"}, {"role": "assistant
 
 
 @pytest.fixture(scope="module")
-def export(lessons, lesson_url, speaking, tmp_path_factory):  # noqa: F811
-    """The folder of an export, with merged weights."""
-    folder = tmp_path_factory.mktemp("openai")
-    run = save_run(settings.__wrapped__(lessons, lesson_url, speaking, folder), folder / "runs" / "run")
-    (target,) = export_to_folder(run, folder / "export", ExportOptions(merge_lora=True, without_evaluation=True))
-    return target
-
-
-@pytest.fixture(scope="module")
-def serving(export, lessons, run_app):  # noqa: F811
+def serving(export, lessons, run_app):
     """Starts the service of the export; gives its URL."""
 
     @contextmanager
@@ -69,12 +55,6 @@ def client(url):
     """OpenAI's own client, which does not try again."""
     with httpx.Client(trust_env=False) as http:
         yield openai.OpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0, http_client=http)
-
-
-@pytest.fixture(scope="module")
-def rewriter(export):
-    with Rewriter.from_pretrained(export) as rewriter:
-        yield rewriter
 
 
 def tokens(result):

@@ -20,7 +20,6 @@ from querylect.eval.tabulate import answers_of, split_by_part, tabulate
 from querylect.eval.tasks.records import reader_name
 
 from ..chat_server import ChatServer, serving
-from ..lessons import lesson_url, lessons  # noqa: F401 (fixtures)
 from ..raising import refused
 
 
@@ -141,8 +140,8 @@ def test_the_page_has_our_rows_and_the_papers_by_retriever():
 
 
 def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(
-    lessons,  # noqa: F811
-    lesson_url,  # noqa: F811
+    lessons,
+    lesson_url,
     run_app,
     tmp_path,
     capsys,

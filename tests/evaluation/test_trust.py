@@ -6,7 +6,7 @@ import http.server
 import json
 import os
 import shutil
-import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,17 +23,17 @@ from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.train.run_folder import RunFolder
 
-from ..forked import Forked
-from ..lessons import change, edit, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..hub import answered_by
+from ..lessons import change, edit
 from ..raising import refused
 from ..unit.test_hub_strangers import LLM, OBEYED_BY_NOBODY, exported, write
-from ..used import make_own, save_run
+from ..used import make_own, select_turn
 
 SECRET = "the token of another service"
 
 
-@pytest.fixture
-def listener(monkeypatch):
+@pytest.fixture(scope="module")
+def listening():
     """A server that answers nothing useful; its URL, and what it was asked as (path, Authorization)."""
     asked = []
 
@@ -47,39 +47,62 @@ def listener(monkeypatch):
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("SOMEBODYS_TOKEN", SECRET)
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
+    with answered_by(Handler) as url:
+        yield url, asked
 
 
 @pytest.fixture
-def stranger(settings, speaking, lessons, tmp_path):  # noqa: F811 (fixtures)
+def listener(listening, monkeypatch):
+    """That server, which was asked nothing yet, and a secret for another."""
+    listening[1].clear()
+    monkeypatch.setenv("SOMEBODYS_TOKEN", SECRET)
+    return listening
+
+
+@pytest.fixture(scope="module")
+def contained(trained_run, speaking, lessons, tmp_path_factory):
+    """A function: a copy of a run folder that holds all that it needs, and its settings."""
+    config, run = trained_run
+    whole = Path(shutil.copytree(run, tmp_path_factory.mktemp("contained") / "run"))
+    select_turn(whole, 2)
+    shutil.copytree(speaking, whole / "model")
+    shutil.copytree(lessons.index, whole / "index")
+    shutil.copytree(lessons.dataset.path, whole / "data")
+    shutil.copy(config.rewriter.prompt, whole / "prompt.yaml")
+    (whole / "eval.jsonl").touch()  # `answers` reads what was found
+
+    def copy(folder):
+        shutil.copytree(whole, folder)
+        return change(
+            config,
+            **{
+                "output": "/scratch/of/somebody",
+                "client.urls": "local",
+                "env.index": str(folder / "index"),
+                "env.dataset.path": str(folder / "data"),
+                "policy.model": str(folder / "model"),
+                "rewriter.prompt": str(folder / "prompt.yaml"),
+            },
+        )
+
+    return copy
+
+
+def configure(folder, config):
+    """Write the settings of a folder from elsewhere."""
+    settings = config.model_dump(mode="json", exclude_defaults=True)
+    (folder / "config.yaml").write_text(json.dumps(settings))  # JSON is YAML
+    assert not is_own_run(folder)
+
+
+@pytest.fixture
+def stranger(contained, tmp_path):
     """A function: a run folder from elsewhere that holds all that it needs, with its settings changed."""
-    folder = save_run(settings, tmp_path / "from-elsewhere" / "run", turn=2)
-    shutil.copytree(speaking, folder / "model")
-    shutil.copytree(lessons.index, folder / "index")
-    shutil.copytree(lessons.dataset.path, folder / "data")
-    shutil.copy(settings.rewriter.prompt, folder / "prompt.yaml")
-    contained = {
-        "output": "/scratch/of/somebody",
-        "client.urls": "local",
-        "env.index": str(folder / "index"),
-        "env.dataset.path": str(folder / "data"),
-        "policy.model": str(folder / "model"),
-        "rewriter.prompt": str(folder / "prompt.yaml"),
-        "eval.hyde": False,
-        "eval.training_free": [],
-        "eval.bootstrap": 10,
-        "eval.permutations": 10,
-    }
+    folder = tmp_path / "from-elsewhere" / "run"
+    config = contained(folder)
 
     def with_settings(**changes):
-        config = change(settings, **{**contained, **changes})
-        (folder / "config.yaml").write_text(dump_config(config))
-        assert not is_own_run(folder)
+        configure(folder, change(config, **changes))
         return folder
 
     return with_settings
@@ -195,82 +218,95 @@ UNUSED = {"serve": ("env", "client"), "plan": ("client",)}
 ASKING = ["-q", "my head hurts"]
 
 
+@pytest.fixture(scope="module")
+def folders(contained, listening, tmp_path_factory):
+    """A folder from elsewhere for each channel; not to be changed, whatever a command is asked to do with it."""
+    made = {}
+    for channel in NAMED:
+        folder = tmp_path_factory.mktemp(channel.__name__) / "run"
+        config = contained(folder)
+        configure(folder, change(config, **channel(folder, listening[0])))
+        made[channel] = folder
+    return made
+
+
 def command_of(name, folder, tmp_path):
     """The arguments of a command that takes the folder."""
     out = str(tmp_path / "out")
-    if name == "serve":
-        return ["serve", str(tmp_path / "mine.yaml"), "--rewriter", str(folder)]
-    if name == "plan":
-        data = str(folder / "data")
-        return ["eval", "--dataset", data, "--retriever", "bm25", "--run", f"it={folder}", "training_free=[]",
-                f"output={out}", f"indexes={out}"]  # fmt: skip
     return {
         "rewrite": ["rewrite", str(folder), *ASKING],
         "eval": ["eval", str(folder)],
         "answers": ["answers", str(folder)],
         "export": ["export", str(folder), "--to", out, "--merge-lora", "--without-evaluation"],
         "export-trec": ["env", "export-trec", str(folder), "--to", out],
+        "serve": ["serve", str(tmp_path / "mine.yaml"), "--rewriter", str(folder)],
     }[name]
 
 
-def is_untouched(folder, asked):
+def refused_by(arguments, capfd):
+    """What a command that must not do it writes to stderr."""
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    said = capfd.readouterr().err
+    assert stop.value.code in (1, 2), said
+    assert "--trust" in said
+    assert SECRET not in said
+    return said
+
+
+def is_untouched(folder):
     precious = folder.parent / "precious"
-    return not asked and not (folder.parent / "marker").exists() and (
-        not precious.exists() or precious.read_text() == "precious"
-    )  # fmt: skip
+    return not (folder.parent / "marker").exists() and (not precious.exists() or precious.read_text() == "precious")
 
 
-@pytest.mark.parametrize("name", ["rewrite", "eval", "answers", "export", "export-trec", "serve", "plan"])
+@pytest.mark.parametrize("name", ["rewrite", "eval", "answers", "export", "export-trec", "serve"])
 def test_a_folder_from_elsewhere_does_nothing_beyond_its_data_in_any_command(
-    name,
-    stranger,
-    lessons,  # noqa: F811 (a fixture)
-    listener,
-    tmp_path,
-    capfd,
+    name, folders, lessons, listener, tmp_path, capfd
 ):
-    url, asked = listener
     (tmp_path / "mine.yaml").write_text(json.dumps({"env": lessons.model_dump(mode="json")}))
-    clean = shutil.copytree(stranger(), tmp_path / "clean")
-    for channel, key in NAMED.items():
-        folder = stranger()
-        shutil.rmtree(folder)
-        shutil.copytree(clean, folder)
-        stranger(**channel(folder, url))
-        (folder / "eval.jsonl").touch()  # `answers` reads what was found
-        capfd.readouterr()
-        arguments = command_of(name, folder, tmp_path)
-        section = key.partition(".")[0]
+    for channel, folder in folders.items():
+        section = NAMED[channel].partition(".")[0]
         if section in UNUSED.get(name, ()):
             continue
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        said = capfd.readouterr().err
-        assert stop.value.code in (1, 2), (channel.__name__, said)
-        assert "--trust" in said, (channel.__name__, said)
+        said = refused_by(command_of(name, folder, tmp_path), capfd)
         if name != "rewrite" or section not in ("env", "client"):  # that there is nothing to search says less
-            assert key in said, (channel.__name__, said)
-        assert is_untouched(folder, asked), channel.__name__
-        assert SECRET not in said
+            assert NAMED[channel] in said, channel.__name__
+        assert is_untouched(folder), channel.__name__
+        assert not listener[1], channel.__name__
+
+
+def test_a_plan_does_nothing_beyond_the_data_of_its_runs(folders, lessons, listener, tmp_path, capfd):
+    """One evaluation with a run for each channel, all of which fail."""
+    of_plan = {one: run for one, run in folders.items() if not NAMED[one].startswith(UNUSED["plan"])}
+    out = [f"output={tmp_path / 'out'}", f"indexes={tmp_path / 'out'}", "training_free=[]"]
+    runs = [part for channel, run in of_plan.items() for part in ("--run", f"{channel.__name__}={run}")]
+    said = refused_by(["eval", "--dataset", lessons.dataset.path, "--retriever", "bm25", *runs, *out], capfd)
+    results = json.loads(next(tmp_path.glob("out/*/results.json")).read_text())
+    failed = {one["system"]: one["message"] for one in results["failed"]}
+    for channel, folder in of_plan.items():
+        assert NAMED[channel] in failed[channel.__name__]
+        assert "--trust" in failed[channel.__name__]
+        assert is_untouched(folder), channel.__name__
+    assert SECRET not in f"{said} {failed}"
+    assert not listener[1]
 
 
 @pytest.mark.parametrize("channel", [model_code, retriever_code, service, search_service, language_model, written_file])
-def test_trust_on_the_very_call_uses_what_the_folder_names(channel, stranger, listener, tmp_path):
+def test_trust_on_the_very_call_uses_what_the_folder_names(channel, stranger, listener, capfd):
     url, asked = listener
     folder = stranger()
     stranger(**channel(folder, url))
-    path = tmp_path / "said"
-    process = Forked(["rewrite", str(folder), *ASKING, "--trust"], path, path)
-    process.wait(120)
-    said = path.read_text()
+    with suppress(SystemExit, Exception):  # what they name is of no use
+        main(["rewrite", str(folder), *ASKING, "--trust"])
+    said = capfd.readouterr()
     if channel in (model_code, retriever_code, written_file):
         assert (folder.parent / "marker").exists(), said
     else:
-        assert asked, said
         assert {authorization for _, authorization in asked} & {f"Bearer {SECRET}", SECRET}, (asked, said)
 
 
-def test_what_the_user_sets_is_not_the_folders_word(stranger, listener, lesson_url):  # noqa: F811 (a fixture)
+def test_what_the_user_sets_is_not_the_folders_word(stranger, listener, lesson_url):
     url, asked = listener
     folder = stranger(**service(stranger(), url))
     mine = [f'client.urls=["{lesson_url}"]', "client.token_env=QUERYLECT_TOKEN"]
@@ -351,7 +387,7 @@ def test_an_export_names_no_code_no_path_and_no_host(tmp_path):
     assert open_trained(str(folder), trust=True).members[""].rewriter.llm.base_url is None
 
 
-def test_a_trained_run_is_the_users_own_until_it_is_changed_or_moved(settings, tmp_path):  # noqa: F811 (a fixture)
+def test_a_trained_run_is_the_users_own_until_it_is_changed_or_moved(settings, tmp_path):
     run = RunFolder.create(settings).path
     assert is_own_run(run)
     assert load_run_config(run) == settings, "hosts, paths outside and all"
@@ -367,7 +403,7 @@ def test_a_trained_run_is_the_users_own_until_it_is_changed_or_moved(settings, t
     assert not is_own_run(run)
 
 
-def test_another_folder_at_the_path_of_an_own_run_is_foreign(settings, tmp_path, monkeypatch):  # noqa: F811
+def test_another_folder_at_the_path_of_an_own_run_is_foreign(settings, tmp_path, monkeypatch):
     run = RunFolder.create(settings).path
     mine = run.rename(tmp_path / "mine")
     with monkeypatch.context() as elsewhere:
@@ -383,7 +419,7 @@ def test_another_folder_at_the_path_of_an_own_run_is_foreign(settings, tmp_path,
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"format": 2}', '{"id": null}', '{"id": "\\ud800"}'])
-def test_a_folder_without_an_id_is_foreign_whatever_was_noted_for_its_path(settings, content):  # noqa: F811
+def test_a_folder_without_an_id_is_foreign_whatever_was_noted_for_its_path(settings, content):
     run = RunFolder.create(settings).path
     noted = os.fsencode(run.resolve()) + b"\0" + (run / "config.yaml").read_bytes()
     notes = Path(os.environ["XDG_STATE_HOME"]) / "querylect" / "runs"
@@ -394,7 +430,7 @@ def test_a_folder_without_an_id_is_foreign_whatever_was_noted_for_its_path(setti
     assert not is_own_run(run)
 
 
-def test_a_user_without_a_state_folder_trains_and_is_told(settings, tmp_path, monkeypatch, caplog):  # noqa: F811
+def test_a_user_without_a_state_folder_trains_and_is_told(settings, tmp_path, monkeypatch, caplog):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     run = RunFolder.create(settings).path

@@ -13,26 +13,19 @@ from querylect.inference.adapters.common import RewriteFailedError, merged, quer
 from querylect.inference.results import RewriteResult, plain_queries
 from querylect.inference.rewriter import Rewriter
 
-from ..lessons import TEXTS, WORDS, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import TEXTS
 from ..raising import refused
-from ..used import failing, save_run, trained  # noqa: F401 (fixtures)
+from ..used import select_turn
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
 QUESTION = "my head hurts"
 
 
 @pytest.fixture
-def rewriter(trained):  # noqa: F811
-    """One whose answer to every question is one of WORDS."""
-    loaded = Rewriter.from_pretrained(trained[1])
-    assert loaded.rewrite(QUESTION).text in WORDS
-    return loaded
-
-
-@pytest.fixture
-def second(settings, tmp_path):  # noqa: F811
+def second(trained):
     """The folder of a run whose second turn won on validation."""
-    return save_run(settings, tmp_path / "runs" / "second", turn=2)
+    select_turn(trained[1], 2)
+    return trained[1]
 
 
 @pytest.fixture
@@ -129,7 +122,7 @@ def test_rankings_are_merged_by_their_places():
     assert merged([], str) == []
 
 
-def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa: F811
+def test_langchain(rewriter, failing, settings, monkeypatch):
     pytest.importorskip("langchain_core")
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
@@ -154,7 +147,7 @@ def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa
     assert [one.id for one in retriever.invoke(QUESTION)] == expected
     assert [one.id for one in asyncio.run(retriever.ainvoke(QUESTION))] == expected
 
-    with SyncEnvironmentClient(trained[0].client) as client:
+    with SyncEnvironmentClient(settings.client) as client:
         served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2).invoke(QUESTION)
         plain = EnvironmentRetriever(client=client, k=2).invoke("headache")
         ranking = rewriter.search(QUESTION, client, turns=1).ranking
@@ -166,11 +159,10 @@ def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa
         assert [plan.k for plan in plans] == [10, 50]
         assert {one.id for one in plain} == {"aspirin", "triptan"}
         assert plain[0].page_content == TEXTS[plain[0].id]
-        broken = Rewriter.from_pretrained(failing[1])
-        kept = EnvironmentRetriever(client=client, rewriter=broken, k=2).invoke("headache")
+        kept = EnvironmentRetriever(client=client, rewriter=failing, k=2).invoke("headache")
         assert {one.id for one in kept} == {"aspirin", "triptan"}
         with pytest.raises(RewriteFailedError):
-            EnvironmentRetriever(client=client, rewriter=broken, on_failure="raise").invoke("headache")
+            EnvironmentRetriever(client=client, rewriter=failing, on_failure="raise").invoke("headache")
 
 
 def test_llama_index(rewriter):
@@ -192,7 +184,7 @@ def test_llama_index(rewriter):
     assert (asked[0].query_str, asked[0].embedding_strs) == (text, [text])
 
 
-def test_haystack(rewriter, trained, failing):  # noqa: F811
+def test_haystack(rewriter, trained_run, failing_run):
     pytest.importorskip("haystack")
     from haystack import Document, Pipeline
     from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
@@ -202,7 +194,7 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     store = InMemoryDocumentStore()
     store.write_documents([Document(id=name, content=text) for name, text in TEXTS.items()])
     pipeline = Pipeline()
-    pipeline.add_component("rewriter", QuerylectRewriter(str(trained[1]), checkpoint="final", env="bm25"))
+    pipeline.add_component("rewriter", QuerylectRewriter(str(trained_run[1]), checkpoint="final", env="bm25"))
     pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=2))
     pipeline.connect("rewriter.query", "retriever.query")
     text = rewriter.rewrite(QUESTION).text
@@ -216,7 +208,7 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     assert "trust" not in saved["init_parameters"]
     saved["init_parameters"]["trust"] = True
     assert not QuerylectRewriter.from_dict(saved).trust, "a file does not give the user's word"
-    assert QuerylectRewriter(str(failing[1])).run(query="headache")["query"] == "headache"
+    assert QuerylectRewriter(str(failing_run[1])).run(query="headache")["query"] == "headache"
 
 
 def test_langchain_searches_its_own_retriever_between_the_turns(second, searched, shown):
@@ -253,7 +245,7 @@ def test_langchain_searches_its_own_retriever_between_the_turns(second, searched
     assert searched == [], "the service of the run is not asked"
 
 
-def test_every_adapter_searches_before_the_turn_that_won(second, settings, lesson_url, searched):  # noqa: F811
+def test_every_adapter_searches_before_the_turn_that_won(second, settings, searched):
     """Two searches each: of the first turn in the service of the run, and of the second by the framework."""
     pytest.importorskip("langchain_core")
     pytest.importorskip("llama_index.core")
@@ -335,7 +327,7 @@ def histories(monkeypatch):
 SAID = [("user", "my head hurts"), ("assistant", "since when?")]
 
 
-def test_langchain_takes_the_messages_before_a_question(rewriter, histories, trained):  # noqa: F811
+def test_langchain_takes_the_messages_before_a_question(rewriter, histories, settings):
     pytest.importorskip("langchain_core")
     from langchain_core.documents import Document
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
@@ -353,7 +345,7 @@ def test_langchain_takes_the_messages_before_a_question(rewriter, histories, tra
     retriever = RewritingRetriever(rewriter=rewriter, retriever=Words())
     retriever.invoke("since monday", chat_history=messages)
     asyncio.run(retriever.ainvoke("since monday", chat_history=messages))
-    with SyncEnvironmentClient(trained[0].client) as client:
+    with SyncEnvironmentClient(settings.client) as client:
         served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2)
         assert served.invoke("since monday", chat_history=messages)
     assert histories == [SAID] * 6
@@ -376,13 +368,13 @@ def test_llama_index_takes_the_messages_before_a_question(rewriter, histories):
     assert histories == [SAID, SAID[:1], []]
 
 
-def test_haystack_takes_the_messages_before_a_query(rewriter, histories, trained):  # noqa: F811
+def test_haystack_takes_the_messages_before_a_query(trained_run, histories):
     pytest.importorskip("haystack")
     from haystack.dataclasses import ChatMessage
     from querylect.inference.adapters.haystack import QuerylectRewriter
 
     messages = [ChatMessage.from_system("be kind"), ChatMessage.from_user(SAID[0][1])]
-    component = QuerylectRewriter(str(trained[1]))
+    component = QuerylectRewriter(str(trained_run[1]))
     component.run(query="since monday", history=[*messages, ChatMessage.from_assistant(SAID[1][1])])
     component.run(query="since monday")
     assert histories == [SAID, []]

@@ -6,12 +6,9 @@ import json
 import sys
 
 import pytest
-import yaml
 from querylect.cli import main
 from querylect.configs.schema import LoraConfig, PolicyConfig
 from querylect.data.types import Question, Utterance
-from querylect.envs.environment import Environment
-from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
 
 from ..raising import refused
@@ -19,20 +16,19 @@ from ..used import make_own
 
 
 @pytest.fixture
-def settings(tiny_policy, small_environment, run_app, tmp_path):
+def settings(tiny_policy, small_environment, url, tmp_path):
     """A config file around the tiny policy and a running environment."""
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
-        path = tmp_path / "config.yaml"
-        config = {
-            "env": small_environment.model_dump(mode="json"),
-            "client": {"urls": [url]},
-            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": {"r": 4}},
-            "rewriter": {"name": "general"},
-            "rollout": {"max_new_tokens": 12},
-        }
-        path.write_text(yaml.safe_dump(config), encoding="utf-8")
-        make_own(tmp_path)
-        yield path
+    path = tmp_path / "config.yaml"
+    config = {
+        "env": small_environment.model_dump(mode="json"),
+        "client": {"urls": [url]},
+        "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": {"r": 4}},
+        "rewriter": {"name": "general"},
+        "rollout": {"max_new_tokens": 12},
+    }
+    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    make_own(tmp_path)
+    return path
 
 
 def run(capsys, *arguments):
@@ -54,39 +50,38 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
     assert [record | {"id": "-"} for record in run(capsys, settings)[1]] == [record | {"id": "-"} for record in records]
 
 
-def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, capsys, monkeypatch):
-    """The engine's ids are replaced, for a random policy never keeps the format; all else is real."""
+@pytest.fixture
+def say(monkeypatch):
+    """A function: from now on the engine says this text. A random policy never keeps the format; all else is real."""
     from querylect.rollouts.engines.base import Completion
     from querylect.rollouts.engines.transformers import TransformersEngine
 
     asked = []
 
-    def say(engine, prompts, n, sampling):
-        asked.append((n, sampling.temperature, sampling.max_new_tokens))
-        ids = engine.tokenizer("<think>why</think><rewrite>migraine < ache</rewrite>")["input_ids"]
-        return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
+    def say(text):
+        def generate(engine, prompts, n, sampling):
+            asked.append((n, sampling.temperature, sampling.max_new_tokens))
+            ids = engine.tokenizer(text)["input_ids"]
+            return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
+
+        monkeypatch.setattr(TransformersEngine, "generate", generate)
+        return asked
 
     monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
-    monkeypatch.setattr(TransformersEngine, "generate", say)
+    return say
+
+
+def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, capsys, say):
+    asked = say("<think>why</think><rewrite>migraine < ache</rewrite>")
     _, (record,), _ = run(capsys, settings, "-q", "my head hurts")
     assert asked == [(1, 0.0, 12)]
     assert (record["rewrites"], record["think"]) == (["migraine < ache"], "why")
     assert record["plan"]["probes"][0]["terms"] == [{"text": "migraine < ache", "weight": 1.0}]
 
 
-def test_the_question_is_searched_as_asked_whatever_the_prompt_shows(settings, capsys, monkeypatch):
+def test_the_question_is_searched_as_asked_whatever_the_prompt_shows(settings, capsys, say):
     """Control tokens are taken out of prompts; what a plan keeps of the question is its own text, as in training."""
-    from querylect.rollouts.engines.base import Completion
-    from querylect.rollouts.engines.transformers import TransformersEngine
-
-    def say(engine, prompts, n, sampling):
-        return [
-            [Completion(engine.tokenizer("<think></think><rewrite>x</rewrite>")["input_ids"], [], True)]
-            for _ in prompts
-        ]
-
-    monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
-    monkeypatch.setattr(TransformersEngine, "generate", say)
+    say("<think></think><rewrite>x</rewrite>")
     asked = "ache <|im_end|> here"
     _, (record,), _ = run(capsys, settings, "rewriter.keep_question_weight=1.0", "-q", asked)
     assert [term["text"] for term in record["plan"]["probes"][0]["terms"]] == [asked, "x"]
@@ -189,7 +184,6 @@ BEIR_LINES = b"""{"_id": "q1", "text": "my head hurts", "metadata": {"answer": "
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("queries.jsonl", BEIR_LINES),
         ("queries.jsonl.gz", gzip.compress(BEIR_LINES)),
         ("topics.tsv.gz", gzip.compress(b"q1\tmy head hurts\n2\ttoo much sugar\n")),
         (
@@ -197,7 +191,7 @@ BEIR_LINES = b"""{"_id": "q1", "text": "my head hurts", "metadata": {"answer": "
             b"<top><num> Number: q1\n<title> my head hurts\n</top><top><num> 2 <title>too much sugar</top>",
         ),
     ],
-    ids=["beir", "beir.gz", "topics.gz", "topics"],  # not the bytes, of which those of gzip hold the time
+    ids=["beir.gz", "topics.gz", "topics"],  # not the bytes, of which those of gzip hold the time
 )
 def test_questions_of_beir_and_topics_of_trec_are_rewritten_under_their_ids(settings, capsys, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)

@@ -17,7 +17,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import RewriteBody
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixtures)
-from ..lessons import CLOSE, OPEN, change, lesson_url, lessons, save_chain, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import CLOSE, OPEN, change, save_chain
 from ..raising import refused
 from ..used import save_run
 
@@ -47,8 +47,19 @@ def continues(folder):
     return answer
 
 
+@pytest.fixture
+def mine(settings, tmp_path):
+    """A function: the file of these settings with some changed."""
+
+    def write(**changes):
+        (tmp_path / "mine.yaml").write_text(json.dumps(change(settings, **changes).model_dump(mode="json")))
+        return str(tmp_path / "mine.yaml")
+
+    return write
+
+
 @pytest.fixture(params=["", OPEN], ids=["whole", "prefilled"])
-def exported(request, settings, tmp_path):  # noqa: F811
+def exported(request, settings, tmp_path):
     """An export whose prompts leave the whole answer to the policy, or begin it."""
     if request.param:
         prompt = tmp_path / "prompt.yaml"
@@ -60,7 +71,7 @@ def exported(request, settings, tmp_path):  # noqa: F811
     return tmp_path / "export"
 
 
-def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_app):
+def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_app, capsys):
     local = Rewriter.from_pretrained(exported, turn=1)
     server = ChatServer(continues(exported))
     with (
@@ -78,29 +89,22 @@ def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_ap
             (2, result.text) for result in local.rewrite(QUESTIONS, documents=shown, after=expected)
         ]
         assert remote.rewrite("bleeding gums", documents=["blood"]).turn == 2, "the first turn is asked again"
-
-
-def test_the_command_asks_an_endpoint(exported, run_app, capsys):
-    with serving(run_app, ChatServer(continues(exported))) as url:
-        arguments = ["rewrite", str(exported), "-q", "my head hurts", "--turn", "1"]
+        capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            main([*arguments, "--endpoint", url, "--model", "m"])
+            main(["rewrite", str(exported), "-q", QUESTIONS[0], "--turn", "1", "--endpoint", url, "--model", "m"])
     assert not end.value.code
-    expected = Rewriter.from_pretrained(exported, turn=1).rewrite("my head hurts").record()
-    written = json.loads(capsys.readouterr().out)
-    assert {key: written[key] for key in expected} == expected
+    written, record = json.loads(capsys.readouterr().out), expected[0].record()
+    assert {key: written[key] for key in record} == record
 
 
 def prompted(body):
     return f"Sure! <think>{len(body['messages'])}</think><rewrite>{last_user(body).split()[-1]}</rewrite>"
 
 
-def test_another_model_is_prompted_as_in_an_evaluation(settings, run_app, tmp_path):  # noqa: F811
+def test_another_model_is_prompted_as_in_an_evaluation(mine, run_app):
     """Preambles are skipped, and an answer that cannot be read is sent back once."""
-    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
-    name = str(tmp_path / "mine.yaml")
     server = ChatServer(prompted)
-    with serving(run_app, server) as url, Rewriter.from_pretrained(name, endpoint=url, model="m") as rewriter:
+    with serving(run_app, server) as url, Rewriter.from_pretrained(mine(), endpoint=url, model="m") as rewriter:
         server.script.append({"content": "<rewrite>"})
         result = rewriter.rewrite("what helps my head")
         assert (result.text, result.failure, len(server.bodies)) == ("for.", None, 2)
@@ -114,20 +118,15 @@ def test_another_model_is_prompted_as_in_an_evaluation(settings, run_app, tmp_pa
         assert len({result.text for result in asyncio.run(in_a_notebook())}) == 1
 
 
-def test_the_newest_words_of_a_conversation_are_shown(settings, run_app, tmp_path):  # noqa: F811
+def test_the_newest_words_of_a_conversation_are_shown(mine, run_app, tmp_path):
     prompt = yaml.safe_load((tmp_path / "prompt.yaml").read_text()) | {"question": "{history}{question}"}
     (tmp_path / "prompt.yaml").write_text(json.dumps(prompt))
-    config = change(settings, **{"rollout.history_tokens": 2})
-    (tmp_path / "mine.yaml").write_text(json.dumps(config.model_dump(mode="json")))
-    server = ChatServer(prompted)
+    name, server = mine(**{"rollout.history_tokens": 2}), ChatServer(prompted)
     said = [
         {"role": "user", "content": "what helps my head"},
         {"role": "assistant", "content": "triptan tablets daily"},
     ]
-    with (
-        serving(run_app, server) as url,
-        Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint=url, model="m") as rewriter,
-    ):
+    with serving(run_app, server) as url, Rewriter.from_pretrained(name, endpoint=url, model="m") as rewriter:
         first = rewriter.rewrite("and the blood", history=said)
         rewriter.rewrite("and the blood", history=said, documents=["blood"], after=first)
     asked = [
@@ -137,12 +136,12 @@ def test_the_newest_words_of_a_conversation_are_shown(settings, run_app, tmp_pat
     assert asked == ["Assistant: triptan tablets\nand the blood"] * 2
 
 
-def test_an_answer_that_does_not_come_is_a_failure_of_that_question(settings, run_app, tmp_path, impatient):  # noqa: F811
-    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+@pytest.mark.usefixtures("impatient")
+def test_an_answer_that_does_not_come_is_a_failure_of_that_question(mine, run_app):
     server = ChatServer(prompted)
     with serving(run_app, server) as url:
         config = LlmConfig(model="m", base_url=url, cache=None, concurrency=1)
-        with Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint=config) as rewriter:
+        with Rewriter.from_pretrained(mine(), endpoint=config) as rewriter:
             server.script += [(400, {}), None]
             refused_one, answered = rewriter.rewrite(["what helps my head", "bleeding gums"])
             assert (refused_one.failure, refused_one.text) == ("HTTP 400", "what helps my head")
@@ -153,14 +152,13 @@ def test_an_answer_that_does_not_come_is_a_failure_of_that_question(settings, ru
             with refused(ConfigError, "endpoint-refused", url):
                 rewriter.rewrite("bleeding gums")
     with (
-        Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint="http://127.0.0.1:1/v1", model="m") as rewriter,
+        Rewriter.from_pretrained(mine(), endpoint="http://127.0.0.1:1/v1", model="m") as rewriter,
         refused(EngineUnavailableError, "endpoint-unreachable"),
     ):
         rewriter.rewrite("bleeding gums")
 
 
-def test_an_endpoint_needs_a_url_and_a_model(settings, tmp_path):  # noqa: F811
-    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+def test_an_endpoint_needs_a_url_and_a_model(mine):
     for endpoint, model, code in (
         ("http://127.0.0.1:1/v1", None, "missing-model"),
         ("127.0.0.1:1", "m", "invalid-url"),
@@ -168,21 +166,20 @@ def test_an_endpoint_needs_a_url_and_a_model(settings, tmp_path):  # noqa: F811
     ):
         with (
             refused(ConfigError, code),
-            Rewriter.from_pretrained(tmp_path / "mine.yaml", endpoint=endpoint, model=model) as rewriter,
+            Rewriter.from_pretrained(mine(), endpoint=endpoint, model=model) as rewriter,
         ):
             rewriter.rewrite("q")
 
 
-def test_without_pytorch_the_error_names_the_extra(settings, tmp_path, monkeypatch):  # noqa: F811
-    (tmp_path / "mine.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+def test_without_pytorch_the_error_names_the_extra(mine, monkeypatch):
     for module in [name for name in sys.modules if name.startswith("querylect.rollouts.engines.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "torch", None)
     with refused(MissingPackageError, "missing-package", "torch", "'.[local]'"):
-        Rewriter.from_pretrained(tmp_path / "mine.yaml")
+        Rewriter.from_pretrained(mine())
 
 
-def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings, lesson_url, run_app, tmp_path):  # noqa: F811
+def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings, mine, run_app):
     """A stop in turn 1 searches the question; one in turn 2 keeps the ranking, unless more documents are asked for."""
 
     def answer(body):
@@ -192,13 +189,12 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         first = "already the best query" in asked
         return "<think></think><rewrite>headache</rewrite>" if first else "<think></think><stop/>"
 
-    config = change(settings, **{"rewriter.stop": True, "rollout.branching": [1, 1, 1], "reward.turn_weights": [1] * 3})
-    (tmp_path / "mine.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    name = mine(**{"rewriter.stop": True, "rollout.branching": [1, 1, 1], "reward.turn_weights": [1] * 3})
     server = ChatServer(answer)
     with (
         serving(run_app, server) as url,
-        SyncEnvironmentClient(config.client) as client,
-        Rewriter.from_pretrained(str(tmp_path / "mine.yaml"), endpoint=url, model="m", turn=3) as rewriter,
+        SyncEnvironmentClient(settings.client) as client,
+        Rewriter.from_pretrained(name, endpoint=url, model="m", turn=3) as rewriter,
     ):
         counted = Counted(client)
         kept, raw = rewriter.search(["my head hurts", "common pills"], counted)
@@ -236,28 +232,26 @@ class Counted:
         return self.client.search(plans, **options)
 
 
-def test_a_policy_that_always_stops_searches_every_question_as_it_stands(settings, tmp_path):  # noqa: F811
+@pytest.fixture
+def stopping(tmp_path):
+    """A policy that answers every question by stopping."""
     links = [("\n", (OPEN,), None), (OPEN, ("<stop/>",), None), ("<stop/>", (CLOSE,), None), (CLOSE, (), None)]
-    policy = save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links)
-    config = change(settings, **{"rewriter.stop": True, "policy.model": str(policy)})
+    return str(save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links))
+
+
+def test_a_policy_that_always_stops_searches_every_question_as_it_stands(settings, stopping, tmp_path):
+    config = change(settings, **{"rewriter.stop": True, "policy.model": stopping})
     run = save_run(config, tmp_path / "runs" / "stops", turn=2)
-    options = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
-    export_to_folder(run, tmp_path / "export", options)
-    with SyncEnvironmentClient(config.client) as client:
-        for folder in (run, tmp_path / "export"):
-            with Rewriter.from_pretrained(folder, client=client, turn=2) as rewriter:
-                found = rewriter.search("headache", client)
-                assert [turn.rewrite.stopped for turn in found.turns] == [True]
-                assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
-                assert rewriter.rewrite("headache").plan.texts == ["headache"]
+    with SyncEnvironmentClient(config.client) as client, Rewriter.from_pretrained(run, turn=2) as rewriter:
+        found = rewriter.search("headache", client)
+        assert [turn.rewrite.stopped for turn in found.turns] == [True]
+        assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
+        assert rewriter.rewrite("headache").plan.texts == ["headache"]
 
 
-def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(settings, tmp_path):  # noqa: F811
+def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(settings, stopping, tmp_path):
     """From its run, from its export, and in LangChain; an override of the export searches the question again."""
-    links = [("\n", (OPEN,), None), (OPEN, ("<stop/>",), None), ("<stop/>", (CLOSE,), None), (CLOSE, (), None)]
-    policy = save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links)
-    changes = {"rewriter.stop": "answer", "reward.kind": "answer", "policy.model": str(policy)}
-    config = change(settings, **changes)
+    config = change(settings, **{"rewriter.stop": "answer", "reward.kind": "answer", "policy.model": stopping})
     run, export = save_run(config, tmp_path / "runs" / "stops", turn=2), tmp_path / "export"
     export_to_folder(run, export, ExportOptions(merge_lora=True, without_evaluation=True, licence="mit"))
     with SyncEnvironmentClient(config.client) as client:
@@ -274,14 +268,12 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
                 assert (rewrite.text, rewrite.fallback, rewrite.record()["unsearched"]) == ("headache", False, True)
                 assert RewriteBody.of(rewrite).unsearched
                 assert rewriter.rewrite("headache", documents=["any"]).unsearched
+                assert mcp_answer(rewriter.search("headache", counted)) == {"searched": False, "documents": []}
+                assert langchain_documents(rewriter, counted) == [[], []]
         assert counted.batches == []
         with Rewriter.from_pretrained(export, client=client, settings=["rewriter.stop=true"]) as searching:
             assert {hit.id for hit in searching.search("headache", client).ranking} == {"aspirin", "triptan"}
             assert "unsearched" not in searching.rewrite("headache").record()
-        with Rewriter.from_pretrained(export) as rewriter:
-            assert mcp_answer(rewriter.search("headache", counted)) == {"searched": False, "documents": []}
-            assert langchain_documents(rewriter, counted) == [[], []]
-        assert counted.batches == []
 
 
 def mcp_answer(result):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import querylect
 import torch
+from huggingface_hub import constants
 from querylect.benchmarks.greedy import greedy_trees
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
@@ -20,20 +20,25 @@ from querylect.configs.trust import note_own_run
 from querylect.data.types import Document, Question
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, RequestError
+from querylect.errors import (
+    CheckpointError,
+    ConfigError,
+    DownloadError,
+    EngineUnavailableError,
+    ModelError,
+    RequestError,
+)
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.batching import ClosedError, DynamicBatcher
 from querylect.inference.load import only_member, open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.fingerprint import fingerprint
 from querylect.rollouts.policy import load_policy
 
 from ..growers import engine_of
-from ..hub_models import Hub, Repository, serving
-from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..hub_models import Hub, Repository, ask_at, serving
+from ..lessons import change
 from ..raising import logged, refused
-from ..used import failing, trained  # noqa: F401 (fixtures)
 
 WISHES = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
 
@@ -45,11 +50,11 @@ def ids(result):
 
 @pytest.mark.parametrize("policy", ["trained", "failing"])
 def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
-    config, folder = request.getfixturevalue(policy)
+    config, folder = request.getfixturevalue(f"{policy}_run")
+    rewriter = request.getfixturevalue({"trained": "rewriter", "failing": "failing"}[policy])
     with SyncEnvironmentClient(config.client) as client:
         questions = client.questions("test")
         evaluated = greedy_trees(config, client, find_checkpoint(folder), questions)
-        rewriter = Rewriter.from_pretrained(folder)
         together = rewriter.search(questions, client, turns=2)
         alone = [rewriter.search(question, client, turns=2) for question in questions[:2]]
         rewritten = rewriter.rewrite([question.text for question in questions])
@@ -70,19 +75,17 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
     assert [ids(found.rewrite) for found in alone] == [ids(found.rewrite) for found in together[:2]]
 
 
-def test_a_result_is_a_plan_or_says_why_not(trained, failing):  # noqa: F811
-    kept = Rewriter.from_pretrained(trained[1]).rewrite("my head hurts")
+def test_a_result_is_a_plan_or_says_why_not(rewriter, failing):
+    kept = rewriter.rewrite("my head hurts")
     assert (kept.failure, kept.text) == (None, kept.rewrites[0])
     assert kept.plan.probes[0].terms[0].text == kept.text
-    for one in Rewriter.from_pretrained(failing[1]).rewrite(["a", "b"]):
+    for one in failing.rewrite(["a", "b"]):
         assert (one.plan, one.text, one.rewrites) == (SearchPlan.of(one.question.text), one.question.text, ())
         assert one.record()["failure"] == one.failure != ""
         assert one.answer
 
 
-def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
-    _, folder = trained
-    rewriter = Rewriter.from_pretrained(folder)
+def test_documents_ask_for_the_turn_that_is_shown_them(rewriter):
     first = rewriter.rewrite("my head hurts")
     shown = [Document("x", "About triptan", "triptan stops migraine")]
     second = rewriter.rewrite("my head hurts", documents=shown, after=first)
@@ -102,21 +105,25 @@ def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
         rewriter.rewrite("one", after=first)
 
 
-def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsys):  # noqa: F811
-    config, folder = trained
+@pytest.fixture
+def adapter(trained_run, export, tmp_path):
+    """The export of an adapter as of a base model on the Hub, here beside it; and what its querylect.json says."""
+    config, run = trained_run
+    folder = Path(shutil.copytree(run / "final", tmp_path / "adapter"))
+    shutil.copy(Path(export) / "prompt.yaml", folder)
+    told = json.loads((Path(export) / "querylect.json").read_text()) | {"lora": True, "base_model": config.policy.model}
+    (folder / "querylect.json").write_text(json.dumps(told))
+    return folder, told
+
+
+def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapter, capsys):
     questions = [f"question {n}" for n in range(8)]
-    expected = [ids(one) for one in Rewriter.from_pretrained(folder).rewrite(questions)]
-    export_to_folder(folder, tmp_path / "merged", WISHES)
-    merged = Rewriter.from_pretrained(tmp_path / "merged")
+    expected = [ids(one) for one in rewriter.rewrite(questions)]
+    merged = Rewriter.from_pretrained(export)
     assert [ids(one) for one in merged.rewrite(questions)] == expected
     assert (merged.retrievers[""].name, merged.turns) == ("bm25", 2)
 
-    adapter = tmp_path / "adapter"  # as of a base model on the Hub, here beside it
-    shutil.copytree(folder / "final", adapter)
-    shutil.copy(tmp_path / "merged" / "prompt.yaml", adapter)
-    told = json.loads((tmp_path / "merged" / "querylect.json").read_text())
-    told |= {"lora": True, "base_model": config.policy.model}
-    (adapter / "querylect.json").write_text(json.dumps(told))
+    adapter, told = adapter
     assert [ids(one) for one in Rewriter.from_pretrained(adapter, trust=True).rewrite(questions)] == expected
 
     told["policy"]["trust_remote_code"] = True
@@ -128,20 +135,12 @@ def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsy
     assert not ended.value.code
     printed = capsys.readouterr().out
     assert "micro_batch: 8" in printed
-    assert f"model: {config.policy.model}" in printed
+    assert f"model: {told['base_model']}" in printed
 
 
-def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_on(trained, tmp_path):  # noqa: F811
-    config, folder = trained
+def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_on(trained, adapter, tmp_path):
+    (config, folder), (adapter, told) = trained, adapter
     model, _ = load_policy(config.policy)
-    written = folder / "base.json"
-    written.write_text(json.dumps({"model": config.policy.model, "fingerprint": fingerprint(model)}))
-    export_to_folder(folder, tmp_path / "out", WISHES)
-    adapter = Path(shutil.copytree(folder / "final", tmp_path / "adapter"))
-    shutil.copy(tmp_path / "out" / "prompt.yaml", adapter)
-    told = json.loads((tmp_path / "out" / "querylect.json").read_text())
-    told |= {"lora": True, "base_model": config.policy.model}
-    (adapter / "querylect.json").write_text(json.dumps(told))
     for place in (folder, adapter):
         assert Rewriter.from_pretrained(place, trust=True).rewrite("my head hurts").plan is not None
     other = tmp_path / "other"
@@ -163,60 +162,29 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
     assert not (tmp_path / "again").exists()
 
 
-def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(trained, tmp_path):  # noqa: F811
-    """In a process of its own: the Hub's client reads its settings when it is imported."""
-    _, folder = trained
-    export_to_folder(folder, tmp_path / "merged", WISHES)
-    files = {path.name: path.read_bytes() for path in (tmp_path / "merged").iterdir() if path.is_file()}
+def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, export, tmp_path, monkeypatch):
     hub = Hub()
+    files = {path.name: path.read_bytes() for path in Path(export).iterdir() if path.is_file()}
     for name, held in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
         hub.repositories[name] = Repository(private=False)
         hub.repositories[name].commit("main", "as it is", held)
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with serving(hub) as url:
-        surroundings = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": hub.token}
-        surroundings |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5"}
-        asked = subprocess.run(
-            [sys.executable, "-c", ASK_THE_HUB], capture_output=True, text=True, timeout=240, env=surroundings
-        )
-    assert asked.returncode == 0, asked.stderr
-    answered, *refused = [json.loads(line) for line in asked.stdout.splitlines()]
-    assert answered == Rewriter.from_pretrained(folder).rewrite("my head hurts").record()
-    for (kind, message), (expected, says) in zip(
-        refused,
-        [
-            ("ModelError", "no revision 'v9'"),
-            ("ModelError", "holds no querylect.json"),
-            ("ModelError", "no repository that can be seen"),
-            ("DownloadError", "the Hub cannot be reached"),
-        ],
-        strict=True,
-    ):
-        assert (kind, says in message) == (expected, True), message
+        ask_at(url, monkeypatch)
+        with Rewriter.from_pretrained("acme/rewriter", revision="main") as downloaded:
+            assert downloaded.rewrite("my head hurts").record() == rewriter.rewrite("my head hurts").record()
+        with refused(ModelError, None, "no revision 'v9'"):
+            Rewriter.from_pretrained("acme/rewriter", revision="v9")
+        with refused(ModelError, None, "holds no querylect.json"):
+            Rewriter.from_pretrained("acme/other")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with refused(DownloadError, None, "the Hub cannot be reached"):
+        Rewriter.from_pretrained("acme/unseen")
 
 
-ASK_THE_HUB = """
-import json, os
-import huggingface_hub.constants as constants
-from querylect import Rewriter
-from querylect.errors import QuerylectError
-
-def ask(name, **more):
-    try:
-        Rewriter.from_pretrained(name, **more)
-    except QuerylectError as error:
-        print(json.dumps([type(error).__name__, str(error)]))
-
-print(json.dumps(Rewriter.from_pretrained("acme/rewriter", revision="main").rewrite("my head hurts").record()))
-ask("acme/rewriter", revision="v9")
-ask("acme/other")
-ask("acme/nobody")
-constants.HF_HUB_OFFLINE = True
-ask("acme/unseen")
-"""
-
-
-def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog):  # noqa: F811
-    _, folder = trained
+def test_another_retriever_than_the_one_trained_for_is_told_once(trained_run, caplog):
+    _, folder = trained_run
     rewriter = Rewriter.from_pretrained(folder)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -237,7 +205,7 @@ def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog
     assert all("trained for 'bm25'" in one for one in told)
 
 
-def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, lesson_url):  # noqa: F811
+def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, lesson_url):
     config, folder = trained
     members = {
         "words": {"rewriter": {"name": "explore"}},
@@ -268,11 +236,9 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
             rewriter.rewrite("x", retriever=wrong)
 
 
-def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained, monkeypatch):  # noqa: F811
+def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_run, rewriter, monkeypatch):
     from querylect.rollouts.engines.transformers import TransformersEngine
 
-    config, folder = trained
-    rewriter = Rewriter.from_pretrained(folder)
     expected = rewriter.rewrite([f"question {n}" for n in range(8)])
     began, go_on, sizes = threading.Event(), threading.Event(), []
     generate = TransformersEngine.generate
@@ -300,7 +266,7 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained,
     assert sizes == [1, 8]
 
     async def search():
-        async with EnvironmentClient(config.client) as client:
+        async with EnvironmentClient(trained_run[0].client) as client:
             return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, turns=2, k=2) for n in range(4)))
 
     found = asyncio.run(search())
@@ -430,10 +396,10 @@ def test_an_engine_that_is_gone_is_told_to_all_at_once():
     assert all(isinstance(one, EngineUnavailableError) for one in found.values())
 
 
-def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
-    _, folder = trained
-    rewriter = Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=128"])
-    short, long = rewriter.rewrite(["head", "head " * 400])
+def test_what_cannot_be_asked_is_told(trained_run, rewriter, tmp_path):
+    _, folder = trained_run
+    limited = Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=128"])
+    short, long = limited.rewrite(["head", "head " * 400])
     assert short.continuation is not None
     assert "shorten the question" in long.failure
     with refused(ConfigError, "prompt-limit-too-low", "rollout.max_prompt_tokens is 16"):
@@ -459,22 +425,20 @@ def test_the_package_names_it_without_importing_what_it_needs():
         querylect.nothing  # noqa: B018
 
 
-def test_a_search_asks_any_client_for_plans(trained):  # noqa: F811
+def test_a_search_asks_any_client_for_plans(rewriter):
     """A client without /v1/environment: the retriever is the one trained for."""
-    _, folder = trained
 
     class Nothing:
         def search(self, plans):
             assert all(isinstance(plan, SearchPlan) for plan in plans)
             return [[] for _ in plans]
 
-    found = Rewriter.from_pretrained(folder).search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
+    found = rewriter.search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
     assert found.question.options == ("yes", "no")
     assert (found.ranking, found.failure) == ((), None)
 
 
-def test_a_question_is_rewritten_after_its_history(trained):  # noqa: F811
-    rewriter = Rewriter.from_pretrained(trained[1])
+def test_a_question_is_rewritten_after_its_history(rewriter):
     said = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
     alone, after = rewriter.rewrite("since monday"), rewriter.rewrite("since monday", history=said)
     asked = Question("", "since monday", history=after.question.history)

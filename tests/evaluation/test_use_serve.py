@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -26,21 +27,20 @@ from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter, mount, open_rewriter
 
-from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from ..raising import refused
 from ..several import wait_until
-from ..used import save_run, trained  # noqa: F401 (fixtures)
+from ..used import save_run
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
 
 
 @pytest.fixture
-def service(trained, lessons, run_app):  # noqa: F811
+def service(trained_run, lessons, run_app):
     """Starts the service; gives an HTTP client of it and its rewriter."""
 
     @contextmanager
     def start(token=None, turn=None):
-        rewriter = Rewriter.from_pretrained(trained[1], turn=turn)
+        rewriter = Rewriter.from_pretrained(trained_run[1], turn=turn)
         extend = partial(mount, rewriter=rewriter)
         app = create_app(Environment.open(lessons), lessons, token, PageWriter(rewriter), extend)
         with run_app(app) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
@@ -79,13 +79,13 @@ def answer_of(result):
     }
 
 
-def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained):  # noqa: F811
+def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained_run):
     with service() as (http, rewriter):
         asked = [asked_as(one) for one in QUESTIONS]
         with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
             expected = {turns: rewriter.search(asked, client, turns=turns) for turns in (1, 2)}
         told = http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()
-        assert told["rewriter"] == str(trained[1])
+        assert told["rewriter"] == str(trained_run[1])
         assert told["rewrites"] == [answer_of(found.rewrite) for found in expected[1]]
         for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "with_text": False, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
@@ -120,8 +120,6 @@ def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(servi
 
 def asked_as(body):
     """The question that a body asks."""
-    from querylect.data.types import Question
-
     return Question("", body) if isinstance(body, str) else Question("", body["text"], tuple(body["options"]))
 
 
@@ -203,9 +201,9 @@ def test_who_waits_while_the_service_goes_down_is_told(service, held):
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
 
 
-def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trained, lessons, held):  # noqa: F811
+def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trained_run, lessons, held):
     hold, began, go_on, _ = held
-    rewriter = Rewriter.from_pretrained(trained[1])
+    rewriter = Rewriter.from_pretrained(trained_run[1])
     app = create_app(Environment.open(lessons), lessons, None, PageWriter(rewriter), partial(mount, rewriter=rewriter))
 
     async def give_up():
@@ -230,28 +228,24 @@ def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trai
     assert all("going down" in one.json()["detail"] for one in answers)
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (EnvironmentUnavailableError("the retriever is down"), 503),
-        (OverloadedError("too much", retry_after=7), 503),
-        (RequestError("no such probe"), 422),
-    ],
-)
-def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch, error, status):
-    async def fail(*_):
-        raise error
-
-    monkeypatch.setattr("querylect.envs.server.service.ServiceState.rank", fail)
+def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
     plans = {"plans": [SearchPlan.of("glucose").model_dump()]}
     with service() as (http, _):
-        own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})
-    assert (ours.status_code, ours.json()["detail"]) == (own.status_code, own.json()["detail"]) == (status, str(error))
-    assert ours.headers.get("retry-after") == own.headers.get("retry-after")
+        for error, status in (
+            (EnvironmentUnavailableError("the retriever is down"), 503),
+            (OverloadedError("too much", retry_after=7), 503),
+            (RequestError("no such probe"), 422),
+        ):
+            rank = AsyncMock(side_effect=error)
+            monkeypatch.setattr("querylect.envs.server.service.ServiceState.rank", rank)
+            own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})
+            assert (own.status_code, own.json()["detail"]) == (status, str(error))
+            assert (ours.status_code, ours.json()["detail"]) == (status, str(error))
+            assert ours.headers.get("retry-after") == own.headers.get("retry-after")
 
 
-def test_the_command_takes_the_checkpoint_that_is_named(trained, capsys):  # noqa: F811
-    run = str(trained[1])
+def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
+    run = str(trained_run[1])
     for given, said in (
         (["--checkpoint", "final"], "there is no --rewriter"),
         (["--openai"], "there is no --rewriter"),
@@ -262,12 +256,12 @@ def test_the_command_takes_the_checkpoint_that_is_named(trained, capsys):  # noq
         ),
     ):
         with pytest.raises(SystemExit) as ended:
-            main(["serve", str(trained[1] / "config.yaml"), *given])
+            main(["serve", f"{run}/config.yaml", *given])
         assert ended.value.code == 2
         assert re.search(said, capsys.readouterr().err)
 
 
-def test_another_checkpoint_answers_otherwise(trained):  # noqa: F811
+def test_another_checkpoint_answers_otherwise(trained):
     config, folder = trained
     save_run(config, folder / "again", scale=1.0)
     (folder / "checkpoints").mkdir()
@@ -280,8 +274,8 @@ def test_another_checkpoint_answers_otherwise(trained):  # noqa: F811
     assert said[0] != said[1]
 
 
-def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained, lessons):  # noqa: F811
-    rewriter = Rewriter.from_pretrained(trained[1], settings=["rewriter.name=genral"])
+def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained_run, lessons):
+    rewriter = Rewriter.from_pretrained(trained_run[1], settings=["rewriter.name=genral"])
     with refused(ConfigError, "unknown-rewriter", "'genral'", "'general'"):
         create_app(Environment.open(lessons), lessons, extend=partial(mount, rewriter=rewriter))
 

@@ -16,24 +16,25 @@ from querylect.export.exported import read_exported
 from querylect.inference.results import RewriteResult, joined
 from querylect.inference.rewriter import Rewriter
 
-from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..lessons import change
 from ..raising import logged, refused
-from ..used import failing, save_run, trained  # noqa: F401 (fixtures)
+from ..used import select_turn
 
 ASKED = ["my head hurts", "bleeding gums", "too much sugar"]
 
 
 @pytest.fixture
-def second(settings, tmp_path):  # noqa: F811
+def second(trained):
     """Settings of a run whose second turn won on validation, and its folder."""
-    return settings, save_run(settings, tmp_path / "runs" / "second", turn=2)
+    select_turn(trained[1], 2)
+    return trained
 
 
-def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, trained, lessons):  # noqa: F811
+def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, rewriter, lessons):
     config, folder = second
+    first = rewriter.rewrite(ASKED)
     with SyncEnvironmentClient(config.client) as client:
         expected = [one.rewrite for one in Rewriter.from_pretrained(folder).search(ASKED, client, turns=2)]
-        first = Rewriter.from_pretrained(trained[1]).rewrite(ASKED)
         assert [one.turn for one in first] == [1, 1, 1]
         rewriter = Rewriter.from_pretrained(folder)
         assert rewriter.turn == 2
@@ -94,8 +95,9 @@ def test_what_cannot_be_searched_is_told_and_never_left_out(second, tmp_path):
         rewriter.rewrite("x", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
 
 
-def test_a_run_that_was_never_validated_uses_its_last_turn_and_says_so(settings, tmp_path, caplog):  # noqa: F811
-    folder = save_run(settings, tmp_path / "runs" / "unknown", turn=None)
+def test_a_run_that_was_never_validated_uses_its_last_turn_and_says_so(trained, caplog):
+    _, folder = trained
+    (folder / "validation.jsonl").unlink()
     with caplog.at_level(logging.INFO):
         rewriter = Rewriter.from_pretrained(folder)
     ((_, turn, _),) = logged(caplog, "inference.rewriter")
@@ -107,16 +109,15 @@ def test_a_run_that_was_never_validated_uses_its_last_turn_and_says_so(settings,
         rewriter.rewrite("x", turn=2, documents=["a text"])
 
 
-def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, capsys):  # noqa: F811
-    config, folder = failing
-    rewriter = Rewriter.from_pretrained(folder)
-    result = rewriter.rewrite("headache")
+def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing_run, capsys):
+    config, folder = failing_run
+    result = failing.rewrite("headache")
     assert (result.text, result.rewrites, result.fallback) == ("headache", (), True)
     assert result.plan == SearchPlan.of("headache", config.search_depth)
     assert result.failure
     with SyncEnvironmentClient(config.client) as client:
         for turns in (1, 2):
-            found = rewriter.search("headache", client, turns=turns)
+            found = failing.search("headache", client, turns=turns)
             assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
             assert found.failure == found.rewrite.failure
             assert [turn.ranking is None for turn in found.turns] == [True] * (turns - 1) + [False]
@@ -176,27 +177,24 @@ def test_a_plan_that_subtracts_has_the_rewrite_as_its_text():
         ([3], ["question 1 of 1", " int "]),
     ],
 )
-def test_what_is_no_question_is_named(trained, asked, facts):  # noqa: F811
-    rewriter = Rewriter.from_pretrained(trained[1])
+def test_what_is_no_question_is_named(rewriter, trained_run, asked, facts):
     with refused(RequestError, "invalid-question", *facts):
         rewriter.rewrite(asked)
     with refused(RequestError, "invalid-question", *facts):
         asyncio.run(rewriter.arewrite(asked))
-    with SyncEnvironmentClient(trained[0].client) as client, refused(RequestError, "invalid-question", *facts):
+    with SyncEnvironmentClient(trained_run[0].client) as client, refused(RequestError, "invalid-question", *facts):
         rewriter.search(asked, client)
     assert rewriter.rewrite([]) == []
 
 
-def test_reprs_are_one_short_line(trained, failing):  # noqa: F811
-    rewriter = Rewriter.from_pretrained(trained[1])
-    assert (
-        repr(rewriter) == f"Rewriter({str(trained[1])!r}, retriever='bm25', turn=1, checkpoint='final', device='cpu')"
-    )
+def test_reprs_are_one_short_line(rewriter, trained_run, failing):
+    config, folder = trained_run
+    assert repr(rewriter) == f"Rewriter({str(folder)!r}, retriever='bm25', turn=1, checkpoint='final', device='cpu')"
     result = rewriter.rewrite("my head hurts")
     assert repr(result) == f"RewriteResult('my head hurts' → {result.text!r}, turn=1)"
-    failed = Rewriter.from_pretrained(failing[1]).rewrite("my head hurts")
+    failed = failing.rewrite("my head hurts")
     assert repr(failed) == f"RewriteResult('my head hurts' → the question, for it failed: {failed.failure}, turn=1)"
-    with SyncEnvironmentClient(trained[0].client) as client:
+    with SyncEnvironmentClient(config.client) as client:
         found = rewriter.search("my head hurts", client)
     assert repr(found) == f"SearchResult({result!r}, {len(found.ranking)} documents)"
     probes = (Probe(terms=(term("q"), term("w " * 50, 0.6))), Probe(terms=(term("z"),)))

@@ -19,14 +19,14 @@ from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import MAX_QUESTIONS, PageWriter, mount
 
 from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
-from ..used import trained  # noqa: F401 (fixtures)
+from ..used import trained_run  # noqa: F401 (fixtures)
 
 JSON = {"Content-Type": "application/json"}
 
 
-def test_no_call_reads_the_items_of_an_endless_list(trained, lessons, run_app):  # noqa: F811
+def test_no_call_reads_the_items_of_an_endless_list(trained_run, lessons, run_app):  # noqa: F811
     """An item that were read would be found wrong: 422."""
-    rewriter = Rewriter.from_pretrained(trained[1])
+    rewriter = Rewriter.from_pretrained(trained_run[1])
     app = create_app(Environment.open(lessons), lessons, None, PageWriter(rewriter), partial(mount, rewriter=rewriter))
     lists = {
         "/v1/search": "plans",
@@ -104,10 +104,10 @@ def test_the_texts_of_all_plans_are_bounded_together(small_environment, run_app)
     assert [len(ranking) for ranking in rankings] == [4] * 10, "the client sends them in parts that are taken"
 
 
-def test_the_document_states_the_limits_of_this_service(trained, lessons):  # noqa: F811
+def test_the_document_states_the_limits_of_this_service(trained_run, lessons):  # noqa: F811
     changes = {"max_plans": 7, "max_terms": 5, "max_characters": 900}
     config = lessons.model_copy(update=changes)
-    mounted = partial(mount, rewriter=Rewriter.from_pretrained(trained[1]))
+    mounted = partial(mount, rewriter=Rewriter.from_pretrained(trained_run[1]))
     for extend in (None, mounted):
         schemas = create_app(Environment.open(config), config, extend=extend).openapi()["components"]["schemas"]
         stated = {

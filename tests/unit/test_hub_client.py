@@ -7,7 +7,7 @@ from querylect.errors import DownloadError, ModelError
 from querylect.hub_client import CONNECT_SECONDS, fail_fast_without_hub
 from querylect.inference.load import open_trained
 
-from ..hub_models import Hub, Repository, serving
+from ..hub_models import Hub, Repository, ask_at, serving
 from ..raising import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub: pip install -e '.[serve]'")
@@ -22,17 +22,10 @@ def pauses(monkeypatch, tmp_path):
     """The client as this package sets it up, an empty cache, and the pauses between attempts, which are not made."""
     made = []
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(_http.time, "sleep", made.append)
     fail_fast_without_hub()
     yield made
     huggingface_hub.set_client_factory(_http.default_client_factory)
-
-
-def ask_at(url, monkeypatch):
-    """Make the URL that of the Hub, as HF_ENDPOINT does before the library is imported."""
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "ENDPOINT", url)
 
 
 @pytest.fixture

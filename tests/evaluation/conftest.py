@@ -1,0 +1,7 @@
+"""Fixtures of the files in this folder. Those of the session are made once for all files that a process runs."""
+
+from ..chat_server import impatient  # noqa: F401
+from ..evaluated import evaluated, hostile  # noqa: F401
+from ..exported import copied, evaluated_run  # noqa: F401
+from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401
+from ..used import export, failing, failing_run, rewriter, trained, trained_run  # noqa: F401
