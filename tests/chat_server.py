@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import deque
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from querylect.llms import endpoint
@@ -16,6 +13,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from .forked import Forked
 
 
 class ChatServer:
@@ -93,8 +92,9 @@ def last_user(body) -> str:
     return body["messages"][-1]["content"]
 
 
-def killed_while_asking(server: ChatServer, replies: int, *arguments: str) -> list[str]:
-    """What a command of querylect asked that got so many replies and was killed while it waited for the next."""
+def killed_while_asking(server: ChatServer, replies: int, folder: Path, *arguments: str) -> list[str]:
+    """What a command of querylect asked that got so many replies and was killed while it waited for the next. Its
+    output goes to the folder."""
     stuck = threading.Event()
 
     def stall(body):
@@ -103,9 +103,9 @@ def killed_while_asking(server: ChatServer, replies: int, *arguments: str) -> li
             return "hang"
 
     server.always = stall
-    process = subprocess.Popen([sys.executable, "-m", "querylect", *arguments], stderr=subprocess.PIPE)
-    assert stuck.wait(240), process.stderr.read().decode()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process = Forked(arguments, folder / "stdout", folder / "stderr")
+    assert stuck.wait(240), (folder / "stderr").read_text()
+    process.kill()
+    process.wait(60)
     server.always = None
     return [last_user(body) for body in server.bodies[:replies]]

@@ -24,7 +24,9 @@ def evaluated_run(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
     quick = {"train.steps": 2, "train.save_steps": 1, "train.keep_checkpoints": 9}
     config = change(config, **quick, **{"eval.permutations": 50, "eval.bootstrap": 50})
     run = train(config)
-    evaluate(config, run, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("querylect.eval.run.draw_run", lambda *_: [])  # no test looks at the curves of its page
+        evaluate(config, run, None)
     return run
 
 

@@ -97,10 +97,11 @@ def _entry(path: str, content: bytes) -> dict:
 
 def ask_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the URL that of the Hub, as HF_ENDPOINT does before the Hub's client is imported."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_api
 
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(hf_api.api, "endpoint", url)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
 
 

@@ -1,5 +1,6 @@
 """The page templates. Every value is escaped, so text from questions, documents and models is never markup."""
 
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -8,8 +9,9 @@ from ..behaviour import percent
 from ..table import decimal, p_cell, signed
 
 
+@cache
 def page_environment() -> Environment:
-    """A Jinja environment for the templates of this folder; an undefined value is an error."""
+    """The Jinja environment of the templates of this folder, each compiled once; an undefined value is an error."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -218,7 +218,7 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     command = ["answers", str(records), "--config", str(path), "-o", str(tmp_path / "o")]
-    first = killed_while_asking(server, 3, *command)
+    first = killed_while_asking(server, 3, tmp_path, *command)
     asked = len(server.bodies)
     with pytest.raises(SystemExit) as ended:
         main(command)

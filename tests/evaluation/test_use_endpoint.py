@@ -16,7 +16,7 @@ from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import RewriteBody
 
-from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixtures)
+from ..chat_server import ChatServer, last_user, serving
 from ..lessons import CLOSE, OPEN, change, save_chain
 from ..raising import refused
 from ..used import save_run
