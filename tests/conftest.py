@@ -119,7 +119,6 @@ LONGEST = (
     "test_train_processes",
     "test_service_operation",
     "test_eval_spec",
-    "test_hub_upload",
     "test_train_mix",
 )
 """Files that take half a minute or more, the longest first: no worker shall end long before the other."""

@@ -9,6 +9,7 @@ import pytest
 from querylect.configs.evaluation import SpecConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.schemas import EnvironmentInfo, Limits
 from querylect.eval.records import read_records, write_records
 from querylect.eval.run import evaluate_each
 from querylect.eval.spec import evaluate_spec
@@ -20,6 +21,16 @@ LONG = "שאלה על סוכר " + "glucose " * 1300 + "END"
 RAW = {"t-head": 0.5, "t-sugar": 1.0, "t-gums": 0.0, "t-fat": 0.5, "t-pills": 0.5}
 LAST = {"t-head": 1.0, "t-sugar": 0.0, "t-gums": 0.25, "t-fat": 0.5, "t-pills": None}
 """nDCG@10 of the raw question and of turn 2: two are helped, one is hurt, one unchanged, one unscorable."""
+
+
+def environment_info(**changes) -> EnvironmentInfo:
+    """What a made-up environment says of itself."""
+    told = {
+        "name": "toy", "retriever": {"name": "bm25", "kind": "bm25"}, "corpus_size": 4, "corpus_hash": "c" * 64,
+        "index_hash": "a" * 64, "settings_hash": "s", "gain": "linear", "splits": {},
+        "limits": Limits(max_plans=100, max_k=100, max_body_bytes=10**6),
+    }  # fmt: skip
+    return EnvironmentInfo(**told | changes)
 
 
 def evaluate(config, run, output, **options) -> Path:
@@ -45,13 +56,19 @@ def plan_values(lessons, url, model, folder):
     }
 
 
+def carry_out(values, overwrite=False, **changes):
+    """Carry out a plan; its folder, the content of its results.json, and the error of what failed."""
+    path, failed = evaluate_spec(SpecConfig.model_validate({**values, **changes}), overwrite=overwrite)
+    return path.parent, json.loads((path.parent / "results.json").read_text()), failed
+
+
 @pytest.fixture(scope="session")
 def evaluated(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
     """The folder of a carried out plan; not to be changed."""
     folder = tmp_path_factory.mktemp("evaluated")
-    path, incomplete = evaluate_spec(SpecConfig.model_validate(plan_values(lessons, lesson_url, speaking, folder)))
-    assert incomplete is None
-    return path.parent
+    out, _, failed = carry_out(plan_values(lessons, lesson_url, speaking, folder))
+    assert failed is None
+    return out
 
 
 @pytest.fixture(scope="session")

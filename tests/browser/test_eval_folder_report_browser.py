@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from querylect.eval.report.folder_report import write_report
 
-from ..chromium import browser, contrasts  # noqa: F401 (a fixture)
+from ..chromium import contrasts
 from ..evaluated import HOSTILE, LONG
 
 
@@ -18,7 +18,7 @@ def address(hostile, tmp_path_factory):
 
 
 @pytest.fixture
-def visit(browser, address):  # noqa: F811
+def visit(browser, address):
     """`with visit() as page`: no error in its console, nothing asked for but the file, nothing hostile run."""
 
     @contextmanager

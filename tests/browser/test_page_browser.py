@@ -8,38 +8,15 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.page.router import PageRewrite
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
 
-from ..chromium import browser, contrasts, installed_chromium  # noqa: F401 (a fixture)
+from ..chromium import contrasts
 
 HOSTILE = "<script>window.hurt = true</script><img src=x onerror='window.hurt = true'> headache"
-
-
-def test_the_named_chromium_comes_first_then_the_path_then_playwrights(tmp_path, monkeypatch):
-    def program(name):
-        path = tmp_path / name
-        path.write_text("#!/bin/sh\n")
-        path.chmod(0o755)
-        return str(path)
-
-    monkeypatch.delenv("QUERYLECT_CHROMIUM", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    own = str(tmp_path / "own")
-    assert installed_chromium(own) is None
-    assert installed_chromium(program("own")) == own
-    on_the_path = program("chrome")
-    assert installed_chromium(own) == on_the_path
-    monkeypatch.setenv("QUERYLECT_CHROMIUM", program("named"))
-    assert installed_chromium(own) == str(tmp_path / "named")
-    monkeypatch.setenv("QUERYLECT_CHROMIUM", str(tmp_path / "missing"))
-    with pytest.raises(pytest.fail.Exception, match=r"missing.*no program"):
-        installed_chromium(own)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +47,7 @@ def environment(tmp_path_factory):
 
 
 @pytest.fixture
-def visit(browser, environment, run_app):  # noqa: F811
+def visit(browser, environment, run_app):
     """`with visit(...) as page`: the page of a service with these settings; no error in its console, no other host."""
     config, opened = environment
 

@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from querylect.configs.evaluation import SpecConfig
 from querylect.eval.report.folder_report import write_report
-from querylect.eval.spec import evaluate_spec
 
-from ..chromium import browser  # noqa: F401 (a fixture)
-from ..evaluated import plan_values
+from ..chromium import contrasts
+from ..evaluated import carry_out, plan_values
 from ..evaluation.test_eval_report import draw, metrics, page, records
 
 QUESTIONS = 4
@@ -37,15 +35,15 @@ def spec_page(lessons, lesson_url, speaking, tmp_path_factory):
     datasets = {f"lessons-{number}": lessons.dataset.model_dump() for number in range(8)}
     environment = {"urls": {name: [lesson_url] for name in datasets}}
     plan = {**values, "datasets": datasets, "environments": {"bm25": environment}}
-    path, incomplete = evaluate_spec(SpecConfig.model_validate(plan))
-    assert incomplete is None
-    return write_report([path.parent], folder / "report.html", 10).as_uri()
+    out, _, failed = carry_out(plan)
+    assert failed is None
+    return write_report([out], folder / "report.html", 10).as_uri()
 
 
 @pytest.fixture
-def visit(browser):  # noqa: F811
-    def open_page(address, width=1280):
-        page = browser.new_context(viewport={"width": width, "height": 900}).new_page()
+def visit(browser):
+    def open_page(address, width=1280, scheme="light"):
+        page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}).new_page()
         page.set_default_timeout(60_000)
         page.goto(address)
         return page
@@ -98,6 +96,14 @@ def test_a_spec_page_of_eight_datasets_is_read_in_a_few_screens(visit, spec_page
         assert page.get_by_role("region", name=f"ndcg@10, lessons-{number}", exact=True).is_visible()
     assert "page" not in too_wide(page)
     assert "page" not in too_wide(visit(spec_page, 1200))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_text_of_a_run_page_stands_out_from_its_ground(visit, run_page, scheme):
+    """The contrast of every text colour with the ground that it stands on is at least 4.5 (WCAG 2 AA)."""
+    page = visit(run_page, scheme=scheme)
+    open_all(page)
+    assert min(contrasts(page))[0] >= 4.5
 
 
 @pytest.mark.parametrize("which", ["run", "spec"])

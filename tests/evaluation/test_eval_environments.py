@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from querylect.configs.environment import DatasetConfig, EnvironmentConfig, MilvusConfig, VectorsConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig, MilvusConfig
 from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
@@ -229,25 +229,6 @@ def test_answer_options_are_part_of_a_place():
     plain, one, other = (Question("q", "text", options) for options in ((), ("a", "b"), ("b", "a")))
     assert options_identity([plain]) is None
     assert len({options_identity([one]), options_identity([other]), options_identity([plain, plain])}) == 3
-
-
-def test_a_service_tells_what_a_score_depends_on_beside_its_index(small_environment):
-    def told(change, data=None):
-        config = small_environment.model_copy(update=change)
-        if data is not None:
-            config = config.model_copy(update={"dataset": config.dataset.model_copy(update=data)})
-        return Environment.open(config).settings_hash
-
-    same = told({"port": 1, "name": "other"})
-    assert same == told({})
-    assert told({"gain": "exponential"}) != same
-    assert told({"vectors": VectorsConfig(hnsw_depth=7)}) != same
-    folder = Path(small_environment.dataset.path)
-    other = folder.parent / "judged otherwise"
-    shutil.copytree(folder, other)
-    qrels = other / "qrels" / "test.tsv"
-    qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
-    assert told({}, {"path": str(other)}) != same
 
 
 @pytest.mark.parametrize("local", [True, False])

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from querylect.cli import main
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.types import Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.trec import falling, write_trec
 from querylect.errors import ConfigError, DataError, StorageError

@@ -7,8 +7,8 @@ import pytest
 from querylect.configs.evaluation import SpecConfig
 from querylect.errors import ConfigError
 from querylect.eval.records import read_records
-from querylect.eval.spec import evaluate_spec
 
+from .. import evaluated
 from ..chat_server import ChatServer, last_user, serving
 from ..lessons import ASKED
 from ..raising import refused
@@ -42,14 +42,9 @@ def endpoint(run_app):
 def values(lessons, lesson_url, endpoint, tmp_path):
     asked = {"model": "m", "base_url": endpoint.url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
     return {
-        "name": "plan",
-        "output": str(tmp_path / "out"),
+        **evaluated.plan_values(lessons, lesson_url, "no model", tmp_path),
         "batch": 2,
         "training_free": [],
-        "permutations": 50,
-        "bootstrap": 50,
-        "datasets": {"lessons": lessons.dataset.model_dump()},
-        "environments": {"bm25": {"urls": {"lessons": [lesson_url]}}},
         "rewriter": {"name": "explore"},
         "rollout": {"max_new_tokens": 20, "documents": 2, "document_tokens": 4},
         "systems": {"asked": {"llm": asked, "turns": 2}},
@@ -57,8 +52,7 @@ def values(lessons, lesson_url, endpoint, tmp_path):
 
 
 def carry_out(values, **changes):
-    path, failed = evaluate_spec(SpecConfig.model_validate({**values, **changes}), overwrite=True)
-    return path.parent, json.loads((path.parent / "results.json").read_text()), failed
+    return evaluated.carry_out(values, overwrite=True, **changes)
 
 
 def with_system(values, name="asked", **changes):

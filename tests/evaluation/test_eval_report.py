@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 from querylect.configs.schema import RunConfig
-from querylect.envs.schemas import EnvironmentInfo, Limits
 from querylect.errors import DataError
 from querylect.eval.pages.figures import smooth
 from querylect.eval.records import EvalRecord
@@ -18,6 +17,7 @@ from querylect.eval.report.run_report import render
 from querylect.eval.results import provenance
 from querylect.eval.run_table import tabulate_run
 
+from ..evaluated import environment_info
 from ..raising import refused
 
 HOSTILE = "</td><script>alert('x')</script><img src=http://evil.example/a onerror=1> & \"quoted\" {{ 7 * 7 }}"
@@ -84,16 +84,8 @@ def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("tra
 def page(rows=None, drawings=(), gold=None, **settings):
     rows = records() if rows is None else rows
     config = RunConfig(**settings).model_copy(update={"name": HOSTILE})
-    environment = EnvironmentInfo(
-        name="hpo bm25",
-        retriever={"name": "bm25", "trained": HOSTILE},
-        corpus_size=4,
-        corpus_hash="c" * 64,
-        index_hash="9f" * 32,
-        settings_hash="5e" * 32,
-        gain="linear",
-        splits={"test": 30},
-        limits=Limits(max_plans=1, max_k=10, max_body_bytes=1),
+    environment = environment_info(
+        retriever={"name": "bm25", "trained": HOSTILE}, index_hash="9f" * 32, splits={"test": 30}
     )
     return render(
         tabulate_run(rows, resamples=200, permutations=500, seed=0),
@@ -107,11 +99,11 @@ def page(rows=None, drawings=(), gold=None, **settings):
 
 
 class Reader(HTMLParser):
-    """Tags, attributes, cell texts by table, and whether every tag is closed in order."""
+    """Tags, attributes, cell texts by table, scripts, and whether every tag is closed in order."""
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.open, self.attributes, self.tables, self.text = [], [], [], [], []
+        self.tags, self.open, self.attributes, self.tables, self.text, self.scripts = [], [], [], [], [], []
         self.feed(html)
         self.close()
 
@@ -120,7 +112,9 @@ class Reader(HTMLParser):
         self.attributes += [(tag, name, value) for name, value in attrs]
         if tag not in VOID:
             self.open.append(tag)
-        if tag == "table":
+        if tag == "script":
+            self.scripts.append("")
+        elif tag == "table":
             self.tables.append([])
         elif tag == "tr":
             self.tables[-1].append([])
@@ -134,7 +128,13 @@ class Reader(HTMLParser):
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
+    def values(self, *names):
+        """The values of the attributes of these names."""
+        return [value for _, name, value in self.attributes if name in names]
+
     def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
         self.text.append(data)
         if "td" in self.open or ("th" in self.open and "table" in self.open):
             self.tables[-1][-1][-1] += data
@@ -211,23 +211,6 @@ def test_the_page_can_be_read_by_assistive_technology(drawings):
     assert labels <= set(ids)
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_text_has_the_contrast_of_wcag_aa(theme):
-    block = re.findall(r":root \{(.*?)\}", page(), flags=re.S)[theme]
-    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
-    pairs = [(ink, paper) for ink in ("ink", "soft", "good", "bad", "mixed") for paper in ("paper", "card", "tint")]
-    pairs += [(f"series-{n}", "card") for n in (1, 2, 3, 4)] + [("good", "good-tint"), ("bad", "bad-tint")]
-    for ink, paper in pairs:
-        light, dark = sorted((luminance(colours[ink]), luminance(colours[paper])), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {paper}"
-
-
 def test_the_source_of_the_numbers_stands_on_the_page():
     text = "".join(Reader(page(seed=41)).text)
     for said in ("9f" * 32, "CC BY 4.0 (cite it)", "runs/demo/step-40", "10,000 sign flips", "retriever.name", "torch"):
@@ -240,11 +223,7 @@ def test_the_examples_show_each_policys_rewrite_and_the_ranks():
     table = Reader(page()).tables[4]
     assert table[0] == ["Question", "Change", "Raw question", "Untrained, turn 2", "Trained, turn 2"]
     row = next(row for row in table if row[0] == "question 1")
-    assert row[2:] == [
-        "rank 2 · 0.100",
-        "untrained2 question 1rank 2 · 0.300",
-        "trained2 question 1rank 2 · 0.500",
-    ]
+    assert row[2:] == ["rank 2 · 0.100", "untrained2 question 1rank 2 · 0.300", "trained2 question 1rank 2 · 0.500"]
 
 
 def test_gold_titles_are_left_out_where_they_are_not_known():

@@ -11,11 +11,9 @@ from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.data.leakage import read_left_out
 from querylect.data.types import Dataset, Document, Question
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import EnvironmentInfo, HitBody, Limits, Step, StepResult
+from querylect.envs.schemas import HitBody, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from querylect.eval import run as under_test
 from querylect.eval.answering import Answered, Asking
@@ -29,7 +27,7 @@ from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
 
-from ..evaluated import evaluate
+from ..evaluated import environment_info, evaluate
 from ..lessons import edit
 from ..raising import refused
 
@@ -76,18 +74,7 @@ class Environment:
         self.sets = {"train": len(train), "test": len(test)} if sets is None else sets
 
     def environment(self):
-        limits = Limits(max_plans=100, max_k=100, max_body_bytes=10**6)
-        return EnvironmentInfo(
-            name="toy",
-            retriever={"name": "bm25", "kind": "bm25"},
-            corpus_size=4,
-            corpus_hash="c" * 64,
-            index_hash="a" * 64,
-            settings_hash="s",
-            gain="linear",
-            splits=self.sets,
-            limits=limits,
-        )
+        return environment_info(splits=self.sets)
 
     def questions(self, split):
         return {"test": self.test, "train": self.train, "validation": self.validation}[split]
@@ -307,14 +294,6 @@ def test_a_model_is_closed_when_its_evaluation_stops(tmp_path, monkeypatch):
     assert model.closed == 1
 
 
-def test_the_same_seed_gives_the_same_results(tmp_path):
-    def numbers(name):
-        results = json.loads((run(tmp_path / name).parent / "results.json").read_text())
-        return results["systems"], results["comparisons"]
-
-    assert numbers("one") == numbers("two")
-
-
 def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
     report = run(tmp_path, Environment(down=["t02", "t06"]))
     results = json.loads((report.parent / "results.json").read_text())
@@ -373,7 +352,7 @@ def test_near_duplicates_of_trained_questions_are_listed_and_can_be_left_out(tmp
     assert {row["n"] for row in results["systems"]} == {evaluated}
     listed = [json.loads(line) for line in (report.parent / "leaks.jsonl").read_text().splitlines()]
     assert [(one["_id"], one["criterion"], one["of"]["_id"], one["left_out"]) for one in listed] == [
-        (TEST[0].id, "letters", "r09", leaks == "drop_near"),
+        (TEST[0].id, "letters", "r09", leaks == "drop_near")
     ]
     said = "nearly the same as a training question" if leaks == "drop" else "by id or words, or nearly so"
     assert f"1 of {len(TEST)} test questions are" in report.read_text()
@@ -382,16 +361,13 @@ def test_near_duplicates_of_trained_questions_are_listed_and_can_be_left_out(tmp
         run(tmp_path / "none", Environment(train=TEST))
 
 
-def test_the_training_split_is_refused(tmp_path):
+def test_the_training_split_and_one_that_is_not_there_are_refused(tmp_path):
     config = remote()
     config = config.model_copy(update={"eval": config.eval.model_copy(update={"split": "train"})})
     with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
         run(tmp_path, config=config)
     with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
         evaluate(config, None, tmp_path)
-
-
-def test_a_split_that_the_environment_does_not_have_is_refused(tmp_path):
     with refused(ConfigError, "no-questions", "'validation'"):
         run(tmp_path, config=remote(split="validation"))
 
@@ -400,22 +376,14 @@ def test_an_environment_without_training_questions_can_be_evaluated(tmp_path):
     assert run(tmp_path, Environment(train=[], sets={"test": 20})).is_file()
 
 
-def test_an_unwritable_folder_is_told_before_any_question_is_answered(tmp_path):
-    (tmp_path / "file").write_text("")
-
+def test_what_cannot_be_written_or_read_is_told_before_any_question_is_answered(tmp_path):
     def never(_):
         raise AssertionError("the system was asked")
 
+    (tmp_path / "file").write_text("")
     with refused(StorageError, "unwritable-folder", tmp_path / "file" / "out"):
         run(tmp_path / "file" / "out", systems={"untrained": never})
-
-
-def test_broken_training_metrics_are_told_before_any_question_is_answered(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("{\n")
-
-    def never(_):
-        raise AssertionError("the system was asked")
-
     with refused(DataError, "invalid-record", tmp_path / "metrics.jsonl", "line 1"):
         run(tmp_path / "out", run=tmp_path, systems={"untrained": never})
 
@@ -428,11 +396,6 @@ def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
     assert "3 of 20, drawn with seed 0" in results["explanation"]
     assert page.count("3 of 20, drawn with seed 0") >= 2
     assert "3 of 20, drawn with seed 0" in (tmp_path / "tables.tex").read_text()
-
-
-def test_training_curves_come_from_the_run_folder(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward/turn1": 0.1}\n{"step": 2, "reward/turn1": 0.2}\n')
-    assert "<h3>Reward</h3>" in run(tmp_path, run=tmp_path).read_text()
 
 
 def beir_folder(folder):
@@ -527,7 +490,11 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     before = (tmp_path / "results.json").read_bytes()
     run(tmp_path)
     again = json.loads((tmp_path / "results.json").read_text())
-    assert again["identity"] == json.loads(before)["identity"], "the same evaluation is written in place"
+    before = json.loads(before)
+    assert again["identity"] == before["identity"], "the same evaluation is written in place"
+    for part in ("systems", "comparisons"):
+        assert again[part] == before[part], "the same seed gives the same results"
+    run(tmp_path, config=remote(permutations=50, bootstrap=60, examples=1))  # what changes no answer
     environment = Environment()
     others = {
         "limit": {"config": remote(limit=3)},
@@ -547,11 +514,6 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     assert len(list((tmp_path / "evaluations").iterdir())) == len(others), "each has one place"
     run(Placement(tmp_path, overwrite=True), config=remote(limit=3))
     assert json.loads((tmp_path / "results.json").read_text())["questions"] == 3
-
-
-def test_what_changes_no_answer_is_no_other_evaluation(tmp_path):
-    run(tmp_path)
-    run(tmp_path, config=remote(permutations=50, bootstrap=60, examples=1))
     edit(tmp_path / "results.json", "{}")
     with refused(ConfigError, "unidentified-results", tmp_path / "results.json"):
         run(tmp_path)
@@ -585,7 +547,7 @@ def test_the_verdict_is_about_the_turn_that_is_used(tmp_path):
     row = {"step": 9, "ndcg/turn1": 0.5, "ndcg/turn2": 0.4}
     (folder / "validation.jsonl").write_text(json.dumps(row))
     (folder / "metrics.jsonl").write_text('{"step": 8, "reward/turn1": 0.1}\n{"step": 9, "reward/turn1": 0.5}\n')
-    run(folder, run=folder, checkpoint=folder / "final")
+    assert "<h3>Reward</h3>" in run(folder, run=folder, checkpoint=folder / "final").read_text(), "its curves"
     results = json.loads((folder / "results.json").read_text())
     assert results["turn"] == 1
     assert results["headline"].startswith("At turn 1, the trained policy")

@@ -17,7 +17,7 @@ from querylect.configs.yaml12 import write_yaml
 from querylect.data.sampling import draw
 from querylect.data.types import Question
 from querylect.digests import describe_folder
-from querylect.envs.schemas import EnvironmentInfo, HitBody, Limits, StepResult
+from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
 from querylect.eval.records import EvalRecord, read_records
@@ -33,8 +33,9 @@ from querylect.rollouts.checkpoints import find_warm_start
 from querylect.rollouts.engines import open as engines
 from safetensors.torch import load_file, save_file
 
-from ..evaluated import evaluate
-from ..lessons import PROMPT
+from .. import evaluated
+from ..evaluated import environment_info, evaluate
+from ..lessons import change
 from ..raising import refused
 from ..used import make_own
 
@@ -52,12 +53,8 @@ class Client:
         self.steps, self.asked = 0, set()
 
     def environment(self):
-        limits = Limits(max_plans=100, max_k=100, max_body_bytes=10**6)
         card = {"name": "bm25", "kind": "bm25", "frequent_terms": ["common"]}
-        return EnvironmentInfo(
-            name="toy", retriever=card, corpus_size=4, corpus_hash="c" * 64, index_hash="a" * 64, gain="linear",
-            settings_hash="s", splits=self.splits, limits=limits,
-        )  # fmt: skip
+        return environment_info(retriever=card, splits=self.splits)
 
     def questions(self, split):
         assert split == "validation", "no other split is asked for"
@@ -222,20 +219,10 @@ def test_hyde_costs_what_the_rewriter_may_cost_and_stands_in_once():
 
 
 @pytest.fixture
-def run(lessons, lesson_url, speaking, tmp_path):
+def run(settings, speaking, tmp_path):
     """A run folder with a warm start, and its settings."""
-    (tmp_path / "prompt.yaml").write_text(PROMPT)
-    config = RunConfig.model_validate(
-        {
-            "name": "run",
-            "env": lessons.model_dump(),
-            "client": {"urls": [lesson_url]},
-            "policy": {"model": str(speaking), "dtype": "float32"},
-            "rewriter": {"name": "small", "prompt": str(tmp_path / "prompt.yaml")},
-            "rollout": {"branching": [2], "max_new_tokens": 6},
-            "eval": {"turns": 1, "permutations": 50, "bootstrap": 50},
-        }
-    )
+    quick = {"rollout.branching": [2], "eval.turns": 1, "eval.permutations": 50, "eval.bootstrap": 50}
+    config = change(settings, **quick)
     for part in ("final", "warm_start"):
         shutil.copytree(speaking, tmp_path / "run" / part)
     return config, tmp_path / "run"
@@ -292,11 +279,12 @@ def test_the_baselines_of_a_run_can_be_left_out(run):
     evaluate(config.model_copy(update={"eval": less}), None, folder / "out")
     results = json.loads((folder / "out" / "results.json").read_text())
     assert [row["system"] for row in results["systems"]] == ["raw", "rm3", "untrained"]
-    none = config.eval.model_copy(update={"training_free": [], "hyde": False})
-    evaluate(config.model_copy(update={"eval": none}), None, folder / "none")
-    assert [row["system"] for row in json.loads((folder / "none" / "results.json").read_text())["systems"]] == [
-        "raw", "untrained"
-    ]  # fmt: skip
+
+
+def configure(folder, config):
+    """Make the folder one of the user's own runs."""
+    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
+    make_own(folder)
 
 
 @pytest.fixture
@@ -314,9 +302,9 @@ def plan(run):
 
 
 def carry_out(values, **changes):
-    path, failed = evaluate_spec(SpecConfig.model_validate({**values, **changes}), overwrite=True)
+    folder, results, failed = evaluated.carry_out(values, overwrite=True, **changes)
     assert failed is None
-    return path.parent, json.loads((path.parent / "results.json").read_text())["tables"][0]
+    return folder, results["tables"][0]
 
 
 def test_a_plan_has_the_baselines_and_the_best_of_them_as_rows(plan):
@@ -350,8 +338,7 @@ def test_a_plan_has_the_baselines_and_the_best_of_them_as_rows(plan):
 def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     """Once, before the first system of that run, with the answers of the policy of that folder."""
     config, folder = run
-    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
-    make_own(folder)
+    configure(folder, config)
     weights = load_file(folder / "warm_start" / "model.safetensors")
     weights["lm_head.weight"] *= 1.001
     save_file(weights, folder / "warm_start" / "model.safetensors", {"format": "pt"})
@@ -384,8 +371,7 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
 def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
     """Once for all runs that would have the same; not where the plan has them, or leaves them out."""
     config, folder = run
-    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
-    make_own(folder)
+    configure(folder, config)
     shutil.rmtree(folder / "warm_start")
     mine = {"run": str(folder), "turns": 2}
     systems = {"other": {"rewriter": {"name": "hyde"}}, "mine": mine, "twin": mine}
@@ -428,8 +414,7 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
 def test_a_damaged_warm_start_costs_its_row_alone(run, plan, caplog):
     """The row was added, not asked for; a system of the spec with the same checkpoint fails its cells."""
     config, folder = run
-    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
-    make_own(folder)
+    configure(folder, config)
     (folder / "warm_start" / "digests.json").write_text(describe_folder(folder / "warm_start"))
     weights = folder / "warm_start" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
@@ -448,8 +433,7 @@ def test_a_damaged_warm_start_costs_its_row_alone(run, plan, caplog):
 
 def test_rows_of_warm_starts_can_be_left_out_and_else_count_in_holm_s_correction(run, plan):
     config, folder = run
-    (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
-    make_own(folder)
+    configure(folder, config)
     systems = {"mine": {"run": str(folder)}, "prompted": {}}
     for wanted, rows in ((["warm_start"], ["mine-warm-start", "mine", "prompted"]), ([], ["mine", "prompted"])):
         _, table = carry_out(plan, training_free=[], systems=systems, run_baselines=wanted)

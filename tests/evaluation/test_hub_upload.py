@@ -216,7 +216,6 @@ def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, m
 
 
 def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):
-    from querylect.cli import main
 
     wanted = []
 
@@ -233,9 +232,7 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
     monkeypatch.setattr("querylect.export.export.export_to_hub", to_hub)
 
     def end(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main(["export", str(evaluated_run), *arguments])
-        return caught.value.code or 0
+        return end("export", str(evaluated_run), *arguments)
 
     assert end("--to", str(tmp_path / "out"), "--merge-lora", "--license", "mit", "--checkpoint", "best") == 0
     assert end("--to", f"hub:{NAME}", "--every-checkpoint", "--public") == 1

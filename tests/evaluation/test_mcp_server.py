@@ -8,12 +8,12 @@ import threading
 from queue import Queue
 
 import pytest
-from querylect.cli import main
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.inference.rewriter import Rewriter
 
 from ..chat_server import ChatServer, serving
+from ..service.test_cli import end
 
 mcp = pytest.importorskip("mcp", reason="no mcp: pip install -e '.[mcp]'")
 from mcp.client import Client  # noqa: E402
@@ -137,7 +137,5 @@ def test_what_cannot_be_served_ends_the_command(export, capsys):
         ([export, "--env", "http://127.0.0.1:9", "--model", "x"], 2, "no --endpoint"),
         ([f"{export}-not", "--env", "http://127.0.0.1:9"], 2, f"{export}-not"),
     ):
-        with pytest.raises(SystemExit) as stopped:
-            main(["mcp", *arguments])
-        assert stopped.value.code == exit_code
+        assert end("mcp", *arguments) == exit_code
         assert said in capsys.readouterr().err

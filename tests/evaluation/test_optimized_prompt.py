@@ -17,21 +17,22 @@ from querylect.train.run import train
 from ..chat_server import ChatServer, serving
 from ..evaluated import evaluate
 from ..lessons import change, records
-from ..suggestible import BETTER, prompting, suggestible, world, world_url  # noqa: F401 (fixtures)
+from ..suggestible import BETTER, prompting
 
 
 @pytest.fixture(scope="module")
-def optimized(world, world_url, suggestible, tmp_path_factory, run_app):  # noqa: F811
-    """The settings and the folder of a run whose prompt makes the policy search with `blood`."""
+def optimized(world, world_url, suggestible, tmp_path_factory, run_app):
+    """The settings and the evaluated folder of a run whose prompt makes the policy search with `blood`."""
     config = prompting.__wrapped__(world, world_url, suggestible, tmp_path_factory.mktemp("optimized"))
     with serving(run_app, ChatServer(lambda body: f"```\n{BETTER}\n```")) as url:
         config = change(config, **{"optimize.reflection.base_url": url, "optimize.proposals": 1})
-        return config, optimize(config)
+        folder = optimize(config)
+    evaluate(config, folder, None)
+    return config, folder
 
 
 def test_it_is_evaluated_beside_the_prompt_that_it_started_from(optimized):
-    config, folder = optimized
-    evaluate(config, folder, None)
+    _, folder = optimized
     rewrites = {row["system"]: {*row["rewrites"]} for row in records(folder / "eval.jsonl") if row["turn"]}
     assert rewrites == {"trained": {"blood"}, "untrained": {"scurvy"}}
     results = json.loads((folder / "results.json").read_text())
@@ -39,10 +40,9 @@ def test_it_is_evaluated_beside_the_prompt_that_it_started_from(optimized):
 
 
 def test_python_and_an_export_rewrite_with_the_prompt(optimized, tmp_path):
-    config, folder = optimized
+    _, folder = optimized
     assert optimized_prompt(find_checkpoint(folder)) == folder / "best" / "prompt.yaml"
     assert Rewriter.from_pretrained(folder).rewrite("my head hurts").text == "blood"
-    evaluate(config, folder, None)
     target = tmp_path / "export"
     export_to_folder(folder, target, ExportOptions(licence="mit"))
     assert Rewriter.from_pretrained(target).rewrite("my head hurts").text == "blood"
@@ -55,24 +55,19 @@ def test_python_and_an_export_rewrite_with_the_prompt(optimized, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def continued(optimized):
+def grpo(optimized):
     """GRPO that starts with the optimised prompt."""
     config, folder = optimized
-    return train(change(config, name="grpo", **{"rewriter.prompt": str(folder / "best" / "prompt.yaml")}))
+    changes = {"rewriter.prompt": str(folder / "best" / "prompt.yaml")}
+    return train(change(config, name="grpo", **changes, **{"train.validate_steps": 2, "train.validation_questions": 3}))
 
 
-@pytest.fixture(scope="module")
-def grpo(optimized):
-    """GRPO with the prompt of the config."""
-    return train(change(optimized[0], name="plain", **{"train.validate_steps": 2, "train.validation_questions": 3}))
-
-
-def test_training_starts_from_an_optimised_prompt(continued):
-    assert {rewrite for row in records(continued / "rollouts.jsonl") for turn in row["turns"]
+def test_training_starts_from_an_optimised_prompt(grpo):
+    assert {rewrite for row in records(grpo / "rollouts.jsonl") for turn in row["turns"]
             for rewrite in turn["rewrites"]} == {"blood"}  # fmt: skip
 
 
-def test_a_spec_shows_what_grpo_and_a_prompt_gained_and_cost(optimized, grpo, world, world_url, tmp_path):  # noqa: F811
+def test_a_spec_shows_what_grpo_and_a_prompt_gained_and_cost(optimized, grpo, world, world_url, tmp_path):
     _, folder = optimized
     spec = SpecConfig.model_validate(
         {
@@ -87,6 +82,7 @@ def test_a_spec_shows_what_grpo_and_a_prompt_gained_and_cost(optimized, grpo, wo
     assert incomplete is None
     assert set(yaml.safe_load((path.parent / "plan.yaml").read_text())["systems"]) == {
         "grpo-untrained",
+        "prompt-untrained",
         "grpo",
         "prompt",
     }

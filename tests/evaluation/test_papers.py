@@ -4,7 +4,6 @@ import json
 
 import pytest
 import yaml
-from querylect.cli import main
 from querylect.configs.methods import DirectGenConfig
 from querylect.configs.paper import PaperConfig
 from querylect.configs.section import Section
@@ -17,6 +16,7 @@ from querylect.rewriters.card import RetrieverCard
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
 from ..method_doubles import Shelf
 from ..raising import logged, refused
+from ..service.test_cli import end
 
 CHOICE = [
     {"_id": "head", "question": "what stops a migraine", "options": ["triptan", "statin"], "answer": "A"},
@@ -87,6 +87,10 @@ def values(url, server, tmp_path):
     }
 
 
+BARE = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": []}
+"""A paper that compares nothing."""
+
+
 def run(values, folder, overwrite=False, **changes):
     paper = PaperConfig.model_validate({**values, **changes})
     page = run_paper(paper, folder, overwrite=overwrite)
@@ -102,7 +106,6 @@ def row(results, task, system):
 
 
 def test_a_whole_paper(values, server, tmp_path):
-    values["sweeps"][0]["values"] = [1, 2]
     page, results = run(values, tmp_path / "out")
     alone, rag, hyde = (row(results, "mcq", name) for name in ("alone", "rag", "hyde"))
     assert alone["means"]["accuracy"] == {"value": 1 / 4, "n": 4}, "alone it always says A"
@@ -292,7 +295,7 @@ def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server
 def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(values, server, tmp_path, silent):
     server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
     server.usage = not silent
-    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
+    rest = {**BARE, "judging": False}
     systems = {"rag": values["systems"]["rag"], "hyde": {"method": "hyde", "settings": {"k": 1, "passages": 1}}}
     tasks = {"mcq": values["tasks"]["mcq"]}
     _, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **rest)
@@ -302,17 +305,6 @@ def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(value
         assert (cost["n"], bool(cost["value"])) == ((0, False) if silent else (3, True))
 
 
-@pytest.mark.usefixtures("impatient")
-def test_an_endpoint_that_talks_garbage_is_no_wrong_answer(values, server, tmp_path):
-    server.always = lambda body: "garbage" if "glucose" in last_user(body) else None
-    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
-    rest |= {"tasks": {"mcq": values["tasks"]["mcq"]}, "systems": {"rag": values["systems"]["rag"]}}
-    page, results = run(values, tmp_path / "out", **rest)
-    rag = row(results, "mcq", "rag")
-    assert (rag["reasons"], rag["means"]["accuracy"]) == ({"no reply": 1}, {"value": 2 / 3, "n": 3})
-    assert "no reply: 1" in page.read_text()
-
-
 def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_path):
     asked = [
         {"_id": "two", "question": "is it?", "options": ["yes", "no"], "answer": "A"},
@@ -320,8 +312,7 @@ def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_
     ]
     values["tasks"] = {"mcq": {**values["tasks"]["mcq"], "data": lines(tmp_path / "odd.jsonl", asked)}}
     server.answer = lambda body: '{"answer_choice": "A"}' if "维生素" in last_user(body) else "}{ <think>"
-    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": []}
-    _, results = run(values, tmp_path / "out", systems={"rag": values["systems"]["rag"]}, **rest)
+    _, results = run(values, tmp_path / "out", systems={"rag": values["systems"]["rag"]}, **BARE)
     rag = row(results, "mcq", "rag")
     assert (rag["no_choice"], rag["means"]["accuracy"]) == (1, {"value": 0.5, "n": 2})
     assert (rag["means"]["dur"], rag["off_format"]) == ({"value": None, "n": 0}, {"utility": 2})
@@ -346,17 +337,7 @@ class Refuses:
 
 
 def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path, monkeypatch):
-    paper = PaperConfig.model_validate(
-        {
-            **values,
-            "systems": {"own": {"method": "own"}},
-            "baseline": "",
-            "alone": "",
-            "shifts": [],
-            "sweeps": [],
-            "tables": [],
-        }
-    )
+    paper = PaperConfig.model_validate({**values, **BARE, "systems": {"own": {"method": "own"}}})
     monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda settings, card: Refuses()))
     page = run_paper(paper, tmp_path / "out")
     own = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
@@ -382,9 +363,7 @@ def test_killed_and_started_again(values, server, tmp_path):
     with (tmp_path / "out" / "questions.jsonl").open("a") as file:
         file.write('{"half a li')
     asked = len(server.bodies)
-    with pytest.raises(SystemExit) as ended:
-        main(command)
-    assert ended.value.code in (0, None)
+    assert end(*command) == 0
     assert not set(first) & {last_user(body) for body in server.bodies[asked:]}
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert row(results, "mcq", "rag")["means"]["accuracy"]["value"] == 3 / 4
@@ -395,15 +374,7 @@ def test_content_questions(values, server, small_environment, tmp_path):
     systems = {"rag": {"method": "std_rag", "settings": {"k": 1, "answers": False}}}
     server.answer = lambda body: "I cannot determine the answer to that."
     page, results = run(
-        values,
-        tmp_path / "out",
-        tasks={"own": {**task, "judges": ["declined"]}},
-        systems=systems,
-        baseline="",
-        alone="",
-        shifts=[],
-        sweeps=[],
-        tables=[],
+        values, tmp_path / "out", tasks={"own": {**task, "judges": ["declined"]}}, systems=systems, **BARE
     )
     right = {"q-head": {"triptan", "aspirin"}, "q-sugar": {"insulin"}, "q-hidden": {"withheld-judgement"}}
     recovered = {one["question_id"]: one["scores"]["exact_recovery"] for one in written(page)}
@@ -468,7 +439,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
             ["'rouge9'"],
         ),
     ):
-        bare = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": []}
+        bare = BARE
         with refused(QuerylectError, code, *facts):
             run(values, tmp_path / "out", **bare, **changes)
     assert not (tmp_path / "of-none").exists()
@@ -488,7 +459,7 @@ def test_answers_are_the_readers_and_all_else_the_writers(values, server, run_ap
             writer={"model": "org/reasoner", "base_url": url, "cache": None},
             systems={"m": {"method": "misknow"}, "d": {"method": "direct_gen"}},
             tasks={"open": values["tasks"]["open"]},
-            **{"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": []},
+            **BARE,
         )
     assert [("First answer" in last_user(body), body["model"]) for body in writer.bodies] == [(True, "org/reasoner")]
     assert len(server.bodies) == 3, "a draft, an answer, and an answer without retrieval"
@@ -508,10 +479,8 @@ def test_yes_and_no_for_files_without_options(values, tmp_path):
         values,
         tmp_path / "out",
         tasks=tasks,
-        sweeps=[],
-        tables=[],
-        shifts=[],
         systems={"alone": {"method": "direct_gen", "settings": {"answers": False}}},
+        **BARE,
     )
     assert results["questions"]["yn"] == {"asked": 1, "skipped": 1, "sample": None}
     assert written(page)[0]["scores"] == {"accuracy": 1}

@@ -21,6 +21,7 @@ from querylect.eval.tasks.records import reader_name
 
 from ..chat_server import ChatServer, serving
 from ..raising import refused
+from ..service.test_cli import end
 
 
 def figures(system, environment):
@@ -139,13 +140,7 @@ def test_the_page_has_our_rows_and_the_papers_by_retriever():
     assert "- a note" in page
 
 
-def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(
-    lessons,
-    lesson_url,
-    run_app,
-    tmp_path,
-    capsys,
-):
+def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(lessons, lesson_url, run_app, tmp_path, capsys):
     server = ChatServer(lambda body: "<think>so</think><rewrite>triptan aspirin</rewrite>")
     server.always = lambda body: "cut"
     changes = [
@@ -173,18 +168,12 @@ def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(
 
 
 def test_the_command_prints_its_settings_and_refuses_a_retriever_for_other_papers(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["paper", ENVIRONMENT_AWARE, "--task", "ragbench", "--limit", "7", "--reader", "org/m", "--dry-run"])
-    assert not ended.value.code
+    assert end("paper", ENVIRONMENT_AWARE, "--task", "ragbench", "--limit", "7", "--reader", "org/m", "--dry-run") == 0
     settings = yaml.safe_load(capsys.readouterr().out)
     assert (settings["limit"], list(settings["datasets"])) == (7, ["ragbench"])
     assert settings["systems"]["general"]["llm"]["model"] == "org/m"
     assert SpecConfig.model_validate(settings)
-    with pytest.raises(SystemExit) as ended:
-        main(["paper", ENVIRONMENT_AWARE, "--environment", "bm25", "systems.general.rewriter.name=generl"])
-    assert ended.value.code == 2
+    assert end("paper", ENVIRONMENT_AWARE, "--environment", "bm25", "systems.general.rewriter.name=generl") == 2
     assert "'generl'" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main(["paper", "hcqr", "--environment", "bm25"])
-    assert ended.value.code == 2
+    assert end("paper", "hcqr", "--environment", "bm25") == 2
     assert "systems.NAME.sources" in capsys.readouterr().err

@@ -4,13 +4,10 @@ import json
 from collections import Counter
 
 import pytest
-from querylect.cli import main
 from querylect.configs.methods import TRAINING_FREE
 from querylect.configs.paper import PaperConfig, known_papers, load_paper
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.eval.papers.run import run_paper
@@ -19,6 +16,7 @@ from querylect.methods.methods import METHODS
 from ..chat_server import ChatServer, last_user, serving
 from ..encoders import save_cross_encoder
 from ..obliging import obliging
+from ..service.test_cli import end
 
 QUESTIONS = {
     "choice": [
@@ -54,9 +52,7 @@ def question_index(small_environment, tmp_path_factory, run_app):
     settings = {"retriever": "qb-rag", "index": str(folder / "qb"), "question_index": own}
     env = EnvironmentConfig.model_validate({**small_environment.model_dump(mode="json"), **settings})
     (folder / "config.yaml").write_text(json.dumps({"env": env.model_dump(mode="json")}))
-    with pytest.raises(SystemExit) as ended:
-        main(["index", "questions", str(folder / "config.yaml"), "--add", str(folder / "vetted.jsonl")])
-    assert not ended.value.code
+    assert end("index", "questions", str(folder / "config.yaml"), "--add", str(folder / "vetted.jsonl")) == 0
     build_index(env)
     with run_app(create_app(Environment.open(env), env)) as url:
         yield url

@@ -134,11 +134,6 @@ def service(folder, url):
     return {"client.urls": [url], "client.token_env": "SOMEBODYS_TOKEN"}
 
 
-def token(folder, url):
-    """A variable that the user's own service would be sent."""
-    return {"client.token_env": "SOMEBODYS_TOKEN"}
-
-
 def search_service(folder, url):
     """A search service behind the local retriever."""
     manifest = INDEX.read(folder / "index", "").model_copy(update={"engine": None})
@@ -160,16 +155,6 @@ def written_file(folder, url):
     }
 
 
-def file_in_the_working_folder(folder, url):
-    """The same by a path without `/`, which leads into the folder that the user works in."""
-    return {"rewriter.name": "hcqr", "rewriter.llm": {"model": str(folder / "model"), "cache": "notes.db"}}
-
-
-def vllm_server(folder, url):
-    """A server that is sent every prompt, at the default address."""
-    return {"rollout.engine": "vllm_server"}
-
-
 def link(folder, url):
     """A link in the folder through which a file of the user's is emptied."""
     (folder.parent / "precious").write_text("precious")
@@ -178,39 +163,16 @@ def link(folder, url):
     return {}
 
 
-def absolute_path(folder, url):
-    return {"rewriter.prompt": "/etc/passwd.yaml"}
-
-
-def home_path(folder, url):
-    return {"env.rerank": {"model": "~/models/private"}}
-
-
-def upward_path(folder, url):
-    return {"env.dataset.path": "data/../../private"}
-
-
-def package_path(folder, url):
-    return {"env.model": "package:numpy/../../private"}
-
-
 NAMED = {
     model_code: "policy.trust_remote_code",
     retriever_code: "env.retriever",
     service: "client.urls",
-    token: "client.token_env",
     search_service: "env.remote.url",
     language_model: "rewriter.llm.base_url",
     written_file: "rewriter.llm.cache",
-    file_in_the_working_folder: "rewriter.llm.cache",
-    vllm_server: "rollout.engine",
     link: "cells/.lock",
-    absolute_path: "rewriter.prompt",
-    home_path: "env.rerank.model",
-    upward_path: "env.dataset.path",
-    package_path: "env.model",
 }
-"""What each channel is told by."""
+"""What each channel is told by. Others differ from these in their value alone: see `untrusted_in` below."""
 
 UNUSED = {"serve": ("env", "client"), "plan": ("client",)}
 """Sections that a command does not use: it searches with what the user named."""
@@ -480,6 +442,9 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
         ({"rollout": {"engine": "vllm_server", "server": {"base_url": "http://127.0.0.1:8000"}}}, "rollout.engine"),
         ({"urls": ["host"]}, "urls"),
         ({"auth_env": "HF_TOKEN"}, "auth_env"),
+        ({"client": {"token_env": "SOMEBODYS_TOKEN"}}, "client.token_env"),
+        ({"rewriter": {"prompt": "/etc/passwd.yaml"}}, "rewriter.prompt"),
+        ({"env": {"model": "package:numpy/../../private"}}, "env.model"),
         ({"llm": {"cache": "notes.db"}}, "llm.cache"),
         ({"llm": {"cache": "~/notes.db"}}, "llm.cache"),
         ({"env": {"milvus": {"uri": "vectors.db"}}}, "env.milvus.uri"),

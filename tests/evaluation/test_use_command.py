@@ -121,34 +121,6 @@ def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_pat
     assert trained == out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fact"),
-    [
-        (["policy.model=/no/such/model", "-q", "x"], "/no/such/model"),
-        (["rollout.max_prompt_tokens=16", "-q", "x"], "rollout.max_prompt_tokens is 16"),
-        (["rewriter.name=genral", "-q", "x"], "'general'"),
-    ],
-)
-def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, arguments, fact):
-    code, records, err = run(capsys, settings, *arguments)
-    assert (code, records) == (2, [])
-    assert fact in err
-    assert "Traceback" not in err
-
-
-def test_no_question_is_a_mistake(settings, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    code, _, err = run(capsys, settings)
-    assert code == 2
-    assert "no question" in err
-
-
-def test_a_run_without_a_checkpoint_says_to_train_before_anything_starts(settings, capsys):
-    code, _, err = run(capsys, settings.parent, "client.urls=local", "-q", "x")
-    assert code == 2
-    assert "querylect train" in err
-
-
 LINES = b"""my head hurts
 
 {"id": "a", "question": "too much sugar", "options": ["yes", "no"]}
@@ -298,8 +270,13 @@ def test_an_output_knows_a_question_by_its_history_too(tmp_path):
             list(begun.unanswered([Question("1", "Why?")]))
 
 
-def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):
+def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     for arguments, fact in (
+        (["policy.model=/no/such/model", "-q", "x"], "/no/such/model"),
+        (["rollout.max_prompt_tokens=16", "-q", "x"], "rollout.max_prompt_tokens is 16"),
+        (["rewriter.name=genral", "-q", "x"], "'general'"),
+        ([], "no question"),
         (["--resume", "-q", "x"], "--output"),
         (["-q", "x", "-i", "asked.txt"], "--question and --input"),
         (["-i", tmp_path / "none.txt"], "none.txt"),
@@ -307,8 +284,10 @@ def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):
         (["--checkpoint", "best", "-q", "x"], "'best'"),
         (["--revision", "v1", "-q", "x"], "'v1'"),
     ):
-        code, _, err = run(capsys, settings, *arguments)
-        assert (code, fact in err) == (2, True), err
+        code, records, err = run(capsys, settings, *arguments)
+        assert (code, records, fact in err, "Traceback" in err) == (2, [], True, False), err
+    code, _, err = run(capsys, settings.parent, "client.urls=local", "-q", "x")
+    assert (code, "querylect train" in err) == (2, True), "a run without a checkpoint"
 
 
 def test_a_history_from_a_file_or_a_line_stands_before_the_question(settings, capsys, tmp_path):

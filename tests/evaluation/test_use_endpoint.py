@@ -74,10 +74,7 @@ def exported(request, settings, tmp_path):
 def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_app, capsys):
     local = Rewriter.from_pretrained(exported, turn=1)
     server = ChatServer(continues(exported))
-    with (
-        serving(run_app, server) as url,
-        Rewriter.from_pretrained(exported, turn=1, endpoint=url, model="m") as remote,
-    ):
+    with serving(run_app, server) as url, Rewriter.from_pretrained(exported, turn=1, endpoint=url, model="m") as remote:
         assert f"endpoint={url!r}, model='m'" in repr(remote)
         expected = local.rewrite(QUESTIONS)
         results = remote.rewrite(QUESTIONS)
@@ -164,10 +161,7 @@ def test_an_endpoint_needs_a_url_and_a_model(mine):
         ("127.0.0.1:1", "m", "invalid-url"),
         (LlmConfig(model="m"), None, "invalid-url"),
     ):
-        with (
-            refused(ConfigError, code),
-            Rewriter.from_pretrained(mine(), endpoint=endpoint, model=model) as rewriter,
-        ):
+        with refused(ConfigError, code), Rewriter.from_pretrained(mine(), endpoint=endpoint, model=model) as rewriter:
             rewriter.rewrite("q")
 
 

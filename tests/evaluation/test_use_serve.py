@@ -12,7 +12,6 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 import schemathesis
-from querylect.cli import main
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
@@ -28,6 +27,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter, mount, open_rewriter
 
 from ..raising import refused
+from ..service.test_cli import end
 from ..several import wait_until
 from ..used import save_run
 
@@ -255,9 +255,7 @@ def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
             "no checkpoint 'checkpoint-7'; complete ones are: .*final",
         ),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(["serve", f"{run}/config.yaml", *given])
-        assert ended.value.code == 2
+        assert end("serve", f"{run}/config.yaml", *given) == 2
         assert re.search(said, capsys.readouterr().err)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 
 import pytest
-from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.configs.trust import note_own_run
 from querylect.data.types import Question
@@ -18,6 +17,7 @@ from querylect.inference.rewriter import Rewriter
 
 from ..lessons import change
 from ..raising import logged, refused
+from ..service.test_cli import end
 from ..used import select_turn
 
 ASKED = ["my head hurts", "bleeding gums", "too much sugar"]
@@ -121,9 +121,7 @@ def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing
             assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
             assert found.failure == found.rewrite.failure
             assert [turn.ranking is None for turn in found.turns] == [True] * (turns - 1) + [False]
-    with pytest.raises(SystemExit) as ended:
-        main(["rewrite", str(folder), "-q", "headache", "-q", "gums"])
-    assert not ended.value.code
+    assert end("rewrite", str(folder), "-q", "headache", "-q", "gums") == 0
     out, err = capsys.readouterr()
     assert out.count('"fallback": true') == 2
     assert "2 of 2 answers failed, and the question itself is their text and plan" in err
@@ -187,15 +185,9 @@ def test_what_is_no_question_is_named(rewriter, trained_run, asked, facts):
     assert rewriter.rewrite([]) == []
 
 
-def test_reprs_are_one_short_line(rewriter, trained_run, failing):
-    config, folder = trained_run
-    assert repr(rewriter) == f"Rewriter({str(folder)!r}, retriever='bm25', turn=1, checkpoint='final', device='cpu')"
-    result = rewriter.rewrite("my head hurts")
-    assert repr(result) == f"RewriteResult('my head hurts' → {result.text!r}, turn=1)"
-    failed = failing.rewrite("my head hurts")
-    assert repr(failed) == f"RewriteResult('my head hurts' → the question, for it failed: {failed.failure}, turn=1)"
-    with SyncEnvironmentClient(config.client) as client:
+def test_a_search_and_a_plan_say_what_they_are_in_one_short_line(rewriter, trained_run):
+    with SyncEnvironmentClient(trained_run[0].client) as client:
         found = rewriter.search("my head hurts", client)
-    assert repr(found) == f"SearchResult({result!r}, {len(found.ranking)} documents)"
+    assert repr(found) == f"SearchResult({found.rewrite!r}, {len(found.ranking)} documents)"
     probes = (Probe(terms=(term("q"), term("w " * 50, 0.6))), Probe(terms=(term("z"),)))
     assert str(SearchPlan(probes=probes)) == f"SearchPlan(1·'q' + 0.6·'{'w ' * 29}w…' | 1·'z', fuse='max', k=10)"
