@@ -104,10 +104,7 @@ def corpus(tmp_path):
     """An environment over the corpus, and where its indexes go."""
     own = QuestionIndexConfig(folder=str(tmp_path / "questions"), index=str(tmp_path / "of-questions"))
     return EnvironmentConfig(
-        dataset=save_corpus(tmp_path / "data"),
-        retriever="qb-rag",
-        question_index=own,
-        index=str(tmp_path / "index"),
+        dataset=save_corpus(tmp_path / "data"), retriever="qb-rag", question_index=own, index=str(tmp_path / "index")
     )
 
 

@@ -171,9 +171,7 @@ def realdata() -> Path:
 @pytest.fixture(scope="session")
 def small_environment(tmp_path_factory) -> EnvironmentConfig:
     """Six documents, three test questions and one training question, with a real BM25 index."""
-    from querylect.envs.builder.build import (
-        build_index,
-    )
+    from querylect.envs.builder.build import build_index
 
     folder = tmp_path_factory.mktemp("small")
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
@@ -183,11 +181,7 @@ def small_environment(tmp_path_factory) -> EnvironmentConfig:
             Question("q-sugar", "too much sugar in the blood"),
             Question("q-hidden", "a question whose document is never found"),
         ],
-        {
-            "q-head": {"triptan": 2, "aspirin": 1},
-            "q-sugar": {"insulin": 1},
-            "q-hidden": {"withheld-judgement": 1},
-        },
+        {"q-head": {"triptan": 2, "aspirin": 1}, "q-sugar": {"insulin": 1}, "q-hidden": {"withheld-judgement": 1}},
     )
     train = Split([Question("q-gums", "bleeding gums")], {"q-gums": {"citrus": 1}})
     save_beir(Dataset("small", corpus, {"test": test, "train": train}), folder / "data")

@@ -111,8 +111,7 @@ def test_a_child_that_ends_while_it_reads_is_an_error_and_not_a_broken_pipe(one_
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
-    [(DOUBLED, "MiB of memory"), ("{{ 'x' * 10 ** 11 }}", "MiB of memory"), (LONG, "characters")],
+    ("template", "said"), [(DOUBLED, "MiB of memory"), ("{{ 'x' * 10 ** 11 }}", "MiB of memory"), (LONG, "characters")]
 )
 def test_a_template_that_fills_memory_or_writes_without_end_is_stopped(template, said):
     with refused(ModelError, "template-too-costly", said):

@@ -91,11 +91,7 @@ def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
         "no_documents": "",
         "form": "plain",
         "examples": [
-            {
-                "question": "And it?",
-                "history": [{"role": "user", "text": "a {question}"}],
-                "turns": [{"rewrite": "x"}],
-            }
+            {"question": "And it?", "history": [{"role": "user", "text": "a {question}"}], "turns": [{"rewrite": "x"}]}
         ],
     }
     path = tmp_path / "mine.yaml"

@@ -77,8 +77,7 @@ def read(folder, **settings):
 
 
 @pytest.mark.parametrize(
-    "write",
-    [as_jsonl, as_parquet, as_beir_on_the_hub, as_beir_with_qrels_of_trec, as_beir_with_qrels_without_header],
+    "write", [as_jsonl, as_parquet, as_beir_on_the_hub, as_beir_with_qrels_of_trec, as_beir_with_qrels_without_header]
 )
 def test_every_published_form_gives_the_same_dataset(tmp_path, write):
     write(tmp_path / "tiny")

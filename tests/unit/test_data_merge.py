@@ -20,10 +20,7 @@ DOG, CAT, FISH = (
 WIKI = Dataset(
     "wiki",
     (Document("1", "Dogs", "Ann tamed one."), Document("2", "", "Cats"), Document("3", "", "Cats")),
-    {
-        "train": Split((DOG, FISH), {"1": {"1": 1}, "3": {"2": 1}}),
-        "test": Split((CAT,), {"2": {"2": 2, "3": 1}}),
-    },
+    {"train": Split((DOG, FISH), {"1": {"1": 1}, "3": {"2": 1}}), "test": Split((CAT,), {"2": {"2": 2, "3": 1}})},
     licence="CC0",
 )
 PAIRS = Dataset(
@@ -50,10 +47,7 @@ def test_passages_stand_once_and_judgements_follow(folders, tmp_path):
     ]
     assert meta["sources"] == {"wiki": {"documents": 2, "duplicates": 1}, "pairs": {"documents": 1, "duplicates": 2}}
     assert merged.splits["test"].questions == (DOG, CAT), "what one source tests on is not trained on"
-    assert merged.splits["test"].qrels == {
-        "1": {"wiki/1": 2, "pairs/2": 1, "wiki/2": 1},
-        "2": {"wiki/2": 2},
-    }
+    assert merged.splits["test"].qrels == {"1": {"wiki/1": 2, "pairs/2": 1, "wiki/2": 1}, "2": {"wiki/2": 2}}
     assert merged.splits["train"] == Split((FISH,), {"3": {"wiki/2": 1}})
     assert (merged.name, merged.licence) == ("merged", "wiki: CC0; pairs: not stated")
 

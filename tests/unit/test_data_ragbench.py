@@ -119,9 +119,7 @@ def test_a_file_of_another_part_or_kind_is_told(tmp_path):
 
 
 def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
-    from querylect.envs.builder.build import (
-        build_index,
-    )
+    from querylect.envs.builder.build import build_index
     from querylect.envs.environment import Environment
     from querylect.eval.baselines import measure_raw
 

@@ -64,11 +64,7 @@ def by_hand(tf, df, length):
 
 def test_scores_follow_the_formula(retriever):
     (ranking,) = retriever.rank([plain("Slabs of heat")], [10])
-    expected = {
-        3: by_hand(2, 2, 4) + by_hand(1, 2, 4),
-        1: by_hand(1, 2, 3),
-        2: by_hand(1, 2, 1),
-    }
+    expected = {3: by_hand(2, 2, 4) + by_hand(1, 2, 4), 1: by_hand(1, 2, 3), 2: by_hand(1, 2, 1)}
     assert dict(pairs(ranking)) == pytest.approx(expected, abs=1e-6)
     assert ranking.documents.tolist() == sorted(expected, key=lambda document: -expected[document])
 

@@ -4,9 +4,7 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term

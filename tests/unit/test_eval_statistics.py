@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.benchmarks.paired import compare_paired
 from querylect.eval import statistics as under_test
-from querylect.eval.statistics import (
-    bootstrap_ci,
-    holm,
-    paired_effect_size,
-    paired_permutation_test,
-    win_tie_loss,
-)
+from querylect.eval.statistics import bootstrap_ci, holm, paired_effect_size, paired_permutation_test, win_tie_loss
 from scipy import stats
 
 A = [0.63, 0.0, 1.0, 0.5, 0.43, 0.39, 1.0, 0.0, 0.31]

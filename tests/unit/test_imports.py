@@ -20,11 +20,7 @@ def test_no_folder_imports_from_one_above_it():
 
 
 def test_no_subfolder_reaches_a_later_one():
-    edges = {
-        "envs.index.open": {"envs.plan"},
-        "envs.plan": {"envs.server.app"},
-        "envs.server.app": {"envs.index.open"},
-    }
+    edges = {"envs.index.open": {"envs.plan"}, "envs.plan": {"envs.server.app"}, "envs.server.app": {"envs.index.open"}}
     assert upward_within(edges) == [
         "envs.index -> envs.index",
         "envs.index -> envs.server",

@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from querylect.configs.schema import EnvironmentConfig, ExtendConfig, QuestionsConfig
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.question_index import AnswerabilityEntry, open_question_index, question_id

@@ -117,11 +117,7 @@ def form_of(name, stage, recorded, here=lambda prompt: True, others=None, questi
 
 def verdict_of(name, recorded, here=lambda prompt: True, others=None):
     metals = Gold(Question("q", "What melts at 1538?", ("lead", "iron")), right=1)
-    items = {
-        "utility": metals,
-        "mimic": metals,
-        "guideline": Gold(QUESTION, contents=tuple(DOCUMENTS)),
-    }
+    items = {"utility": metals, "mimic": metals, "guideline": Gold(QUESTION, contents=tuple(DOCUMENTS))}
     case = Case(
         items.get(name, Gold(QUESTION, answers=("Ada",))),
         DOCUMENTS[:1],

@@ -8,11 +8,7 @@ from querylect.methods.method import MISSING, NO_RANKING
 from ..scripted import Collection, Down, Script, run, terms
 
 QUESTION = Question("q", "are sharks warm")
-TEXTS = {
-    "mako": "Most sharks are cold-blooded. The mako is partly warm.",
-    "tuna": "Tuna swim fast.",
-    "one": "shark",
-}
+TEXTS = {"mako": "Most sharks are cold-blooded. The mako is partly warm.", "tuna": "Tuna swim fast.", "one": "shark"}
 DOCUMENTS = [Document(name, "", text) for name, text in TEXTS.items()]
 
 

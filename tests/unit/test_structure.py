@@ -28,10 +28,7 @@ def test_counts_of_a_checkout(checkout, capsys):
         "all 4 modules 8 lines",
     ]
     assert lines[5] == "circles of files 1, imports upwards 1"
-    assert lines[7:] == [
-        "class names with several definitions 0",
-        "signatures that take the whole RunConfig 1",
-    ]
+    assert lines[7:] == ["class names with several definitions 0", "signatures that take the whole RunConfig 1"]
     assert whole_configs(parsed(checkout / "train" / "run.py")) == 1
 
 
