@@ -19,10 +19,11 @@ from querylect.envs.server.metrics import Metrics
 class Recorder:
     """A search that ranks k documents named after the plan, remembers its batches and can be held."""
 
-    def __init__(self):
+    def __init__(self, held=False):
         self.batches = []
         self.free = threading.Event()
-        self.free.set()
+        if not held:
+            self.free.set()
         self.entered = threading.Event()
 
     def work(self, plan):
@@ -35,6 +36,24 @@ class Recorder:
         if any("bad" in text for text in self.batches[-1]):
             raise ValueError("cannot search bad")
         return [[RankedHit(f"{p.probes[0].terms[0].text}-{i}", 1.0 / (i + 1)) for i in range(p.k)] for p in plans]
+
+
+def ask(batcher, *texts):
+    """A request for one document of each text."""
+    return asyncio.create_task(batcher.search([SearchPlan.of(text, k=1) for text in texts]))
+
+
+async def begun(batcher, search, *texts):
+    """A request whose search has begun and is held."""
+    request = ask(batcher, *(texts or ["first"]))
+    await asyncio.to_thread(search.entered.wait)
+    return request
+
+
+async def release(search):
+    """Let what is held go on, once the batcher has taken in every request."""
+    await asyncio.sleep(0)
+    search.free.set()
 
 
 def using(search, body, max_pending=100):
@@ -85,16 +104,13 @@ def test_every_part_of_a_plan_is_part_of_its_cache_key(other):
 
 
 def test_requests_that_wait_together_are_searched_together_and_equal_plans_once():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.to_thread(search.entered.wait)
-        others = [asyncio.create_task(batcher.search([SearchPlan.of(f"t{i % 3}", k=1)])) for i in range(9)]
-        late = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.sleep(0)
-        search.free.set()
+        first = await begun(batcher, search)
+        others = [ask(batcher, f"t{i % 3}") for i in range(9)]
+        late = ask(batcher, "first")
+        await release(search)
         await asyncio.gather(first, late)
         return [ids(await other) for other in others]
 
@@ -113,7 +129,7 @@ def test_a_batch_waits_for_as_many_requests_as_the_last_one_answered(monkeypatch
             for n in range(4):
                 for _ in range(20 * number if n else 0):
                     await asyncio.sleep(0)
-                await batcher.search([SearchPlan.of(f"{number}-{n}", k=1)])
+                await ask(batcher, f"{number}-{n}")
 
         await asyncio.gather(*(client(number) for number in range(3)))
 
@@ -127,7 +143,7 @@ def test_a_lone_client_never_waits_for_others(monkeypatch):
 
     async def body(batcher):
         for n in range(5):
-            await batcher.search([SearchPlan.of(f"{n}", k=1)])
+            await ask(batcher, str(n))
 
     using(Recorder(), body)
 
@@ -137,23 +153,19 @@ def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_order(monk
     search = Recorder()
 
     async def body(batcher):
-        return ids(await batcher.search([SearchPlan.of(f"t{i}", k=1) for i in range(25)]))
+        return ids(await ask(batcher, *(f"t{i}" for i in range(25))))
 
     assert using(search, body) == [[f"t{i}-0"] for i in range(25)]
     assert [len(batch) for batch in search.batches] == [10, 10, 5]
 
 
 def test_a_plan_that_cannot_be_searched_fails_only_the_requests_that_hold_it():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.to_thread(search.entered.wait)
-        texts = [["a", "b"], ["c", "bad"], ["d"], ["e", "f", "g"]]
-        requests = [asyncio.create_task(batcher.search([SearchPlan.of(t, k=1) for t in part])) for part in texts]
-        await asyncio.sleep(0)
-        search.free.set()
+        first = await begun(batcher, search)
+        requests = [ask(batcher, *texts) for texts in (["a", "b"], ["c", "bad"], ["d"], ["e", "f", "g"])]
+        await release(search)
         await first
         return await asyncio.gather(*requests, return_exceptions=True)
 
@@ -168,23 +180,20 @@ def test_a_search_that_always_fails_costs_a_bounded_number_of_searches():
 
     async def body(batcher):
         with pytest.raises(ValueError, match="bad"):
-            await batcher.search([SearchPlan.of(f"bad{i}") for i in range(1000)])
+            await ask(batcher, *(f"bad{i}" for i in range(1000)))
 
     using(search, body, max_pending=1000)
     assert len(search.batches) <= 65
 
 
 def test_the_plans_of_one_request_fail_no_other_however_many_they_are():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.to_thread(search.entered.wait)
-        bad = [asyncio.create_task(batcher.search([SearchPlan.of(f"bad{n}-{i}") for i in range(20)])) for n in range(5)]
-        good = [asyncio.create_task(batcher.search([SearchPlan.of(f"good{n}", k=1)])) for n in range(20)]
-        await asyncio.sleep(0)
-        search.free.set()
+        first = await begun(batcher, search)
+        bad = [ask(batcher, *(f"bad{n}-{i}" for i in range(20))) for n in range(5)]
+        good = [ask(batcher, f"good{n}") for n in range(20)]
+        await release(search)
         await first
         return await asyncio.gather(*bad, return_exceptions=True), await asyncio.gather(*good)
 
@@ -194,15 +203,12 @@ def test_the_plans_of_one_request_fail_no_other_however_many_they_are():
 
 
 def test_a_request_that_joins_a_plan_does_not_fail_for_what_was_searched_beside_it():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        failing = asyncio.create_task(batcher.search([SearchPlan.of("bad"), SearchPlan.of("good", k=1)]))
-        await asyncio.to_thread(search.entered.wait)
-        joining = asyncio.create_task(batcher.search([SearchPlan.of("good", k=1)]))
-        await asyncio.sleep(0)
-        search.free.set()
+        failing = await begun(batcher, search, "bad", "good")
+        joining = ask(batcher, "good")
+        await release(search)
         with pytest.raises(ValueError, match="bad"):
             await failing
         return ids(await joining)
@@ -211,17 +217,14 @@ def test_a_request_that_joins_a_plan_does_not_fail_for_what_was_searched_beside_
 
 
 def test_a_long_request_is_searched_in_turns_with_those_that_came_later():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
     passage = " " + "x" * 30_000
 
     async def body(batcher):
-        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.to_thread(search.entered.wait)
-        long = asyncio.create_task(batcher.search([SearchPlan.of(f"long{n}{passage}", k=1) for n in range(9)]))
-        others = [asyncio.create_task(batcher.search([SearchPlan.of(f"short{n}", k=1)])) for n in range(3)]
-        await asyncio.sleep(0)
-        search.free.set()
+        first = await begun(batcher, search)
+        long = ask(batcher, *(f"long{n}{passage}" for n in range(9)))
+        others = [ask(batcher, f"short{n}") for n in range(3)]
+        await release(search)
         await asyncio.gather(first, long, *others)
 
     using(search, body)
@@ -232,17 +235,13 @@ def test_a_long_request_is_searched_in_turns_with_those_that_came_later():
 
 def test_turns_are_shared_by_the_work_that_is_stated_for_a_plan():
     """Of short texts that cost a lot, a turn takes as few as of long ones."""
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.to_thread(search.entered.wait)
-        costly = asyncio.create_task(batcher.search([SearchPlan.of(f"costly{n}", k=1) for n in range(5)]))
-        cheap = asyncio.create_task(batcher.search([SearchPlan.of("cheap", k=1)]))
-        await asyncio.sleep(0)
-        search.free.set()
-        await asyncio.gather(first, costly, cheap)
+        first = await begun(batcher, search)
+        requests = [ask(batcher, *(f"costly{n}" for n in range(5))), ask(batcher, "cheap")]
+        await release(search)
+        await asyncio.gather(first, *requests)
 
     search.work = lambda plan: batching.TURN_WORK // 2 if "costly" in plan.texts[0] else 1
     using(search, body)
@@ -274,21 +273,17 @@ class Stepping(Recorder):
 
 
 def stepping(body, search):
-    search.free.clear()
     using(search, body)
     return search.batches
 
 
 def test_a_plan_of_much_work_is_searched_in_steps_with_others_in_between():
-    search = Stepping()
+    search = Stepping(held=True)
 
     async def body(batcher):
-        plans = [SearchPlan.of(text, k=1) for text in ("long", "beside", "long2")]
-        long = asyncio.create_task(batcher.search(plans))
-        await asyncio.to_thread(search.entered.wait)
-        others = [asyncio.create_task(batcher.search([SearchPlan.of(text, k=1)])) for text in ("a", "b", "long")]
-        await asyncio.sleep(0)
-        search.free.set()
+        long = await begun(batcher, search, "long", "beside", "long2")
+        others = [ask(batcher, text) for text in ("a", "b", "long")]
+        await release(search)
         assert [ids(await other) for other in others] == [[["a-0"]], [["b-0"]], [["long"]]]
         assert ids(await long) == [["long"], ["beside-0"], ["long2"]]
         assert batcher.ready
@@ -303,15 +298,14 @@ def test_a_plan_of_much_work_is_searched_in_steps_with_others_in_between():
 
 
 def test_a_long_plan_of_a_client_that_left_is_not_searched_to_its_end():
-    search = Stepping()
+    search = Stepping(held=True)
 
     async def body(batcher):
-        long = asyncio.create_task(batcher.search([SearchPlan.of("long")]))
-        await asyncio.to_thread(search.entered.wait)
+        long = await begun(batcher, search, "long")
         long.cancel()
         await asyncio.gather(long, return_exceptions=True)
         search.free.set()
-        await batcher.search([SearchPlan.of("after")])
+        await ask(batcher, "after")
         assert batcher.ready
 
     assert stepping(body, search) == ["long 0", ["after"]]
@@ -319,15 +313,12 @@ def test_a_long_plan_of_a_client_that_left_is_not_searched_to_its_end():
 
 
 def test_a_long_plan_that_fails_fails_its_request_alone_and_may_be_asked_again():
-    search = Stepping()
+    search = Stepping(held=True)
 
     async def body(batcher):
-        failing = asyncio.create_task(batcher.search([SearchPlan.of("long bad"), SearchPlan.of("beside")]))
-        await asyncio.to_thread(search.entered.wait)
-        joining = asyncio.create_task(batcher.search([SearchPlan.of("long bad")]))
-        other = asyncio.create_task(batcher.search([SearchPlan.of("other", k=1)]))
-        await asyncio.sleep(0)
-        search.free.set()
+        failing = await begun(batcher, search, "long bad", "beside")
+        joining, other = ask(batcher, "long bad"), ask(batcher, "other")
+        await release(search)
         for request in (failing, joining):
             with pytest.raises(ValueError, match="bad"):
                 await request
@@ -337,14 +328,11 @@ def test_a_long_plan_that_fails_fails_its_request_alone_and_may_be_asked_again()
 
 
 def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_it():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.to_thread(search.entered.wait)
-        leaving = asyncio.create_task(batcher.search([SearchPlan.of(f"l{n}") for n in range(4)]))
-        staying = asyncio.create_task(batcher.search([SearchPlan.of("l2"), SearchPlan.of("s")]))
+        first = await begun(batcher, search)
+        leaving, staying = ask(batcher, *(f"l{n}" for n in range(4))), ask(batcher, "l2", "s")
         await asyncio.sleep(0)
         assert not batcher.ready, "six plans wait"
         leaving.cancel()
@@ -359,15 +347,13 @@ def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_it():
 
 def test_a_service_is_not_ready_while_a_request_waits_too_long_for_its_first_turn(monkeypatch):
     monkeypatch.setattr(batching, "OVERDUE_SECONDS", 0.0)
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
         assert batcher.ready
-        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
-        await asyncio.to_thread(search.entered.wait)
+        first = await begun(batcher, search)
         assert batcher.ready, "nobody waits"
-        second = asyncio.create_task(batcher.search([SearchPlan.of("second")]))
+        second = ask(batcher, "second")
         while batcher.ready:
             await asyncio.sleep(0)
         search.free.set()
@@ -383,7 +369,7 @@ def test_a_failure_is_not_cached():
     async def body(batcher):
         for _ in range(2):
             with pytest.raises(ValueError, match="bad"):
-                await batcher.search([SearchPlan.of("bad")])
+                await ask(batcher, "bad")
 
     using(search, body)
     assert len(search.batches) == 2
@@ -402,21 +388,18 @@ def test_too_few_rankings_are_an_error_not_a_shifted_answer():
 
 
 def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        waiting = asyncio.create_task(batcher.search([SearchPlan.of(f"w{i}", k=1) for i in range(4)]))
-        await asyncio.to_thread(search.entered.wait)
+        waiting = await begun(batcher, search, *(f"w{i}" for i in range(4)))
         with pytest.raises(OverloadedError, match="4 plans") as refused:
-            await batcher.search([SearchPlan.of("w0", k=1), SearchPlan.of("x", k=1)])
+            await ask(batcher, "w0", "x")
         assert 1 <= refused.value.retry_after <= 30
-        joined = asyncio.create_task(batcher.search([SearchPlan.of("w1", k=1)]))
-        await asyncio.sleep(0)
-        search.free.set()
+        joined = ask(batcher, "w1")
+        await release(search)
         assert ids(await joined) == [["w1-0"]], "what waits already takes no room"
         assert len(await waiting) == 4
-        return len(await batcher.search([SearchPlan.of(f"z{i}", k=1) for i in range(4)]))
+        return len(await ask(batcher, *(f"z{i}" for i in range(4))))
 
     assert using(search, body, max_pending=4) == 4
     assert not any("x" in batch for batch in search.batches)
@@ -432,12 +415,12 @@ def test_a_large_request_is_let_in_exactly_when_a_small_one_is():
         async def busy():
             nonlocal small
             while True:
-                await batcher.search([SearchPlan.of(f"s{(small := small + 1)}", k=1)])
+                await ask(batcher, f"s{(small := small + 1)}")
 
         clients = [asyncio.create_task(busy()) for _ in range(2)]
         while small < 5:
             await asyncio.sleep(0)
-        large = await batcher.search([SearchPlan.of(f"l{i}", k=1) for i in range(4)])
+        large = await ask(batcher, *(f"l{i}" for i in range(4)))
         for client in clients:
             client.cancel()
         return ids(large)
@@ -446,18 +429,15 @@ def test_a_large_request_is_let_in_exactly_when_a_small_one_is():
 
 
 def test_stopping_fails_what_waits_instead_of_leaving_it():
-    search = Recorder()
-    search.free.clear()
+    search = Recorder(held=True)
 
     async def body(batcher):
-        requests = [asyncio.create_task(batcher.search([SearchPlan.of(text)])) for text in ("running", "queued")]
-        await asyncio.to_thread(search.entered.wait)
-        requests.append(asyncio.create_task(batcher.search([SearchPlan.of("later")])))
+        requests = [ask(batcher, "running"), await begun(batcher, search, "queued"), ask(batcher, "later")]
         await asyncio.sleep(0)
         await batcher.stop()
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
         with pytest.raises(OverloadedError):
-            await batcher.search([SearchPlan.of("after")])
+            await ask(batcher, "after")
         return outcomes
 
     assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 3
