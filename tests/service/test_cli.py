@@ -11,28 +11,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from querylect import __version__, errors
-from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
+
+from ..command import end, mistake
 
 HEAVY = {"torch", "transformers", "trl", "peft", "sentence_transformers", "faiss"}
 HEAVY |= {"fastapi", "uvicorn", "wandb", "numpy"}
 COMMANDS = ["index build", "index merge", "index verify", "serve", "train", "eval", "rewrite"]
-
-
-def end(*arguments: str) -> int:
-    """The exit code of one command."""
-    with pytest.raises(SystemExit) as caught:
-        main(list(arguments))
-    return caught.value.code or 0
-
-
-def mistake(*arguments: str) -> str:
-    """The code of the error of ours that ends one command with 2."""
-    with pytest.raises(SystemExit) as caught:
-        main(list(arguments))
-    assert caught.value.code == 2
-    assert isinstance(caught.value.__context__, errors.UserError)
-    return caught.value.__context__.code
 
 
 def test_the_run_folder_is_printed_where_a_tracker_turned_the_output_away(monkeypatch, capsys):

@@ -8,7 +8,8 @@ from querylect.errors import BaselineError, IncompleteError
 from querylect.eval.spec_tables import label
 from querylect.eval.table import Arm
 
-from ..service.test_cli import end, mistake, room  # noqa: F401 (a fixture)
+from ..command import end, mistake
+from ..service.test_cli import room  # noqa: F401 (a fixture)
 
 PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 

@@ -4,13 +4,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.mix import chosen, environments, only
 from querylect.configs.mix_values import filled_in, shortened
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError
 
+from ..command import end
 from ..raising import refused
 
 MIX = """
@@ -144,12 +144,9 @@ def test_a_wrong_shared_setting_is_told_once(path):
         assert str(caught.value).count(" is 5") == 1
 
 
-@pytest.mark.parametrize("command", ["serve", "rewrite", "index merge", "env export-trec --to x"])
+@pytest.mark.parametrize("command", ["serve", "rewrite", "index merge", "env export-trec --to=x"])
 def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
-    first, *rest = command.split(" --to ")
-    with pytest.raises(SystemExit) as ended:
-        main([*first.split(), path, *(["--to", "x"] if rest else [])])
-    assert ended.value.code == 2
+    assert end(*command.split(), path) == 2
     said = capsys.readouterr().err
     assert "bm25, minilm" in said
     assert "--env NAME" in said
@@ -168,9 +165,7 @@ def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsy
     (tmp_path / "mix.yaml").write_text(yaml.safe_dump(plain))
 
     def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["index", *arguments, str(tmp_path / "mix.yaml")])
-        assert not ended.value.code
+        assert end("index", *arguments, tmp_path / "mix.yaml") == 0
         return capsys.readouterr().out
 
     assert run("build", "--env", "b") == f"{tmp_path / 'two'}: 1 documents\n"

@@ -33,6 +33,7 @@ from querylect.rewriters.registry import REWRITERS, make_rewriter
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.first_stage import learn_first_stage
 
+from ..jsonl import write_jsonl
 from ..raising import refused
 from ..tiny import tiny_tokenizer
 
@@ -174,7 +175,7 @@ def beir(tmp_path, history):
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "sledgehammer"}\n', encoding="utf-8")
     rows = [{"_id": "first", "text": "What does hammer mean?"}, {"_id": "q", "text": "And?", "history": history}]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_jsonl(folder / "queries.jsonl", *rows)
     (folder / "qrels" / "test.tsv").write_text("first\td\t1\nq\td\t1\n", encoding="utf-8")
     return folder
 
@@ -213,7 +214,6 @@ def test_hashes_change_with_the_history_and_stay_without_one():
 
     hashes = [hash_of(ALONE), hash_of(QUESTION), hash_of(replace(QUESTION, history=SAID[:1]))]
     assert len(set(hashes)) == 3
-    assert hash_of(Question("q", "x")) == "ecd2" or len(hash_of(Question("q", "x"))) == 64
     assert question_set([ALONE]) != question_set([QUESTION])
 
 

@@ -1,7 +1,6 @@
 """BEIR folders: what is read, what is refused, what is written."""
 
 import gzip
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from querylect.data.load import load_dataset
 from querylect.data.types import AllDocuments, Dataset, Document, Question, Split
 from querylect.errors import DataError, StorageError
 
+from ..jsonl import jsonl
 from ..raising import refused
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -23,10 +23,6 @@ CORPUS = [
     {"_id": 3, "title": "Läppchen", "text": ""},
 ]
 QUESTIONS = [{"_id": "q1", "text": "small person"}, {"_id": "q2", "text": "which?", "options": ["a", "b"]}]
-
-
-def jsonl(records):
-    return "".join(json.dumps(record) + "\n" for record in records)
 
 
 @pytest.fixture

@@ -2,25 +2,19 @@
 
 import json
 
-import pytest
-from querylect.cli import main
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 from querylect.eval.export import export_trec
 
+from ..command import end
+from ..jsonl import read_jsonl, write_jsonl
 from ..service.test_data_fetch import copy_of_scifact
 from .test_data_ragbench import write
 
 
-def end(*arguments):
-    with pytest.raises(SystemExit) as caught:
-        main(["data", *map(str, arguments)])
-    return caught.value.code or 0
-
-
 def test_list_says_what_is_known_and_its_licences(capsys):
-    assert end("list") == 0
+    assert end("data", "list") == 0
     said = capsys.readouterr().out
     assert "beir/webis-touche2020    382,545 documents, 49 test questions" in said
     assert "licence: none is stated with the published files" in said
@@ -28,14 +22,14 @@ def test_list_says_what_is_known_and_its_licences(capsys):
 
 def test_get_prepare_and_check_one_after_another(tmp_path, capsys):
     copy, raw, folder = copy_of_scifact(tmp_path / "copy"), tmp_path / "raw", tmp_path / "scifact"
-    assert end("get", "beir/scifact", "--from", copy, "--to", raw) == 0
+    assert end("data", "get", "beir/scifact", "--from", copy, "--to", raw) == 0
     assert f"env.dataset.kind=mteb env.dataset.path={raw}" in capsys.readouterr().out
-    assert end("prepare", "beir/scifact", "--from", raw, "--to", folder) == 0
+    assert end("data", "prepare", "beir/scifact", "--from", raw, "--to", folder) == 0
     assert capsys.readouterr().out.startswith("scifact: 400 documents; questions: 1 test\n")
-    assert end("check", folder) == 0
+    assert end("data", "check", folder) == 0
     assert "documents with the id of a question are ignored" in capsys.readouterr().out
     (folder / "queries.jsonl").write_text("")
-    assert end("check", folder) == 2
+    assert end("data", "check", folder) == 2
     assert "1 of 3 files are missing or were changed" in capsys.readouterr().err
 
 
@@ -44,13 +38,11 @@ def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(
     copy, folder = tmp_path / "copy", tmp_path / "folder"
     (copy / "qrels").mkdir(parents=True)
     texts = {"d1": "rain in spain", "d2": "rain on the plain", "d3": "dry land"}
-    rows = {"corpus": texts, "queries": {"q1": "rain", "q2": "land"}}
-    for name, entries in rows.items():
-        records = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in entries.items()]
-        (copy / f"{name}.jsonl").write_text("\n".join(records))
+    for name, entries in {"corpus": texts, "queries": {"q1": "rain", "q2": "land"}}.items():
+        write_jsonl(copy / f"{name}.jsonl", *({"_id": key, "title": "", "text": text} for key, text in entries.items()))
     (copy / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t2\n")
     (copy / "qrels" / "validation.tsv").write_text("query-id\tcorpus-id\tscore\nq2\td3\t1\n")
-    assert end("prepare", "beir/msmarco", "--from", copy, "--to", folder) == 0
+    assert end("data", "prepare", "beir/msmarco", "--from", copy, "--to", folder) == 0
     dataset = DatasetConfig(kind="beir", path=str(folder))
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
     build_index(config)
@@ -69,17 +61,17 @@ def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(
 
 def test_parts_and_kinds_are_passed_on(tmp_path, capsys):
     folder = write(tmp_path / "ragbench")
-    assert end("check", folder, "--kind", "ragbench", "--parts", "covidqa, emanual") == 0
+    assert end("data", "check", folder, "--kind", "ragbench", "--parts", "covidqa, emanual") == 0
     assert "ragbench[covidqa,emanual]: 5 documents" in capsys.readouterr().out
-    assert end("prepare", "ragbench", "--from", folder, "--to", tmp_path / "out", "--positives", "some") == 2
+    assert end("data", "prepare", "ragbench", "--from", folder, "--to", tmp_path / "out", "--positives", "some") == 2
     assert "positives is 'some'" in capsys.readouterr().err
-    assert end("prepare", "ragbench", "--from", folder, "--to", tmp_path / "out", "--leaks", "none") == 2
+    assert end("data", "prepare", "ragbench", "--from", folder, "--to", tmp_path / "out", "--leaks", "none") == 2
     assert "--leaks is 'none'; expected text or near" in capsys.readouterr().err
-    assert end("prepare", "ragbench", "--to", tmp_path / "out", "--from", tmp_path / "absent") == 2
+    assert end("data", "prepare", "ragbench", "--to", tmp_path / "out", "--from", tmp_path / "absent") == 2
     assert "querylect data get ragbench" in capsys.readouterr().err
-    assert end("prepare", "beir/scifact", "--from", folder, "--to", tmp_path / "out", "--parts", "covidqa") == 2
+    assert end("data", "prepare", "beir/scifact", "--from", folder, "--to", tmp_path / "out", "--parts", "covidqa") == 2
     assert "dataset.parts belongs to kind 'ragbench' and the kind is 'mteb'" in capsys.readouterr().err
-    assert end("get", "nothing") == 2
+    assert end("data", "get", "nothing") == 2
     assert "no benchmark 'nothing' is known" in capsys.readouterr().err
 
 
@@ -88,34 +80,29 @@ def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
     config.write_text(
         f"env:\n  index: {small_environment.index}\n  dataset: {{kind: beir, path: {small_environment.dataset.path}}}\n"
     )
-    assert end("baselines", config) == 0
+    assert end("data", "baselines", config) == 0
     said = capsys.readouterr().out
     assert said.startswith("small/bm25: ndcg@10 0.")
     assert "over 3 test questions: no figure is published" in said
-    assert end("baselines", config, "--split", "absent") == 2
+    assert end("data", "baselines", config, "--split", "absent") == 2
     assert "--split 'absent' is unknown" in capsys.readouterr().err
 
 
 def test_scifact_is_right_by_bm25_and_wrong_without_its_titles(realdata, tmp_path, capsys):
     """What the check is for: an index without titles shows before any rewriting is measured."""
-    import json
-
     settings = [f"env.dataset.path={realdata / 'scifact'}", "env.dataset.kind=beir", f"env.index={tmp_path / 'index'}"]
-    with pytest.raises(SystemExit):
-        main(["index", "build", "demo", *settings])
-    assert end("baselines", "demo", *settings) == 0
+    assert end("index", "build", "demo", *settings) == 0
+    assert end("data", "baselines", "demo", *settings) == 0
     assert ": right; as published (0.6790" in capsys.readouterr().out
     bare = tmp_path / "bare"
     (bare / "qrels").mkdir(parents=True)
     for name in ("queries.jsonl", "qrels/test.tsv"):
         (bare / name).write_bytes((realdata / "scifact" / name).read_bytes())
-    with (bare / "corpus.jsonl").open("w") as file:
-        for line in (realdata / "scifact" / "corpus.jsonl").read_text().splitlines():
-            file.write(json.dumps(json.loads(line) | {"title": ""}) + "\n")
+    corpus = read_jsonl(realdata / "scifact" / "corpus.jsonl")
+    write_jsonl(bare / "corpus.jsonl", *(document | {"title": ""} for document in corpus))
     (bare / "meta.json").write_text('{"name": "scifact"}')
     settings = [f"env.dataset.path={bare}", "env.dataset.kind=beir", f"env.index={tmp_path / 'other'}"]
-    with pytest.raises(SystemExit):
-        main(["index", "build", "demo", *settings])
+    assert end("index", "build", "demo", *settings) == 0
     capsys.readouterr()
-    assert end("baselines", "demo", *settings) == 1
+    assert end("data", "baselines", "demo", *settings) == 1
     assert ": wrong; -0." in capsys.readouterr().out

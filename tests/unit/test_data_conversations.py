@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from querylect.cli import main
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir
 from querylect.data.known import known
@@ -13,6 +12,8 @@ from querylect.data.load import load_dataset
 from querylect.data.types import Document, Question, Utterance
 from querylect.errors import DataError
 
+from ..command import end
+from ..jsonl import jsonl
 from ..raising import refused
 
 
@@ -38,9 +39,7 @@ def read(kind, folder):
 
 
 def prepared(name, folder, to):
-    with pytest.raises(SystemExit) as caught:
-        main(["data", "prepare", name, "--from", str(folder), "--to", str(to)])
-    assert caught.value.code in (0, None)
+    assert end("data", "prepare", name, "--from", folder, "--to", to) == 0
     return load_beir(to)
 
 
@@ -87,8 +86,8 @@ def test_topiocqa_has_the_conversation_and_its_gold_passages(tmp_path):
 
 def test_topiocqa_reads_the_published_passages(tmp_path):
     lines = "id\ttext\ttitle\nwiki:7\tThe bridge.\tOld Bridge\nwiki:9\tBorn in Ulm.\tAda Stone\nwiki:3\tx\ty\n"
-    rows = "".join(json.dumps(row) + "\n" for row in TOPIOCQA)
-    for number, files in enumerate(({"topiocqa_train.json": TOPIOCQA}, {"topiocqa_train.jsonl.gz": rows})):
+    published = ({"topiocqa_train.json": TOPIOCQA}, {"topiocqa_train.jsonl.gz": jsonl(TOPIOCQA)})
+    for number, files in enumerate(published):
         folder = write(tmp_path / str(number), {**files, "collection/full_wiki_segments.tsv.gz": lines})
         dataset = read("topiocqa", folder)
         assert dataset.corpus[0] == Document("wiki:7", "Old Bridge", "The bridge.")
@@ -126,10 +125,7 @@ PUBLISHED = {
     "Conversation_source": "quac",
     "Truth_passages": ["http://a.example/crane_p1"],
 }
-PASSAGES = "".join(
-    json.dumps({"id": f"http://a.example/crane_p{number}", "contents": f"cranes {number}"}) + "\n"
-    for number in range(3)
-)
+PASSAGES = jsonl({"id": f"http://a.example/crane_p{number}", "contents": f"cranes {number}"} for number in range(3))
 
 
 def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
@@ -193,7 +189,7 @@ CAST_2022 = [
         ],
     }
 ]
-CORPUS = "".join(json.dumps({"_id": f"MARCO_{number}", "text": f"passage {number}"}) + "\n" for number in range(4))
+CORPUS = jsonl({"_id": f"MARCO_{number}", "text": f"passage {number}"} for number in range(4))
 
 
 def test_cast_follows_its_turns_and_judges_by_topic_and_turn(tmp_path):

@@ -5,14 +5,18 @@ import json
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from querylect.cli import main
+from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.convert import convert
 from querylect.data.fetched import source_of
 from querylect.data.known import known
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
 from querylect.errors import DataError
 from querylect.eval.tasks.gold import read_gold
 
+from ..command import end
+from ..jsonl import read_jsonl, write_jsonl
 from ..raising import refused
 
 EXAM = {
@@ -23,12 +27,8 @@ EXAM = {
     "answer_idx": "D",
     "metamap_phrases": ["23 year old", "burning"],
 }
+MIRAGE = ("mmlu", "medqa", "medmcqa", "pubmedqa", "bioasq")
 SUBJECTS = ("anatomy", "clinical_knowledge", "college_biology", "college_medicine", "medical_genetics")
-
-
-def jsonl(path, *rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
 def table(path, *rows):
@@ -48,8 +48,8 @@ def read(name, source, target):
 
 
 def test_medqa(tmp_path):
-    jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", {**EXAM, "question": "Another?"})
-    jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
+    write_jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", {**EXAM, "question": "Another?"})
+    write_jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
     assert read("medqa", tmp_path / "raw", tmp_path / "medqa")["questions of test"] == 2
     gold = read_gold(tmp_path / "medqa/test.jsonl")
     assert [(entry.right, entry.question.options[entry.right]) for entry in gold.by_id.values()] == [
@@ -61,7 +61,7 @@ def test_medqa(tmp_path):
 
 
 def corpus(folder):
-    jsonl(folder / "corpus.jsonl", {"_id": "d", "title": "Nitrofurantoin", "text": "Treats cystitis."})
+    write_jsonl(folder / "corpus.jsonl", {"_id": "d", "title": "Nitrofurantoin", "text": "Treats cystitis."})
     (folder / "meta.json").write_text('{"name": "textbooks", "licence": "of its own"}')
     return folder
 
@@ -69,11 +69,9 @@ def corpus(folder):
 def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_on(tmp_path, capsys):
     raw, books, folder = tmp_path / "raw", corpus(tmp_path / "books"), tmp_path / "medqa"
     train = [{**EXAM, "question": f"Question {number}?"} for number in range(5)]
-    jsonl(raw / "phrases_no_exclude_train.jsonl", *train)
-    jsonl(raw / "phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
-    with pytest.raises(SystemExit) as caught:
-        main(["data", "prepare", "medqa", "--from", str(raw), "--corpus", str(books), "--to", str(folder)])
-    assert not caught.value.code
+    write_jsonl(raw / "phrases_no_exclude_train.jsonl", *train)
+    write_jsonl(raw / "phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
+    assert end("data", "prepare", "medqa", "--from", raw, "--corpus", books, "--to", folder) == 0
     assert f"querylect train answers 'env.dataset={{kind: beir, path: {folder}}}'" in capsys.readouterr().out
     dataset = load_beir(folder)
     assert [document.id for document in dataset.corpus] == ["d"]
@@ -91,13 +89,12 @@ def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_
 
 
 def test_sets_with_names_of_their_own_are_test_questions_of_a_dataset(tmp_path):
-    names = ("mmlu", "medqa", "medmcqa", "pubmedqa", "bioasq")
     choice = {"question": "Is it?", "options": {"1": "yes", "2": "no"}, "answer": "2"}
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/benchmark.json").write_text(json.dumps({name: {f"{name}-0": choice} for name in names}))
+    (tmp_path / "raw/benchmark.json").write_text(json.dumps({name: {f"{name}-0": choice} for name in MIRAGE}))
     convert(known()["mirage"], tmp_path / "raw", tmp_path / "mirage", corpus(tmp_path / "books"), 1)
     assert [question.id for question in load_beir(tmp_path / "mirage").splits["test"].questions] == [
-        f"{name}-0" for name in names
+        f"{name}-0" for name in MIRAGE
     ]
     gold = read_gold(tmp_path / "mirage/queries.jsonl").by_id["mmlu-0"]
     assert gold.question.options[gold.right] == "no"
@@ -115,18 +112,12 @@ def test_right_answers_without_a_dataset_are_not_taken_for_a_corpus_alone(tmp_pa
     assert read_gold(tmp_path / "joined/queries.jsonl").by_id["nq-open-test-0000"].answers == ("Rome", "Roma")
     with refused(DataError, "missing-file", "corpus.jsonl"):
         convert(known()["nq-open"], raw, tmp_path / "again", raw)
-    with pytest.raises(SystemExit) as caught:
-        main(["data", "prepare", "medquad", "--corpus", str(tmp_path / "nq"), "--to", str(tmp_path / "other")])
-    assert caught.value.code == 2
+    assert end("data", "prepare", "medquad", "--corpus", tmp_path / "nq", "--to", tmp_path / "other") == 2
 
 
 def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
-    row = {
-        "question": "Which bone?",
-        "subject": "anatomy",
-        "choices": ["ulna", "tibia", "atlas", "sacrum"],
-        "answer": 0,
-    }
+    choices = ["ulna", "tibia", "atlas", "sacrum"]
+    row = {"question": "Which bone?", "subject": "anatomy", "choices": choices, "answer": 0}
     for subject in SUBJECTS:
         table(tmp_path / "raw" / subject / "test-00000-of-00001.parquet", row, {**row, "answer": 2})
     assert read("mmlu-med", tmp_path / "raw", tmp_path / "out")["questions of test"] == 2 * len(SUBJECTS)
@@ -137,17 +128,12 @@ def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
 
 def test_mirage_and_its_questions_of_bioasq(tmp_path):
     choice = {"question": "Is it?", "options": {"A": "yes", "B": "no"}, "answer": "B"}
-    sets = {
-        name: {f"{name}-{n}": choice for n in range(2)} for name in ("mmlu", "medqa", "medmcqa", "pubmedqa", "bioasq")
-    }
+    sets = {name: {f"{name}-{n}": choice for n in range(2)} for name in MIRAGE}
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/benchmark.json").write_text(json.dumps(sets))
     read("mirage", tmp_path / "raw", tmp_path / "mirage")
-    assert sorted(path.name for path in (tmp_path / "mirage").iterdir()) == [
-        *sorted(f"{name}.jsonl" for name in sets if name < "meta"),
-        "meta.json",
-        *sorted(f"{name}.jsonl" for name in sets if name > "meta"),
-    ]
+    written = {path.name for path in (tmp_path / "mirage").iterdir()}
+    assert written == {"meta.json", *(f"{name}.jsonl" for name in sets)}
     read("bioasq", tmp_path / "raw", tmp_path / "bioasq")
     gold = read_gold(tmp_path / "bioasq/bioasq.jsonl")
     assert {identifier: entry.right for identifier, entry in gold.by_id.items()} == {"bioasq-0": 1, "bioasq-1": 1}
@@ -159,10 +145,7 @@ def test_mirage_and_its_questions_of_bioasq(tmp_path):
 def test_the_real_questions_of_two_sets_of_mirage_and_of_nq_open(realdata, tmp_path):
     """Put into the columns in which they are published; every answer is read back."""
     files = {"medqa": "medqa_us_first600.jsonl", "mmlu": "mmlu_med.jsonl", "nq": "nq_open_test.jsonl"}
-    rows = {
-        name: [json.loads(line) for line in (realdata / "qa" / file).read_text(encoding="utf-8").splitlines()]
-        for name, file in files.items()
-    }
+    rows = {name: read_jsonl(realdata / "qa" / file) for name, file in files.items()}
     sets = {
         name: {row["_id"]: {key: row[key] for key in ("question", "options", "answer")} for row in rows[name]}
         for name in ("medqa", "mmlu")
@@ -207,7 +190,7 @@ def test_open_questions(tmp_path):
         table(tmp_path / f"hop/distractor/{split}-00000-of-00001.parquet", hop)
     read("hotpotqa", tmp_path / "hop", tmp_path / "hotpotqa")
     assert read_gold(tmp_path / "hotpotqa/test.jsonl").by_id[hop["id"]].answers == ("Arthur's Magazine",)
-    jsonl(tmp_path / "hua/test_datasets.jsonl", {"questions": "感冒吃什么药？", "answers": "多喝水。"})
+    write_jsonl(tmp_path / "hua/test_datasets.jsonl", {"questions": "感冒吃什么药？", "answers": "多喝水。"})
     read("huatuo", tmp_path / "hua", tmp_path / "huatuo")
     assert read_gold(tmp_path / "huatuo/test.jsonl").by_id["huatuo-test-0000"].answers == ("多喝水。",)
     live = {
@@ -218,7 +201,7 @@ def test_open_questions(tmp_path):
         "NLM_SUMMARY": "What information is available?",
         "REFERENCE_ANSWERS": [{"ANSWER": "It is genetic.", "ANSWER_URL": "x"}, {"ANSWER": "It is common."}],
     }
-    jsonl(tmp_path / "live/test.jsonl", live, {**live, "QUESTION_ID": "TQ2", "NIST_PARAPHRASE": " "})
+    write_jsonl(tmp_path / "live/test.jsonl", live, {**live, "QUESTION_ID": "TQ2", "NIST_PARAPHRASE": " "})
     read("liveqa", tmp_path / "live", tmp_path / "liveqa")
     gold = read_gold(tmp_path / "liveqa/test.jsonl").by_id
     assert gold["TQ1"].answers == ("It is genetic.", "It is common.")
@@ -242,29 +225,18 @@ def test_medquad_is_a_folder_of_questions_and_passages(tmp_path):
 
 
 def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
-    from querylect.configs.schema import EnvironmentConfig
-    from querylect.envs.environment import Environment
-    from querylect.envs.plan import SearchPlan
-
     passage = {"id": "Anatomy_Gray_0", "title": "Anatomy_Gray", "content": "What is anatomy?", "contents": "both"}
-    jsonl(
-        tmp_path / "raw/chunk/Anatomy_Gray.jsonl", passage, {**passage, "id": "Anatomy_Gray_1", "content": "The aorta."}
-    )
-    jsonl(tmp_path / "raw/chunk/Cell.jsonl", {**passage, "id": "Cell_0", "content": " "})
+    aorta = {**passage, "id": "Anatomy_Gray_1", "content": "The aorta."}
+    write_jsonl(tmp_path / "raw/chunk/Anatomy_Gray.jsonl", passage, aorta)
+    write_jsonl(tmp_path / "raw/chunk/Cell.jsonl", {**passage, "id": "Cell_0", "content": " "})
     counts = read("textbooks", tmp_path / "raw", tmp_path / "textbooks")
     assert counts == {"documents": 2, "rows without text": 1}
-    settings = [
-        "env.dataset.kind=beir",
-        f"env.dataset.path={tmp_path / 'textbooks'}",
-        f"env.index={tmp_path / 'index'}",
-    ]
-    with pytest.raises(SystemExit) as ended:
-        main(["index", "build", "demo", *settings])
-    assert not ended.value.code
+    where = (f"env.dataset.path={tmp_path / 'textbooks'}", f"env.index={tmp_path / 'index'}")
+    settings = ["env.dataset.kind=beir", *where]
+    assert end("index", "build", "demo", *settings) == 0
     dataset = {"kind": "beir", "path": str(tmp_path / "textbooks")}
-    environment = Environment.open(
-        EnvironmentConfig.model_validate({"dataset": dataset, "index": str(tmp_path / "index")})
-    )
+    config = EnvironmentConfig.model_validate({"dataset": dataset, "index": str(tmp_path / "index")})
+    environment = Environment.open(config)
     (hits,) = environment.search([SearchPlan.of("aorta", k=1)])
     assert [hit.id for hit in hits] == ["Anatomy_Gray_1"]
     assert list(environment.splits) == []
@@ -280,8 +252,8 @@ def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
     ],
 )
 def test_rows_that_are_not_as_published_are_refused(tmp_path, row, code, facts):
-    jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", EXAM)
-    jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", row)
+    write_jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", EXAM)
+    write_jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", row)
     with refused(DataError, code, *facts):
         convert(known()["medqa"], tmp_path / "raw", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -291,41 +263,39 @@ def test_files_that_are_missing_or_ids_that_repeat_are_refused(tmp_path):
     with refused(DataError, "missing-file", tmp_path, "phrases_no_exclude_train.jsonl"):
         convert(known()["medqa"], tmp_path, tmp_path / "out")
     row = {"QUESTION_ID": "1", "NIST_PARAPHRASE": "?", "NLM_SUMMARY": "", "ORIGINAL_QUESTION_MESSAGE": ""}
-    jsonl(tmp_path / "test.jsonl", *[{**row, "REFERENCE_ANSWERS": ["x"]}] * 2)
+    write_jsonl(tmp_path / "test.jsonl", *[{**row, "REFERENCE_ANSWERS": ["x"]}] * 2)
     with refused(DataError, "duplicate-id", "test.jsonl, row 2", "'1'"):
         convert(known()["liveqa"], tmp_path, tmp_path / "out")
-    jsonl(tmp_path / "chunk/a.jsonl", *[{"id": "a", "title": "", "content": "x"}] * 2)
+    write_jsonl(tmp_path / "chunk/a.jsonl", *[{"id": "a", "title": "", "content": "x"}] * 2)
     with refused(DataError, "duplicate-id", "a.jsonl, row 2", "'a'"):
         convert(known()["textbooks"], tmp_path, tmp_path / "out")
 
 
 def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
-    def end(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main(["data", *map(str, arguments)])
-        return caught.value.code or 0
-
     for split in ("train", "test"):
-        jsonl(tmp_path / f"copy/phrases_no_exclude_{split}.jsonl", EXAM)
+        write_jsonl(tmp_path / f"copy/phrases_no_exclude_{split}.jsonl", EXAM)
     (tmp_path / "copy/README.md").write_text("---\nlicense: [cc-by-4.0, other]\n---\n# MedQA\n")
-    assert end("get", "medqa", "--from", tmp_path / "copy", "--to", tmp_path / "raw") == 0
+    assert end("data", "get", "medqa", "--from", tmp_path / "copy", "--to", tmp_path / "raw") == 0
     said = capsys.readouterr().out
     assert "licence: CC BY 4.0" in said
     assert "licence on its card: cc-by-4.0, other\n" in said
-    assert end("get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "own") == 0
+    assert end("data", "get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "own") == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'own'}\nlicence on its card: cc-by-4.0, other\n")
     assert source_of(tmp_path / "own").licence == "cc-by-4.0, other"
     (tmp_path / "copy/README.md").write_text("# MedQA\n")
-    assert end("get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "other") == 0
+    assert end("data", "get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "other") == 0
     assert "licence on its card: none is stated\n" in capsys.readouterr().out
     assert "querylect data prepare medqa --to FOLDER\n" in said
-    assert end("check", tmp_path / "raw") == 0
+    assert end("data", "check", tmp_path / "raw") == 0
     assert "querylect data prepare medqa" in capsys.readouterr().out
-    assert end("prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 0
+    assert end("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 0
     assert "1 questions of test" in capsys.readouterr().out
-    assert end("prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 2
-    assert end("prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "b", "--encoder", "contriever") == 2
-    assert end("get", "bioasq") == 2
+    assert end("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 2
+    assert (
+        end("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "b", "--encoder", "contriever")
+        == 2
+    )
+    assert end("data", "get", "bioasq") == 2
     assert "benchmark.json" in capsys.readouterr().err
 
 

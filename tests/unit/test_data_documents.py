@@ -7,7 +7,6 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.cli import main
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.documents import corpus
 from querylect.data.documents.corpus import documents_of_passages, source_digest, write_corpus
@@ -17,6 +16,7 @@ from querylect.data.documents.passages import passages_of, word_count
 from querylect.data.types import Dataset, Document
 from querylect.errors import DataError
 
+from ..command import end
 from ..documents import LEAVE, pdf, save_documents
 from ..raising import refused
 
@@ -199,10 +199,7 @@ def test_the_command_says_what_it_read(tmp_path, capsys):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("# A\n" + " ".join(f"Number {i} in a row." for i in range(30)))
     (tmp_path / "docs" / "b.md").write_text("")
-    arguments = ["data", "documents", str(tmp_path / "docs"), "--to", str(tmp_path / "c"), "--words", "50"]
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--overlap", "5"])
-    assert ended.value.code in (0, None)
+    assert end("data", "documents", tmp_path / "docs", "--to", tmp_path / "c", "--words", 50, "--overlap", 5) == 0
     said = capsys.readouterr()
     assert f"{tmp_path / 'c'}: 1 documents in 4 passages of" in said.out
     assert "skipped 1 files: b.md" in said.out

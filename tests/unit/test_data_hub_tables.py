@@ -1,7 +1,6 @@
 """Tables of documents, questions and judgements as MTEB and BEIR publish them on the Hub."""
 
 import gzip
-import json
 
 import pyarrow as pa
 import pytest
@@ -11,6 +10,7 @@ from querylect.data.beir import load_beir
 from querylect.data.load import load_dataset
 from querylect.errors import DataError
 
+from ..jsonl import jsonl
 from ..raising import refused
 
 DOCUMENTS = [{"_id": "d1", "title": "Head", "text": "aspirin"}, {"_id": "d2", "title": "", "text": "insulin"}]
@@ -18,17 +18,13 @@ QUESTIONS = [{"_id": "q1", "text": "what helps?"}, {"_id": "q2", "text": "sugar?
 QRELS = [("q1", "d1", 2), ("q1", "d2", 0), ("q2", "d2", 1)]
 
 
-def lines(records):
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
 def as_jsonl(folder):
     """The older form: JSON lines, and judgements where the head of README.md says."""
     (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text(lines(DOCUMENTS))
-    (folder / "queries.jsonl").write_text(lines(QUESTIONS))
+    (folder / "corpus.jsonl").write_text(jsonl(DOCUMENTS))
+    (folder / "queries.jsonl").write_text(jsonl(QUESTIONS))
     qrels = [dict(zip(("query-id", "corpus-id", "score"), row, strict=True)) for row in QRELS]
-    (folder / "qrels" / "test.jsonl").write_text(lines(qrels))
+    (folder / "qrels" / "test.jsonl").write_text(jsonl(qrels))
     (folder / "README.md").write_text(
         "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: test\n    path: qrels/test.jsonl\n"
         "- config_name: corpus\n  data_files:\n  - split: corpus\n    path: corpus.jsonl\n"
@@ -57,7 +53,7 @@ def as_beir_on_the_hub(folder):
     (folder / "qrels").mkdir(parents=True)
     for name, records in {"corpus": DOCUMENTS, "queries": QUESTIONS}.items():
         with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
-            file.write(lines(records))
+            file.write(jsonl(records))
     rows = "".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in QRELS)
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
 
@@ -151,10 +147,10 @@ def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
     as_beir_on_the_hub(tmp_path)
     path = tmp_path / "corpus.jsonl.gz"
     for text, code, facts in (
-        (lines([*DOCUMENTS, DOCUMENTS[0]]), None, ["'d1'"]),
-        (lines([{"title": "no text", "_id": "d1"}]), None, [path, "row 1", "column text"]),
-        (lines([{"text": "no id"}]), "missing-column", [path, "row 1", "_id"]),
-        (lines([{"_id": "d1", "text": None}]), None, [path, "'text'", None]),
+        (jsonl([*DOCUMENTS, DOCUMENTS[0]]), None, ["'d1'"]),
+        (jsonl([{"title": "no text", "_id": "d1"}]), None, [path, "row 1", "column text"]),
+        (jsonl([{"text": "no id"}]), "missing-column", [path, "row 1", "_id"]),
+        (jsonl([{"_id": "d1", "text": None}]), None, [path, "'text'", None]),
         ("", None, [path, "row;"]),
         ("{]", None, [path, "line 1"]),
     ):
@@ -162,18 +158,18 @@ def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
             file.write(text)
         with refused(DataError, code, *facts):
             read(tmp_path)
-    whole = bytearray(gzip.compress(lines(DOCUMENTS * 500).encode()))
+    whole = bytearray(gzip.compress(jsonl(DOCUMENTS * 500).encode()))
     whole[60:90] = bytes(30)
     path.write_bytes(whole)
     with refused(DataError, None, tmp_path.name):
         read(tmp_path)
-    whole = gzip.compress(lines([{"_id": f"d{place}", "text": f"{place:x}"} for place in range(500)]).encode())
+    whole = gzip.compress(jsonl([{"_id": f"d{place}", "text": f"{place:x}"} for place in range(500)]).encode())
     path.write_bytes(whole[:-20])
     with refused(DataError, None, f"{path}, line "):
         read(tmp_path)
     as_beir_on_the_hub(tmp_path / "b")
     with gzip.open(tmp_path / "b" / "queries.jsonl.gz", "wt") as file:
-        file.write(lines([*QUESTIONS, {"_id": "q1", "text": "another"}]))
+        file.write(jsonl([*QUESTIONS, {"_id": "q1", "text": "another"}]))
     with refused(DataError, "duplicate-id", "'q1'"):
         read(tmp_path / "b")
 

@@ -1,18 +1,17 @@
 """Knowledge bases of chunks and of question-answer pairs."""
 
 import gzip
-import json
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.cli import main
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.knowledge_bases import chunks_of, write_chunks, write_pairs
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
+from ..command import end
+from ..jsonl import write_jsonl
 from ..raising import refused
 
 
@@ -60,27 +59,22 @@ def test_pairs_are_documents_and_go_into_a_merged_knowledge_base(tmp_path, capsy
         {"_id": "c", "question": "what stops pain?", "answers": ["aspirin", "ibuprofen"]},
         {"_id": "d", "question": "and what else?", "answers": []},
     ]
-    file = tmp_path / "qa.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    with pytest.raises(SystemExit):
-        main(["data", "pairs", str(file), "--to", str(tmp_path / "pairs")])
+    file = write_jsonl(tmp_path / "qa.jsonl", *rows)
+    assert end("data", "pairs", file, "--to", tmp_path / "pairs") == 0
     assert "2 pairs, 1 that stood before left out, 1 without an answer skipped" in capsys.readouterr().out
     written = load_beir(tmp_path / "pairs")
     assert [(one.id, one.title, one.text) for one in written.corpus] == [
         ("a", "what stops pain?", "aspirin; ibuprofen"), ("b", "贫血怎么办？", "补铁"),
     ]  # fmt: skip
     assert written.splits["train"].qrels == {"a": {"a": 1}, "b": {"b": 1}}
-    with pytest.raises(SystemExit):
-        main(["data", "chunks", str(tmp_path / "pairs"), "--to", str(tmp_path / "chunks"), "--words", "2"])
+    assert end("data", "chunks", tmp_path / "pairs", "--to", tmp_path / "chunks", "--words", 2) == 0
     assert "2 documents in 4 chunks" in capsys.readouterr().out
     sources = [f"pairs={tmp_path / 'pairs'}", f"chunks={tmp_path / 'chunks'}"]
-    with pytest.raises(SystemExit) as ended:
-        main(["data", "merge", *sources, "--questions", "pairs", "--to", str(tmp_path / "merged")])
-    assert ended.value.code in (0, None)
+    assert end("data", "merge", *sources, "--questions", "pairs", "--to", tmp_path / "merged") == 0
     assert len(load_beir(tmp_path / "merged").corpus) == 6
     file.write_text('{"_id": "a", "question": "why?"}\n')
     with refused(DataError, "no-right-answers", file):
         write_pairs(file, tmp_path / "none")
-    file.write_text(json.dumps({"_id": "a", "question": "who?", "answers": "['Ann', 'Bo'"}) + "\n")
+    write_jsonl(file, {"_id": "a", "question": "who?", "answers": "['Ann', 'Bo'"})
     with refused(DataError, "list-in-text", f"{file}, line 1", "['Ann', 'Bo'"):
         write_pairs(file, tmp_path / "none")

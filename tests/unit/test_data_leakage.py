@@ -1,7 +1,5 @@
 """Questions in two splits: by id, by words, by nearly the same letters, by vectors; documents of two splits."""
 
-import json
-
 import numpy as np
 import pytest
 from querylect.data.leakage import (
@@ -20,6 +18,7 @@ from querylect.data.leakage import (
 from querylect.data.types import Dataset, Question, Split
 from querylect.errors import DataError
 
+from ..jsonl import read_jsonl
 from ..raising import refused
 
 LONG = "how do i set the date and the time of the television when it is not connected to the internet"
@@ -105,7 +104,7 @@ def test_leaks_are_listed_in_a_file_whose_lines_are_left_out(tmp_path):
         "test": split(("t", "who tamed the dog?")),
     }
     write_leaks(tmp_path / "leaks.jsonl", [leak.record() for leak in (*exact_leaks(splits), *near_leaks(splits))])
-    lines = [json.loads(line) for line in (tmp_path / "leaks.jsonl").read_text().splitlines()]
+    lines = read_jsonl(tmp_path / "leaks.jsonl")
     assert [(line["split"], line["_id"], line["criterion"], line["of"]["_id"]) for line in lines] == [
         ("train", "a", "words", "t"),
         ("train", "b", "letters", "t"),

@@ -1,15 +1,15 @@
 """Several BEIR folders as one: ids, duplicates, judgements, questions, and what is refused."""
 
-import json
 import shutil
 
 import pytest
-from querylect.cli import main
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.merge import MergeSource, merge
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
+from ..command import end
+from ..jsonl import read_jsonl, write_jsonl
 from ..raising import refused
 
 DOG, CAT, FISH = (
@@ -87,11 +87,9 @@ def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, 
 
 def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
     queries = folders[0].folder / "queries.jsonl"
-    records = [json.loads(line) | {"answers": ["Ann"]} for line in queries.read_text().splitlines()]
-    queries.write_text("\n".join(map(json.dumps, records)))
+    write_jsonl(queries, *(row | {"answers": ["Ann"]} for row in read_jsonl(queries)))
     merge(folders, tmp_path / "merged")
-    written = (tmp_path / "merged" / "queries.jsonl").read_text().splitlines()
-    assert [json.loads(line)["answers"] for line in written] == [["Ann"]] * 3
+    assert [row["answers"] for row in read_jsonl(tmp_path / "merged" / "queries.jsonl")] == [["Ann"]] * 3
 
 
 def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
@@ -112,8 +110,7 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
         merge(folders, target)
     corpus = folders[1].folder / "corpus.jsonl"
     corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
-    notes = merge(folders, tmp_path / "dropped", question_sources=["pairs"])["notes"]
-    (note,) = notes
+    (note,) = merge(folders, tmp_path / "dropped", question_sources=["pairs"])["notes"]
     assert note.startswith("p, test: 1 of 3 judgements are dropped")
     shutil.rmtree(tmp_path / "dropped")
     corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
@@ -132,15 +129,10 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
 
 
 def test_merge_from_the_command_line(folders, tmp_path, capsys):
-    def end(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main(["data", "merge", *map(str, arguments), "--to", str(tmp_path / "merged")])
-        return caught.value.code or 0
-
-    both = [f"{source.name}={source.folder}" for source in folders]
-    assert end("wiki") == 2
+    both, to = [f"{source.name}={source.folder}" for source in folders], ("--to", tmp_path / "merged")
+    assert end("data", "merge", "wiki", *to) == 2
     assert "'wiki' is no source; expected a name and a folder" in capsys.readouterr().err
-    assert end(*both, "--questions", "wiki", "--name", "both") == 0
+    assert end("data", "merge", *both, "--questions", "wiki", "--name", "both", *to) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:3] == [
         "wiki: 2 documents, 1 that stood before left out",

@@ -1,6 +1,5 @@
 """The page of training curves: grouping, means over seeds by hand, torn logs, and that it stands alone."""
 
-import json
 import re
 from xml.etree import ElementTree
 
@@ -18,6 +17,7 @@ from querylect.eval.report.curves import (
     write_curves,
 )
 
+from ..jsonl import jsonl, write_jsonl
 from ..raising import refused
 
 
@@ -30,10 +30,10 @@ def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", f
         {"step": step, "reward/turn1": 0.5, "reward/turn2": value, "entropy": 2.0, "seconds/step": 4.0}
         for step, value in enumerate(rewards, start=1)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + torn)
+    (folder / "metrics.jsonl").write_text(jsonl(rows) + torn)
     if validation:
         lines = [{"step": step, "ndcg/turn2": value} for step, value in validation]
-        (folder / "validation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_jsonl(folder / "validation.jsonl", *lines)
     if finished:
         (folder / "final").mkdir()
     return folder

@@ -1,12 +1,11 @@
 """Which queries are taken of an evaluation and of a file, and that what holds none is named."""
 
-import json
-
 import pytest
 from querylect.errors import ConfigError, DataError
 from querylect.eval.drift.queries import read_system, success_of
 from querylect.eval.records import EvalRecord, write_records
 
+from ..jsonl import write_jsonl
 from ..raising import refused
 
 
@@ -136,14 +135,13 @@ def test_an_unknown_definition_of_success_is_named(name):
 def test_files_of_queries_are_taken_whole(tmp_path):
     text = tmp_path / "queries.txt"
     text.write_text("liver disease\n\n  what ails me? \nliver disease\n")
-    lines = tmp_path / "queries.jsonl"
     rows = [
         "a string",
         {"text": "a text", "_id": "1"},
         {"query": "a query", "question_id": 7},
         {"question": "why?", "rewrites": ["one", "two"], "think": ""},
     ]
-    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = write_jsonl(tmp_path / "queries.jsonl", *rows)
     success = success_of("gain")
     assert [query.text for query in read_system("t", text, success).queries] == [
         "liver disease",

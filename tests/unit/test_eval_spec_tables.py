@@ -1,6 +1,5 @@
 """Tables, averages, marks and the transfer matrix of a grid, by hand; metrics and tests against other programs."""
 
-import math
 import re
 import shutil
 import subprocess
@@ -8,17 +7,11 @@ from dataclasses import replace
 from io import StringIO
 from unittest.mock import Mock
 
-import numpy as np
 import pandas
 import pytest
-import pytrec_eval
-from hypothesis import given
-from hypothesis import strategies as st
 from querylect.configs.evaluation import SpecConfig
 from querylect.data.sampling import QuestionSample
 from querylect.data.types import Question
-from querylect.envs.environment import RankedHit
-from querylect.envs.trec import falling
 from querylect.eval import tabulate as under_test
 from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
@@ -29,7 +22,6 @@ from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
 from querylect.eval.text import Page, html, latex, markdown, table_files, transfer_latex
 from querylect.eval.transfer import draw_transfer, transfer
-from querylect.rewards.metrics import measure
 
 RAW, ONE, TWO = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2)
 
@@ -57,9 +49,13 @@ def record(question, value, turn=0, sample=0, **costs):
     return EvalRecord("?", turn, question, question, "", (), (), metrics, format_ok=True, sample=sample, **spent)
 
 
+def answered(rows, turn):
+    """The answers of a turn, one record for each question."""
+    return answers_of([row.question_id for row in rows], rows, 1)[turn]
+
+
 def answers(values, turn=0, prefix="q"):
-    rows = [record(f"{prefix}{number:03}", value, turn) for number, value in enumerate(values)]
-    return answers_of([one.question_id for one in rows], rows, 1)[turn]
+    return answered([record(f"{prefix}{number:03}", value, turn) for number, value in enumerate(values)], turn)
 
 
 def part(title, **columns):
@@ -73,6 +69,20 @@ def part(title, **columns):
     return QuestionSet(title, found)
 
 
+def table_of(settings=None, title="one", **columns):
+    """The table of one dataset."""
+    return tabulate(settings or plan(), title, [(1.0, part(title, **columns))])
+
+
+def table_of_answers(found, settings=None):
+    """The table of answers by arm and environment."""
+    return tabulate(settings or plan(), "one", [(1.0, QuestionSet("one", found))])
+
+
+BOTH = {"prompted": {}, "trained": {}}
+"""Two systems of one turn."""
+
+
 def page(tables, matrix=None, settings=None):
     settings = settings or plan()
     wide = wide_table_of(settings, tables)
@@ -82,19 +92,14 @@ def page(tables, matrix=None, settings=None):
 def test_a_note_gives_the_queries_that_the_retriever_read_only_in_part():
     whole = [record(f"q{n}", 0.5, truncated=0) for n in range(8)]
     passages = [record(f"q{n}", 0.5, 1, truncated=n // 4) for n in range(7)] + [record("q7", 0.5, 1, truncated=None)]
-    by_arm = {
-        arm: answers_of([f"q{n}" for n in range(8)], rows, 1)[arm.turn] for arm, rows in ((RAW, whole), (ONE, passages))
-    }
-    table = tabulate(
-        plan(), "one", [(1.0, QuestionSet("one", {(arm, "bm25"): found for arm, found in by_arm.items()}))]
-    )
+    table = table_of_answers({(RAW, "bm25"): answered(whole, 0), (ONE, "bm25"): answered(passages, 1)})
     (note,) = [note for note in table.notes if "query_max_length" in note]
     assert note.endswith("searched: prompted, turn 1 42.9%."), "3 of 7"
 
 
 def test_a_table_by_hand():
     low, high = [0.0, 0.5] * 20, [0.5, 1.0] * 20
-    table = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low))])
+    table = table_of(bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low)
     assert (table.environments, table.questions) == (["bm25"], 40)
     raw, first, second = (table.score(arm, "bm25") for arm in (RAW, ONE, TWO))
     assert (raw.metrics["ndcg@10"], first.metrics["ndcg@10"]) == (0.25, 0.75)
@@ -111,7 +116,7 @@ def test_a_table_by_hand():
 def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
     settings = plan(baselines=["raw", "prompted"])
     columns = {"bm25_raw": [0.5] * 30, "bm25_prompted2": [0.1] * 30, "bm25_trained1": [0.9] * 30}
-    table = tabulate(settings, "one", [(1.0, part("one", **columns))])
+    table = table_of(settings, **columns)
     assert table.score(TWO, "bm25").marks == "↓"
     assert table.score(Arm("trained", 1), "bm25").marks == "†‡"
     assert [(row.arm.system, row.baseline.system) for row in table.comparisons] == [
@@ -123,7 +128,7 @@ def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
 
 def test_a_baseline_of_several_turns_counts_with_its_last():
     columns = {"bm25_prompted1": [0.9] * 30, "bm25_prompted2": [0.2] * 30, "bm25_trained1": [0.5] * 30}
-    table = tabulate(plan(baselines=["prompted"]), "one", [(1.0, part("one", **columns))])
+    table = table_of(plan(baselines=["prompted"]), **columns)
     (found,) = table.comparisons
     assert (found.arm, found.baseline, found.test.difference) == (Arm("trained", 1), TWO, pytest.approx(0.3))
     assert table.score(Arm("trained", 1), "bm25").marks == "†"
@@ -131,11 +136,10 @@ def test_a_baseline_of_several_turns_counts_with_its_last():
 
 def test_a_mark_stands_in_its_own_environment_and_holm_runs_over_all_of_them():
     columns = {"bm25_raw": [0.0] * 30, "bm25_prompted1": [0.5] * 30, "minilm_raw": [0.5] * 30}
-    same = part("one", **columns, minilm_prompted1=[0.5] * 30)
-    table = tabulate(plan(), "one", [(1.0, same)])
+    table = table_of(**columns, minilm_prompted1=[0.5] * 30)
     assert [table.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", ""]
     assert [row.p_holm for row in table.comparisons] == [0.002, 1.0]
-    cross = tabulate(plan(), "one", [(1.0, part("one", **columns, minilm_prompted1=[0.0] * 30))])
+    cross = table_of(**columns, minilm_prompted1=[0.0] * 30)
     assert [cross.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", "↓"]
 
 
@@ -153,7 +157,7 @@ def test_a_part_has_the_costs_of_its_questions_a_row_of_all_environments():
 
 
 def test_a_question_without_a_score_is_left_out_and_told_and_never_zero():
-    table = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[1.0, None, 0.5, 0.5], bm25_prompted1=[None] * 4))])
+    table = table_of(bm25_raw=[1.0, None, 0.5, 0.5], bm25_prompted1=[None] * 4)
     score = table.score(RAW, "bm25")
     assert (score.metrics["ndcg@10"], score.n, score.of) == (2 / 3, 3, 4)
     nothing = table.score(ONE, "bm25")
@@ -169,7 +173,7 @@ def test_samples_count_by_their_mean_and_only_when_all_are_scored():
     found = answers_of(["a", "b", "c", "d"], rows, 3)[1]
     assert found.values == {"a": {"ndcg@10": 0.5}, "b": {"ndcg@10": None}, "c": {}, "d": {}}
     settings = plan(systems={"prompted": {"samples": 3, "temperature": 0.7}})
-    table = tabulate(settings, "one", [(1.0, QuestionSet("one", {(ONE, "bm25"): found}))])
+    table = table_of_answers({(ONE, "bm25"): found}, settings)
     assert table.score(ONE, "bm25").metrics["ndcg@10"] == 0.5
     assert any("mean over 3 sampled answers" in note and "never the best" in note for note in table.notes)
 
@@ -219,32 +223,13 @@ def test_the_test_of_an_average_weighs_parts_and_not_questions():
     assert compare_strata([gain, Stratum(0.5, [None], [1.0])], resamples=5, permutations=5, seed=0) is None
 
 
-@given(
-    st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 0.5000001, 1.0, -3.0]), min_size=1),
-    st.dictionaries(st.sampled_from("abcdefghij"), st.integers(0, 3), min_size=1),
-    st.integers(1, 10),
-)
-def test_ndcg_recall_and_mrr_are_those_of_pytrec_eval_whatever_ties(found, judged, k):
-    """Ties stand as the retriever ranked them; in a run file their scores fall, so that trec_eval keeps that order."""
-    ranking = sorted(found, key=lambda document: -found[document])
-    hits = [RankedHit(document, found[document]) for document in ranking]
-    run = dict(zip(ranking, falling([hit.score for hit in hits]), strict=True))
-    judge = pytrec_eval.RelevanceEvaluator({"q": judged}, {f"ndcg_cut.{k}", f"recall.{k}", "recip_rank"})
-    theirs = judge.evaluate({"q": run})["q"]
-    for name, value in ((f"ndcg@{k}", theirs[f"ndcg_cut_{k}"]), (f"recall@{k}", theirs[f"recall_{k}"])):
-        assert measure(name)(ranking, judged) == pytest.approx(value, abs=1e-6), name
-    assert measure("mrr")(ranking, judged) == pytest.approx(theirs["recip_rank"], abs=1e-6)
-    cut = judge.evaluate({"q": {document: run[document] for document in ranking[:k]}})["q"]
-    assert measure(f"mrr@{k}")(ranking, judged) == pytest.approx(cut["recip_rank"], abs=1e-6)
-
-
 @pytest.fixture
 def matrix():
     columns = {
         "bm25_raw": [0.25] * 4, "bm25_prompted1": [0.75] * 4, "bm25_trained1": [0.5] * 4,
         "minilm_raw": [0.5] * 4, "minilm_prompted1": [0.25] * 4, "minilm_trained1": [1.0] * 4,
     }  # fmt: skip
-    table = tabulate(plan(), "one", [(1.0, part("one", **columns))])
+    table = table_of(**columns)
     return table, transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
 
 
@@ -259,7 +244,7 @@ def test_the_transfer_matrix_by_hand(matrix):
 
 def test_the_transfer_matrix_takes_the_last_turn():
     columns = {"bm25_raw": [0.5] * 3, "bm25_prompted1": [0.9] * 3, "bm25_prompted2": [0.75] * 3}
-    table = tabulate(plan(), "one", [(1.0, part("one", **columns, bm25_trained1=[0.5] * 3))])
+    table = table_of(**columns, bm25_trained1=[0.5] * 3)
     found = transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
     assert [policy.gains["bm25"] for policy in found.policies] == [0.25, 0.0]
 
@@ -302,13 +287,7 @@ def cells_of(text, form):
     elif form is latex:
         rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
         found = [[re.sub(r"\\textbf\{(.*?)\}", r"*\1", cell) for cell in row] for row in rows]
-        marks = {
-            r"$^{\dagger}$": "†",
-            r"$^{\ddagger}$": "‡",
-            r"$^{\downarrow}$": "↓",
-            r"$^{\Downarrow}$": "⇓",
-            "--": "–",
-        }
+        marks = {r"$^{\dagger}$": "†", r"$^{\downarrow}$": "↓", "--": "–"}
         for old, new in marks.items():
             found = [[cell.replace(old, new).replace("\\_", "_") for cell in row] for row in found]
     else:
@@ -321,7 +300,7 @@ def cells_of(text, form):
 
 
 def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
-    settings = plan(datasets={f"set_{number}": None for number in range(9)}, systems={"prompted": {}, "trained": {}})
+    settings = plan(datasets={f"set_{number}": None for number in range(9)}, systems=BOTH)
     tables = nine_datasets(settings)
     said = page(tables, settings=settings)
     tex = latex(said.wide, "nine")
@@ -347,16 +326,14 @@ def test_latex_has_a_second_float_of_what_is_written_where_a_model_writes():
     rewrites = [("q0",), ("other",), ("other",), ("q9",)]
     rows = [replace(record(f"q{n}", 0.5, 1), rewrites=words, cut=n < 2) for n, words in enumerate(rewrites)]
     raw = [record(f"q{n}", 0.25) for n in range(4)]
-    found = {(ONE, "bm25"): answers_of([row.question_id for row in rows], rows, 1)[1]}
-    found[RAW, "bm25"] = answers_of([row.question_id for row in raw], raw, 1)[0]
-    tex = table_files(page([tabulate(plan(), "one", [(1.0, QuestionSet("one", found))])]))["tables.tex"]
+    found = {(ONE, "bm25"): answered(rows, 1), (RAW, "bm25"): answered(raw, 0)}
+    tex = table_files(page([table_of_answers(found)]))["tables.tex"]
     assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == tex.count(r"\label{tab:") == 2
     written = tex[tex.rindex(r"\begin{table}") :]
     assert r"rewrites & cut at limit & in format & repeats the question & with fall-back \\" in written
     assert r"prompted, turn 1 & 50.0\% & 100.0\% & 25.0\% & 0.500 \\" in written
     assert "raw question" not in written
-    alone = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
-    assert table_files(page([alone]))["tables.tex"].count(r"\begin{table}") == 1
+    assert table_files(page([table_of(bm25_raw=[0.5] * 3)]))["tables.tex"].count(r"\begin{table}") == 1
 
 
 def test_the_caption_says_how_questions_were_drawn():
@@ -375,7 +352,7 @@ LONG_NAMES = [f"collection-of-field-{number}" for number in range(9)]
 
 @pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
 def test_a_wide_latex_table_is_scaled_to_its_line_and_its_long_names_are_upright(environments):
-    wide = wide_table_of(plan(systems={"prompted": {}, "trained": {}}), nine_datasets(plan(), environments))
+    wide = wide_table_of(plan(systems=BOTH), nine_datasets(plan(), environments))
     assert r"\rotatebox" not in latex(wide, "nine")
     tex = latex(replace(wide, head=[*LONG_NAMES, "mean"] * len(environments)), "nine")
     assert tex.startswith("% needs \\usepackage{booktabs,graphicx}\n\\begin{table*}\n")
@@ -389,7 +366,7 @@ def test_a_wide_latex_table_is_scaled_to_its_line_and_its_long_names_are_upright
 @pytest.mark.parametrize("options", ["", "twocolumn"])
 @pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
 def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, options, environments):
-    settings = plan(systems={"prompted": {}, "trained": {}}, costs=True)
+    settings = plan(systems=BOTH, costs=True)
     wide = wide_table_of(settings, nine_datasets(settings, environments))
     long = [*[*LONG_NAMES, "mean"] * len(environments), *wide.head[10 * len(environments) :]]
     text = latex(replace(wide, head=long), "nine")
@@ -402,7 +379,7 @@ def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, optio
 
 
 def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
-    settings = plan(systems={"prompted": {}, "trained": {}}, costs=True)
+    settings = plan(systems=BOTH, costs=True)
     values = {"bm25_raw": [0.5] * 3, "minilm_raw": [0.25] * 3, "bm25_prompted1": [0.25] * 3}
     parts = [part(name, **values) for name in ("one", "two")]
     tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
@@ -418,20 +395,12 @@ def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
     assert wide_table_of(plan(), tables[:1]).head == ["bm25", "minilm"]
 
 
-def test_a_warning_names_prompted_systems_that_are_often_cut_and_no_trained_one():
+@pytest.mark.parametrize(("share", "named"), [(0.2, ["prompted in bm25"]), (0.0, [])])
+def test_a_warning_names_prompted_systems_that_are_often_cut_and_no_trained_one(share, named):
+    cut = answered([replace(record(f"q{n}", 0.5, 1), cut=n < 10 * share) for n in range(10)], 1)
     settings = plan(systems={"prompted": {}, "trained": {"run": "runs/x"}})
-
-    def cut(share, turn=1):
-        rows = [replace(record(f"q{n}", 0.5, turn), cut=n < 10 * share) for n in range(10)]
-        return answers_of([row.question_id for row in rows], rows, 1)[turn]
-
-    def notes(share):
-        found = {(Arm(name, 1), "bm25"): cut(share) for name in ("prompted", "trained")}
-        table = tabulate(settings, "one", [(1.0, QuestionSet("one", found))])
-        return [note.partition(":")[0] for note in table.notes if "20.0% of its answers were cut" in note]
-
-    assert notes(0.2) == ["prompted in bm25"]
-    assert notes(0.0) == []
+    table = table_of_answers({(Arm(name, 1), "bm25"): cut for name in ("prompted", "trained")}, settings)
+    assert [note.partition(":")[0] for note in table.notes if "20.0% of its answers were cut" in note] == named
 
 
 def test_parts_have_no_column_and_their_average_has_one():
@@ -454,7 +423,7 @@ def test_a_dataset_of_which_one_part_is_evaluated_has_a_column():
 
 
 def test_scores_and_comparisons_as_csv_hold_every_figure():
-    settings = plan(systems={"prompted": {}, "trained": {}}, metrics=["ndcg@10"])
+    settings = plan(systems=BOTH)
     values = {"bm25_raw": [0.0, 0.5] * 20, "bm25_prompted1": [0.5, 1.0] * 20}
     parts = [part("one", **values), part("two", **values)]
     tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
@@ -480,25 +449,22 @@ def test_scores_and_comparisons_as_csv_hold_every_figure():
 
 
 def test_every_metric_has_an_interval():
-    rows = [
-        EvalRecord("?", 0, f"q{n}", "?", "", (), (), {"ndcg@10": n / 9, "map": n % 2}, 0, 0, 1, True) for n in range(10)
-    ]
-    found = answers_of([row.question_id for row in rows], rows, 1)[0]
-    settings = plan(metrics=["ndcg@10", "map"])
-    (row,) = tabulate(settings, "one", [(1.0, QuestionSet("one", {(RAW, "bm25"): found}))]).rows
+    rows = [replace(record(f"q{n}", None), metrics={"ndcg@10": n / 9, "map": n % 2}) for n in range(10)]
+    found = answered(rows, 0)
+    (row,) = table_of_answers({(RAW, "bm25"): found}, plan(metrics=["ndcg@10", "map"])).rows
     intervals = row.scores["bm25"].intervals
     assert intervals["map"] == bootstrap_ci(found.scored("map"), 200, 0)
     assert (row.scores["bm25"].low, row.scores["bm25"].high) == intervals["ndcg@10"]
 
 
 def test_a_headline_says_what_the_raw_question_reaches_where_nothing_else_ran():
-    one = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
-    two = tabulate(plan(), "two", [(1.0, part("two", bm25_raw=[0.25] * 3))])
+    one, two = table_of(bm25_raw=[0.5] * 3), table_of(title="two", bm25_raw=[0.25] * 3)
     said, mood = headline([], plan(), [one])
     assert (said, mood) == ("Only the raw question was evaluated: ndcg@10 is 0.500 on one in bm25.", "mixed")
+    assert not one.score(RAW, "bm25").best, "a column of one figure has no best"
     said, _ = headline([], plan(), [one, two])
     assert "between 0.250 (on two in bm25) and 0.500 (on one in bm25)" in said
-    lost = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3, bm25_prompted1=[None] * 3))])
+    lost = table_of(bm25_raw=[0.5] * 3, bm25_prompted1=[None] * 3)
     assert headline([], plan(), [lost])[0] == "No system could be compared with the raw question."
 
 
@@ -513,15 +479,9 @@ def test_the_transfer_matrix_is_the_same_in_every_form(matrix):
 
 
 def test_latex_marks_are_commands():
-    table = tabulate(plan(), "a_b & 1%", [(1.0, part("x", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30))])
+    table = table_of(title="a_b & 1%", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30)
     tex = latex(wide_table_of(plan(), [table]), "x")
     assert r"\textbf{0.500}$^{\dagger}$" in tex
     assert r" & a\_b \& 1\% \\" in tex
     assert "†" not in tex
     assert "p $<$ 0.05" in tex
-
-
-def test_a_column_of_one_figure_has_no_best(matrix):
-    table = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
-    assert not table.score(RAW, "bm25").best
-    assert math.isclose(np.mean([0.5] * 3), table.score(RAW, "bm25").metrics["ndcg@10"])

@@ -9,8 +9,8 @@ from querylect.optimize.reflection import feedback
 from querylect.optimize.scoring import ScoredAnswer
 from querylect.rewriters.small import FewShotPrompt, load_prompt
 
+from ..command import mistake
 from ..raising import refused
-from ..service.test_cli import mistake
 
 ALL = ["system", "question", "documents", "examples"]
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
 from querylect.configs.schema import QuestionsConfig
 from querylect.data.known import known
@@ -21,6 +20,7 @@ from querylect.eval.papers.tables import PaperPage
 from querylect.eval.tasks.judges import JudgeScore
 from querylect.methods.methods import method_settings
 
+from ..command import end
 from ..raising import refused
 
 
@@ -77,9 +77,7 @@ def test_averages_that_papers_print_are_those_of_their_own_rows():
 
 
 def command(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(["paper", *arguments])
-    return ended.value.code or 0, *capsys.readouterr()
+    return end("paper", *arguments), *capsys.readouterr()
 
 
 def test_the_command_resolves_its_settings(capsys):

@@ -1,28 +1,18 @@
 """The simulated time line of a step (benchmarks/pipeline.py) against what can be computed by hand."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from querylect.benchmarks import pipeline
 
-
-@pytest.fixture(scope="module")
-def pipeline():
-    path = Path(__file__).parents[2] / "benchmarks" / "pipeline.py"
-    spec = importlib.util.spec_from_file_location("pipeline", path)
-    module = sys.modules["pipeline"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from ..jsonl import write_jsonl
 
 RATES = {"token": 0.01, "sequence": 0.001, "prefill": 1000.0, "update": 100.0}
 SHAPE = {"branching": (2, 3), "prompt": 100, "answers": (10, 20), "observation": 50, "longest": 4.0}
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_equal_lengths_take_what_is_computed_by_hand(pipeline, streamed):
+def test_equal_lengths_take_what_is_computed_by_hand(streamed):
     """One question: two first turns together, a search, then six second turns, a search; nothing overlaps."""
     shape = pipeline.Shape(questions=1, spread=0.0, **SHAPE)
     sampled = pipeline.sample(shape, pipeline.Rates(slots=64, **RATES), 1, 2.0, streamed, 0)
@@ -34,7 +24,7 @@ def test_equal_lengths_take_what_is_computed_by_hand(pipeline, streamed):
     assert shape.packed_tokens() == 100 + 2 * (10 + 50) + 6 * 20
 
 
-def test_slots_are_respected_and_streaming_is_never_slower(pipeline):
+def test_slots_are_respected_and_streaming_is_never_slower():
     shape = pipeline.Shape(questions=20, spread=0.6, **SHAPE)
     rates = pipeline.Rates(slots=4, **RATES)
     in_turns, streamed = (pipeline.sample(shape, rates, 20, 2.0, each, 1) for each in (False, True))
@@ -54,7 +44,7 @@ def test_slots_are_respected_and_streaming_is_never_slower(pipeline):
          [((21, "█"), (13, "▄"), (9, "r"), (8, " "), (9, "t")), ((51, "u"), (9, "t"))]),
     ],
 )  # fmt: skip
-def test_idle_time_is_counted_by_what_is_waited_for(pipeline, ahead, update, seconds, idle, lines):
+def test_idle_time_is_counted_by_what_is_waited_for(ahead, update, seconds, idle, lines):
     """Two GPUs with four slots sample for 10 and 6 seconds, the last 2 and 1 of them without a sequence."""
     engines = [
         pipeline.Sampled(10.0, 16.0, 2.0, 0, [(0.0, 4), (8.0, 0)]),
@@ -77,12 +67,12 @@ def test_idle_time_is_counted_by_what_is_waited_for(pipeline, ahead, update, sec
         (10.0, 6.0, 3, (10 + 2 / 3, 1 / 3)),
     ],
 )
-def test_the_pace_of_sampling_ahead_is_that_computed_by_hand(pipeline, sampling, update, staleness, expected):
+def test_the_pace_of_sampling_ahead_is_that_computed_by_hand(sampling, update, staleness, expected):
     """2 s send the weights, if no step is sampled when training takes one."""
     assert pipeline.pace(sampling, update, 2.0, staleness) == pytest.approx(expected)
 
 
-def test_a_plan_shows_every_way_to_run_a_step(pipeline, capsys):
+def test_a_plan_shows_every_way_to_run_a_step(capsys):
     shape = pipeline.Shape(questions=20, spread=0.6, **SHAPE)
     rates = dict.fromkeys((False, True), pipeline.Rates(slots=4, **RATES))
     pipeline.plan(shape, rates, pipeline.Gpus(4, 2, 1), 2.0, 3.0)
@@ -91,7 +81,7 @@ def test_a_plan_shows_every_way_to_run_a_step(pipeline, capsys):
         assert len([line for line in printed.splitlines() if line.startswith(f"{name} ")]) >= 2, "a row and a line"
 
 
-def test_one_gpu_cannot_sample_ahead(pipeline, capsys):
+def test_one_gpu_cannot_sample_ahead(capsys):
     shape = pipeline.Shape(questions=4, spread=0.6, **SHAPE)
     pipeline.plan(shape, {False: pipeline.Rates(slots=4, **RATES)}, pipeline.Gpus(1, 1, 1), 2.0, 1.0)
     printed = capsys.readouterr().out
@@ -99,7 +89,7 @@ def test_one_gpu_cannot_sample_ahead(pipeline, capsys):
     assert "ahead" not in printed
 
 
-def test_an_engine_of_several_gpus_counts_all_of_them(pipeline, capsys):
+def test_an_engine_of_several_gpus_counts_all_of_them(capsys):
     shape = pipeline.Shape(questions=6, spread=0.6, **SHAPE)
     rates = dict.fromkeys((False, True), pipeline.Rates(slots=4, **RATES))
     pipeline.plan(shape, rates, pipeline.Gpus(6, 2, 2), 2.0, 3.0)
@@ -111,7 +101,7 @@ def test_an_engine_of_several_gpus_counts_all_of_them(pipeline, capsys):
     assert step.idle()["tail"] == pytest.approx(2 * 5 / (8 * 10)), "one of two engines of two GPUs, half of the time"
 
 
-def test_the_memory_of_a_gpu_limits_the_sequences_of_an_engine(pipeline):
+def test_the_memory_of_a_gpu_limits_the_sequences_of_an_engine():
     shape = pipeline.Shape(512, (4, 4), 600, (300, 300), 900, 3.4, 0.6)
     sequence = (600 + 4 * 1200 + 16 * 300) / 16 * 18e3 * 8 / 2**30
     free = 0.28 * 79 - 16e9 / 2**30 - 3
@@ -122,7 +112,7 @@ def test_the_memory_of_a_gpu_limits_the_sequences_of_an_engine(pipeline):
         pipeline.slots_of(shape, 8.0, 0.2, 1, 256)
 
 
-def test_an_engine_of_two_gpus_decodes_each_token_faster_and_as_many_on_each(pipeline):
+def test_an_engine_of_two_gpus_decodes_each_token_faster_and_as_many_on_each():
     one, two = (pipeline.Rates.of_h100(8.0, 1800, 256 * gpus, gpus) for gpus in (1, 2))
     assert one.token / 2 < two.token < one.token
     assert two.sequence == one.sequence / 2
@@ -130,11 +120,11 @@ def test_an_engine_of_two_gpus_decodes_each_token_faster_and_as_many_on_each(pip
 
 
 @pytest.mark.parametrize(("staleness", "step"), [(0, 3.0), (1, 2.0)])
-def test_rates_of_the_first_half_of_a_run_predict_the_second(pipeline, tmp_path, capsys, staleness, step):
+def test_rates_of_the_first_half_of_a_run_predict_the_second(tmp_path, capsys, staleness, step):
     """1 s of sampling and search, 2 s of update, 0.5 s of the rest; the last step takes half as long again."""
     row = {"seconds/generate": 0.8, "seconds/retrieve": 0.2, "seconds/update": 2.0, "seconds/step": step + 0.5}
     rows = [row | {"tokens/sampled": 80}] * 7 + [row | {"tokens/sampled": 80, "seconds/step": 1.5 * (step + 0.5)}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "metrics.jsonl", *rows)
     train = {"staleness": staleness, "questions_per_step": 2}
     config = {"train": train, "rollout": {"branching": [2, 3], "micro_batch": 64}}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
@@ -144,6 +134,6 @@ def test_rates_of_the_first_half_of_a_run_predict_the_second(pipeline, tmp_path,
     assert "0.50 s besides" in printed
     assert f"predicted {step + 0.5:.2f} s" in printed
     assert "median 1.00, 75% within 20 %" in printed
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    write_jsonl(tmp_path / "metrics.jsonl", rows[0])
     with pytest.raises(SystemExit, match="1 steps"):
         pipeline.check(tmp_path)

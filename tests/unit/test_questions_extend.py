@@ -1,12 +1,8 @@
 """Â: thresholds by hand, completion of matrices of known rank, judged pairs, and their comparison with A."""
 
-import importlib
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from querylect.benchmarks import answerability_estimates as estimates
 from querylect.configs.schema import EnvironmentConfig, ExtendConfig, QuestionsConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
@@ -18,6 +14,7 @@ from querylect.questions.completion import Completed, complete
 from querylect.questions.extend import Similar, completed_answers, similar_contents
 
 from ..asked import TEXTS, Told, asking, corpus, lines  # noqa: F401 (a fixture)
+from ..jsonl import write_jsonl
 from ..raising import refused
 
 
@@ -103,12 +100,8 @@ def test_similar_contents_are_taken_or_judged_and_never_asked_twice(tmp_path, co
         said = write_question_index(unjudged, corpus, tmp_path / "unjudged")
         assert pairs_of(tmp_path / "unjudged", "similar") == {(question_id("Is headache bad?"), "triptan")}
         assert said.counts["pairs_similar"] == 1
-        assert (
-            write_question_index(extended(corpus, tmp_path, config, threshold=99.0), corpus, tmp_path / "high").counts[
-                "pairs_similar"
-            ]
-            == 0
-        )
+        high = extended(corpus, tmp_path, config, threshold=99.0)
+        assert write_question_index(high, corpus, tmp_path / "high").counts["pairs_similar"] == 0
         told.judged[:] = []
         judged = extended(corpus, tmp_path, config)
         said = write_question_index(judged, corpus, tmp_path / "judged", start=tmp_path / "unjudged")
@@ -142,16 +135,7 @@ def block_matrix(groups=3, size=6):
     return questions, contents, truth
 
 
-@pytest.fixture(scope="module")
-def estimates():
-    """The module of benchmarks/answerability.py, which is a script beside others."""
-    folder = str(Path(__file__).parents[2] / "benchmarks")
-    sys.path.insert(0, folder)
-    yield importlib.import_module("answerability_estimates")
-    sys.path.remove(folder)
-
-
-def test_completion_finds_held_out_pairs_of_a_block_matrix_and_a_finds_none(estimates):
+def test_completion_finds_held_out_pairs_of_a_block_matrix_and_a_finds_none():
     questions, contents, truth = block_matrix()
     draw = np.random.default_rng(0)
     own = {(q, next(c for c in contents if truth[q, c])) for q in questions}
@@ -170,21 +154,17 @@ def test_completion_finds_held_out_pairs_of_a_block_matrix_and_a_finds_none(esti
     assert sorted(pair for fold in dealt for pair in fold) == sorted(held)
 
 
-def test_agreement_by_hand(estimates):
+def test_agreement_by_hand():
     held = {("q", "a"): True, ("q", "b"): False, ("r", "a"): True, ("r", "b"): True}
     one = estimates.agreement("x", {("q", "a"), ("q", "b"), ("r", "a"), ("s", "a")}, held, 7)
     assert (one.right, one.wrong, one.overlooked, one.pairs) == (2, 1, 1, 7)
     assert (one.precision, one.recall) == (2 / 3, 2 / 3)
 
 
-def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, estimates, corpus):  # noqa: F811
-    rows = [
-        {"question": "headache?", "contents": ["aspirin"]},
-        {"question": "gums of sailors?", "contents": ["citrus"]},
-    ]
-    rows += [{"question": "does my head hurt?", "contents": ["fremd"]}]
-    file = tmp_path / "vetted.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, corpus):  # noqa: F811
+    vetted = {"headache?": "aspirin", "gums of sailors?": "citrus", "does my head hurt?": "fremd"}
+    rows = [{"question": question, "contents": [content]} for question, content in vetted.items()]
+    file = write_jsonl(tmp_path / "vetted.jsonl", *rows)
     write_question_index(QuestionsConfig(), corpus, corpus.question_index.folder, add=file)
     build_index(corpus)
     index = open_question_index(corpus.question_index.folder)
@@ -231,7 +211,7 @@ def test_similarities_are_those_of_the_retriever(tmp_path, corpus):  # noqa: F81
     assert list(zip(found.questions.tolist(), found.contents, found.scores.tolist(), strict=True)) == wanted
 
 
-def test_completion_is_measured_on_what_it_has_not_seen(estimates):
+def test_completion_is_measured_on_what_it_has_not_seen():
     """Verdicts by chance cannot be guessed; with the held-out ones in sight nearly all would be right."""
     draw = np.random.default_rng(3)
     questions, contents = [f"q{number}" for number in range(12)], [f"c{number}" for number in range(10)]

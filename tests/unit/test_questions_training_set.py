@@ -25,6 +25,7 @@ from querylect.questions.styles import style_prompt, with_typos
 from querylect.questions.training_set import write_training_set
 
 from ..handbook import THINGS, Author, save_handbook
+from ..jsonl import read_jsonl
 from ..raising import refused
 
 COUNT = 60
@@ -54,7 +55,7 @@ def write(author, corpus, target, test=None, **settings):
 
 
 def rows(folder):
-    return [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
+    return read_jsonl(folder / "queries.jsonl")
 
 
 def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, corpus):
@@ -160,7 +161,7 @@ class Copies(Author):
 def test_a_copy_of_the_prompts_example_is_no_question(tmp_path, corpus):
     with refused(DataError, "no-questions", "60"):
         write(Copies(), corpus, tmp_path / "set")
-    drafts = [json.loads(line) for line in (tmp_path / ".set.parts" / "written.jsonl").read_text().splitlines()]
+    drafts = read_jsonl(tmp_path / ".set.parts" / "written.jsonl")
     assert {draft["text"] for draft in drafts} == {"", "what?"}
     assert sum("copies an example" in draft["failure"] for draft in drafts) > 5
 
@@ -242,7 +243,7 @@ def test_a_synthetic_question_that_users_ask_in_the_test_is_left_out(tmp_path, c
         (asked, "u1")
     ]
     assert "leaks.jsonl" in "\n".join(written.lines())
-    assert json.loads((tmp_path / "set" / "leaks.jsonl").read_text().splitlines()[0])["of"]["split"] == "test"
+    assert read_jsonl(tmp_path / "set" / "leaks.jsonl")[0]["of"]["split"] == "test"
 
 
 def words_of(number):

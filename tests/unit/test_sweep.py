@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.names import Name
 from querylect.configs.sweep import load_sweep
@@ -29,6 +28,7 @@ from querylect.sweep.local import commands_of, run_process
 from querylect.sweep.runs import plan_sweep, run_names
 from querylect.sweep.table import as_csv, best_run, rows_of, write_table
 
+from ..command import end
 from ..raising import refused
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -41,9 +41,7 @@ def plan(*values, overrides=(), file=None, local=False, **options):
 
 def command(*arguments):
     """The exit code of `querylect sweep ARGUMENTS`."""
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", *map(str, arguments)])
-    return ended.value.code or 0
+    return end("sweep", *arguments)
 
 
 def test_a_grid_has_every_combination_in_the_order_of_its_values():

@@ -1,21 +1,18 @@
 """Right answers from every published form, and what is refused or skipped."""
 
-import json
-
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, DataError
 from querylect.eval.tasks.gold import gold_answers, read_gold
 
+from ..jsonl import write_jsonl
 from ..raising import refused
 
 SCORES = ("accuracy", "f1", "em")
 
 
 def file(tmp_path, *rows):
-    path = tmp_path / "gold.jsonl"
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_jsonl(tmp_path / "gold.jsonl", *rows)
 
 
 def test_open_questions_in_every_form(tmp_path):

@@ -1,18 +1,18 @@
 """The questions of a task, from hand-written lines and from real collections."""
 
-import json
 from collections import Counter
 
 from querylect.configs.paper import TaskConfig
 from querylect.errors import DataError
 from querylect.eval.tasks.items import read_items
 
+from ..jsonl import write_jsonl
 from ..raising import refused
 
 
 def task(path, rows=None, **settings):
     if rows is not None:
-        path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+        write_jsonl(path, *rows)
     return TaskConfig(data=str(path), **settings)
 
 

@@ -1,11 +1,10 @@
 """benchmarks/well_formed.py on the folder of a paper: what was requested in a fixed form, and what was read."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
-import pytest
+from querylect.benchmarks import well_formed
+
+from ..jsonl import write_jsonl
 
 SYSTEMS = {"chr": "chr", "hcqr": "hcqr", "rewriting": "multi_query", "wiki": "misknow", "migres": "migres"}
 PLANS = {"rewrites": ["a", "b", "c"]}
@@ -33,19 +32,12 @@ COUNTS = {
 }
 
 
-@pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    yield importlib.import_module("well_formed")
-    del sys.modules["well_formed"]
-
-
-def test_requests_and_readings_are_counted_by_stage_and_judge(benchmark, tmp_path, monkeypatch, capsys):
+def test_requests_and_readings_are_counted_by_stage_and_judge(tmp_path, monkeypatch, capsys):
     lines = [
         {"system": system, "notes": notes, "spent": {"calls": calls}, "failure": failure}
         for system, notes, calls, failure in RECORDS
     ]
-    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_jsonl(tmp_path / "questions.jsonl", *lines)
     judged = {"system": "chr", "off_format": {"utility": 1}, "means": {"dur": {"value": 1, "n": 3}}}
     systems = {name: {"method": method, "label": ""} for name, method in SYSTEMS.items()}
     results = {
@@ -55,7 +47,7 @@ def test_requests_and_readings_are_counted_by_stage_and_judge(benchmark, tmp_pat
     }
     (tmp_path / "results.json").write_text(json.dumps(results))
     monkeypatch.setattr("sys.argv", ["well_formed.py", str(tmp_path)])
-    benchmark.main()
+    well_formed.main()
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[:2] for row in rows] == [["tiny", name] for name in COUNTS]
     assert [tuple(map(str, counts)) for counts in COUNTS.values()] == [tuple((*row[2:], "")[:3]) for row in rows]
