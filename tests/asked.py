@@ -13,6 +13,8 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 
+from .jsonl import read_jsonl as lines  # noqa: F401 (for others)
+
 TEXTS = {
     "aspirin": "aspirin relieves headache",
     "insulin": "insulin lowers blood glucose",
@@ -106,8 +108,3 @@ def corpus(tmp_path):
     return EnvironmentConfig(
         dataset=save_corpus(tmp_path / "data"), retriever="qb-rag", question_index=own, index=str(tmp_path / "index")
     )
-
-
-def lines(path):
-    """The objects of a JSON-lines file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -45,33 +45,51 @@ def answered_by(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         thread.join(60)
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Answers every request by `answer`, and says nothing of it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def answer(self) -> None:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    do_HEAD = do_POST = do_PUT = do_GET
+
+    def send(self, status: int, body: bytes, headers: dict[str, str], cut: int | None = None) -> None:
+        """An answer, without its body to HEAD; with `cut` it breaks off after so many bytes."""
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[:cut])
+        if cut is not None:
+            self.wfile.flush()
+            self.close_connection = True
+
+
 @contextmanager
 def serving(hub: Hub) -> Iterator[str]:
     """The hub on a free port; gives its URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-        def do_HEAD(self) -> None:
-            self.answer(head=True)
-
-        def do_GET(self) -> None:
-            self.answer(head=False)
-
-        def answer(self, head: bool) -> None:
+    class OfDatasets(Handler):
+        def answer(self) -> None:
             path = self.path.partition("?")[0]
             about = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
             file = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
             if about and about[1] in hub.repositories:
-                self.send(200, json.dumps(self.describe(about[1])).encode(), {"Content-Type": "application/json"}, head)
+                self.send(200, json.dumps(self.describe(about[1])).encode(), {"Content-Type": "application/json"})
             elif file and file[3] in hub.repositories.get(file[1], {}):
-                self.give(file[3], hub.repositories[file[1]][file[3]], head)
+                self.give(file[3], hub.repositories[file[1]][file[3]])
             else:
                 error = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
-                self.send(404, b'{"error": "Repository not found"}', error, head)
+                self.send(404, b'{"error": "Repository not found"}', error)
 
         def describe(self, repo: str) -> dict:
             siblings = []
@@ -83,7 +101,8 @@ def serving(hub: Hub) -> Iterator[str]:
                 siblings.append(each)
             return {"_id": "1", "id": repo, "sha": COMMIT, "private": False, "tags": [], "siblings": siblings}
 
-        def give(self, name: str, content: bytes, head: bool) -> None:
+        def give(self, name: str, content: bytes) -> None:
+            head = self.command == "HEAD"
             wanted = self.headers.get("Range")
             begin = re.fullmatch(r"bytes=(\d+)-", wanted or "")
             start = int(begin[1]) if begin else 0
@@ -94,21 +113,10 @@ def serving(hub: Hub) -> Iterator[str]:
             if not head:
                 hub.ranges.append((name, wanted))
                 if name in hub.refused:
-                    self.send(403, b'{"error": "not now"}', {}, head)
+                    self.send(403, b'{"error": "not now"}', {})
                     return
             cut = hub.cut[name].pop(0) if not head and hub.cut.get(name) else None
-            self.send(206 if start else 200, content[start:], headers, head, cut)
+            self.send(206 if start else 200, content[start:], headers, cut)
 
-        def send(self, status: int, body: bytes, headers: dict[str, str], head: bool, cut: int | None = None) -> None:
-            self.send_response(status)
-            for key, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if not head:
-                self.wfile.write(body[:cut])
-            if cut is not None:
-                self.wfile.flush()
-                self.close_connection = True
-
-    with answered_by(Handler) as hub.url:
+    with answered_by(OfDatasets) as hub.url:
         yield hub.url

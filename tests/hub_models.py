@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
 
 import pytest
 import yaml
 
-from .hub import answered_by, git_blob_id
+from .hub import Handler, answered_by, git_blob_id
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "other", "unknown")
 """Some of those that the Hub knows."""
@@ -109,26 +108,9 @@ def ask_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def serving(hub: Hub) -> Iterator[str]:
     """The hub on a free port; gives its URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-        def do_HEAD(self) -> None:
-            self.answer("HEAD")
-
-        def do_GET(self) -> None:
-            self.answer("GET")
-
-        def do_POST(self) -> None:
-            self.answer("POST")
-
-        def do_PUT(self) -> None:
-            self.answer("PUT")
-
-        def answer(self, method: str) -> None:
-            path = unquote(self.path.partition("?")[0])
+    class OfModels(Handler):
+        def answer(self) -> None:
+            method, path = self.command, unquote(self.path.partition("?")[0])
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if self.headers.get("Transfer-Encoding") == "chunked":
                 body = self.chunks()
@@ -167,7 +149,7 @@ def serving(hub: Hub) -> Iterator[str]:
             elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/([a-z]+)(?:/(.+))?)?", path):
                 self.model(method, match[1], match[2] or "revision", match[3], body)
             elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-                self.give(match[1], match[2], match[3], head=method == "HEAD")
+                self.give(match[1], match[2], match[3])
             else:
                 self.say(404, {"error": "no such place"})
 
@@ -258,7 +240,7 @@ def serving(hub: Hub) -> Iterator[str]:
             made = hub.repositories[name].commit(branch, title, files)
             self.say(200, {"commitUrl": f"{hub.url}/{name}/commit/{made.id}", "commitOid": made.id, "success": True})
 
-        def give(self, name: str, revision: str, path: str, head: bool) -> None:
+        def give(self, name: str, revision: str, path: str) -> None:
             repository = hub.repositories.get(name)
             found = repository.find(revision) if repository else None
             if repository is None:
@@ -272,7 +254,7 @@ def serving(hub: Hub) -> Iterator[str]:
             else:
                 content = found.files[path]
                 etag = hashlib.sha256(content).hexdigest() if _is_large(path) else git_blob_id(content)
-                self.send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found.id}, head)
+                self.send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found.id})
 
         def validate(self, content: str) -> None:
             values = yaml.safe_load(content.split("---\n")[1])
@@ -286,16 +268,7 @@ def serving(hub: Hub) -> Iterator[str]:
         def say(self, status: int, said: object, headers: dict[str, str] | None = None) -> None:
             error = {"X-Error-Message": said["error"]} if isinstance(said, dict) and "error" in said else {}
             body = json.dumps(said).encode()
-            head = self.command == "HEAD"
-            self.send(status, body, {"Content-Type": "application/json", **error, **(headers or {})}, head)
+            self.send(status, body, {"Content-Type": "application/json", **error, **(headers or {})})
 
-        def send(self, status: int, body: bytes, headers: dict[str, str], head: bool) -> None:
-            self.send_response(status)
-            for key, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if not head:
-                self.wfile.write(body)
-
-    with answered_by(Handler) as hub.url:
+    with answered_by(OfModels) as hub.url:
         yield hub.url

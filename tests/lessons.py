@@ -6,7 +6,6 @@ follow what, with a little noise so that the layers can tell words apart. So a r
 that differ, and gradients (the adapters of the layers see the whole prompt), without any download.
 """
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.digests import FolderDigests
 from querylect.storage import file_sha256
 
+from .jsonl import read_jsonl as records
 from .tiny import CHATML, tiny_tokenizer
 
 OPEN, CLOSE = "<think></think><rewrite>", "</rewrite>"
@@ -186,11 +186,6 @@ def change(config: RunConfig, **values) -> RunConfig:
             place = place[part]
         place[last] = value
     return RunConfig.model_validate(plain)
-
-
-def records(path: Path) -> list[dict]:
-    """A JSONL file, line by line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -219,6 +219,19 @@ def create_app(server):
                 )
         return {"id": "cmpl-1", "object": "text_completion", "model": "the-policy", "choices": choices}
 
+    def noted(route, event, answer):
+        """A route that only notes that it was asked."""
+
+        @app.post(route)
+        def note():
+            server.events.append(event)
+            return answer
+
+    noted("/resume", "resume", {"status": "resumed"})
+    noted("/start_weight_update", "start", {"message": "Weight update started"})
+    noted("/finish_weight_update", "finish", {"message": "Weight update finished"})
+    noted("/reset_prefix_cache", "reset", {"success": True})
+
     @app.post("/init_weight_transfer_engine")
     def init_weights(body: dict):
         assert body["init_info"]["world_size"] == 2
@@ -230,16 +243,6 @@ def create_app(server):
     def pause(mode: str):
         server.events.append(f"pause {mode}")
         return {"status": "paused"}
-
-    @app.post("/resume")
-    def resume():
-        server.events.append("resume")
-        return {"status": "resumed"}
-
-    @app.post("/start_weight_update")
-    def start_update():
-        server.events.append("start")
-        return {"message": "Weight update started"}
 
     @app.post("/update_weights")
     def update(body: dict):
@@ -253,11 +256,6 @@ def create_app(server):
         server.events.append("update")
         return {"message": "Weights updated"}
 
-    @app.post("/finish_weight_update")
-    def finish_update():
-        server.events.append("finish")
-        return {"message": "Weight update finished"}
-
     @app.post("/collective_rpc")
     def call_workers(body: dict):
         method, arguments = body["method"], body["kwargs"]
@@ -268,11 +266,6 @@ def create_app(server):
                 raise HTTPException(500, "Cannot find any model weights")
             server.answers.load([pair for file in files for pair in load_file(file).items()])
         return {"results": [None]}
-
-    @app.post("/reset_prefix_cache")
-    def reset():
-        server.events.append("reset")
-        return {"success": True}
 
     return app
 

@@ -8,26 +8,13 @@ from querylect.eval.statistics import holm
 
 
 def record(system, top, question, value, **changes):
-    turn = 0 if system in (NO_RAG, "raw") else 2
-    scores = {"accuracy": value, "f1": value, "em": value}
-    there = value is not None
+    missing = value is None
     given = {
-        "system": system,
-        "turn": turn,
-        "top": top,
-        "question_id": question,
-        "question": "?",
-        "documents": ("d",) * top,
-        "answer": "x" if there else None,
-        "missing": "" if there else "no reply",
-        "cut": False,
-        "chosen": "",
-        "scores": scores,
-        "ndcg": None if system == NO_RAG else 0.5,
-        "prompt_tokens": 10,
-        "tokens": 2,
-        "key": f"{system}{top}{question}",
-    }
+        "system": system, "turn": 0 if system in (NO_RAG, "raw") else 2, "top": top, "question_id": question,
+        "question": "?", "documents": ("d",) * top, "answer": None if missing else "x", "chosen": "", "cut": False,
+        "missing": "no reply" if missing else "", "scores": dict.fromkeys(("accuracy", "f1", "em"), value),
+        "ndcg": None if system == NO_RAG else 0.5, "prompt_tokens": 10, "tokens": 2, "key": f"{system}{top}{question}",
+    }  # fmt: skip
     return AnswerRecord(**{**given, **changes})
 
 

@@ -183,21 +183,16 @@ def test_a_policy_is_prompted_through_the_bounded_renderer(monkeypatch):
         Chat(tokenizer, {tokenizer.eos_token_id}).first(ASKED)
 
 
-def test_a_tokenizer_with_a_chat_of_its_own_writes_it():
-    tokenizer = tiny_tokenizer()
-    tokenizer.__class__ = type(
-        "Own", (type(tokenizer),), {"apply_chat_template": lambda self, messages, **_: messages[0]["content"]}
-    )
-    chat = Chat(tokenizer, {tokenizer.eos_token_id})
-    assert tokenizer.decode(chat.first(ASKED)) == "my head hurts"
-
-
-def test_a_tokenizer_that_writes_its_chats_by_itself_may_refuse_messages_too():
+def test_a_tokenizer_with_a_chat_of_its_own_writes_it_or_refuses_messages():
     class Own(type(tiny_tokenizer())):
-        def apply_chat_template(self, *_, **__):
-            raise TemplateError("no system turn")
+        def apply_chat_template(self, messages, **_):
+            if messages[0]["role"] == "system":
+                raise TemplateError("no system turn")
+            return messages[0]["content"]
 
     tokenizer = tiny_tokenizer()
     tokenizer.__class__ = Own
+    chat = Chat(tokenizer, {tokenizer.eos_token_id})
+    assert tokenizer.decode(chat.first(ASKED)) == "my head hurts"
     with refused(ModelError, "template-refuses-messages", "no system turn"):
-        Chat(tokenizer, {0}).first(ASKED)
+        chat.first([{"role": "system", "content": "Rewrite."}, *ASKED])

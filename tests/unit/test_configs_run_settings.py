@@ -43,8 +43,9 @@ def test_settings_that_are_gone_are_left_out_and_named(run, caplog):
     assert set(caplog.text.partition("left out: ")[2].strip().split(", ")) == said
 
 
-def test_a_removed_setting_without_effect_is_passed_over(run, caplog):
-    folder = run(lambda values: values["rollout"].update(keep_rewrites_weight=0.0))
+@pytest.mark.parametrize("removed", [{}, {"keep_rewrites_weight": 0.0}])
+def test_settings_of_this_version_and_removed_ones_without_effect_are_read_in_silence(run, removed, caplog):
+    folder = run(lambda values: values["rollout"].update(removed))
     with caplog.at_level(logging.WARNING):
         assert load_run_config(folder) == load_config(str(folder / "config.yaml"))
     assert not caplog.records
@@ -58,19 +59,8 @@ def test_a_removed_setting_with_an_effect_is_refused(run, read):
         read(folder)
 
 
-def test_an_override_of_a_removed_setting_is_refused(run):
+def test_an_override_is_checked_as_always(run):
+    with refused(ConfigError, "unknown-setting", "train.stepz"):
+        load_run_config(run(lambda values: None), ["train.stepz=1"])
     with refused(ConfigError, "unknown-setting", "rollout.keep_rewrites_weight was removed"):
         load_config("demo", ["rollout.keep_rewrites_weight=0"])
-
-
-def test_settings_of_this_version_are_read_as_they_are(run, caplog):
-    folder = run(lambda values: None)
-    with caplog.at_level(logging.WARNING):
-        assert load_run_config(folder) == load_config(str(folder / "config.yaml"))
-    assert not caplog.records
-
-
-def test_an_override_is_checked_as_always(run):
-    folder = run(lambda values: None)
-    with refused(ConfigError, "unknown-setting", "train.stepz"):
-        load_run_config(folder, ["train.stepz=1"])

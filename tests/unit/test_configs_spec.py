@@ -64,6 +64,9 @@ def test_overrides_reach_what_the_plan_names(path):
     assert more.systems["again"].turns == 2
 
 
+URLS = [f"environments.bm25.{setting}" for setting in ("client.urls", "urls", "datasets")]
+
+
 @pytest.mark.parametrize(
     ("override", "code", "facts"),
     [
@@ -78,11 +81,7 @@ def test_overrides_reach_what_the_plan_names(path):
         ("parts=[three]", "invalid-setting", ["parts", "'three'", "one, two"]),
         ("systems.sampled.environments=[served, bm52]", "invalid-setting", ["systems.sampled.environments", "'bm52'"]),
         ("environments.bm25.env.dataset={kind: hpo}", "invalid-setting", ["`datasets`", "from env"]),
-        (
-            'environments.bm25.client.urls=["http://x"]',
-            "invalid-setting",
-            ["environments.bm25.client.urls", "has 2", "environments.bm25.urls", "environments.bm25.datasets"],
-        ),
+        ('environments.bm25.client.urls=["http://x"]', "invalid-setting", ["has 2", *URLS]),
         ("systems.raw={}", "invalid-setting", ["the name 'raw'"]),
         ("systems.a/b={}", "invalid-setting", ["the name 'a/b'"]),
         ("systems.trained.policy={model: x}", "invalid-setting", ["run and policy"]),
@@ -97,25 +96,15 @@ def test_a_mistake_is_told_with_what_to_do(path, override, code, facts):
 
 
 def test_flags_make_a_plan():
-    plan = flags(
-        datasets=["hpo", "folder/scifact"],
-        retrievers=["bm25", "mini=/models/all-minilm"],
-        rewriters=["small", "long=explore"],
-        runs=["runs/demo"],
-        model="/models/policy",
-        turns=2,
-        samples=3,
-        overrides=["limit=7"],
-    )
+    models = {"rewriters": ["small", "long=explore"], "runs": ["runs/demo"], "model": "/models/policy"}
+    searched = {"datasets": ["hpo", "folder/scifact"], "retrievers": ["bm25", "mini=/models/all-minilm"]}
+    plan = flags(**searched, **models, turns=2, samples=3, overrides=["limit=7"])
     assert {name: source.path for name, source in plan.datasets.items()} == {"hpo": None, "scifact": "folder/scifact"}
     assert [one.env.retriever for one in plan.environments.values()] == ["bm25", "/models/all-minilm"]
     assert list(plan.systems)[:3] == plan.free_systems == ["first_titles", "rm3", "weighted_words"]
     with_model = {name: one for name, one in plan.systems.items() if one.training_free is None}
-    assert {name: (one.run, one.turns, one.samples) for name, one in with_model.items()} == {
-        "small": (None, 2, 3),
-        "long": (None, 2, 3),
-        "demo": ("runs/demo", 2, 3),
-    }
+    runs = {name: (one.run, one.turns, one.samples) for name, one in with_model.items()}
+    assert runs == {"small": (None, 2, 3), "long": (None, 2, 3), "demo": ("runs/demo", 2, 3)}
     assert plan.systems["long"].rewriter.name == "explore"
     assert (plan.policy.model, plan.limit) == ("/models/policy", 7)
 

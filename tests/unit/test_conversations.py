@@ -86,11 +86,8 @@ def test_methods_show_the_history_too():
 
 def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
     prompt = {
-        "system": "s",
+        **{"system": "s", "documents": "{documents}", "no_documents": "", "form": "plain"},
         "question": "{question}\n(after:\n{history})",
-        "documents": "{documents}",
-        "no_documents": "",
-        "form": "plain",
         "examples": [
             {"question": "And it?", "history": [{"role": "user", "text": "a {question}"}], "turns": [{"rewrite": "x"}]}
         ],

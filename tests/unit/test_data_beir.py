@@ -203,13 +203,6 @@ def test_topics_that_cannot_be_read_are_refused(folder, name, topics, code, fact
     refuses(folder, code, folder / name, *facts)
 
 
-def test_a_split_without_any_relevant_document_is_refused(folder):
-    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\n")
-    refuses(folder, "no-relevant-documents", "test.tsv")
-    (folder / "qrels" / "test.tsv").write_text("")
-    refuses(folder, "no-relevant-documents", "test.tsv")
-
-
 def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\tghost\t1\nq1\td1\t1\nq2\tother\t1\n")
     refuses(folder, "unknown-document", "set, test", "'ghost'", "2 of 3")
@@ -268,6 +261,7 @@ def test_a_broken_judgement_names_its_line(folder, text, code, facts):
         ('{"_id": "x"}', "invalid-field", ["'text'", None]),
         ('{"_id": "x", "text": 7}', "invalid-field", ["'text'", 7]),
         ('{"_id": "x", "text": "\\ud800"}', "invalid-unicode", ["'text'"]),
+        pytest.param("[" * 100_000, "invalid-json", ["nested too deeply"], id="brackets"),
     ],
 )
 def test_a_broken_line_names_file_and_line(folder, name, record, code, facts):
@@ -277,19 +271,25 @@ def test_a_broken_line_names_file_and_line(folder, name, record, code, facts):
     refuses(folder, code, f"{file}, line 2", *facts)
 
 
-def test_brackets_nested_too_deeply_name_file_and_line(folder):
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        file = folder / name
-        whole = file.read_text(encoding="utf-8")
-        file.write_text("[" * 100_000 + "\n" + whole, encoding="utf-8")
-        refuses(folder, "invalid-json", f"{file}, line 1", "nested too deeply")
-        file.write_text(whole, encoding="utf-8")
-
-
-def test_bytes_that_are_not_utf8_name_file_and_line(folder):
-    file = folder / "corpus.jsonl"
-    file.write_bytes(file.read_bytes() + b'{"_id": "d4", "text": "\xe9"}\n')
-    refuses(folder, "not-utf8", "corpus.jsonl, line 4")
+@pytest.mark.parametrize(
+    ("name", "content", "code", "facts"),
+    [
+        ("corpus.jsonl", b"\n", "no-documents", []),
+        ("corpus.jsonl", b'{"_id": "d4", "text": "\xe9"}\n', "not-utf8", ["line 1"]),
+        ("corpus.jsonl", None, "missing-file", []),
+        ("queries.jsonl", None, "missing-file", []),
+        ("queries.jsonl", b'{"_id": "q1", "text": " "}\n', "empty-question", ["line 1", "'q1'"]),
+        ("queries.jsonl", b'{"_id": "q1", "text": "t", "options": "ab"}\n', "invalid-field", ["'options'", "'ab'"]),
+        ("qrels/test.tsv", HEADER.encode() + b"q1\td1\t0\n", "no-relevant-documents", []),
+        ("qrels/test.tsv", b"", "no-relevant-documents", []),
+    ],
+)
+def test_a_file_that_is_missing_or_says_too_little_is_named(folder, name, content, code, facts):
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    refuses(folder, code, name.rpartition("/")[2], *facts)
 
 
 @pytest.mark.parametrize(
@@ -300,24 +300,6 @@ def test_a_duplicate_id_names_both_lines(folder, name, what):
     lines = file.read_text(encoding="utf-8").splitlines()
     file.write_text("\n".join([*lines, lines[0]]), encoding="utf-8")
     refuses(folder, "duplicate-id", f"{name}, line {len(lines) + 1}", what, "line 1 ")
-
-
-def test_an_empty_corpus_is_refused(folder):
-    (folder / "corpus.jsonl").write_text("\n")
-    refuses(folder, "no-documents", "corpus.jsonl")
-
-
-def test_a_question_without_text_and_options_that_are_no_list_are_refused(folder):
-    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": " "}\n')
-    refuses(folder, "empty-question", "queries.jsonl, line 1", "'q1'")
-    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "t", "options": "ab"}\n')
-    refuses(folder, "invalid-field", "queries.jsonl, line 1", "'options'", "'ab'")
-
-
-@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
-def test_a_missing_file_is_named(folder, name):
-    (folder / name).unlink()
-    refuses(folder, "missing-file", folder / name)
 
 
 def test_missing_qrels_and_missing_folder_are_named(folder):
@@ -361,12 +343,11 @@ def test_what_is_saved_is_read_back_equal(tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["tiny"]
 
 
-def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tmp_path):
-    def with_document(identifier):
-        return Dataset(
-            "t", [Document(identifier, "", "x")], {"test": Split([Question("q", "x")], {"q": {identifier: 1}})}
-        )
+def with_document(identifier):
+    return Dataset("t", [Document(identifier, "", "x")], {"test": Split([Question("q", "x")], {"q": {identifier: 1}})})
 
+
+def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tmp_path):
     save_beir(with_document("d"), tmp_path / "t")
     with refused(DataError, "already-exists", tmp_path / "t"):
         save_beir(with_document("e"), tmp_path / "t")
@@ -388,7 +369,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
         raise OSError(122, "Disk quota exceeded")
 
     monkeypatch.setattr(os, "fsync", full_at_second_file)
-    dataset = Dataset("t", [Document("d", "", "x")], {"test": Split([Question("q", "x")], {"q": {"d": 1}})})
+    dataset = with_document("d")
     with refused(StorageError, None, tmp_path / "t", "No space left on device"):
         save_beir(dataset, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []

@@ -45,27 +45,17 @@ def prepared(name, folder, to):
 
 TOPIOCQA = [
     {
-        "Conversation_no": 1,
-        "Turn_no": 1,
-        "Question": "who built the old bridge",
-        "Answer": "Ada Stone",
-        "Topic": "Old Bridge",
-        "Topic_section": "Introduction",
-        "Rationale": "was built by Ada Stone",
-        "is_nq": True,
-        "Context": [],
-        "Additional_answers": [],
+        "Conversation_no": 1, "Turn_no": 1, "Question": "who built the old bridge", "Answer": "Ada Stone",
+        "Topic": "Old Bridge", "Topic_section": "Introduction", "Rationale": "was built by Ada Stone", "is_nq": True,
+        "Context": [], "Additional_answers": [],
         "Gold_passage": {"id": "wiki:7", "title": "Old Bridge", "text": "The bridge was built by Ada Stone."},
     },
     {
-        "Conversation_no": 1,
-        "Turn_no": 2,
-        "Question": "where was she born?",
-        "Answer": "in Ulm",
+        "Conversation_no": 1, "Turn_no": 2, "Question": "where was she born?", "Answer": "in Ulm",
         "Context": ["who built the old bridge", "Ada Stone"],
         "Gold_passage": {"id": "wiki:9", "title": "Ada Stone", "text": "Ada Stone was born in Ulm."},
     },
-]
+]  # fmt: skip
 TOPIOCQA_DEV = [{**TOPIOCQA[0], "Question": "how long is the dam", "Gold_passage": {"id": "wiki:8", "text": "90 m"}}]
 
 
@@ -97,34 +87,20 @@ def test_topiocqa_reads_the_published_passages(tmp_path):
 
 QRECC = [
     {
-        "Conversation_no": 2,
-        "Turn_no": 1,
-        "Question": "What does a crane eat?",
-        "Truth_rewrite": "What does a crane eat?",
-        "Truth_answer": "seeds",
-        "Truth_passages": ["http://a.example/crane_p0"],
+        "Conversation_no": 2, "Turn_no": 1, "Question": "What does a crane eat?", "Truth_answer": "seeds",
+        "Truth_rewrite": "What does a crane eat?", "Truth_passages": ["http://a.example/crane_p0"],
     },
     {
-        "Conversation_no": 2,
-        "Turn_no": 2,
-        "Question": "And in winter?",
-        "Truth_rewrite": "What does a crane eat in winter?",
-        "Truth_answer": "",
-        "Truth_passages": ["http://a.example/crane_p1"],
+        "Conversation_no": 2, "Turn_no": 2, "Question": "And in winter?", "Truth_answer": "",
+        "Truth_rewrite": "What does a crane eat in winter?", "Truth_passages": ["http://a.example/crane_p1"],
     },
     {"Conversation_no": 2, "Turn_no": 3, "Question": "Why?", "Truth_rewrite": "", "Truth_passages": []},
-]
+]  # fmt: skip
 PUBLISHED = {
-    "Conversation_no": 2,
-    "Turn_no": 2,
-    "Context": ["Where do storks live?", "in Africa"],
-    "Question": "All year?",
-    "Rewrite": "Do storks live in Africa all year?",
-    "Answer": "no",
-    "Answer_URL": "http://a.example/stork",
-    "Conversation_source": "quac",
-    "Truth_passages": ["http://a.example/crane_p1"],
-}
+    "Conversation_no": 2, "Turn_no": 2, "Context": ["Where do storks live?", "in Africa"], "Question": "All year?",
+    "Rewrite": "Do storks live in Africa all year?", "Answer": "no", "Answer_URL": "http://a.example/stork",
+    "Conversation_source": "quac", "Truth_passages": ["http://a.example/crane_p1"],
+}  # fmt: skip
 PASSAGES = jsonl({"id": f"http://a.example/crane_p{number}", "contents": f"cranes {number}"} for number in range(3))
 
 
@@ -146,46 +122,38 @@ def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
     assert len(dataset.corpus) == 3
 
 
+def asked(number, text, rewrite=None, **rest):
+    """An utterance of the user in CAsT's schema of 2022."""
+    rewritten = {} if rewrite is None else {"manual_rewritten_utterance": rewrite}
+    return {"number": number, "participant": "User", "utterance": text, **rewritten, **rest}
+
+
+LONGEST = "What is the longest bridge?"
 CAST_2021 = [
     {
         "number": 31,
         "title": "Bridges",
         "turn": [
             {
-                "number": 1,
-                "raw_utterance": "What is the longest bridge?",
-                "manual_rewritten_utterance": "What is the longest bridge?",
-                "passage": "The viaduct of Danyang.",
-                "canonical_result_id": "MARCO_1",
+                "number": 1, "raw_utterance": LONGEST, "manual_rewritten_utterance": LONGEST,
+                "passage": "The viaduct of Danyang.", "canonical_result_id": "MARCO_1",
             },
             {
-                "number": 2,
-                "raw_utterance": "How long is it?",
+                "number": 2, "raw_utterance": "How long is it?",
                 "manual_rewritten_utterance": "How long is the viaduct of Danyang?",
             },
         ],
     }
-]
+]  # fmt: skip
 CAST_2022 = [
     {
         "number": 132,
         "turn": [
-            {
-                "number": "1-1",
-                "participant": "User",
-                "utterance": "Tell me of owls.",
-                "manual_rewritten_utterance": "?",
-            },
+            asked("1-1", "Tell me of owls.", "?"),
             {"number": "1-2", "parent": "1-1", "participant": "System", "response": "Owls hunt at night."},
-            {
-                "number": "1-3",
-                "parent": "1-2",
-                "participant": "User",
-                "utterance": "What?",
-                "manual_rewritten_utterance": "What do owls hunt?",
-            },
+            asked("1-3", "What?", "What do owls hunt?", parent="1-2"),
             {"number": "1-4", "parent": "1-3", "participant": "System", "response": "Mice."},
-            {"number": "2-1", "parent": "1-2", "participant": "User", "utterance": "Where do they nest?"},
+            asked("2-1", "Where do they nest?", parent="1-2"),
         ],
     }
 ]
@@ -198,13 +166,8 @@ def test_cast_follows_its_turns_and_judges_by_topic_and_turn(tmp_path):
     dataset = prepared("cast", write(tmp_path / "raw", files), tmp_path / "out")
     first, second = dataset.splits["test"].questions
     assert (first.id, first.history) == ("31_1", ())
-    assert second == Question(
-        "31_2",
-        "How long is it?",
-        (),
-        (user("What is the longest bridge?"), system("The viaduct of Danyang.")),
-        "How long is the viaduct of Danyang?",
-    )
+    said = (user(LONGEST), system("The viaduct of Danyang."))
+    assert second == Question("31_2", "How long is it?", (), said, "How long is the viaduct of Danyang?")
     assert dataset.splits["test"].qrels["31_2"] == {"MARCO_2": 2, "MARCO_3": 0}
 
 
@@ -245,13 +208,11 @@ def test_cast_2019_has_no_answers_and_rewrites_in_a_file(tmp_path):
 
 def test_ikat_reads_turns_and_resolved_utterances(tmp_path):
     turns = [
-        {
-            "turn_id": 1,
-            "utterance": "Which bike?",
-            "resolved_utterance": "Which bike suits me?",
-            "response": "A light one.",
-        },
-        {"turn_id": 2, "utterance": "How much?", "resolved_utterance": "How much is a light bike?", "response": "..."},
+        {"turn_id": number, "utterance": text, "resolved_utterance": resolved, "response": response}
+        for number, text, resolved, response in (
+            (1, "Which bike?", "Which bike suits me?", "A light one."),
+            (2, "How much?", "How much is a light bike?", "..."),
+        )
     ]
     topics = [{"number": "9-1", "title": "Bikes", "ptkb": {"1": "I am small."}, "turns": turns}]
     files = {
@@ -263,6 +224,10 @@ def test_ikat_reads_turns_and_resolved_utterances(tmp_path):
     assert question.id == "9-1_2"
     assert question.history == (user("Which bike?"), system("A light one."))
     assert question.reference_rewrite == "How much is a light bike?"
+
+
+ORPHAN = {"number": 1, "turn": [{"number": 2, "parent": 7, "utterance": "x"}]}
+OTHER = {"number": 31, "turn": [{"number": 1, "utterance": "x"}]}
 
 
 @pytest.mark.parametrize(
@@ -280,18 +245,8 @@ def test_ikat_reads_turns_and_resolved_utterances(tmp_path):
         ("qrecc", {"qrecc_test.json": [PUBLISHED]}, "missing-passages", ["collection/"]),
         ("cast", {"topics.json": CAST_2021}, "missing-file", ["*qrel*"]),
         ("cast", {"topics.json": [{"number": 1, "turns": []}], "q.qrel": ""}, "invalid-topic", ["topic 1", "'turn'"]),
-        (
-            "cast",
-            {"topics.json": [{"number": 1, "turn": [{"number": 2, "parent": 7, "utterance": "x"}]}], "q.qrel": ""},
-            "invalid-topic",
-            ["turn 2", "'7'"],
-        ),
-        (
-            "cast",
-            {"a_topics.json": CAST_2021, "b_topics.json": [{"number": 31, "turn": [{"number": 1, "utterance": "x"}]}]},
-            "conflicting-questions",
-            ["31_1", "'x'"],
-        ),
+        ("cast", {"topics.json": [ORPHAN], "q.qrel": ""}, "invalid-topic", ["turn 2", "'7'"]),
+        ("cast", {"a_topics.json": CAST_2021, "b_topics.json": [OTHER]}, "conflicting-questions", ["31_1", "'x'"]),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_row(tmp_path, kind, files, code, facts):

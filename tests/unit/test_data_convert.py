@@ -288,13 +288,11 @@ def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
     assert "querylect data prepare medqa --to FOLDER\n" in said
     assert end("data", "check", tmp_path / "raw") == 0
     assert "querylect data prepare medqa" in capsys.readouterr().out
-    assert end("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 0
+    prepare = ("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to")
+    assert end(*prepare, tmp_path / "medqa") == 0
     assert "1 questions of test" in capsys.readouterr().out
-    assert end("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "medqa") == 2
-    assert (
-        end("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to", tmp_path / "b", "--encoder", "contriever")
-        == 2
-    )
+    assert end(*prepare, tmp_path / "medqa") == 2
+    assert end(*prepare, tmp_path / "b", "--encoder", "contriever") == 2
     assert end("data", "get", "bioasq") == 2
     assert "benchmark.json" in capsys.readouterr().err
 

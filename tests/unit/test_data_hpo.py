@@ -16,6 +16,11 @@ from ..raising import refused
 HEAD = "format-version: 1.2\ndata-version: hp/releases/2025-01-16\n\n"
 
 
+def lay(text):
+    """An exact layperson synonym."""
+    return f'synonym: "{text}" EXACT layperson []'
+
+
 def block(identifier, name, *lines):
     return "\n".join(["[Term]", f"id: {identifier}", f"name: {name}", *lines]) + "\n\n"
 
@@ -32,7 +37,7 @@ def load(tmp_path):
     return write
 
 
-FILLERS = tuple(block(f"HP:9{n}", f"filler {n}", f'synonym: "lay word {n}" EXACT layperson []') for n in range(3))
+FILLERS = tuple(block(f"HP:9{n}", f"filler {n}", lay(f"lay word {n}")) for n in range(3))
 
 
 def phrases(dataset):
@@ -53,8 +58,8 @@ def test_only_exact_layperson_synonyms_that_differ_from_the_name_are_questions(l
             'synonym: "Stubby fingers" RELATED layperson []',
             'synonym: "Small fingers" EXACT []',
             'synonym: "Shortened digits" EXACT abbreviation []',
-            'synonym: "brachy-dactyly" EXACT layperson []',
-            'synonym: "SHORT, fingers" EXACT layperson []',
+            lay("brachy-dactyly"),
+            lay("SHORT, fingers"),
         ),
         *FILLERS,
     )
@@ -63,8 +68,8 @@ def test_only_exact_layperson_synonyms_that_differ_from_the_name_are_questions(l
 
 def test_phrases_of_two_terms_are_left_out_counted_and_said(load):
     dataset = load(
-        block("HP:1", "A", 'synonym: "Big head" EXACT layperson []'),
-        block("HP:2", "B", 'synonym: "big  head!" EXACT layperson []', 'synonym: "Head size" EXACT layperson []'),
+        block("HP:1", "A", lay("Big head")),
+        block("HP:2", "B", lay("big  head!"), lay("Head size")),
         *FILLERS,
     )
     assert phrases(dataset) == {"Head size": {"HP:2"}}
@@ -73,9 +78,9 @@ def test_phrases_of_two_terms_are_left_out_counted_and_said(load):
 
 def test_obsolete_terms_and_other_blocks_are_passed_over(load):
     dataset = load(
-        block("HP:1", "Old", "is_obsolete: true", 'synonym: "Old word" EXACT layperson []'),
+        block("HP:1", "Old", "is_obsolete: true", lay("Old word")),
         "[Typedef]\nid: part_of\nname: part of\n\n",
-        block("HP:2", "New", 'synonym: "New word" EXACT layperson []'),
+        block("HP:2", "New", lay("New word")),
         *FILLERS,
     )
     assert phrases(dataset) == {"New word": {"HP:2"}}
@@ -97,14 +102,8 @@ def test_the_corpus_keeps_asked_terms_and_fills_up_by_hash(load):
 
 
 def test_the_set_does_not_depend_on_the_order_of_the_file(load):
-    blocks = [
-        block(
-            f"HP:{n}", f"term {n}", f'synonym: "word {n}" EXACT layperson []', f'synonym: "verb {n}" EXACT layperson []'
-        )
-        for n in range(12)
-    ]
-    one, other = load(*blocks), load(*reversed(blocks))
-    assert one == other
+    blocks = [block(f"HP:{n}", f"term {n}", lay(f"word {n}"), lay(f"verb {n}")) for n in range(12)]
+    assert load(*blocks) == load(*reversed(blocks))
 
 
 @pytest.mark.parametrize(
@@ -147,11 +146,8 @@ def real():
 
 
 def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real):
-    assert {name: len(split.questions) for name, split in real.splits.items()} == {
-        "train": 5327,
-        "validation": 223,
-        "test": 611,
-    }
+    sizes = {name: len(split.questions) for name, split in real.splits.items()}
+    assert sizes == {"train": 5327, "validation": 223, "test": 611}
     ids = [document.id for document in real.corpus]
     assert len(ids) == 9000
     assert ids == sorted(set(ids))

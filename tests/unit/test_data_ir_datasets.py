@@ -58,10 +58,8 @@ def read(identifier):
 
 def test_an_id_with_judgements_is_a_split(library):
     dataset = read("tiny/test")
-    assert [(document.id, document.text) for document in dataset.corpus] == [
-        ("d1", "aspirin relieves headache"),
-        ("d2", "insulin"),
-    ]
+    texts = {document.id: document.text for document in dataset.corpus}
+    assert texts == {"d1": "aspirin relieves headache", "d2": "insulin"}
     assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "d2": 0}}
     assert dataset.name == "tiny"
     assert [question.text for question in dataset.splits["test"].questions] == ["what helps?"]

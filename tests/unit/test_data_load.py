@@ -1,15 +1,11 @@
 """Dispatch, corpus hash, overlap, and the real BEIR folders."""
 
-import os
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.corpus import open_corpus
-from querylect.data.leakage import overlap
 from querylect.data.load import corpus_hash, load_dataset, read_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
@@ -41,32 +37,14 @@ def split(*questions):
     return Split([Question(identifier, text) for identifier, text in questions], {i: {"d": 1} for i, _ in questions})
 
 
-def test_overlap_names_the_splits_the_count_and_an_example():
-    dataset = Dataset(
-        "set",
-        [Document("d", "", "x")],
-        {
-            "test": split(("t1", "Short  NOSE?"), ("t2", "long nose"), ("t3", "x")),
-            "train": split(("a1", "short nose"), ("t3", "other")),
-            "validation": split(("v1", "wide nose")),
-        },
-    )
-    assert overlap(dataset) == [
-        "set: 1 question ids and 1 question texts stand in both train and test (for instance 't3'): "
-        "figures for test are not held out."
-    ]
-
-
 def test_what_is_tested_is_taken_out_of_training_and_told(tmp_path):
     train = split(("a", "same"), ("c", "other"))
     shared = Dataset("s", [Document("d", "", "x")], {"train": train, "test": split(("b", "Same!"))})
     save_beir(shared, tmp_path / "s")
     config = DatasetConfig(kind="beir", path=str(tmp_path / "s"))
     for loaded in (load_dataset(config), open_corpus(config).questions({"d"})):
-        assert {name: [question.id for question in split.questions] for name, split in loaded.splits.items()} == {
-            "train": ["c"],
-            "test": ["b"],
-        }
+        ids = {name: [question.id for question in split.questions] for name, split in loaded.splits.items()}
+        assert ids == {"train": ["c"], "test": ["b"]}
         assert loaded.notes == ("s: 1 of 2 questions of train are taken out: they stand in a later split.",)
     assert len(read_dataset(config).splits["train"].questions) == 2
 
@@ -89,11 +67,8 @@ def test_load_dataset_takes_another_obo_file(tmp_path):
         ("hpo_lay", 9000, 1500, {1}),
     ],
 )
-def test_real_folders_have_their_published_size(name, corpus, questions, grades):
-    root = os.environ.get("QUERYLECT_REALDATA")
-    if not root:
-        pytest.skip("QUERYLECT_REALDATA is unset: no real data here")
-    dataset = load_beir(Path(root) / name)
+def test_real_folders_have_their_published_size(realdata, name, corpus, questions, grades):
+    dataset = load_beir(realdata / name)
     assert len(dataset.corpus) == corpus
     assert len(dataset.splits["test"].questions) == questions
     assert {grade for judged in dataset.splits["test"].qrels.values() for grade in judged.values()} == grades

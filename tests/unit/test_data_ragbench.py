@@ -26,6 +26,9 @@ ROWS = {
 }
 
 
+TWO = ["covidqa", "emanual"]
+
+
 def write(folder, rows=ROWS, **columns):
     """The published layout of these rows."""
     for (part, split), given in rows.items():
@@ -42,7 +45,7 @@ def read(folder, **settings):
 
 
 def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
-    dataset = read(write(tmp_path), parts=["covidqa", "emanual"])
+    dataset = read(write(tmp_path), parts=TWO)
     texts = [document.text for document in dataset.corpus]
     assert sorted(texts) == sorted(["By droplets.", "The old.", "Masks help.", "Press power.", "Plug it in."])
     test = dataset.splits["test"]
@@ -55,7 +58,7 @@ def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
 
 
 def test_relevant_takes_the_documents_of_relevant_sentences(tmp_path):
-    dataset = read(write(tmp_path), parts=["covidqa", "emanual"], positives="relevant")
+    dataset = read(write(tmp_path), parts=TWO, positives="relevant")
     qrels = dataset.splits["test"].qrels
     assert qrels["covidqa/7"] == {document_id("By droplets."): 1}  # "0b." counts as 0b
     assert qrels["covidqa/8"] == {document_id("By droplets."): 1}
@@ -64,7 +67,7 @@ def test_relevant_takes_the_documents_of_relevant_sentences(tmp_path):
 
 
 def test_a_training_question_that_is_tested_on_is_taken_out(tmp_path):
-    dataset = read(write(tmp_path), parts=["covidqa", "emanual"])
+    dataset = read(write(tmp_path), parts=TWO)
     assert [question.text for question in dataset.splits["train"].questions] == ["Who is at risk?"]
     assert any("1 of 2 questions of train are taken out" in note for note in dataset.notes)
 
@@ -92,10 +95,10 @@ def test_a_missing_part_split_or_shard_is_told(tmp_path):
         read(folder, parts=["squad"])
     (folder / "emanual" / "test-00000-of-00001.parquet").rename(folder / "emanual" / "test-00001-of-00002.parquet")
     with refused(DataError, "missing-shard", "1 of 2 ", "test-00000-of-00002.parquet"):
-        read(folder, parts=["covidqa", "emanual"])
+        read(folder, parts=TWO)
     (folder / "emanual" / "test-00001-of-00002.parquet").unlink()
     with refused(DataError, "missing-split", folder / "emanual", "test-00000-of-00001.parquet"):
-        read(folder, parts=["covidqa", "emanual"])
+        read(folder, parts=TWO)
 
 
 def test_a_file_of_another_part_or_kind_is_told(tmp_path):

@@ -47,10 +47,8 @@ def test_a_value_that_is_no_mean_is_refused():
 
 def test_own_figures_can_be_given():
     mine = [Reference("set", "bm25", "test", 0.3, "our last release")]
-    assert [v.status for v in check_baselines([measured(0.3, "set"), measured(0.2, "set")], published=mine)] == [
-        "right",
-        "wrong",
-    ]
+    verdicts = check_baselines([measured(0.3, "set"), measured(0.2, "set")], published=mine)
+    assert [verdict.status for verdict in verdicts] == ["right", "wrong"]
 
 
 def test_the_shipped_figures_are_complete_and_consistent():

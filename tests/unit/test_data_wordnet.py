@@ -4,7 +4,6 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -92,36 +91,25 @@ def document(dataset, title):
     return found
 
 
-TRUCK = (
-    "truck",
-    "n",
-    ["dump truck", "dumper"],
-    'a lorry whose contents can be emptied without handling; the bed tilts; "the dumper tipped its load"; "a big one!"',
-    3,
-    {"@": ["n:vehicle"], "+": ["v:empty"], "!": ["a:full"], ";u": ["r:quickly"]},
-)
+DEFINITION = "a lorry whose contents can be emptied without handling; the bed tilts"
+GLOSS = f'{DEFINITION}; "the dumper tipped its load"; "a big one!"'
+POINTERS = {"@": ["n:vehicle"], "+": ["v:empty"], "!": ["a:full"], ";u": ["r:quickly"]}
+TRUCK = ("truck", "n", ["dump truck", "dumper"], GLOSS, 3, POINTERS)
 VEHICLE = ("vehicle", "n", ["motor vehicle", "automotive vehicle"], "it has wheels", 0, {"~": ["n:truck"]})
 EMPTY = ("empty", "v", ["empty", "dumper"], "take it all out", 0, {})
 FULL = ("full", "s", ["full(p)"], "nothing more goes in", 0, {})
 
 
-def test_a_document_is_words_examples_hypernyms_and_related_words_without_the_gloss(load):
+def test_documents_and_questions_of_synsets_with_a_tagged_sense(load):
+    """A document is words, examples, hypernyms and related words without the gloss, which is the question."""
     dataset = load(TRUCK, VEHICLE, EMPTY, FULL)
     truck = document(dataset, "dump truck, dumper")
     assert truck.text == (
         "the dumper tipped its load. a big one! Kind of: motor vehicle, automotive vehicle. Related: empty, full."
     )
     assert truck.id.startswith("n0")
-
-
-def test_a_question_is_the_definition_without_its_examples(load):
-    said = "a lorry whose contents can be emptied without handling; the bed tilts"
-    assert asked(load(TRUCK, VEHICLE, EMPTY, FULL)) == {said: {"dump truck, dumper"}}
-
-
-def test_only_synsets_with_a_tagged_sense_are_documents(load):
-    titles = {document.title for document in load(TRUCK, VEHICLE, EMPTY, FULL).corpus}
-    assert titles == {"dump truck, dumper", *(entry[2][0] for entry in FILLERS)}
+    assert asked(dataset) == {DEFINITION: {"dump truck, dumper"}}
+    assert {document.title for document in dataset.corpus} == {truck.title, *(entry[2][0] for entry in FILLERS)}
 
 
 def test_an_example_that_repeats_the_definition_is_no_part_of_the_document(load):
@@ -189,13 +177,8 @@ def test_no_word_of_a_held_out_answer_is_a_word_of_an_answer_before(tmp_path):
         shared, gloss = f"{'Shared' if n % 2 else 'shared'}{n % 7}", hashlib.md5(str(n).encode()).hexdigest()
         entries.append((f"s{n}", "n", [f"own{n}", shared], f"{gloss} in five words here", 1, {}))
     dataset = load_wordnet(write(tmp_path / "dict", *entries), test_questions=2, validation_questions=3)
-    answers = answer_words(dataset)
-    assert {name: len(split.questions) for name, split in dataset.splits.items() if name != "train"} == {
-        "validation": 3,
-        "test": 2,
-    }
-    assert not answers["train"] & (answers["validation"] | answers["test"])
-    assert not answers["validation"] & answers["test"]
+    assert [len(dataset.splits[name].questions) for name in ("validation", "test")] == [3, 2]
+    no_shared_words(dataset)
     left_out = 42 - sum(len(split.questions) for split in dataset.splits.values())
     assert left_out >= 5
     assert f"wordnet: {left_out} of 42 questions are left out: a word of their answer" in dataset.notes[0]
@@ -297,8 +280,7 @@ def test_the_words_of_a_definition_are_its_right_answers(tmp_path, monkeypatch):
     config = EnvironmentConfig(dataset=DatasetConfig(kind="wordnet", path=str(folder)))
     gold = gold_answers(config, AnswersConfig())
     answers = {right.question.text: right.answers for right in gold.by_id.values()}
-    definition = "a lorry whose contents can be emptied without handling; the bed tilts"
-    assert answers[definition] == ("dump truck", "dumper")
+    assert answers[DEFINITION] == ("dump truck", "dumper")
     assert not gold.choice
 
 
@@ -323,6 +305,13 @@ def answer_words(dataset):
     }
 
 
+def no_shared_words(dataset):
+    """No word of an answer is one of an answer in another split."""
+    train, validation, test = (answer_words(dataset)[name] for name in ("train", "validation", "test"))
+    assert not train & (validation | test)
+    assert not validation & test
+
+
 @pytest.fixture(scope="module")
 def folder():
     try:
@@ -337,11 +326,8 @@ def real(folder):
 
 
 def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real):
-    assert {name: len(split.questions) for name, split in real.splits.items()} == {
-        "train": 13295,
-        "validation": 300,
-        "test": 1500,
-    }
+    sizes = {name: len(split.questions) for name, split in real.splits.items()}
+    assert sizes == {"train": 13295, "validation": 300, "test": 1500}
     ids = [document.id for document in real.corpus]
     assert len(ids) == 25757
     assert ids == sorted(set(ids))
@@ -389,10 +375,7 @@ def test_no_question_names_a_word_of_its_answer(real):
 
 
 def test_the_real_splits_share_no_answer_no_word_of_one_and_no_question(real):
-    answers = answer_words(real)
-    assert not answers["train"] & answers["test"]
-    assert not answers["train"] & answers["validation"]
-    assert not answers["validation"] & answers["test"]
+    no_shared_words(real)
     assert overlap(real) == []
     assert near_overlap(real) == []
 
@@ -420,12 +403,3 @@ def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(
         for question in real.splits[name].questions:
             asked = set(words(question.text).split())
             assert all(len(asked & own) / len(asked | own) < 0.5 for own in content), question.text
-
-
-def test_a_real_file_that_is_cut_off_is_refused(folder, tmp_path):
-    copy = shutil.copytree(folder, tmp_path / "dict")
-    contents = (folder / "data.noun").read_bytes()
-    end = contents.index(b"\n", len(contents) // 2) + 1
-    (copy / "data.noun").write_bytes(contents[:end])
-    with refused(DataError, "missing-synset", copy / "data.noun", " n"):
-        read_wordnet(copy)

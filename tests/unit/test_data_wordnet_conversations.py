@@ -13,14 +13,8 @@ from .test_data_wordnet import filler, write
 
 SIZES = {"test_questions": 1, "validation_questions": 1, "training_questions": 9}
 TOOL = ("tool", "n", ["tool"], "it is made to work with", 2, {})
-HAMMER = (
-    "hammer",
-    "n",
-    ["hammer", "striker"],
-    'a heavy head on a handle; "his hammer fell"',
-    3,
-    {"@": ["n:tool"], "%p": ["n:head"], "~": ["n:maul"]},
-)
+POINTERS = {"@": ["n:tool"], "%p": ["n:head"], "~": ["n:maul"]}
+HAMMER = ("hammer", "n", ["hammer", "striker"], 'a heavy head on a handle; "his hammer fell"', 3, POINTERS)
 HEAD = ("head", "n", ["head"], "what strikes", 1, {})
 MAUL = ("maul", "n", ["maul"], "the largest one of all", 0, {"@": ["n:hammer"]})
 HOT = ("hot", "a", ["hot"], "of high temperature", 4, {"!": ["a:cold"]})
@@ -48,10 +42,8 @@ def load(tmp_path, *entries):
 def test_follow_ups_ask_along_the_pointers_of_a_word(tmp_path):
     asked = load(tmp_path, TOOL, HAMMER, HEAD, MAUL)
     question, answers = asked["What does hammer mean?", "What is it a kind of?"]
-    assert question.history == (
-        Utterance("user", "What does hammer mean?"),
-        Utterance("assistant", "a heavy head on a handle"),
-    )
+    said = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "a heavy head on a handle"))
+    assert question.history == said
     assert question.reference_rewrite == "What is hammer a kind of?"
     assert answers == ["tool"]
     assert ("What does hammer mean?", "And what are its parts?") not in asked, "its definition names the head"
@@ -83,11 +75,8 @@ def word_of(question):
 
 
 def test_the_real_set_is_small_and_its_splits_share_no_word(real):
-    assert {name: len(split.questions) for name, split in real.splits.items()} == {
-        "train": 1500,
-        "validation": 200,
-        "test": 400,
-    }
+    sizes = {name: len(split.questions) for name, split in real.splits.items()}
+    assert sizes == {"train": 1500, "validation": 200, "test": 400}
     assert not words_of(real, "test") & (words_of(real, "train") | words_of(real, "validation"))
     assert not words_of(real, "validation") & words_of(real, "train")
 

@@ -101,10 +101,8 @@ def test_every_appended_line_is_covered_also_after_the_log_was_cut_by_others(tmp
     for content in (LINE + LINE, LINE + LINE + LINE, LINE):  # the last: cut back, and one line written
         path.write_text(content)
         writer.appended(path, LINE.encode())
-        assert json.loads((tmp_path / DIGESTS).read_text())[path.name] == {
-            "bytes": len(content),
-            "sha256": file_sha256(path),
-        }
+        entry = json.loads((tmp_path / DIGESTS).read_text())[path.name]
+        assert entry == {"bytes": len(content), "sha256": file_sha256(path)}
 
 
 def test_a_file_has_no_digest_while_it_is_replaced(tmp_path):

@@ -22,29 +22,24 @@ def fused(how, *rankings, k=10):
     return pairs(fuse([scored(ranking) for ranking in rankings], how, k))
 
 
-def test_max_keeps_the_best_score_of_each_document():
-    assert fused("max", A, B) == [(7, 3.0), (2, 2.5), (9, 2.0), (5, 1.0)]
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("max", [(7, 3.0), (2, 2.5), (9, 2.0), (5, 1.0)]),
+        ("sum", [(2, 4.5), (7, 3.0), (9, 2.0), (5, 1.0)]),
+        ("rrf", [(2, 1 / 62 + 1 / 61), (7, 1 / 61), (9, 1 / 62), (5, 1 / 63)]),
+        ("interleave", [(7, 1.0), (2, 1 / 2), (9, 1 / 3), (5, 1 / 4)]),
+    ],
+)
+def test_fusion_by_hand(how, expected):
+    assert fused(how, A, B) == [(document, pytest.approx(score, abs=1e-15)) for document, score in expected]
 
 
-def test_max_of_negative_scores_is_not_zero():
-    assert fused("max", [(1, -1.0), (2, -3.0)], [(2, -2.0)]) == [(1, -1.0), (2, -2.0)]
-
-
-def test_sum_adds_scores_where_a_document_is_ranked():
-    assert fused("sum", A, B) == [(2, 4.5), (7, 3.0), (9, 2.0), (5, 1.0)]
-
-
-def test_rrf_adds_one_over_sixty_plus_rank():
-    expected = [(2, 1 / 62 + 1 / 61), (7, 1 / 61), (9, 1 / 62), (5, 1 / 63)]
-    assert fused("rrf", A, B) == [(d, pytest.approx(s, abs=1e-15)) for d, s in expected]
-
-
-def test_interleave_goes_round_robin_and_skips_duplicates():
-    assert fused("interleave", A, B) == [(7, 1.0), (2, 1 / 2), (9, 1 / 3), (5, 1 / 4)]
-
-
-def test_interleave_goes_on_when_one_ranking_ends():
-    assert [d for d, _ in fused("interleave", [(1, 1.0)], [(2, 9.0), (3, 8.0), (4, 7.0)])] == [1, 2, 3, 4]
+def test_edges_by_hand():
+    negative = fused("max", [(1, -1.0), (2, -3.0)], [(2, -2.0)])
+    assert negative == [(1, -1.0), (2, -2.0)], "the maximum of negative scores is not zero"
+    uneven = fused("interleave", [(1, 1.0)], [(2, 9.0), (3, 8.0), (4, 7.0)])
+    assert [document for document, _ in uneven] == [1, 2, 3, 4], "it goes on when one ranking ends"
 
 
 @pytest.mark.parametrize("how", ["max", "sum", "rrf", "interleave"])

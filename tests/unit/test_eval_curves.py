@@ -73,13 +73,8 @@ def test_what_differs_between_groups_is_named_and_what_does_not_matter_is_not(se
 
 def test_steps_divide_runs_only_where_the_learning_rate_depends_on_them(tmp_path):
     def groups(schedule):
-        runs = [
-            run(
-                tmp_path / f"{schedule}-seed{n}", [f"seed={n}", f"train.steps={n + 4}", f"train.lr_schedule={schedule}"]
-            )
-            for n in range(2)
-        ]
-        return grouped([read_run(path) for path in runs])
+        settings = ([f"seed={n}", f"train.steps={n + 4}", f"train.lr_schedule={schedule}"] for n in range(2))
+        return grouped([read_run(run(tmp_path / f"{schedule}-{own[0]}", own)) for own in settings])
 
     assert [len(group.runs) for group in groups("constant")] == [2]
     apart = groups("linear")
@@ -92,10 +87,8 @@ def test_validation_is_drawn_by_the_metric_that_a_run_is_rewarded_by(several, tm
     (other / "validation.jsonl").write_text('{"step": 0, "ndcg/turn2": 0.9, "recall/turn2": 0.25}\n')
     page = render_curves([read_run(path) for path in (several[0], other)], "now")
     titles = re.findall(r'aria-label="(Validation[^"]*)"', page)
-    assert [title.partition(". ")[2] for title in titles] == [
-        "tree-seed0: turn 2 0.3 → 0.5.",
-        "recall: turn 2 0.25 → 0.25.",
-    ]
+    said = [title.partition(". ")[2] for title in titles]
+    assert said == ["tree-seed0: turn 2 0.3 → 0.5.", "recall: turn 2 0.25 → 0.25."]
     assert [metric in page for metric in ("mean ndcg@10", "mean recall@100")] == [True, True]
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -171,13 +164,10 @@ def test_nine_configurations_have_nine_kinds_of_line(tmp_path):
     assert len(lines) == 9
 
 
-@pytest.mark.parametrize("several_runs", [False, True])
-def test_where_the_page_goes(several, tmp_path, several_runs):
-    if several_runs:
-        assert write_curves(several, None) == tmp_path / "training.html"
-        assert write_curves(several, tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
-    else:
-        assert write_curves([several[0], several[0]], None) == several[0] / "training.html"
+def test_where_the_page_goes(several, tmp_path):
+    assert write_curves(several, None) == tmp_path / "training.html"
+    assert write_curves(several, tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
+    assert write_curves([several[0], several[0]], None) == several[0] / "training.html"
 
 
 def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):

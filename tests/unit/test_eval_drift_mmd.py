@@ -53,6 +53,11 @@ def direct_across(matrix, n, questions):
     return mean(first, first) + mean(second, second) - 2 * mean(first, second)
 
 
+def both_kernels(vectors, sigma=1.3):
+    """Each kernel and its matrix, pair by pair."""
+    return (Gaussian(vectors, sigma), gram(vectors, sigma)), (Linear(csr_matrix(vectors)), vectors @ vectors.T)
+
+
 def drift(kernel, layout, permutations=19, resamples=19, seed=0, **options):
     return compare(kernel, layout, permutations=permutations, resamples=resamples, seed=seed, **options)
 
@@ -65,6 +70,7 @@ def test_gaussian_is_the_direct_computation_whatever_the_blocks(monkeypatch, n, 
     matrix = gram(vectors.astype(float), 1.7)
     assert found.value == pytest.approx(direct(matrix, n), rel=1e-10, abs=1e-13)
     assert found.equation6 == pytest.approx(found.value, abs=1e-13), "no question has two queries"
+    assert (found.equation6_low, found.equation6_high) == pytest.approx((found.low, found.high), abs=1e-12)
     assert found.within[0] + found.within[1] - 2 * found.between == pytest.approx(found.equation6, abs=1e-13)
 
 
@@ -80,19 +86,10 @@ QUESTIONS = np.array([0, 1, 2, 2, 3, 4, 0, 1, 1, 4, 5, 6, 7, 5])
 
 def test_pairs_of_one_question_are_left_out_across_questions():
     vectors = normal((14, 3))
-    for kernel, matrix in (
-        (Gaussian(vectors, 1.0), gram(vectors, 1.0)),
-        (Linear(csr_matrix(vectors)), vectors @ vectors.T),
-    ):
+    for kernel, matrix in both_kernels(vectors):
         found = drift(kernel, PooledSides(6, QUESTIONS))
         assert found.equation6 == pytest.approx(direct(matrix, 6), rel=1e-10)
         assert found.value == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
-
-
-def test_without_shared_questions_both_estimates_are_one():
-    found = drift(Gaussian(normal((20, 2)), 1.0), apart(8, 12))
-    assert found.equation6 == pytest.approx(found.value, abs=1e-13)
-    assert (found.equation6_low, found.equation6_high) == pytest.approx((found.low, found.high), abs=1e-12)
 
 
 def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
@@ -100,10 +97,7 @@ def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
     monkeypatch.setattr(drift_kernels, "_BLOCK", 5)
     layout, vectors = PooledSides(6, QUESTIONS), normal((14, 3), seed=5)
     labels = permuted_labels(layout, 200, seed=8)
-    for kernel, matrix in (
-        (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
-        (Linear(csr_matrix(vectors)), vectors @ vectors.T),
-    ):
+    for kernel, matrix in both_kernels(vectors):
         extreme, seen = 0, direct_across(matrix, 6, QUESTIONS)
         extreme6, seen6 = 0, direct(matrix, 6)
         for draw in range(200):
@@ -125,10 +119,7 @@ def test_a_resampled_value_is_the_direct_one_of_the_drawn_questions(monkeypatch)
     monkeypatch.setattr(drift_kernels, "_BLOCK", 5)
     layout, vectors = PooledSides(6, QUESTIONS), normal((14, 3), seed=6)
     weights = drawn_weights(layout, 60, seed=1)
-    for kernel, matrix in (
-        (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
-        (Linear(csr_matrix(vectors)), vectors @ vectors.T),
-    ):
+    for kernel, matrix in both_kernels(vectors):
         values, others = [], []
         for draw in range(60):
             copies = [(i, copy) for i in range(14) for copy in range(weights[QUESTIONS[i], draw])]
@@ -164,16 +155,19 @@ def test_the_expectation_is_0_for_two_halves_of_one_set():
     assert min(values) < 0, "an estimate that is never below 0 is not unbiased"
 
 
-def test_the_value_is_that_of_two_normals_in_closed_form():
-    """E k(x, y) of N(0, 1) and N(δ, 1) is σ/√(σ² + 2)·exp(−δ²/2(σ² + 2))."""
+def test_value_and_interval_of_two_normals_agree_with_the_closed_form():
+    """E k(x, y) of N(0, 1) and N(δ, 1) is σ/√(σ² + 2)·exp(−δ²/2(σ² + 2)); the interval covers it as it says."""
     sigma, shift = 1.2, 0.8
     scale = sigma / math.sqrt(sigma**2 + 2)
     expected = 2 * scale * (1 - math.exp(-(shift**2) / (2 * (sigma**2 + 2))))
-    values = []
-    for seed in range(100):
-        vectors = np.concatenate([normal((40, 1), seed), normal((40, 1), 1000 + seed, shift)])
-        values.append(drift(Gaussian(vectors, sigma), apart(40, 40), 1, 1).value)
-    assert np.mean(values) == pytest.approx(expected, abs=4 * np.std(values) / 10)
+    values, covered = [], 0
+    for seed in range(200):
+        vectors = np.concatenate([normal((60, 1), seed), normal((60, 1), 1000 + seed, shift)])
+        found = drift(Gaussian(vectors, sigma), apart(60, 60), 1, 200, seed=seed)
+        values.append(found.value)
+        covered += found.low <= expected <= found.high
+    assert np.mean(values) == pytest.approx(expected, abs=4 * np.std(values) / math.sqrt(200))
+    assert 178 <= covered <= 199
 
 
 def test_p_is_uniform_over_200_splits_of_one_set():
@@ -198,18 +192,6 @@ def test_p_is_uniform_where_both_sides_answer_the_same_questions():
         unpaired.append(drift(Gaussian(vectors, 2.0), apart(30, 30), 199, 1, seed=trial).p)
     assert stats.kstest(found, "uniform").pvalue > 0.05
     assert stats.kstest(unpaired, "uniform").pvalue < 1e-6, "as if the questions were unrelated"
-
-
-def test_the_interval_covers_a_real_drift_about_as_often_as_it_says():
-    sigma, shift = 1.2, 0.8
-    scale = sigma / math.sqrt(sigma**2 + 2)
-    expected = 2 * scale * (1 - math.exp(-(shift**2) / (2 * (sigma**2 + 2))))
-    covered = 0
-    for seed in range(200):
-        vectors = np.concatenate([normal((60, 1), seed), normal((60, 1), 1000 + seed, shift)])
-        found = drift(Gaussian(vectors, sigma), apart(60, 60), 1, 200, seed=seed)
-        covered += found.low <= expected <= found.high
-    assert 178 <= covered <= 199
 
 
 def test_eq_6_is_pulled_down_by_pairs_of_one_question_and_the_other_estimate_is_not():

@@ -10,20 +10,8 @@ from ..raising import refused
 
 
 def record(question, rewrites, score, system="trained", turn=2, format_ok=True):
-    return EvalRecord(
-        system=system,
-        turn=turn,
-        question_id=question,
-        question=f"what is {question}?",
-        think="",
-        rewrites=tuple(rewrites),
-        ranking=(),
-        metrics={"ndcg@10": score, "recall@10": score, "mrr@10": score},
-        tokens=0,
-        prompt_tokens=0,
-        searches=1,
-        format_ok=format_ok,
-    )
+    text, metrics = f"what is {question}?", dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), score)
+    return EvalRecord(system, turn, question, text, "", tuple(rewrites), (), metrics, 0, 0, 1, format_ok)
 
 
 ANSWERS = [
@@ -77,23 +65,16 @@ def test_a_system_and_a_turn_can_be_chosen(tmp_path):
     assert {query.text for query in other.queries} == {"untrained"}
 
 
+GAIN, HARD = success_of("gain"), {"success": success_of("1.0"), "answers": ANSWERS[:2]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "code", "facts"),
     [
         ({"system": "best"}, DataError, "unknown-system", ["'best'", "raw, trained, untrained"]),
         ({"turn": 3}, DataError, "unknown-turn", [3, "1, 2"]),
-        (
-            {"success": success_of("1.0"), "answers": ANSWERS[:2]},
-            DataError,
-            "no-successful-query",
-            ["2 answers", "0 unscorable", "2 scored"],
-        ),
-        (
-            {"system": "raw", "success": success_of("gain")},
-            ConfigError,
-            "raw-against-itself",
-            ["--success gain", "raw"],
-        ),
+        (HARD, DataError, "no-successful-query", ["2 answers", "0 unscorable", "2 scored"]),
+        ({"system": "raw", "success": GAIN}, ConfigError, "raw-against-itself", ["--success gain", "raw"]),
     ],
 )
 def test_an_evaluation_without_what_is_asked_for_is_named(tmp_path, arguments, error, code, facts):
@@ -104,11 +85,11 @@ def test_an_evaluation_without_what_is_asked_for_is_named(tmp_path, arguments, e
 
 def test_a_cell_finds_its_raw_questions_beside_it(tmp_path):
     """A file of one system alone, whose name has a dot, and the raw questions of its environment and of another."""
-    write_records(
-        tmp_path / "hpo.bm25.qwen.v2.jsonl", [record(f"q{n}", [f"words {n}"], 0.5, "qwen.v2") for n in range(4)]
-    )
-    write_records(tmp_path / "hpo.bm25.raw.jsonl", [record(f"q{n}", ["q"], 0.2 * n, "raw", 0) for n in range(4)])
-    write_records(tmp_path / "hpo.dense.raw.jsonl", [record(f"q{n}", ["q"], 0.0, "raw", 0) for n in range(4)])
+    own = [record(f"q{n}", [f"words {n}"], 0.5, "qwen.v2") for n in range(4)]
+    write_records(tmp_path / "hpo.bm25.qwen.v2.jsonl", own)
+    for retriever, step in (("bm25", 0.2), ("dense", 0.0)):
+        raw = [record(f"q{n}", ["q"], step * n, "raw", 0) for n in range(4)]
+        write_records(tmp_path / f"hpo.{retriever}.raw.jsonl", raw)
     found = read_system("bm25", tmp_path / "hpo.bm25.qwen.v2.jsonl", success_of("gain"))
     assert [query.text for query in found.queries] == ["words 0", "words 1", "words 2"]
     assert found.said == "qwen.v2, turn 2"
@@ -143,11 +124,8 @@ def test_files_of_queries_are_taken_whole(tmp_path):
     ]
     lines = write_jsonl(tmp_path / "queries.jsonl", *rows)
     success = success_of("gain")
-    assert [query.text for query in read_system("t", text, success).queries] == [
-        "liver disease",
-        "liver disease",
-        "what ails me?",
-    ]
+    taken = [query.text for query in read_system("t", text, success).queries]
+    assert taken == ["liver disease", "liver disease", "what ails me?"]
     found = read_system("l", lines, success)
     assert {query.text for query in found.queries} == {"a string", "a text", "a query", "one", "two"}
     assert found.questions == 4, "both rewrites of one question are one"

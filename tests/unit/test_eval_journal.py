@@ -1,6 +1,7 @@
 """What a cell keeps: whole lines only, the last of a question, nothing of another identity."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from querylect.data.types import Question
@@ -8,7 +9,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import DataError, StorageError
 from querylect.eval.journal import Journal, fingerprint, finished
-from querylect.eval.records import EvalRecord, raw_record, record_line
+from querylect.eval.records import raw_record, record_line
 
 from ..raising import refused
 
@@ -18,11 +19,10 @@ ASKED = [Question(f"q{number}", f"question {number}") for number in range(3)]
 def row(question, value=0.5, turn=0, sample=0, text=None):
     result = None
     if value is not None:
-        metrics = {"ndcg@10": value, "recall@10": value, "mrr@10": value}
+        metrics = dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), value)
         result = StepResult(question_id=question, ranking=[HitBody(id="d", score=1.0)], reward=value, metrics=metrics)
     made = raw_record(Question(question, text or f"question {question[1:]}"), SearchPlan.of("x"), result)
-    values = {name: getattr(made, name) for name in EvalRecord.__dataclass_fields__}
-    return EvalRecord(**{**values, "turn": turn, "sample": sample})
+    return replace(made, turn=turn, sample=sample)
 
 
 def test_what_was_appended_comes_back_and_the_identity_lies_beside_it(tmp_path):
@@ -103,12 +103,8 @@ def test_of_a_question_that_was_asked_again_the_last_answer_counts(tmp_path):
 
 def test_a_later_turn_never_outlives_the_turn_that_it_followed(tmp_path):
     journal = Journal(tmp_path, {})
-    journal.append(
-        [
-            *(row("q0", turn=1), row("q0", None, turn=2), row("q0", turn=3)),
-            *(row("q0", turn=1, sample=1), row("q0", turn=2, sample=1)),
-        ]
-    )
+    first = [row("q0", turn=1), row("q0", None, turn=2), row("q0", turn=3)]
+    journal.append([*first, row("q0", turn=1, sample=1), row("q0", turn=2, sample=1)])
     journal.append([row("q0", 0.75, turn=1)])
     assert [(one.turn, one.sample) for one in journal.read()] == [(1, 0), (1, 1), (2, 1)]
     journal.append([row("q0", 0.25, turn=2)])

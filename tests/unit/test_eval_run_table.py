@@ -12,21 +12,8 @@ RAW, U1, U2, T1, T2 = Arm("raw", 0), Arm("untrained", 1), Arm("untrained", 2), A
 def record(arm, question, value, format_ok=True):
     metrics = {"ndcg@10": value, "recall@10": value and 1.0, "mrr@10": value}
     text = f"{arm.system}{arm.turn} of {question}"
-    return EvalRecord(
-        arm.system,
-        arm.turn,
-        question,
-        f"text of {question}",
-        "",
-        (text,),
-        ("d",),
-        metrics,
-        5 * arm.turn,
-        7,
-        1,
-        format_ok,
-        calls=arm.turn,
-    )
+    said = (arm.system, arm.turn, question, f"text of {question}", "", (text,), ("d",))
+    return EvalRecord(*said, metrics, 5 * arm.turn, 7, 1, format_ok, calls=arm.turn)
 
 
 def records(**columns):
@@ -104,36 +91,35 @@ def spread(base, step, n=40):
     return [base + step * (i % 3 + 1) for i in range(n)]
 
 
-def test_the_verdict_beats_both():
-    rows = records(raw=[0.2] * 40, untrained2=[0.1] * 40, trained2=spread(0.2, 0.1))
-    assert headline(table(rows)) == "At turn 2, the trained policy beats the untrained policy and the raw question."
-
-
-def test_the_verdict_is_honest_about_a_baseline_that_is_not_beaten():
-    raw = [0.4 + (0.1 if i % 2 else -0.1) for i in range(40)]
-    rows = records(raw=raw, untrained2=[0.1] * 40, trained2=[0.4] * 40)
-    said = headline(table(rows))
-    assert said == "At turn 2, the trained policy beats the untrained policy, but does not beat the raw question."
-
-
-def test_the_verdict_says_where_training_did_harm():
-    rows = records(raw=[0.9] * 40, untrained1=[0.8] * 40, trained1=spread(0.1, 0.1))
-    said = headline(table(rows))
-    assert said == "At turn 1, the trained policy is worse than the untrained policy and the raw question."
-
-
-def test_the_verdict_uses_the_last_turn_and_not_the_best_one():
-    rows = records(
-        raw=[0.3] * 40, untrained1=[0.2] * 40, untrained2=[0.3] * 40, trained1=[0.9] * 40, trained2=[0.3] * 40
-    )
-    said = headline(table(rows))
-    assert said == "At turn 2, the trained policy does not beat the untrained policy or the raw question."
-
-
-def test_without_a_trained_policy_the_untrained_one_is_judged():
-    assert headline(table(records(raw=[0.9] * 20, untrained1=spread(0, 0.1, 20)))) == (
-        "At turn 1, the untrained policy is worse than the raw question."
-    )
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"raw": [0.2] * 40, "untrained2": [0.1] * 40, "trained2": spread(0.2, 0.1)},
+            "At turn 2, the trained policy beats the untrained policy and the raw question.",
+        ),
+        (
+            {"raw": [0.3, 0.5] * 20, "untrained2": [0.1] * 40, "trained2": [0.4] * 40},
+            "At turn 2, the trained policy beats the untrained policy, but does not beat the raw question.",
+        ),
+        (
+            {"raw": [0.9] * 40, "untrained1": [0.8] * 40, "trained1": spread(0.1, 0.1)},
+            "At turn 1, the trained policy is worse than the untrained policy and the raw question.",
+        ),
+        (
+            {f"{system}{turn}": [0.3] * 40 for system in ("untrained", "trained") for turn in (1, 2)}
+            | {"raw": [0.3] * 40, "untrained1": [0.2] * 40, "trained1": [0.9] * 40},
+            "At turn 2, the trained policy does not beat the untrained policy or the raw question.",
+        ),
+        (
+            {"raw": [0.9] * 20, "untrained1": spread(0, 0.1, 20)},
+            "At turn 1, the untrained policy is worse than the raw question.",
+        ),
+    ],
+    ids=["beats both", "one is not beaten", "harm", "the last turn and not the best", "untrained alone"],
+)
+def test_the_verdict(columns, said):
+    assert headline(table(records(**columns))) == said
 
 
 def test_significance_needs_the_adjusted_p():
@@ -152,26 +138,20 @@ def test_examples_are_the_largest_gains_losses_and_spread_unchanged():
     before = [0.5] * 12
     after = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
     chosen = choose_examples(records(raw=before, untrained2=before, trained2=after), 6)
-    assert [(row.group, row.question) for row in chosen.rows] == [
-        ("gain", "text of q01"),
-        ("gain", "text of q02"),
-        ("loss", "text of q03"),
-        ("loss", "text of q05"),
-        ("unchanged", "text of q06"),
-        ("unchanged", "text of q09"),
-    ]
+    examples = [(row.group, row.question.removeprefix("text of ")) for row in chosen.rows]
+    gains, losses = [("gain", "q01"), ("gain", "q02")], [("loss", "q03"), ("loss", "q05")]
+    assert examples == [*gains, *losses, ("unchanged", "q06"), ("unchanged", "q09")]
     assert "3 gained, 3 lost and 6 stayed the same" in chosen.rule
     assert chosen.arms == (RAW, U2, T2)
-    assert [side.rewrites for side in chosen.rows[0].sides] == [
-        ("raw0 of q01",),
-        ("untrained2 of q01",),
-        ("trained2 of q01",),
-    ]
+    rewrites = [side.rewrites for side in chosen.rows[0].sides]
+    assert rewrites == [("raw0 of q01",), ("untrained2 of q01",), ("trained2 of q01",)]
 
 
 def test_examples_leave_the_places_of_an_empty_group_empty():
     chosen = choose_examples(records(raw=[0.5] * 9, untrained1=[0.5] * 9, trained1=[0.6] * 9), 6)
     assert [row.group for row in chosen.rows] == ["gain", "gain"]
+    assert choose_examples(records(raw=[None], untrained1=[0.1], trained1=[0.5]), 6).rows == [], "without a score"
+    assert choose_examples(records(raw=[0.1], untrained1=[0.5]), 0).rows == [], "none is asked for"
 
 
 def test_examples_show_the_rank_of_the_first_relevant_document():
@@ -180,17 +160,9 @@ def test_examples_show_the_rank_of_the_first_relevant_document():
     assert [side.rank for side in row.sides] == [3, None, 1]
 
 
-def test_examples_skip_questions_without_a_score():
-    assert choose_examples(records(raw=[None], untrained1=[0.1], trained1=[0.5]), 6).rows == []
-
-
 def test_examples_without_training_compare_untrained_with_raw():
     chosen = choose_examples(records(raw=[0.1], untrained1=[0.5]), 3)
     assert (chosen.arms, chosen.rows[0].change) == ((RAW, U1), pytest.approx(0.4))
-
-
-def test_no_examples_when_none_are_asked_for():
-    assert choose_examples(records(raw=[0.1], untrained1=[0.5]), 0).rows == []
 
 
 def test_gold_title_is_that_of_the_best_grade():

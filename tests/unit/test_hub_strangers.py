@@ -61,12 +61,9 @@ def write(folder, values):
 
 LLM = {"model": "acme/llm", "dtype": "float32", "max_prompt_tokens": 512}
 OBEYED_BY_NOBODY = {
-    "base_url": "http://elsewhere/v1",
-    "api_key_env": "HF_TOKEN",
-    "extra": {"user": "me"},
-    "cache": "/home/me/.bashrc",
+    "base_url": "http://elsewhere/v1", "api_key_env": "HF_TOKEN", "extra": {"user": "me"}, "cache": "/home/me/.bashrc",
     "deadline": 1e9,
-}
+}  # fmt: skip
 
 
 def test_a_file_of_somebody_else_chooses_no_address_no_key_and_no_file_to_write(tmp_path):
@@ -104,10 +101,8 @@ def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tm
 def test_settings_of_the_rewriter_are_changed_in_each_environment_of_an_export(tmp_path):
     several = exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}})
     changed = open_trained(str(write(tmp_path, several)), settings=["rewriter.rewrite_weight=0.5"]).members
-    assert [(one.rewriter.name, one.rewriter.rewrite_weight) for one in changed.values()] == [
-        ("general", 0.5),
-        ("explore", 0.5),
-    ]
+    weights = {one.rewriter.name: one.rewriter.rewrite_weight for one in changed.values()}
+    assert weights == {"general": 0.5, "explore": 0.5}
     with refused(ConfigError, None, "rewriter.rewrite_weight", '"much"'):
         open_trained(str(tmp_path), settings=["rewriter.rewrite_weight=much"])
 
@@ -142,9 +137,8 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
         "policy": {},
     }
     alone = model_card(Exported.model_validate(exported(training=trained)), base, [], Address("."), None)
-    assert {"base_model: acme/base", "base_model_relation: finetune"} <= set(alone.splitlines()), (
-        "what the Hub makes a link of"
-    )
+    linked = {"base_model: acme/base", "base_model_relation: finetune"}
+    assert linked <= set(alone.splitlines()), "what the Hub makes a link of"
     assert alone.count("[acme/base](https://huggingface.co/acme/base)") == 3
     assert "retriever=" not in alone
     assert "trust_remote_code" not in alone

@@ -32,29 +32,14 @@ OTHER = {
     "files": {"vectors.npy": FileEntry(sha256="t", size=9)},
 }
 OTHER_VECTORS = {
-    "dimension": 768,
-    "dtype": "float16",
-    "search": "hnsw",
-    "hnsw_links": 16,
-    "hnsw_effort": 100,
-    "ivf_lists": 8,
+    "dimension": 768, "dtype": "float16", "search": "hnsw", "hnsw_links": 16, "hnsw_effort": 100, "ivf_lists": 8,
     "pq_bytes": 48,
-}
+}  # fmt: skip
 OTHER_RECIPE = {
-    "name": "another",
-    "kind": "splade",
-    "pooling": "mean",
-    "similarity": "dot",
-    "instruction": "Find it.",
-    "query_template": "query: {text}",
-    "document_template": "passage: {text}",
-    "pair": True,
-    "max_length": 128,
-    "query_max_length": 32,
-    "padding_side": "left",
-    "closing_token": "</s>",
-    "dtype": "bfloat16",
-}
+    "name": "another", "kind": "splade", "pooling": "mean", "similarity": "dot", "instruction": "Find it.",
+    "query_template": "query: {text}", "document_template": "passage: {text}", "pair": True, "max_length": 128,
+    "query_max_length": 32, "padding_side": "left", "closing_token": "</s>", "dtype": "bfloat16",
+}  # fmt: skip
 SEARCH_TIME = {
     "device", "gpus", "gpu_replicas", "gpu_dtype", "memory_gib", "hnsw_depth", "build_threads", "ivf_probes",
 }  # fmt: skip
@@ -76,21 +61,16 @@ def test_every_field_of_a_recipe_is_hashed_but_model_paths_and_descriptions():
     assert RetrieverRecipe.model_fields.keys() - OTHER_RECIPE.keys() == {"model", "query_model", "trained"}
 
 
-@pytest.mark.parametrize("field", OTHER)
-def test_another_content_is_another_index(field):
-    assert MANIFEST.model_copy(update={field: OTHER[field]}).index_hash != MANIFEST.index_hash
+CHANGES = [
+    *OTHER.items(),
+    *(("vectors", VECTORS.model_copy(update={field: value})) for field, value in OTHER_VECTORS.items()),
+    *(("recipe", RECIPE.model_copy(update={field: value})) for field, value in OTHER_RECIPE.items()),
+]
 
 
-@pytest.mark.parametrize("field", OTHER_VECTORS)
-def test_vectors_kept_in_another_way_are_another_index(field):
-    vectors = VECTORS.model_copy(update={field: OTHER_VECTORS[field]})
-    assert MANIFEST.model_copy(update={"vectors": vectors}).index_hash != MANIFEST.index_hash
-
-
-@pytest.mark.parametrize("field", OTHER_RECIPE)
-def test_another_recipe_is_another_index(field):
-    recipe = RECIPE.model_copy(update={field: OTHER_RECIPE[field]})
-    assert MANIFEST.model_copy(update={"recipe": recipe}).index_hash != MANIFEST.index_hash
+@pytest.mark.parametrize(("field", "value"), CHANGES, ids=[*OTHER, *OTHER_VECTORS, *OTHER_RECIPE])
+def test_another_content_is_another_index(field, value):
+    assert MANIFEST.model_copy(update={field: value}).index_hash != MANIFEST.index_hash
 
 
 def test_the_same_index_of_another_machine_has_the_same_hash():

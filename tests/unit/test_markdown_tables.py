@@ -3,11 +3,8 @@ from querylect.markdown_tables import markdown_table
 
 
 def test_a_table_has_a_head_a_rule_and_its_rows() -> None:
-    assert markdown_table(["system", "nDCG@10"], [["raw", ".220"]]) == [
-        "| system | nDCG@10 |",
-        "|---|--:|",
-        "| raw | .220 |",
-    ]
+    table = markdown_table(["system", "nDCG@10"], [["raw", ".220"]])
+    assert table == ["| system | nDCG@10 |", "|---|--:|", "| raw | .220 |"]
 
 
 def test_columns_are_aligned_as_asked() -> None:

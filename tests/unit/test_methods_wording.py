@@ -6,7 +6,10 @@ import pytest
 from querylect.configs.yaml12 import parse_yaml
 from querylect.data.types import Question
 from querylect.errors import ConfigError
+from querylect.llms.access import Llm
+from querylect.llms.base import LlmResponse, Text
 from querylect.methods.methods import METHODS, make_method
+from querylect.methods.runner import Runner
 from querylect.methods.wording import COMMON, STAGES
 from querylect.rewriters.card import RetrieverCard
 
@@ -17,12 +20,9 @@ from ..raising import refused
 QUESTION = Question("q", "Who tamed {the} red dog?", ("Ann", "Bob"))
 BM25 = RetrieverCard("bm25", "bm25")
 HYPOTHESIS = {
-    "discriminating_features": ["red {guess}"],
-    "reasoning": "so",
-    "confirming_evidence": ["tamers"],
-    "best_guess": "A",
-    "best_guess_text": "Ann",
-}
+    "discriminating_features": ["red {guess}"], "reasoning": "so", "confirming_evidence": ["tamers"],
+    "best_guess": "A", "best_guess_text": "Ann",
+}  # fmt: skip
 ANSWERS = {
     "hcqr.formulator": json.dumps(HYPOTHESIS),
     "hcqr.rewriter": "Query 1: a\nQuery 2: b\nQuery 3: c",
@@ -67,17 +67,12 @@ def test_every_stage_of_every_method_is_asked_in_the_users_words(name, worded):
         identity = {"model": "m"}  # noqa: RUF012
 
         def generate(self, prompts, draw, deliver, costs):
-            from querylect.llms.base import LlmResponse, Text
-
             for place, prompt in enumerate(prompts):
                 system, user = (message["content"] for message in prompt.messages[:2])
                 stage = system.removeprefix("Stage ")
                 seen.setdefault(stage, []).append((user, prompt))
                 text = Text(ANSWERS.get(stage, "Answer: Ann"), True, {"Yes": -0.1, "No": -2.0})
                 deliver(place, LlmResponse((text,) * draw.n, 1, 1))
-
-    from querylect.llms.access import Llm
-    from querylect.methods.runner import Runner
 
     table = Shelf({})
     table.table = type("All", (), {"get": lambda self, key, default: [doc("d1"), doc("d2", "text {b}")]})()
@@ -121,16 +116,22 @@ def test_a_repair_continues_the_users_prompt_and_the_versions_follow_the_text(wo
     assert len(versions) == 2
 
 
-def test_a_folder_has_a_file_for_each_stage_and_other_stages_stay(tmp_path):
-    (tmp_path / "rewriter.txt").write_text('{guess}? {question} {{name}} {"json": 1}', encoding="utf-8")
+def hcqr_with(prompts):
+    """The prompts and the outcome of HCQR in the words of a file or a folder."""
     seen = []
 
     def answer(prompt):
         seen.append(prompt)
         return ANSWERS["hcqr.formulator" if len(seen) == 1 else "hcqr.rewriter"]
 
-    method = make_method("hcqr", {"prompts": str(tmp_path)}, BM25)
-    run(method, answer, QUESTION, wiki=Shelf({}))
+    method = make_method("hcqr", {"prompts": str(prompts)}, BM25)
+    outcome, _ = run(method, answer, QUESTION, wiki=Shelf({"a": [doc("d")]}))
+    return seen, outcome
+
+
+def test_a_folder_has_a_file_for_each_stage_and_other_stages_stay(tmp_path):
+    (tmp_path / "rewriter.txt").write_text('{guess}? {question} {{name}} {"json": 1}', encoding="utf-8")
+    seen, _ = hcqr_with(tmp_path)
     assert "Analyze the question with care" in seen[0]
     assert seen[1] == 'Ann? Who tamed {the} red dog? {name} {"json": 1}'
 
@@ -161,14 +162,7 @@ def test_the_example_of_the_page_runs(tmp_path):
     (text,) = [block.text for block in blocks("methods.md") if "formulator:" in block.text]
     assert set(parse_yaml(text)) == set(STAGES["hcqr"])
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    seen = []
-
-    def answer(prompt):
-        seen.append(prompt)
-        return ANSWERS["hcqr.formulator" if len(seen) == 1 else "hcqr.rewriter"]
-
-    method = make_method("hcqr", {"prompts": str(tmp_path / "mine.yaml")}, BM25)
-    outcome, _ = run(method, answer, QUESTION, wiki=Shelf({"a": [doc("d")]}))
+    seen, outcome = hcqr_with(tmp_path / "mine.yaml")
     assert outcome.failure == ""
     assert QUESTION.text in seen[0]
     assert "Ann" in seen[1]

@@ -23,6 +23,8 @@ from querylect.methods.methods import method_settings
 from ..command import end
 from ..raising import refused
 
+NO_FACTS = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
+
 
 @pytest.mark.parametrize("name", known_papers())
 def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_path):
@@ -115,10 +117,8 @@ def test_a_dry_run_of_environment_aware_shows_the_rows_of_warm_starts(tmp_path, 
     code, out, _ = command(capsys, "environment_aware", *chosen, "--dry-run")
     assert code == 0
     systems = yaml.safe_load(out)["systems"]
-    assert {name: system["checkpoint"] for name, system in systems.items()} == {
-        "explore-warm-start": "warm_start",
-        "explore": None,
-    }
+    checkpoints = {name: system["checkpoint"] for name, system in systems.items()}
+    assert checkpoints == {"explore-warm-start": "warm_start", "explore": None}
     _, out, _ = command(capsys, "environment_aware", *chosen[:-1], "run_baselines=[]", "--dry-run")
     assert list(yaml.safe_load(out)["systems"]) == ["explore"]
 
@@ -143,13 +143,12 @@ def test_a_sweep_shares_a_value_among_the_settings_of_a_system():
         PaperRow("huatuo", name, 4, 4, {}, 0, 0, {}, {}, 0, 0, {"rouge1": Mean(value, 4), **costs}, ())
         for name, value in (("std_wiki[k=2]", 0.0), ("misknow_qa[first_k+second_k=2]", 0.1))
     ]
-    facts = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
-    page = PaperPage(paper, paper.systems, PaperResults(rows)).text(facts, {})
+    page = PaperPage(paper, paper.systems, PaperResults(rows)).text(NO_FACTS, {})
     assert "by number of passages, huatuo: ROUGE-1" in page
     assert "| 2 | 0.0 (4) | – | – | 10.0 (4) |" in page
     assert "misknow_qa" in draw_sweep(paper.sweeps[1], PaperResults(rows))
     assert draw_sweep(paper.sweeps[0], PaperResults(rows)) is None, "no context recall"
-    page = PaperPage(load_paper("chr"), {}, PaperResults(())).text(facts, {})
+    page = PaperPage(load_paper("chr"), {}, PaperResults(())).text(NO_FACTS, {})
     assert "| 1 | – | 53.1 |" in page, "the paper's own values beside ours"
 
 
@@ -160,9 +159,8 @@ def test_a_task_has_the_knowledge_bases_of_its_language():
         for task, _, system in rows_of(paper, paper.systems)
         for source in sources_of(paper, task, system)
     }
-    assert searched == {("nq", name) for name in ("wiki", "pairs", "merged")} | {
-        ("huatuo", name) for name in ("wiki_zh", "pairs_zh", "merged_zh")
-    }
+    kinds = ("wiki", "pairs", "merged")
+    assert searched == {*(("nq", name) for name in kinds), *(("huatuo", f"{name}_zh") for name in kinds)}
     for environment in paper.environments.values():
         assert recipe_of(environment.env).similarity == "cos"
     with refused(ConfigError, None, "tasks.huatuo.environments", "'wiki_fr'"):
@@ -171,24 +169,13 @@ def test_a_task_has_the_knowledge_bases_of_its_language():
 
 def test_our_figures_stand_beside_the_papers():
     paper = load_paper("chr")
+    costs = dict.fromkeys(COSTS, Mean(2.0, 10))
     rows = [
         PaperRow(task, "chr", 10, 10, {}, 0, 0, {}, {}, 0, 3, {"accuracy": Mean(value, 10), **costs}, ())
         for task, value in (("mmlu_med", 0.25), ("medqa", 0.5), ("bioasq", 0.75))
-        for costs in [
-            {
-                name: Mean(2.0, 10)
-                for name in ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens", "reader_tokens")
-            }
-        ]
     ]
     results = PaperResults(rows)
-    facts = {
-        "reader": {"model": "small"},
-        "writer": {},
-        "judge": None,
-        "form": "json",
-        "questions": {"medqa": {"asked": 10}},
-    }
+    facts = {**NO_FACTS, "reader": {"model": "small"}, "questions": {"medqa": {"asked": 10}}}
     page = PaperPage(paper, paper.systems, results).text(facts, {})
     assert "| here | CHR | 25.0 (10) | 50.0 (10) | 75.0 (10) | 50.0 (30) |" in page
     assert "| Gemma-2-9B-It | CHR | 70.3 | 53.1 | 80.7 | 68.1 |" in page
@@ -204,7 +191,7 @@ def test_our_figures_stand_beside_the_papers():
 
 
 def recorded(task, system, question, answer, accuracy=None, notes=None, judged=None, **rest):
-    plain = {key: {} for key in ("documents", "prompts", "spent")}
+    plain = {"documents": {}, "prompts": {}, "spent": {}, "judged": judged or {}}
     plain |= {
         "searched": True,
         "failure": "",
@@ -217,9 +204,6 @@ def recorded(task, system, question, answer, accuracy=None, notes=None, judged=N
     scores = {} if accuracy is None else {"accuracy": accuracy}
     names = {"task": task, "system": system, "question_id": question, "question": f"text of {question}"}
     return PaperRecord(**{**plain, **names, "answer": answer, "scores": scores, "notes": notes or {}, **rest})
-
-
-NO_FACTS = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
 
 
 def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():

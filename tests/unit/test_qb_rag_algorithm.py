@@ -43,18 +43,10 @@ def found(order, ranking, k, every=True, names="abcd"):
 ONE_EACH = {"q1": ["a"], "q2": ["a"], "q3": ["b"], "q4": ["c"]}
 
 
-@pytest.mark.parametrize(
-    ("k", "expected"),
-    [
-        (1, ("b", [1.0])),
-        (2, ("ba", [1.0, 1 / 2])),
-        (3, ("bac", [1.0, 1 / 2, 1 / 4])),
-        (4, ("bac", [1.0, 1 / 2, 1 / 4])),
-    ],
-)
-def test_contents_come_in_the_order_of_their_most_similar_question(k, expected):
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_contents_come_in_the_order_of_their_most_similar_question(k):
     """q3, q1, q2, q4: b, a, a again (not counted), c; d has no question and is never there, however large k is."""
-    assert found(ONE_EACH, ranked(2, 0, 1, 3), k) == expected
+    assert found(ONE_EACH, ranked(2, 0, 1, 3), k) == ("bac"[:k], [1.0, 1 / 2, 1 / 4][:k])
 
 
 def test_fewer_questions_than_k_and_none_at_all():
@@ -160,8 +152,5 @@ def test_more_questions_are_ranked_only_until_there_are_enough_contents():
     assert (ranking.documents.tolist(), base.depths) == ([0], [[17]])
     base.depths.clear()
     (ranking,) = QuestionRetriever(base, ends, rows, every=True).rank([PROBE], [2])
-    assert (ranking.documents.tolist(), ranking.scores.tolist(), base.depths) == (
-        [0, 1],
-        [200, 100],
-        [[18], [72], [200]],
-    )
+    assert (ranking.documents.tolist(), ranking.scores.tolist()) == ([0, 1], [200, 100])
+    assert base.depths == [[18], [72], [200]]

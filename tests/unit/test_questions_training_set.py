@@ -58,6 +58,20 @@ def rows(folder):
     return read_jsonl(folder / "queries.jsonl")
 
 
+def passage_about(thing, corpus):
+    """The id of the passage that names it."""
+    return next(document.id for document in load_beir(corpus[0]).corpus if thing in document.text)
+
+
+def documents_of_splits(folder, corpus):
+    """The documents of the judged passages of each split."""
+    document_of = documents_of_passages(corpus[0])
+    return {
+        name: {document_of[passage] for judged in split.qrels.values() for passage in judged}
+        for name, split in load_beir(folder).splits.items()
+    }
+
+
 def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, corpus):
     written = write(Author(), corpus, tmp_path / "set")
     dataset = load_beir(tmp_path / "set")
@@ -86,15 +100,11 @@ def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, co
 
 def test_no_document_has_judgements_in_two_splits(tmp_path, corpus):
     write(Author(), corpus, tmp_path / "set")
-    dataset, document_of = load_beir(tmp_path / "set"), documents_of_passages(corpus[0])
-    of_split = {
-        name: {document_of[passage] for judged in split.qrels.values() for passage in judged}
-        for name, split in dataset.splits.items()
-    }
+    of_split = documents_of_splits(tmp_path / "set", corpus)
     assert of_split["train"].isdisjoint(of_split["validation"] | of_split["test"])
     assert of_split["validation"].isdisjoint(of_split["test"])
     assert len(of_split["train"]) > len(of_split["test"]) > 0
-    assert overlap(dataset) == []
+    assert overlap(load_beir(tmp_path / "set")) == []
 
 
 def test_unanswerable_questions_are_dropped_and_counted(tmp_path, corpus):
@@ -130,9 +140,7 @@ def test_similar_passages_that_answer_a_question_are_relevant_too(tmp_path, corp
     wide = write(Generous(), corpus, tmp_path / "wide", widen=2, styles=["question"])
     assert narrow.quality[-1].judgements == 1
     assert 1 < wide.quality[-1].judgements <= 3
-    document_of = documents_of_passages(corpus[0])
-    splits = load_beir(tmp_path / "wide").splits
-    of_split = [{document_of[d] for judged in split.qrels.values() for d in judged} for split in splits.values()]
+    of_split = documents_of_splits(tmp_path / "wide", corpus).values()
     assert sum(map(len, of_split)) == len(set.union(*of_split)), "only passages of the same split"
 
 
@@ -192,20 +200,18 @@ def test_missing_replies_write_nothing(tmp_path, corpus):
 
 def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_path, corpus):
     folder, _ = corpus
-    passages = {document.id: document for document in load_beir(folder).corpus}
-    bike = next(name for name, document in passages.items() if "velocipede" in document.text)
+    passages = load_beir(folder).corpus
+    bike, canteen = passage_about("velocipede", corpus), passage_about("refectory", corpus)
     asked = [Question("u1", "bike rent?"), Question("u2", "Is a canteen or another canteen cheap")]
-    canteen = next(name for name, document in passages.items() if "refectory" in document.text)
     judged = {"u1": {bike: 1}, "u2": {canteen: 1}}
-    save_beir(Dataset("users", tuple(passages.values()), {"test": Split(asked, judged)}), tmp_path / "users")
+    save_beir(Dataset("users", passages, {"test": Split(asked, judged)}), tmp_path / "users")
     author = Author()
     written = write(author, corpus, tmp_path / "set", tmp_path / "users")
     dataset = load_beir(tmp_path / "set")
     assert [question.id for question in dataset.splits["test"].questions] == ["u1", "u2"]
     assert written.questions["test"] == 2
     document_of = documents_of_passages(folder)
-    trained = {document_of[d] for judged in dataset.splits["train"].qrels.values() for d in judged}
-    assert trained.isdisjoint({document_of[bike], document_of[canteen]})
+    assert documents_of_splits(tmp_path / "set", corpus)["train"].isdisjoint({document_of[bike], document_of[canteen]})
     assert not any("velocipede" in things or "refectory" in things for things in author.written)
     save_beir(Dataset("other", (Document("x", "", "y"),), {"test": Split(asked[:1], {"u1": {"x": 1}})}), tmp_path / "o")
     with refused(DataError, "other-documents", tmp_path / "o", "chapter-0.md#1"):
@@ -213,8 +219,7 @@ def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_pa
 
 
 def test_users_questions_keep_their_history_and_what_counts_as_relevant(tmp_path, corpus):
-    passages = load_beir(corpus[0]).corpus
-    bike = next(document.id for document in passages if "velocipede" in document.text)
+    passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
     said = (Utterance("user", "Do you have bikes?"), Utterance("assistant", "Yes."))
     asked = Question("question-1", "what do they cost", ("3 coins", "4 coins"), said, "what do bikes cost")
     users = Dataset("users", passages, {"test": Split([asked], {"question-1": {bike: 2}})}, relevance_level=2)
@@ -223,20 +228,17 @@ def test_users_questions_keep_their_history_and_what_counts_as_relevant(tmp_path
     dataset = load_beir(tmp_path / "set")
     assert dataset.splits["test"].questions == (asked,), "written questions have other ids"
     assert dataset.relevance_level == 2
-    judgements = [
-        grade for split in dataset.splits.values() for judged in split.qrels.values() for grade in judged.values()
-    ]
-    assert set(judgements) == {2}, "the passages of written questions count as relevant, too"
+    grades = {grade for split in dataset.splits.values() for of in split.qrels.values() for grade in of.values()}
+    assert grades == {2}, "the passages of written questions count as relevant, too"
 
 
 def test_a_synthetic_question_that_users_ask_in_the_test_is_left_out(tmp_path, corpus):
-    passages = {document.id: document for document in load_beir(corpus[0]).corpus}
+    passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
     write(Author(), corpus, tmp_path / "plain")
     written_for = {row["text"]: row["written_for"][0] for row in rows(tmp_path / "plain")}
-    bike = next(name for name, document in passages.items() if "velocipede" in document.text)
     asked = next(text for text, passage in written_for.items() if passage.partition("#")[0] != bike.partition("#")[0])
     users = Split([Question("u1", f"{asked}!!"), Question("u2", "bike")], {"u1": {bike: 1}, "u2": {bike: 1}})
-    save_beir(Dataset("users", tuple(passages.values()), {"test": users}), tmp_path / "users")
+    save_beir(Dataset("users", passages, {"test": users}), tmp_path / "users")
     written = write(Author(), corpus, tmp_path / "set", tmp_path / "users")
     assert asked not in {row["text"] for row in rows(tmp_path / "set")}
     assert [(leak.question.text, leak.other.id) for leak in written.leaks if leak.question.text == asked] == [
@@ -279,11 +281,8 @@ def test_shares_of_documents_of_different_size():
     owners = [f"d{number}" for number, size in enumerate(sizes) for _ in range(size)]
     document_of = {passage.id: owner for passage, owner in zip(corpus, owners, strict=True)}
     partition = divide(corpus, document_of, SyntheticConfig(validation=0.1, test=0.2))
-    assert {split: len(passages) for split, passages in partition.passages.items()} == {
-        "train": 70,
-        "validation": 10,
-        "test": 20,
-    }
+    sizes = {split: len(passages) for split, passages in partition.passages.items()}
+    assert sizes == {"train": 70, "validation": 10, "test": 20}
     with refused(DataError, "too-few-documents", 2):
         divide(corpus[:2], document_of | {"p0": "a", "p1": "b"}, SyntheticConfig())
 

@@ -42,16 +42,8 @@ ENCYCLOPEDIA = [
     doc("d3", "Insulin is a hormone. It lets cells take up sugar from the blood.", "Insulin"),
 ]
 DOCUMENTS = [doc("d1", "Iron melts at 1538 degrees."), doc("d2", "Lead melts at 327 degrees.")]
-LARYNX = Question(
-    "q",
-    "Hoarse?",
-    (
-        "Internal laryngeal nerve injury",
-        "Recurrent laryngeal nerve injury",
-        "External laryngeal nerve injury",
-        "Laryngeal edema",
-    ),
-)
+INJURIES = tuple(f"{which} laryngeal nerve injury" for which in ("Internal", "Recurrent", "External"))
+LARYNX = Question("q", "Hoarse?", (*INJURIES, "Laryngeal edema"))
 HYPOTHESIS = RECORDED["hcqr.formulator"][0]["text"]
 
 
@@ -118,13 +110,8 @@ def form_of(name, stage, recorded, here=lambda prompt: True, others=None, questi
 def verdict_of(name, recorded, here=lambda prompt: True, others=None):
     metals = Gold(Question("q", "What melts at 1538?", ("lead", "iron")), right=1)
     items = {"utility": metals, "mimic": metals, "guideline": Gold(QUESTION, contents=tuple(DOCUMENTS))}
-    case = Case(
-        items.get(name, Gold(QUESTION, answers=("Ada",))),
-        DOCUMENTS[:1],
-        True,
-        "Iron.",
-        notes={"H_plus": "p", "H_minus": "m"},
-    )
+    item = items.get(name, Gold(QUESTION, answers=("Ada",)))
+    case = Case(item, DOCUMENTS[:1], True, "Iron.", notes={"H_plus": "p", "H_minus": "m"})
     model = Says(recorded, here, others)
     (verdict,) = judged(Runner(Llm(model), {}, form=model.form), JUDGES[name], [case], Setting())
     assert (verdict.value is None) == bool(verdict.failure)
@@ -202,11 +189,9 @@ def option(question):
 def judge(name, field="value", here=lambda prompt: True, others=None):
     def read(recorded):
         verdict = verdict_of(name, recorded, here, others)
-        return (
-            (getattr(verdict, field) if field in ("value", "label") else verdict.said.get(field))
-            if not verdict.failure
-            else None
-        )
+        if verdict.failure:
+            return None
+        return getattr(verdict, field) if field in ("value", "label") else verdict.said.get(field)
 
     return read
 

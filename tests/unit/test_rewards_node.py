@@ -68,9 +68,10 @@ def test_a_weight_outside_its_range_is_refused(weight):
         node_reward(0.5, True, weight)
 
 
-def test_a_path_sums_its_weighted_turns():
+def test_a_path_sums_its_weighted_turns_less_the_prices_of_its_searches():
     assert trajectory_value([0.4, 0.8], [0.5, 1.0]) == pytest.approx(0.5 * 0.4 + 0.8)
     assert trajectory_value([0.4], [0.5, 1.0]) == pytest.approx(0.2)
+    assert trajectory_value([0.4, 0.6], [0.5, 1.0], [0.1, 0.1]) == pytest.approx(0.2 + 0.6 - 0.2)
 
 
 @pytest.mark.parametrize("rewards", [[], [0.1, 0.2, 0.3]])

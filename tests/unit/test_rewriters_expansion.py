@@ -9,17 +9,14 @@ from ..scripted import Collection, Down, Script, run, terms
 
 QUESTION = Question("q", "are sharks warm")
 TEXTS = {"mako": "Most sharks are cold-blooded. The mako is partly warm.", "tuna": "Tuna swim fast.", "one": "shark"}
+BOTH_SENTENCES = ["The mako is partly warm.", "Tuna swim fast."]
 DOCUMENTS = [Document(name, "", text) for name, text in TEXTS.items()]
 
 
 @pytest.mark.parametrize(
     ("text", "kept", "dropped"),
     [
-        (
-            'Document 1:\n"The mako is partly warm."\n"Tuna swim fast."',
-            ["The mako is partly warm.", "Tuna swim fast."],
-            0,
-        ),
+        ('Document 1:\n"The mako is partly warm."\n"Tuna swim fast."', BOTH_SENTENCES, 0),
         ('"the MAKO is  partly warm"\n"The mako is partly cold."', ["the MAKO is partly warm"], 1),
         ("1. “Tuna swim fast.” and „Tuna swim fast.“", ["Tuna swim fast."], 0),
         ('Both "Tuna swim fast." and "Most sharks are cold" fit', ["Tuna swim fast.", "Most sharks are cold"], 0),
@@ -50,16 +47,10 @@ def test_csqe_joins_question_passages_and_sentences():
     outcome, shelf, model = csqe(picks, ["Some are warm.", "<think>so</think> Makos are."], documents=2)
     assert terms(shelf.plans[0]) == [[(QUESTION.text, 1.0)]]
     assert [plan.k for plan in shelf.plans] == [2, 2]
-    assert terms(outcome.plan) == [
-        [
-            (QUESTION.text, 2.0),
-            ("Some are warm.", 1.0),
-            ("Makos are.", 1.0),
-            ("The mako is partly warm.\nTuna swim fast.", 1.0),
-        ]
-    ]
+    added = ("Some are warm.", "Makos are.", "\n".join(BOTH_SENTENCES))
+    assert terms(outcome.plan) == [[(QUESTION.text, 2.0), *((text, 1.0) for text in added)]]
     assert outcome.notes["dropped_sentences"] == 1
-    assert outcome.notes["sentences"] == [["The mako is partly warm.", "Tuna swim fast."], []]
+    assert outcome.notes["sentences"] == [BOTH_SENTENCES, []]
     assert [(draw.n, draw.temperature) for draw in model.draws] == [(2, 1.0), (2, 1.0)]
     assert "1. About mako: Most sharks" in model.asked[0]
     assert "About one" not in model.asked[0], "only the first two documents"
@@ -94,12 +85,8 @@ def test_thinkqe_grows_the_query_and_shows_no_document_twice():
     assert outcome.notes["shown"] == [["d0", "d1"], ["d5", "d7"], ["d2", "d8"]]
     assert "1. About d5: d5 text\n2. About d7" in model.asked[1]
     assert [plan.k for plan in shelf.plans] == [2, 4, 6, 3], "deep enough for two new documents"
-    assert [terms(plan)[0][1:] for plan in shelf.plans] == [
-        [],
-        [("first", 1.0)],
-        [("first", 1.0), ("second", 1.0)],
-        [("first", 1.0), ("second", 1.0), ("third", 1.0)],
-    ]
+    grown = [("first", 1.0), ("second", 1.0), ("third", 1.0)]
+    assert [terms(plan)[0][1:] for plan in shelf.plans] == [grown[:size] for size in range(4)]
     assert outcome.notes["expansions"] == ["first", "second", "third"]
     assert [document.id for document in outcome.documents] == ["d0", "d2", "d5"]
 

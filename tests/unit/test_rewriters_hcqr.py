@@ -29,14 +29,12 @@ from ..scripted import BM25, Collection, Script, run, terms
 
 PLAIN = Question("plain", "why is the sky blue?")
 CHOICE = Question("choice", "which scatters most?", ("blue light", "red light"))
-FEATURES = {
-    "discriminating_features": ["short waves", "noon"],
-    "reasoning": "short waves scatter more",
-    "confirming_evidence": ["Rayleigh's law"],
-}
+EVIDENCE = {"confirming_evidence": ["Rayleigh's law"]}
+FEATURES = {"discriminating_features": ["short waves", "noon"], "reasoning": "short waves scatter more", **EVIDENCE}
 OPEN = json.dumps({**FEATURES, "best_guess": "scattering"})
 CHOSEN = json.dumps({**FEATURES, "best_guess": "A", "best_guess_text": "blue light"})
 LINES = "Discriminating features:\n1. short waves\nReasoning: so\nConfirming evidence: x\nBest guess: scattering"
+BASE = PolicyConfig(model="base")
 QUERIES = "Query 1: s\nQuery 2: d\nQuery 3: k"
 
 
@@ -164,9 +162,7 @@ def test_questions_fall_out_with_a_count(opened, caplog):
     rewriter = hcqr()
     told = []
     with caplog.at_level(logging.WARNING):
-        kept = ask_first_stage(
-            rewriter, questions, PolicyConfig(model="base"), lost=lambda one, why: told.append((one.id, why))
-        )
+        kept = ask_first_stage(rewriter, questions, BASE, lost=lambda one, why: told.append((one.id, why)))
     assert told == [("1", GARBLED), ("2", MISSING)]
     assert [question.id for question in kept] == ["0", "3"]
     assert names == ["base"], "the policy's own base model, once"
@@ -179,14 +175,14 @@ def test_questions_fall_out_with_a_count(opened, caplog):
 def test_where_all_fall_out_the_run_ends(opened):
     opened[0]["weak"] = Script("?", "?")
     with refused(ConfigError, "failed-first-stage", "1 of 1 ", "rewriter.llm"):
-        ask_first_stage(hcqr(LlmConfig(model="weak")), [PLAIN], PolicyConfig(model="base"))
+        ask_first_stage(hcqr(LlmConfig(model="weak")), [PLAIN], BASE)
 
 
 def test_a_small_model_forms_hypotheses_in_lines(opened):
     opened[0]["base"] = Script(LINES, "?", "??")
     rewriter = make_rewriter(RewriterConfig(name="hcqr", form="lines"), BM25, 10)
     questions = [PLAIN, Question("other", "why not?")]
-    assert ask_first_stage(rewriter, questions, PolicyConfig(model="base")) == [PLAIN]
+    assert ask_first_stage(rewriter, questions, BASE) == [PLAIN]
     assert "Best guess at the answer: scattering" in rewriter.first(PLAIN)[0]["content"]
     assert "form" not in RewriterConfig(name="hcqr").unread
     assert "form" in RewriterConfig(name="chr").unread
@@ -195,8 +191,8 @@ def test_a_small_model_forms_hypotheses_in_lines(opened):
 def test_other_rewriters_have_no_first_stage(opened):
     general = make_rewriter(RewriterConfig(name="general"), BM25)
     assert not isinstance(general, Staged)
-    assert ask_first_stage(general, [PLAIN], PolicyConfig(model="base")) == [PLAIN]
-    assert ask_first_stage(hcqr(), [], PolicyConfig(model="base")) == []
+    assert ask_first_stage(general, [PLAIN], BASE) == [PLAIN]
+    assert ask_first_stage(hcqr(), [], BASE) == []
     assert opened[1] == []
 
 
@@ -209,10 +205,8 @@ def test_forms_do_not_mix_and_several_processes_ask_once(opened):
         return asked[0]
 
     first, second = hcqr(), hcqr()
-    for rewriter in (first, second):
-        ask_first_stage(
-            rewriter, [PLAIN, CHOICE], PolicyConfig(model="base"), once if not asked else lambda ask: asked[0]
-        )
+    ask_first_stage(first, [PLAIN, CHOICE], BASE, once)
+    ask_first_stage(second, [PLAIN, CHOICE], BASE, lambda ask: asked[0])
     assert "Best guess at the answer: blue light" in second.first(CHOICE)[0]["content"]
     assert second.first(PLAIN) == first.first(PLAIN)
     assert len(opened[0]["base"].asked) == 2
@@ -240,7 +234,7 @@ def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opene
     mixed = MixedRewriter({"a": members["a"], "b": hcqr()})
     assert mixed.indistinguishable({"a": "one", "b": "another"}) == ["b"], "looked at without a hypothesis"
     questions = [Question("a/1", "why?")]
-    assert ask_first_stage(mixed, questions, PolicyConfig(model="base")) == questions
+    assert ask_first_stage(mixed, questions, BASE) == questions
     assert "scattering" in mixed.first(questions[0])[0]["content"]
 
 

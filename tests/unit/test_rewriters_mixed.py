@@ -23,19 +23,10 @@ class Clients(MixedClient):
     """Says which retrievers are served, as running services would."""
 
     def environments(self):
-        limits = Limits(max_plans=1, max_k=100, max_body_bytes=1024)
+        shared = {"corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s", "gain": "linear"}
+        shared |= {"splits": {}, "limits": Limits(max_plans=1, max_k=100, max_body_bytes=1024)}
         return {
-            name: EnvironmentInfo(
-                name=name,
-                retriever=RECIPES[recipe].model_dump(mode="json"),
-                corpus_size=1,
-                corpus_hash="c",
-                index_hash="i",
-                settings_hash="s",
-                gain="linear",
-                splits={},
-                limits=limits,
-            )
+            name: EnvironmentInfo(name=name, retriever=RECIPES[recipe].model_dump(mode="json"), **shared)
             for name, recipe in NAMES.items()
         }
 

@@ -11,13 +11,10 @@ pieces = st.sampled_from([*TAGS, *END_OF_TURN, "<", ">", "</", "a b", " ", "\n",
 
 
 def test_a_think_and_a_rewrite_are_read_and_stripped():
-    assert parse("<think> short\nthought </think>\n<rewrite> tall stature </rewrite>\n") == Parsed(
-        "short\nthought", ("tall stature",)
-    )
-
-
-def test_several_rewrites_come_in_order():
-    assert parse("<think></think><rewrite>b</rewrite> \n <rewrite>a</rewrite>").rewrites == ("b", "a")
+    text = "<think> short\nthought </think>\n<rewrite> tall stature </rewrite> \n <rewrite>a</rewrite>\n"
+    assert parse(text) == Parsed("short\nthought", ("tall stature", "a"))
+    failed = parse("<think>why</think><rewrite>a")
+    assert failed == Parsed("why", failure="unclosed rewrite"), "the thoughts survive"
 
 
 @pytest.mark.parametrize(
@@ -65,10 +62,6 @@ def test_the_number_of_rewrites_is_limited():
     answer = render("", ["a", "b", "c"])
     assert parse(answer, max_rewrites=3).rewrites == ("a", "b", "c")
     assert parse(answer, max_rewrites=2) == Parsed(failure="too many rewrites")
-
-
-def test_the_think_part_survives_a_failed_rewrite():
-    assert parse("<think>why</think><rewrite>a") == Parsed("why", failure="unclosed rewrite")
 
 
 @pytest.mark.parametrize("mark", END_OF_TURN)

@@ -56,12 +56,8 @@ def test_a_kept_question_is_a_term_of_every_probe(name):
 
 
 def test_a_rewrite_with_angle_brackets_reaches_the_plan_whole():
-    read = make().parse(ASKED, "<think>x < y</think><rewrite>p < 0.05 </b> <i></rewrite>", 1)
-    assert read.plan == SearchPlan.of("p < 0.05 </b> <i>")
-
-
-def test_the_number_of_documents_is_passed_on():
-    assert make(k=25).parse(ASKED, render("", ["a"]), 1).plan.k == 25
+    read = make(k=25).parse(ASKED, "<think>x < y</think><rewrite>p < 0.05 </b> <i></rewrite>", 1)
+    assert read.plan == SearchPlan.of("p < 0.05 </b> <i>", k=25)
 
 
 @every_rewriter

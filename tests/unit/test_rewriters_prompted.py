@@ -7,6 +7,7 @@ from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 
 QUESTION = Question("q", "what lowers blood sugar")
+PASSAGE = "Insulin lowers glucose."
 QUERIES = ("insulin lowers glucose", "insulin or aspirin", "high blood glucose")
 
 
@@ -50,10 +51,8 @@ def test_training_refuses_what_is_read_of_a_prompted_model(text):
 
 @pytest.mark.parametrize(("text", "failure"), REFUSED)
 def test_what_could_mean_two_things_or_nothing_is_read_nowhere(text, failure):
-    assert (rewriter("hcqr").read(QUESTION, text, 1).failure, rewriter("hcqr").read(QUESTION, text, 1).plan) == (
-        failure,
-        None,
-    )
+    read = rewriter("hcqr").read(QUESTION, text, 1)
+    assert (read.failure, read.plan) == (failure, None)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +77,12 @@ def test_tagged_rewrites(text, rewrites):
     ("text", "passage"),
     [
         (
-            "Here is a passage that answers the question:\n\nInsulin lowers glucose.\n\nI hope this helps!",
-            "Insulin lowers glucose.",
+            "Here is a passage that answers the question:\n\nInsulin lowers it.\n\nI hope this helps!",
+            "Insulin lowers it.",
         ),
-        ("**Passage:** Insulin lowers glucose.", "Insulin lowers glucose."),
-        ('Certainly! Here it is:\n\n"Insulin lowers glucose."', "Insulin lowers glucose."),
-        ("hm</think>Insulin lowers glucose.", "Insulin lowers glucose."),
+        ("**Passage:** Insulin lowers it.", "Insulin lowers it."),
+        ('Certainly! Here it is:\n\n"Insulin lowers it."', "Insulin lowers it."),
+        ("hm</think>Insulin lowers it.", "Insulin lowers it."),
         ("I'm sorry, but I can't provide medical advice.", None),
         ("<think>Insulin", None),
     ],

@@ -18,19 +18,14 @@ from ..raising import refused
 CARD = RetrieverCard("bm25", "bm25")
 PACKAGED = sorted(path.stem for path in PROMPTS.glob("*.yaml"))
 
+SECOND_TURN = {"documents": ["Pes cavus", "Pes planus"], "think": "the second", "rewrite": "pes planus"}
 PROMPT = {
     "system": "Translate.",
     "question": "Phrase: {question}",
     "documents": "Found:\n{documents}\nBetter:",
     "no_documents": "Nothing.",
     "examples": [
-        {
-            "question": "flat foot",
-            "turns": [
-                {"rewrite": "planus"},
-                {"documents": ["Pes cavus", "Pes planus"], "think": "the second", "rewrite": "pes planus"},
-            ],
-        },
+        {"question": "flat foot", "turns": [{"rewrite": "planus"}, SECOND_TURN]},
         {"question": "{documents} red eye", "turns": [{"rewrite": "conjunctival < hyperemia"}]},
     ],
 }
@@ -40,6 +35,11 @@ def write(folder: Path, prompt: object) -> str:
     path = folder / "prompt.yaml"
     path.write_text(yaml.safe_dump(prompt), encoding="utf-8")
     return str(path)
+
+
+def example(*turns, **rest):
+    """The change of a prompt to one example."""
+    return {"examples": [{"question": "a", "turns": list(turns), **rest}]}
 
 
 def make(prompt="hpo"):
@@ -160,17 +160,11 @@ def test_no_hpo_example_can_be_asked_for_in_any_split(name):
         ({"question": "no place"}, ["'question'", "{question}"]),
         ({"documents": "no place"}, ["'documents'", "{documents}"]),
         ({"examples": []}, ["examples"]),
-        ({"examples": [{"question": "a", "turns": []}]}, ["turns"]),
-        (
-            {"examples": [{"question": "a", "turns": [{"rewrite": "b</rewrite>"}]}]},
-            ["'<think></think><rewrite>b</rewrite></rewrite>'"],
-        ),
-        ({"examples": [{"question": "a", "turns": [{"rewrite": " "}]}]}, ["empty rewrite"]),
+        (example(), ["turns"]),
+        (example({"rewrite": "b</rewrite>"}), ["'<think></think><rewrite>b</rewrite></rewrite>'"]),
+        (example({"rewrite": " "}), ["empty rewrite"]),
         ({"question": "{retriever} {question}"}, ["'flat foot'", "'{retriever} {question}'"]),
-        (
-            {"examples": [{"question": "a", "retriever": "bm25", "turns": [{"rewrite": "b"}]}]},
-            ["'bm25'", "{retriever}"],
-        ),
+        (example({"rewrite": "b"}, retriever="bm25"), ["'bm25'", "{retriever}"]),
         ({"opening": "<think></think><rewrite>"}, ["'<think></think><rewrite>'"]),
     ],
 )
@@ -195,10 +189,8 @@ def test_a_missing_prompt_names_the_packaged_ones(tmp_path):
 
 
 def test_words_that_yaml_takes_for_a_yes_or_a_no_stay_words(tmp_path):
-    path = tmp_path / "prompt.yaml"
-    path.write_text(
-        "{system: s, documents: '{documents}', no_documents: n, examples: [{question: no, turns: [{rewrite: off}]}]}"
-    )
+    path, examples = tmp_path / "prompt.yaml", "[{question: no, turns: [{rewrite: off}]}]"
+    path.write_text(f"{{system: s, documents: '{{documents}}', no_documents: n, examples: {examples}}}")
     assert load_prompt(str(path)).examples[0].turns[0].tagged == "<think></think><rewrite>off</rewrite>"
 
 
@@ -235,7 +227,7 @@ def test_a_plain_answer_fails_where_there_is_nothing_to_search_with(tmp_path, te
     ("change", "facts"),
     [
         ({"opening": "<think>"}, ["'<think>'", "'tags'", "'plain'"]),
-        ({"examples": [{"question": "a", "turns": [{"think": "hm", "rewrite": "b"}]}]}, ["'hm'", "'plain'"]),
+        (example({"think": "hm", "rewrite": "b"}), ["'hm'", "'plain'"]),
     ],
 )
 def test_the_plain_form_refuses_what_only_tags_can_say(tmp_path, change, facts):

@@ -55,12 +55,9 @@ def test_the_ids_after_a_sampled_end_do_not_repeat_it(chat):
     assert whole == chat.tokenizer.apply_chat_template([*FIRST, *turns], tokenize=False, add_generation_prompt=True)
 
 
-@pytest.mark.parametrize("completion", [[], "cut", "another end"])
-def test_a_turn_that_did_not_end_is_ended(chat, completion):
-    if completion == "cut":
-        completion = ids(chat, "<think>it ach")
-    if completion == "another end":
-        completion = [*ids(chat, ANSWER), *ids(chat, "<|endoftext|>")]
+@pytest.mark.parametrize("text", ["", "<think>it ach", f"{ANSWER}<|endoftext|>"])
+def test_a_turn_that_did_not_end_is_ended(chat, text):
+    completion = ids(chat, text)
     follow = chat.tokenizer.decode(chat.continuation(FIRST, "Found", completion))
     assert follow == "<|im_end|>\n<|im_start|>user\nFound<|im_end|>\n<|im_start|>assistant\n"
     opened = chat.tokenizer.decode(chat.continuation(FIRST, "Found", completion, "<think>"))
@@ -171,9 +168,8 @@ def test_cut_uses_its_budget(chat):
 
 
 def test_cut_never_ends_in_half_a_character(chat):
-    assert {chat.cut("漢字漢字漢字漢字", tokens).rstrip("…") for tokens in range(1, 24)} <= {
-        "漢字漢字漢字漢字"[:length] for length in range(9)
-    }
+    text = "漢字漢字漢字漢字"
+    assert all(text.startswith(chat.cut(text, tokens).rstrip("…")) for tokens in range(1, 24))
 
 
 def test_a_template_that_opens_thinking_leaves_its_tag_to_the_answer():

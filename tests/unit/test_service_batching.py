@@ -3,6 +3,9 @@
 import asyncio
 import threading
 import tracemalloc
+from contextlib import asynccontextmanager
+from functools import wraps
+from inspect import Signature, signature
 
 import pytest
 from hypothesis import given, settings
@@ -56,28 +59,39 @@ async def release(search):
     search.free.set()
 
 
-def using(search, body, max_pending=100):
-    async def run():
-        batcher = Batcher(search, max_pending=max_pending, cache_bytes=10**6, metrics=Metrics())
-        await batcher.start()
-        try:
-            return await asyncio.wait_for(body(batcher), 10)
-        finally:
-            search.free.set()
-            await batcher.stop()
+def batched(searching=Recorder, held=False, max_pending=100):
+    """Run a test with a started batcher, its search and its own fixtures."""
 
-    return asyncio.run(run())
+    def decorate(test):
+        @wraps(test)
+        def run(**fixtures):
+            async def beside():
+                search = searching(held)
+                batcher = Batcher(search, max_pending=max_pending, cache_bytes=10**6, metrics=Metrics())
+                await batcher.start()
+                try:
+                    await asyncio.wait_for(test(batcher, search, **fixtures), 10)
+                finally:
+                    search.free.set()
+                    await batcher.stop()
+
+            asyncio.run(beside())
+
+        _, _, *parameters = signature(test).parameters.values()
+        run.__signature__ = Signature(parameters)
+        return run
+
+    return decorate
 
 
 def ids(rankings):
     return [[hit.id for hit in ranking] for ranking in rankings]
 
 
-def test_the_same_text_with_another_k_is_another_ranking():
-    async def body(batcher):
-        return [ids(await batcher.search([SearchPlan.of("a", k=k)])) for k in (1, 3, 2)]
-
-    assert using(Recorder(), body) == [[["a-0"]], [["a-0", "a-1", "a-2"]], [["a-0", "a-1"]]]
+@batched()
+async def test_the_same_text_with_another_k_is_another_ranking(batcher, search):
+    rankings = [ids(await batcher.search([SearchPlan.of("a", k=k)])) for k in (1, 3, 2)]
+    assert rankings == [[["a-0"]], [["a-0", "a-1", "a-2"]], [["a-0", "a-1"]]]
 
 
 @pytest.mark.parametrize(
@@ -92,159 +106,117 @@ def test_the_same_text_with_another_k_is_another_ranking():
         SearchPlan(probes=(Probe(terms=(Term(text="a"), Term(text="a"))),)),
     ],
 )
-def test_every_part_of_a_plan_is_part_of_its_cache_key(other):
-    async def body(batcher):
-        await batcher.search([SearchPlan.of("a")])
-        await batcher.search([other])
-        await batcher.search([SearchPlan.of("a"), other])
-
-    search = Recorder()
-    using(search, body)
+@batched()
+async def test_every_part_of_a_plan_is_part_of_its_cache_key(batcher, search, other):
+    for plans in ([SearchPlan.of("a")], [other], [SearchPlan.of("a"), other]):
+        await batcher.search(plans)
     assert len(search.batches) == 2
 
 
-def test_requests_that_wait_together_are_searched_together_and_equal_plans_once():
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        first = await begun(batcher, search)
-        others = [ask(batcher, f"t{i % 3}") for i in range(9)]
-        late = ask(batcher, "first")
-        await release(search)
-        await asyncio.gather(first, late)
-        return [ids(await other) for other in others]
-
-    assert using(search, body) == [[[f"t{i % 3}-0"]] for i in range(9)]
+@batched(held=True)
+async def test_requests_that_wait_together_are_searched_together_and_equal_plans_once(batcher, search):
+    first = await begun(batcher, search)
+    others = [ask(batcher, f"t{i % 3}") for i in range(9)]
+    late = ask(batcher, "first")
+    await release(search)
+    await asyncio.gather(first, late)
+    assert [ids(await other) for other in others] == [[[f"t{i % 3}-0"]] for i in range(9)]
     assert search.batches == [["first"], ["t0", "t1", "t2"]]
 
 
-def test_a_batch_waits_for_as_many_requests_as_the_last_one_answered(monkeypatch):
+@batched()
+async def test_a_batch_waits_for_as_many_requests_as_the_last_one_answered(batcher, search, monkeypatch):
     """Three clients that ask again one after the other, once they are answered, share every search."""
     monkeypatch.setattr(batching, "LINGER_SECONDS", 5.0)
     monkeypatch.setattr(batching, "LINGER_SHARE", 10.0**6)
-    search = Recorder()
 
-    async def body(batcher):
-        async def client(number):
-            for n in range(4):
-                for _ in range(20 * number if n else 0):
-                    await asyncio.sleep(0)
-                await ask(batcher, f"{number}-{n}")
+    async def client(number):
+        for n in range(4):
+            for _ in range(20 * number if n else 0):
+                await asyncio.sleep(0)
+            await ask(batcher, f"{number}-{n}")
 
-        await asyncio.gather(*(client(number) for number in range(3)))
-
-    using(search, body)
+    await asyncio.gather(*(client(number) for number in range(3)))
     assert [len(batch) for batch in search.batches] == [3, 3, 3, 3]
 
 
-def test_a_lone_client_never_waits_for_others(monkeypatch):
+@batched()
+async def test_a_lone_client_never_waits_for_others(batcher, search, monkeypatch):
     monkeypatch.setattr(batching, "LINGER_SECONDS", 1000.0)
     monkeypatch.setattr(batching, "LINGER_SHARE", 10.0**6)
-
-    async def body(batcher):
-        for n in range(5):
-            await ask(batcher, str(n))
-
-    using(Recorder(), body)
+    for n in range(5):
+        await ask(batcher, str(n))
 
 
-def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_order(monkeypatch):
+@batched()
+async def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_order(batcher, search, monkeypatch):
     monkeypatch.setattr(batching, "MAX_BATCH", 10)
-    search = Recorder()
-
-    async def body(batcher):
-        return ids(await ask(batcher, *(f"t{i}" for i in range(25))))
-
-    assert using(search, body) == [[f"t{i}-0"] for i in range(25)]
+    assert ids(await ask(batcher, *(f"t{i}" for i in range(25)))) == [[f"t{i}-0"] for i in range(25)]
     assert [len(batch) for batch in search.batches] == [10, 10, 5]
 
 
-def test_a_plan_that_cannot_be_searched_fails_only_the_requests_that_hold_it():
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        first = await begun(batcher, search)
-        requests = [ask(batcher, *texts) for texts in (["a", "b"], ["c", "bad"], ["d"], ["e", "f", "g"])]
-        await release(search)
-        await first
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    good, failed, *rest = using(search, body)
+@batched(held=True)
+async def test_a_plan_that_cannot_be_searched_fails_only_the_requests_that_hold_it(batcher, search):
+    first = await begun(batcher, search)
+    requests = [ask(batcher, *texts) for texts in (["a", "b"], ["c", "bad"], ["d"], ["e", "f", "g"])]
+    await release(search)
+    await first
+    good, failed, *rest = await asyncio.gather(*requests, return_exceptions=True)
     assert isinstance(failed, ValueError)
     assert ids(good) == [["a-0"], ["b-0"]]
     assert [ids(ranking) for ranking in rest] == [[["d-0"]], [["e-0"], ["f-0"], ["g-0"]]]
 
 
-def test_a_search_that_always_fails_costs_a_bounded_number_of_searches():
-    search = Recorder()
-
-    async def body(batcher):
-        with pytest.raises(ValueError, match="bad"):
-            await ask(batcher, *(f"bad{i}" for i in range(1000)))
-
-    using(search, body, max_pending=1000)
+@batched(max_pending=1000)
+async def test_a_search_that_always_fails_costs_a_bounded_number_of_searches(batcher, search):
+    with pytest.raises(ValueError, match="bad"):
+        await ask(batcher, *(f"bad{i}" for i in range(1000)))
     assert len(search.batches) <= 65
 
 
-def test_the_plans_of_one_request_fail_no_other_however_many_they_are():
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        first = await begun(batcher, search)
-        bad = [ask(batcher, *(f"bad{n}-{i}" for i in range(20))) for n in range(5)]
-        good = [ask(batcher, f"good{n}") for n in range(20)]
-        await release(search)
-        await first
-        return await asyncio.gather(*bad, return_exceptions=True), await asyncio.gather(*good)
-
-    failed, rankings = using(search, body, max_pending=1000)
+@batched(held=True, max_pending=1000)
+async def test_the_plans_of_one_request_fail_no_other_however_many_they_are(batcher, search):
+    first = await begun(batcher, search)
+    bad = [ask(batcher, *(f"bad{n}-{i}" for i in range(20))) for n in range(5)]
+    good = [ask(batcher, f"good{n}") for n in range(20)]
+    await release(search)
+    await first
+    failed = await asyncio.gather(*bad, return_exceptions=True)
     assert [type(outcome) for outcome in failed] == [ValueError] * 5
-    assert [ids(ranking) for ranking in rankings] == [[[f"good{n}-0"]] for n in range(20)]
+    assert [ids(ranking) for ranking in await asyncio.gather(*good)] == [[[f"good{n}-0"]] for n in range(20)]
 
 
-def test_a_request_that_joins_a_plan_does_not_fail_for_what_was_searched_beside_it():
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        failing = await begun(batcher, search, "bad", "good")
-        joining = ask(batcher, "good")
-        await release(search)
-        with pytest.raises(ValueError, match="bad"):
-            await failing
-        return ids(await joining)
-
-    assert using(search, body) == [["good-0"]]
+@batched(held=True)
+async def test_a_request_that_joins_a_plan_does_not_fail_for_what_was_searched_beside_it(batcher, search):
+    failing = await begun(batcher, search, "bad", "good")
+    joining = ask(batcher, "good")
+    await release(search)
+    with pytest.raises(ValueError, match="bad"):
+        await failing
+    assert ids(await joining) == [["good-0"]]
 
 
-def test_a_long_request_is_searched_in_turns_with_those_that_came_later():
-    search = Recorder(held=True)
+@batched(held=True)
+async def test_a_long_request_is_searched_in_turns_with_those_that_came_later(batcher, search):
     passage = " " + "x" * 30_000
-
-    async def body(batcher):
-        first = await begun(batcher, search)
-        long = ask(batcher, *(f"long{n}{passage}" for n in range(9)))
-        others = [ask(batcher, f"short{n}") for n in range(3)]
-        await release(search)
-        await asyncio.gather(first, long, *others)
-
-    using(search, body)
+    first = await begun(batcher, search)
+    long = ask(batcher, *(f"long{n}{passage}" for n in range(9)))
+    others = [ask(batcher, f"short{n}") for n in range(3)]
+    await release(search)
+    await asyncio.gather(first, long, *others)
     batches = [[text.split()[0] for text in batch] for batch in search.batches]
     assert batches[1] == ["long0", "long1", "long2", "short0", "short1", "short2", "long3", "long4"]
     assert batches[2:] == [["long5", "long6", "long7", "long8"]]
 
 
-def test_turns_are_shared_by_the_work_that_is_stated_for_a_plan():
+@batched(held=True)
+async def test_turns_are_shared_by_the_work_that_is_stated_for_a_plan(batcher, search):
     """Of short texts that cost a lot, a turn takes as few as of long ones."""
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        first = await begun(batcher, search)
-        requests = [ask(batcher, *(f"costly{n}" for n in range(5))), ask(batcher, "cheap")]
-        await release(search)
-        await asyncio.gather(first, *requests)
-
     search.work = lambda plan: batching.TURN_WORK // 2 if "costly" in plan.texts[0] else 1
-    using(search, body)
+    first = await begun(batcher, search)
+    requests = [ask(batcher, *(f"costly{n}" for n in range(5))), ask(batcher, "cheap")]
+    await release(search)
+    await asyncio.gather(first, *requests)
     assert search.batches == [["first"], ["costly0", "costly1", "cheap", "costly2", "costly3"], ["costly4"]]
 
 
@@ -272,201 +244,152 @@ class Stepping(Recorder):
         return batching.BATCH_WORK + 1 if "long" in plan.texts[0] else 1
 
 
-def stepping(body, search):
-    using(search, body)
-    return search.batches
+@batched(Stepping, held=True)
+async def test_a_plan_of_much_work_is_searched_in_steps_with_others_in_between(batcher, search):
+    long = await begun(batcher, search, "long", "beside", "long2")
+    others = [ask(batcher, text) for text in ("a", "b", "long")]
+    await release(search)
+    assert [ids(await other) for other in others] == [[["a-0"]], [["b-0"]], [["long"]]]
+    assert ids(await long) == [["long"], ["beside-0"], ["long2"]]
+    assert batcher.ready
+    steps = [batch for batch in search.batches if isinstance(batch, str)]
+    assert steps[:2] == ["long 0", "long 1"]
+    once = [f"{text} {step}" for text in ("long", "long2") for step in range(3)]
+    assert sorted(steps) == once, "no step is done twice, though two requests wait for one plan"
+    searched = search.batches.index
+    assert max(searched(batch) for batch in search.batches if "a" in batch or "b" in batch) < searched("long 2")
 
 
-def test_a_plan_of_much_work_is_searched_in_steps_with_others_in_between():
-    search = Stepping(held=True)
-
-    async def body(batcher):
-        long = await begun(batcher, search, "long", "beside", "long2")
-        others = [ask(batcher, text) for text in ("a", "b", "long")]
-        await release(search)
-        assert [ids(await other) for other in others] == [[["a-0"]], [["b-0"]], [["long"]]]
-        assert ids(await long) == [["long"], ["beside-0"], ["long2"]]
-        assert batcher.ready
-
-    batches = stepping(body, search)
-    assert [batch for batch in batches if isinstance(batch, str)][:2] == ["long 0", "long 1"]
-    assert sorted(batch for batch in batches if isinstance(batch, str)) == [
-        *("long 0", "long 1", "long 2"),
-        *("long2 0", "long2 1", "long2 2"),
-    ], "no step is done twice, though two requests wait for one plan"
-    assert max(batches.index(batch) for batch in batches if "a" in batch or "b" in batch) < batches.index("long 2")
-
-
-def test_a_long_plan_of_a_client_that_left_is_not_searched_to_its_end():
-    search = Stepping(held=True)
-
-    async def body(batcher):
-        long = await begun(batcher, search, "long")
-        long.cancel()
-        await asyncio.gather(long, return_exceptions=True)
-        search.free.set()
-        await ask(batcher, "after")
-        assert batcher.ready
-
-    assert stepping(body, search) == ["long 0", ["after"]]
+@batched(Stepping, held=True)
+async def test_a_long_plan_of_a_client_that_left_is_not_searched_to_its_end(batcher, search):
+    long = await begun(batcher, search, "long")
+    long.cancel()
+    await asyncio.gather(long, return_exceptions=True)
+    search.free.set()
+    await ask(batcher, "after")
+    assert batcher.ready
+    assert search.batches == ["long 0", ["after"]]
     assert search.closed
 
 
-def test_a_long_plan_that_fails_fails_its_request_alone_and_may_be_asked_again():
-    search = Stepping(held=True)
-
-    async def body(batcher):
-        failing = await begun(batcher, search, "long bad", "beside")
-        joining, other = ask(batcher, "long bad"), ask(batcher, "other")
-        await release(search)
-        for request in (failing, joining):
-            with pytest.raises(ValueError, match="bad"):
-                await request
-        assert ids(await other) == [["other-0"]]
-
-    assert stepping(body, search).count("long bad 0") == 2, "whoever joined while it failed gets another search"
+@batched(Stepping, held=True)
+async def test_a_long_plan_that_fails_fails_its_request_alone_and_may_be_asked_again(batcher, search):
+    failing = await begun(batcher, search, "long bad", "beside")
+    joining, other = ask(batcher, "long bad"), ask(batcher, "other")
+    await release(search)
+    for request in (failing, joining):
+        with pytest.raises(ValueError, match="bad"):
+            await request
+    assert ids(await other) == [["other-0"]]
+    assert search.batches.count("long bad 0") == 2, "whoever joined while it failed gets another search"
 
 
-def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_it():
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        first = await begun(batcher, search)
-        leaving, staying = ask(batcher, *(f"l{n}" for n in range(4))), ask(batcher, "l2", "s")
-        await asyncio.sleep(0)
-        assert not batcher.ready, "six plans wait"
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        assert batcher.ready
-        search.free.set()
-        await asyncio.gather(first, staying)
-
-    using(search, body, max_pending=6)
+@batched(held=True, max_pending=6)
+async def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_it(batcher, search):
+    first = await begun(batcher, search)
+    leaving, staying = ask(batcher, *(f"l{n}" for n in range(4))), ask(batcher, "l2", "s")
+    await asyncio.sleep(0)
+    assert not batcher.ready, "six plans wait"
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert batcher.ready
+    search.free.set()
+    await asyncio.gather(first, staying)
     assert search.batches == [["first"], ["l2", "s"]]
 
 
-def test_a_service_is_not_ready_while_a_request_waits_too_long_for_its_first_turn(monkeypatch):
+@batched(held=True)
+async def test_a_service_is_not_ready_while_a_request_waits_too_long_for_its_first_turn(batcher, search, monkeypatch):
     monkeypatch.setattr(batching, "OVERDUE_SECONDS", 0.0)
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        assert batcher.ready
-        first = await begun(batcher, search)
-        assert batcher.ready, "nobody waits"
-        second = ask(batcher, "second")
-        while batcher.ready:
-            await asyncio.sleep(0)
-        search.free.set()
-        await asyncio.gather(first, second)
-        assert batcher.ready
-
-    using(search, body)
+    assert batcher.ready
+    first = await begun(batcher, search)
+    assert batcher.ready, "nobody waits"
+    second = ask(batcher, "second")
+    while batcher.ready:
+        await asyncio.sleep(0)
+    search.free.set()
+    await asyncio.gather(first, second)
+    assert batcher.ready
 
 
-def test_a_failure_is_not_cached():
-    search = Recorder()
-
-    async def body(batcher):
-        for _ in range(2):
-            with pytest.raises(ValueError, match="bad"):
-                await ask(batcher, "bad")
-
-    using(search, body)
+@batched()
+async def test_a_failure_is_not_cached(batcher, search):
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bad"):
+            await ask(batcher, "bad")
     assert len(search.batches) == 2
 
 
-def test_too_few_rankings_are_an_error_not_a_shifted_answer():
-    class Short(Recorder):
-        def search(self, plans):
-            return super().search(plans)[1:]
-
-    async def body(batcher):
-        with pytest.raises(RuntimeError, match=r"0 rankings.*1 plans"):
-            await batcher.search([SearchPlan.of("a")])
-
-    using(Short(), body)
+@batched()
+async def test_too_few_rankings_are_an_error_not_a_shifted_answer(batcher, search, monkeypatch):
+    monkeypatch.setattr(Recorder, "search", lambda self, plans: [])
+    with pytest.raises(RuntimeError, match=r"0 rankings.*1 plans"):
+        await ask(batcher, "a")
 
 
-def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back():
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        waiting = await begun(batcher, search, *(f"w{i}" for i in range(4)))
-        with pytest.raises(OverloadedError, match="4 plans") as refused:
-            await ask(batcher, "w0", "x")
-        assert 1 <= refused.value.retry_after <= 30
-        joined = ask(batcher, "w1")
-        await release(search)
-        assert ids(await joined) == [["w1-0"]], "what waits already takes no room"
-        assert len(await waiting) == 4
-        return len(await ask(batcher, *(f"z{i}" for i in range(4))))
-
-    assert using(search, body, max_pending=4) == 4
+@batched(held=True, max_pending=4)
+async def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back(batcher, search):
+    waiting = await begun(batcher, search, *(f"w{i}" for i in range(4)))
+    with pytest.raises(OverloadedError, match="4 plans") as refused:
+        await ask(batcher, "w0", "x")
+    assert 1 <= refused.value.retry_after <= 30
+    joined = ask(batcher, "w1")
+    await release(search)
+    assert ids(await joined) == [["w1-0"]], "what waits already takes no room"
+    assert len(await waiting) == 4
+    assert len(await ask(batcher, *(f"z{i}" for i in range(4)))) == 4
     assert not any("x" in batch for batch in search.batches)
 
 
-def test_a_large_request_is_let_in_exactly_when_a_small_one_is():
-    """Small requests keep one plan waiting all the time: there is never room for all of a full-size request."""
-    search = Recorder()
+@asynccontextmanager
+async def busy_clients(batcher):
+    """(two clients that ask all the time, what waits until they have asked for so many plans)."""
+    count = 0
 
-    async def body(batcher):
-        small = 0
+    async def client():
+        nonlocal count
+        while True:
+            await ask(batcher, f"s{(count := count + 1)}")
 
-        async def busy():
-            nonlocal small
-            while True:
-                await ask(batcher, f"s{(small := small + 1)}")
-
-        clients = [asyncio.create_task(busy()) for _ in range(2)]
-        while small < 5:
+    async def asked(enough):
+        while count < enough:
             await asyncio.sleep(0)
-        large = await ask(batcher, *(f"l{i}" for i in range(4)))
-        for client in clients:
-            client.cancel()
-        return ids(large)
 
-    assert using(search, body, max_pending=4) == [[f"l{i}-0"] for i in range(4)]
-
-
-def test_stopping_fails_what_waits_instead_of_leaving_it():
-    search = Recorder(held=True)
-
-    async def body(batcher):
-        requests = [ask(batcher, "running"), await begun(batcher, search, "queued"), ask(batcher, "later")]
-        await asyncio.sleep(0)
-        await batcher.stop()
-        outcomes = await asyncio.gather(*requests, return_exceptions=True)
-        with pytest.raises(OverloadedError):
-            await ask(batcher, "after")
-        return outcomes
-
-    assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 3
+    clients = [asyncio.create_task(client()) for _ in range(2)]
+    try:
+        yield clients, asked
+    finally:
+        for each in clients:
+            each.cancel()
 
 
-def test_stopping_ends_however_busy_the_clients_are():
+@batched(max_pending=4)
+async def test_a_large_request_is_let_in_exactly_when_a_small_one_is(batcher, search):
+    """Small requests keep one plan waiting all the time: there is never room for all of a full-size request."""
+    async with busy_clients(batcher) as (_, asked):
+        await asked(5)
+        assert ids(await ask(batcher, *(f"l{i}" for i in range(4)))) == [[f"l{i}-0"] for i in range(4)]
+
+
+@batched(held=True)
+async def test_stopping_fails_what_waits_instead_of_leaving_it(batcher, search):
+    requests = [ask(batcher, "running"), await begun(batcher, search, "queued"), ask(batcher, "later")]
+    await asyncio.sleep(0)
+    await batcher.stop()
+    outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OverloadedError] * 3
+    with pytest.raises(OverloadedError):
+        await ask(batcher, "after")
+
+
+@batched()
+async def test_stopping_ends_however_busy_the_clients_are(batcher, search):
     """New plans come in the very moment in which the batcher is told to stop, and while it does."""
-    search = Recorder()
-
-    async def body(batcher):
-        asked = 0
-
-        async def busy():
-            nonlocal asked
-            while True:
-                await batcher.search([SearchPlan.of(f"s{(asked := asked + 1)}", k=1)])
-
-        clients = [asyncio.create_task(busy()) for _ in range(2)]
-        try:
-            for enough in range(5, 50):
-                while asked < enough:
-                    await asyncio.sleep(0)
-            await asyncio.wait_for(batcher.stop(), 5)
-            return await asyncio.gather(*clients, return_exceptions=True)
-        finally:
-            for client in clients:
-                client.cancel()
-
-    assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 2
+    async with busy_clients(batcher) as (clients, asked):
+        await asked(49)
+        await asyncio.wait_for(batcher.stop(), 5)
+        outcomes = await asyncio.gather(*clients, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OverloadedError] * 2
 
 
 @settings(max_examples=60, deadline=None)

@@ -24,11 +24,8 @@ def test_an_adapter_is_refused_wherever_a_model_is_named(adapter):
     with refused(ModelError, "adapter-as-model", adapter, "'somebody/base'"):
         resolve_model(str(adapter))
     with refused(ModelError, "adapter-as-model", adapter):
-        check_run(
-            RunConfig.model_validate(
-                {"client": {"urls": ["http://localhost:1"]}, "policy": {"model": str(adapter)}}, strict=True
-            )
-        )
+        settings = {"client": {"urls": ["http://localhost:1"]}, "policy": {"model": str(adapter)}}
+        check_run(RunConfig.model_validate(settings, strict=True))
     assert "somebody/base" in str(_model("policy", str(adapter), online=False))
 
 

@@ -1,5 +1,6 @@
 """Stopping: which answers are stops, and the credit of trees with stops and a price of searches, by enumeration."""
 
+import sys
 from dataclasses import replace
 from itertools import product
 from math import exp, prod
@@ -13,7 +14,7 @@ from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError
 from querylect.eval.records import record_of_search, write_records
-from querylect.rewards.reward import trajectory_value, weight_of_turn
+from querylect.rewards.reward import weight_of_turn
 from querylect.rewriters.base import Rewrite, Staged
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
@@ -23,6 +24,7 @@ from querylect.train.credit import assign_credit
 from querylect.train.rows import row_advantages, row_mask, row_turns
 
 from ..raising import refused
+from ..wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
 
 QUESTION = Question("q", "my head hurts")
 CARD = RetrieverCard("bm25", "bm25")
@@ -149,9 +151,7 @@ def test_a_stop_keeps_the_plan_before_it_and_a_rewrite_does_not():
     assert keep(rewrite, plan) == rewrite
 
 
-def test_the_value_of_a_path_by_hand():
-    assert trajectory_value([0.4, 0.6], [0.5, 1.0], [0.1, 0.1]) == pytest.approx(0.2 + 0.6 - 0.2)
-    assert trajectory_value([0.4, 0.6], [0.5, 1.0]) == pytest.approx(0.8)
+def test_a_stop_weighs_as_the_turns_that_it_ends():
     assert [weight_of_turn([0.5, 1.0, 2.0], turn, stopped=True) for turn in (1, 2, 3)] == [3.5, 3.0, 2.0]
     assert [weight_of_turn([0.5, 1.0, 2.0], turn, stopped=False) for turn in (1, 2, 3)] == [0.5, 1.0, 2.0]
 
@@ -234,21 +234,55 @@ def expected_gradient(branching, credit, price, halt_price):
     return gradient
 
 
-def cosine(left, right):
-    def norm(vector):
-        return sum(x * x for x in vector) ** 0.5
+def norm(vector):
+    return sum(x * x for x in vector) ** 0.5
 
+
+def compare(branching, credit, price=0.0, halt_price=0.0):
+    """(cosine of the expected gradient to the true one, strength of turn 1 beside turn 2 in units of the true one)."""
+    estimate, truth = expected_gradient(branching, credit, price, halt_price), true_gradient(price, halt_price)
+    strength = norm(estimate[:3]) / norm(estimate[3:]) / (norm(truth[:3]) / norm(truth[3:]))
+    return cosine(estimate, truth), strength
+
+
+def cosine(left, right):
     return sum(a * b for a, b in zip(left, right, strict=True)) / norm(left) / norm(right)
 
 
-@pytest.mark.parametrize(("price", "halt_price"), [(0.0, 0.0), (0.8, 0.8), (0.8, 0.0)])
+PRICES = [(0.0, 0.0), (0.8, 0.8), (0.8, 0.0)]
+
+
+@pytest.mark.parametrize("credit", ["turn", "trajectory"])
 @pytest.mark.parametrize(
-    ("branching", "credit"), [((2, 2), "turn"), ((2, 2), "trajectory"), ((2, 3), "turn"), ((2, 3), "trajectory")]
+    ("branching", "price", "halt_price"),
+    [*(((2, 2), *prices) for prices in PRICES), ((2, 3), 0.8, 0.0), ((3, 2), 0.0, 0.0)],
 )
 def test_the_expected_gradient_is_that_of_the_expected_reward_minus_prices(branching, credit, price, halt_price):
-    """At a price of 0 for a stop in turn 1, that path has no search."""
-    computed = expected_gradient(branching, credit, price, halt_price)
-    assert cosine(computed, true_gradient(price, halt_price)) >= 0.999
+    """cosine ≥ .999 to the true gradient, and turn 1 as strong beside turn 2 as it should be, to 2 %.
+
+    At a price of 0 for a stop in turn 1, that path has no search."""
+    cosine, strength = compare(branching, credit, price, halt_price)
+    assert cosine >= 0.999
+    assert strength == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "branching", "credit"),
+    [
+        (equal_node_weights, (2, 2), "turn"),
+        (equal_node_weights, (2, 2), "trajectory"),
+        (leaf_advantages_without_lambda, (2, 2), "turn"),
+        (plain_means, (2, 3), "turn"),
+        (plain_means, (2, 2), "trajectory"),
+    ],
+)
+def test_a_wrong_rule_of_credit_is_noticed(monkeypatch, wrong, branching, credit):
+    if wrong is plain_means:
+        wrong(monkeypatch)
+    else:
+        wrong(monkeypatch, sys.modules[__name__])
+    cosine, strength = compare(branching, credit)
+    assert cosine < 0.999 or abs(strength - 1) > 0.02
 
 
 @pytest.mark.parametrize("part", ["price", "free stop", "branching"])

@@ -61,9 +61,7 @@ def test_half_a_line_and_lines_of_another_form_are_left_out(tmp_path, caplog):
     own = journal(tmp_path)
     own.append([Note("a", "one")])
     with own.path.open("a") as file:
-        file.write(
-            '{"key": "b"}\nno json\n{"key": "c", "text": "x", "parts": [], "spent": null, "more": 1}\n{"key": "d"'
-        )
+        file.write('{"key": "b"}\nno json\n{"key": "c", "text": "x", "parts": [], "spent": null, "more": 1}\n{"key"')
     assert list(journal(tmp_path).by_key) == ["a"]
     assert [args[:2] for args in logged(caplog, "storage")] == [(own.path, 3)]
     journal(tmp_path).append([Note("e", "after")])
@@ -187,6 +185,11 @@ def ended_process() -> int:
     return process.pid
 
 
+def claim_of(pid, host=None):
+    """What a command of this process writes into its claim."""
+    return json.dumps({"host": host or socket.gethostname(), "pid": pid, "started": "2026-01-01", "command": "train"})
+
+
 def test_a_folder_on_a_file_system_without_locks_has_one_writer(tmp_path, no_flock):
     with only_command(tmp_path / "run"):
         held = tmp_path / "run" / ".lock.held"
@@ -202,17 +205,14 @@ def test_a_folder_on_a_file_system_without_locks_has_one_writer(tmp_path, no_flo
 
 def test_without_flock_a_dead_process_of_this_host_holds_nothing(tmp_path, no_flock, ended_process):
     held = tmp_path / ".lock.held"
-    owner = {"host": socket.gethostname(), "pid": ended_process, "started": "2026-01-01", "command": "querylect train"}
-    held.write_text(json.dumps(owner))
+    held.write_text(claim_of(ended_process))
     assert command_at_work(tmp_path) is None
     with only_command(tmp_path):
         assert json.loads(held.read_text())["pid"] == os.getpid()
     assert not held.exists()
 
 
-@pytest.mark.parametrize(
-    "text", ["", json.dumps({"host": "elsewhere", "pid": 2**22 + 1, "started": "", "command": ""})]
-)
+@pytest.mark.parametrize("text", ["", claim_of(2**22 + 1, "elsewhere")])
 def test_without_flock_a_claim_of_an_unknown_process_is_refused(tmp_path, no_flock, text):
     """On another host, or killed while it wrote who it is: nobody can know whether it is still at work."""
     held = tmp_path / ".lock.held"
@@ -227,9 +227,8 @@ def test_of_two_commands_that_find_the_same_dead_claim_one_is_refused(
     tmp_path, no_flock, ended_process, monkeypatch, when
 ):
     held, takeover = tmp_path / ".lock.held", tmp_path / ".lock.held.takeover"
-    dead = {"host": socket.gethostname(), "pid": ended_process, "started": "", "command": ""}
-    other = json.dumps(dead | {"pid": os.getppid()})
-    held.write_text(json.dumps(dead))
+    other = claim_of(os.getppid())
+    held.write_text(claim_of(ended_process))
     read, look = [], storage._claimed_by
 
     def other_comes_first(claim):
@@ -253,9 +252,8 @@ def test_a_claim_that_comes_after_its_predecessor_has_left_is_not_taken_over(
     tmp_path, no_flock, ended_process, monkeypatch
 ):
     held, look = tmp_path / ".lock.held", storage._has_ended
-    dead = {"host": socket.gethostname(), "pid": ended_process, "started": "", "command": ""}
-    held.write_text(json.dumps(dead))
-    other = json.dumps(dead | {"pid": os.getppid()})
+    held.write_text(claim_of(ended_process))
+    other = claim_of(os.getppid())
 
     def others_come_and_go(claim):
         held.unlink()  # the one that had the lock leaves, and the next one comes after the look
@@ -272,11 +270,10 @@ def test_a_claim_that_comes_after_its_predecessor_has_left_is_not_taken_over(
 def test_the_holder_of_a_claim_is_the_process_that_was_looked_at(tmp_path, no_flock, ended_process, monkeypatch):
     (tmp_path / ".lock").touch()
     held = tmp_path / ".lock.held"
-    owner = {"host": socket.gethostname(), "pid": os.getppid(), "started": "", "command": ""}
-    held.write_text(json.dumps(owner))
+    held.write_text(claim_of(os.getppid()))
 
     def running_and_replaced(_):
-        held.write_text(json.dumps(owner | {"pid": ended_process}))
+        held.write_text(claim_of(ended_process))
         return True
 
     monkeypatch.setattr(storage, "_is_running", running_and_replaced)

@@ -191,8 +191,9 @@ def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(here, tmp_
 
 
 def test_every_task_reads_its_own_config(here, tmp_path):
-    runs = plan("seed=0,1,2", overrides=["output=it's a $(touch marker) #1"]).runs
-    arrays = SweepArrays("s", runs[0].folder.parent, arrays_of(plan_of(runs), False, None).training)
+    sweep = plan("seed=0,1,2", overrides=["output=it's a $(touch marker) #1"])
+    runs = sweep.runs
+    arrays = SweepArrays("s", runs[0].folder.parent, arrays_of(sweep, False, None).training)
     ((job,),) = jobs_of_sweep(arrays, LaunchOptions())
     (tmp_path / "lib.sh").write_text('train_job() { printf "%s\\n" "$1"; }\n')
     script = "\n".join(line for line in job.text.splitlines() if not line.startswith("export QUERYLECT_SLURM"))
@@ -201,12 +202,6 @@ def test_every_task_reads_its_own_config(here, tmp_path):
         done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout == f"{run.config_file}\n"
     assert not (here / "marker").exists()
-
-
-def plan_of(runs):
-    from querylect.sweep.runs import SweepPlan
-
-    return SweepPlan("s", runs[0].folder.parent, runs)
 
 
 def test_an_array_is_submitted_once_for_settings_that_stay(here, tmp_path, monkeypatch):

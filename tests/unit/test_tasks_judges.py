@@ -44,10 +44,16 @@ def verdicts(name, answers, *cases):
     return judged(Runner(Llm(Echo(script)), {}), JUDGES[name], cases, Setting()), script
 
 
+NOTES = {"H_plus": "iron melts late", "H_minus": "mercury melts early"}
+
+
 def case(item, answer="an answer", documents=DOCUMENTS, searched=True):
-    return Case(
-        item, documents, searched, answer, notes={"H_plus": "iron melts late", "H_minus": "mercury melts early"}
-    )
+    return Case(item, documents, searched, answer, notes=NOTES)
+
+
+def judgement(key, value):
+    """What a judge says of one question, with an explanation."""
+    return {"explanation": "", key: value}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_utility_by_label(label, value, short):
 @pytest.mark.parametrize(("quality", "value"), [("EXCELLENT", 1), ("GOOD", 0), ("POOR", 0), ("INVALID", 0)])
 def test_a_mimic_hypothesis_is_rated(quality, value):
     rated = case(CHOICE, searched=False, answer=None)
-    (verdict,), script = verdicts("mimic", {"": {"explanation": "", "quality": quality}}, rated)
+    (verdict,), script = verdicts("mimic", {"": judgement("quality", quality)}, rated)
     assert (verdict.value, verdict.label) == (value, quality.lower())
     for part in ("Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"):
         assert part in script.seen[0]
@@ -98,11 +104,11 @@ GOOD = {
     '"attributed"': {"statements": [{"statement": 1, "attributed": True, "reason": ""}]},
     '"statements"': {"statements": ["one"]},
     '"points"': {"points": ["one"]},
-    '"score"': {"explanation": "", "score": 1.0},
+    '"score"': judgement("score", 1.0),
     '"label"': {"selected_answer": "A", "label": "ENTAILED"},
-    '"quality"': {"explanation": "", "quality": "EXCELLENT"},
-    '"answerable"': {"explanation": "", "answerable": True},
-    '"verdict"': {"explanation": "", "verdict": True},
+    '"quality"': judgement("quality", "EXCELLENT"),
+    '"answerable"': judgement("answerable", True),
+    '"verdict"': judgement("verdict", True),
     "": "a golden answer",
 }
 SHORT = (Document("word", "", "statin"), Document("zh", "标题", "维生素D"), Document("empty", "", ""))
@@ -137,9 +143,8 @@ def test_where_there_is_nothing_to_judge_nobody_is_asked():
 
 
 def test_relevancy_needs_one_document_that_answers():
-    yes, no = {"explanation": "", "answerable": True}, {"explanation": "", "answerable": False}
-    first = {"Mercury": yes}
-    (verdict,), script = verdicts("relevancy", first, case(CONTENT))
+    yes, no = judgement("answerable", True), judgement("answerable", False)
+    (verdict,), script = verdicts("relevancy", {"Mercury": yes}, case(CONTENT))
     assert (verdict.value, verdict.said, len(script.seen)) == (1, {"d1": True}, 1)
     assert verdicts("relevancy", {"Mercury": no, "Iron": yes}, case(CONTENT))[0][0].value == 1
     assert verdicts("relevancy", {"Mercury": no, "Iron": no}, case(CONTENT))[0][0].value == 0
@@ -151,13 +156,8 @@ def test_relevancy_needs_one_document_that_answers():
 
 @pytest.mark.parametrize("name", ["declined", "faithfulness", "answer_relevancy"])
 def test_yes_and_no(name):
-    found, script = verdicts(
-        name,
-        {"good reply": {"explanation": "", "verdict": True}, "bad reply": {"explanation": "", "verdict": False}},
-        case(CONTENT, "good reply"),
-        case(CONTENT, "bad reply"),
-        case(CONTENT, "odd"),
-    )
+    answers = {"good reply": judgement("verdict", True), "bad reply": judgement("verdict", False)}
+    found, script = verdicts(name, answers, *(case(CONTENT, reply) for reply in ("good reply", "bad reply", "odd")))
     assert [(one.value, one.failure) for one in found] == [(1, ""), (0, ""), (None, OFF_FORMAT)]
     assert ("[1] Mercury" in script.seen[0]) == (name == "faithfulness")
 
@@ -165,7 +165,7 @@ def test_yes_and_no(name):
 def test_guideline_in_three_steps():
     answers = {
         "Ideal answer: a metal": {"points": ["a metal", "an element"]},
-        "- a metal\n- an element": {"explanation": "", "score": 0.5},
+        "- a metal\n- an element": judgement("score", 0.5),
         "from the text below": "a metal",
     }
     (verdict,), script = verdicts("guideline", answers, case(CONTENT, "It is a metal."))
@@ -173,7 +173,7 @@ def test_guideline_in_three_steps():
     assert "[1] Iron" in script.seen[0], "the golden answer is from the documents of the question"
     assert "Mercury" not in script.seen[0]
     assert "Answer: It is a metal." in script.seen[2]
-    for wrong in ({"explanation": "", "score": 1.5}, {"explanation": "", "score": "half"}):
+    for wrong in (judgement("score", 1.5), judgement("score", "half")):
         changed = {**answers, "- a metal\n- an element": wrong}
         assert verdicts("guideline", changed, case(CONTENT))[0][0].failure == OFF_FORMAT
     assert verdicts("guideline", {**answers, "Ideal answer": {"points": []}}, case(CONTENT))[0][0].value == 0.5
@@ -187,23 +187,22 @@ def test_guideline_in_three_steps():
     assert verdicts("guideline", nothing, case(CONTENT))[0][0].failure == OFF_FORMAT
 
 
+def mark(statement, attributed):
+    return {"statement": statement, "attributed": attributed, "reason": ""}
+
+
 def marks(*attributed):
-    return {
-        "statements": [
-            {"statement": place, "attributed": one, "reason": ""} for place, one in enumerate(attributed, start=1)
-        ]
-    }
+    return {"statements": [mark(place, one) for place, one in enumerate(attributed, start=1)]}
 
 
 def test_context_recall_in_two_steps():
     needed = {"statements": ["Ada lived.", "She wrote.", "In 1843."]}
-    (verdict,), script = verdicts(
-        "context_recall", {"Statements:\n1. Ada lived.": marks(True, False, True), "List": needed}, case(OPEN)
-    )
+    answers = {"Statements:\n1. Ada lived.": marks(True, False, True), "List": needed}
+    (verdict,), script = verdicts("context_recall", answers, case(OPEN))
     assert verdict.value == pytest.approx(2 / 3)
     assert "Answer: Ada (or: Lovelace)" in script.seen[0]
     assert "3. In 1843." in script.seen[1]
-    twice = {"statements": [*marks(True, True, True)["statements"], {"statement": 2, "attributed": True, "reason": ""}]}
+    twice = {"statements": [*marks(True, True, True)["statements"], mark(2, True)]}
     for wrong in (marks(True, True), marks(True, True, True, True), twice):
         (verdict,), _ = verdicts("context_recall", {"Statements:\n": wrong, "List": needed}, case(OPEN))
         assert (verdict.value, verdict.failure) == (None, OFF_FORMAT), "every statement is to be judged once"
@@ -232,9 +231,8 @@ def test_context_recall_of_several_sources_is_judged_for_each_as_well():
 
 def test_many_cases_travel_together():
     echo = Echo(Script({"": json.dumps({"selected_answer": "A", "label": "NOT_USEFUL"})}))
-    found = judged(
-        Runner(Llm(echo), {}), JUDGES["utility"], [case(CHOICE, documents=DOCUMENTS[:n]) for n in (0, 1, 2)], Setting()
-    )
+    cases = [case(CHOICE, documents=DOCUMENTS[:n]) for n in (0, 1, 2)]
+    found = judged(Runner(Llm(echo), {}), JUDGES["utility"], cases, Setting())
     assert [one.value for one in found] == [0, 0, 0]
     assert [len(said) for _, said in echo.batches] == [3]
 
@@ -256,21 +254,14 @@ LINES = {
         "Answer: Ada": "Statements:\n1. Ada wrote.\n2. It ran.",
     },
 }
-VALUES = {
-    "utility": 1,
-    "mimic": 0,
-    "relevancy": 1,
-    "declined": 0,
-    "faithfulness": 1,
-    "answer_relevancy": 1,
-    "guideline": 0.5,
-}
+VALUES = {"mimic": 0, "declined": 0, "guideline": 0.5, "context_recall": 0.5}
+"""Of the others 1."""
 
 
 @pytest.mark.parametrize("name", sorted(JUDGES))
 def test_every_judge_is_answered_in_lines_and_its_version_says_so(name):
     own = case(CASES.get(name, CONTENT))
-    for answers, failure, value in ((LINES[name], "", VALUES.get(name, 0.5)), ({}, OFF_FORMAT, None)):
+    for answers, failure, value in ((LINES[name], "", VALUES.get(name, 1)), ({}, OFF_FORMAT, None)):
         runner = Runner(Llm(Echo(Script(answers))), {}, form="lines")
         (verdict,) = judged(runner, JUDGES[name], [own], Setting())
         assert (verdict.failure, verdict.value) == (failure, value)

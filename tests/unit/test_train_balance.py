@@ -1,13 +1,13 @@
 """Trees are shared so that processes compute like numbers of tokens."""
 
-from types import SimpleNamespace
-
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Question
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.distributed.balance import assign, balanced, tree_tokens
+
+from ..several import side_by_side
 
 
 def node(turn, prompt, completion, children=()):
@@ -37,24 +37,10 @@ def test_every_process_has_as_many_trees_its_largest_first(sizes, processes):
 
 
 def test_trees_move_between_processes_as_they_are():
-    """Two processes, played one after the other: what one gives the other gets, and positions name the order."""
+    """What one of two processes gives the other gets, and positions name the order."""
     lengths = [[90, 80], [5, 7]]
-    trees = [[Tree(Question(f"{rank}{i}", "?"), [node(1, 1, n)]) for i, n in enumerate(lengths[rank])]
-             for rank in (0, 1)]  # fmt: skip
-
-    def run(rank, answers):
-        given = []
-
-        def all_gather(value):
-            given.append(value)
-            return answers[len(given) - 1]
-
-        return balanced(SimpleNamespace(count=2, rank=rank, all_gather=all_gather), trees[rank]), given
-
-    sizes = [[1 + n for n in each] for each in lengths]
-    moved = [{1: trees[0][1]}, {2: trees[1][0]}]
-    for rank, expected in enumerate(([0, 2], [1, 3])):
-        (kept, positions), given = run(rank, [sizes, moved])
-        assert positions == expected
-        assert given == [sizes[rank], moved[rank]]
-        assert kept == [[*trees[0], *trees[1]][position] for position in expected]
+    trees = [[Tree(Question(f"{rank}{i}", "?"), [node(1, 1, n)]) for i, n in enumerate(own)]
+             for rank, own in enumerate(lengths)]  # fmt: skip
+    every = [*trees[0], *trees[1]]
+    shares = side_by_side(2, lambda processes: balanced(processes, trees[processes.rank]))
+    assert shares == [([every[place] for place in places], places) for places in ([0, 2], [1, 3])]

@@ -12,7 +12,7 @@ from querylect.train.best_of_k import best_of_k_advantages
 
 from ..raising import refused
 
-GRID = st.lists(st.sampled_from([0.0, 0.1, 0.1, 0.415, 0.73, 1.0]), min_size=1, max_size=8)
+REWARDS = [st.sampled_from([0.0, 0.1, 0.1, 0.415, 0.73, 1.0]), st.floats(0, 1)]
 
 
 def brute_force(rewards, k):
@@ -22,24 +22,19 @@ def brute_force(rewards, k):
     for i in places:
         others = [place for place in places if place != i]
         if k == 1:
-            found.append(rewards[i] - fmean(rewards[other] for other in others) if others else 0.0)
+            found.append(rewards[i] - fmean(rewards[other] for other in others))
             continue
         without = [max(rewards[other] for other in rest) for rest in combinations(others, k - 1)]
         found.append(k * fmean(max(rewards[i], best) - best for best in without))
     return found
 
 
-@given(GRID, st.data())
-def test_advantages_are_those_of_all_subsets(rewards, data):
+@pytest.mark.parametrize(("values", "precision"), zip(REWARDS, (1e-12, 1e-7), strict=True), ids=["ties", "continuous"])
+@given(data=st.data())
+def test_advantages_are_those_of_all_subsets(values, precision, data):
+    rewards = data.draw(st.lists(values, min_size=2, max_size=8))
     k = data.draw(st.integers(1, len(rewards)))
-    if len(rewards) > 1:
-        assert best_of_k_advantages(rewards, k) == pytest.approx(brute_force(rewards, k), abs=1e-12)
-
-
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=7), st.data())
-def test_advantages_of_continuous_rewards_are_those_of_all_subsets(rewards, data):
-    k = data.draw(st.integers(1, len(rewards)))
-    assert best_of_k_advantages(rewards, k) == pytest.approx(brute_force(rewards, k), abs=1e-7)
+    assert best_of_k_advantages(rewards, k) == pytest.approx(brute_force(rewards, k), abs=precision)
 
 
 def test_a_case_worked_by_hand():
@@ -87,10 +82,7 @@ def test_ties_give_exactly_zero(k):
     assert best_of_k_advantages([0.3] * 5, k) == [0.0] * 5
     assert best_of_k_advantages([0.3, 0.1 + 0.2, 0.3, 0.3, 0.3], k) == [0.0] * 5
     assert best_of_k_advantages([1.0, 1.0, 0.0], 3) == [0.0] * 3, "each is matched by another"
-
-
-def test_rounding_among_the_best_is_a_tie():
-    assert best_of_k_advantages([0.0, 0.3, 0.1 + 0.2], 3) == [0.0] * 3
+    assert best_of_k_advantages([0.0, 0.3, 0.1 + 0.2], 3) == [0.0] * 3, "rounding among the best"
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

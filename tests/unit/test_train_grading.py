@@ -28,34 +28,33 @@ class Client:
         ]
 
 
+def steps(*names):
+    return [Step(question_id=name, plan=SearchPlan.of("x")) for name in names]
+
+
 @pytest.mark.parametrize(
     ("overrides", "depth"), [([], 10), (["reward.metric=recall@100"], 100), (["rollout.documents=30"], 30)]
 )
 def test_a_search_is_as_deep_as_in_a_rollout(overrides, depth):
     config = load_config("demo", overrides)
-    (result,) = grader_of(config, Client()).grade([Step(question_id="q", plan=SearchPlan.of("x"))], "searches")
+    (result,) = grader_of(config, Client()).grade(steps("q"), "searches")
     assert result.metrics[config.reward.metric] == depth / 1000
 
 
 def test_what_was_not_answered_is_not_guessed():
-    steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in ("q", "lost")]
     with refused(EnvironmentUnavailableError, None, "1 of 2 searches"):
-        grader_of(load_config("demo"), Client()).grade(steps, "searches")
+        grader_of(load_config("demo"), Client()).grade(steps("q", "lost"), "searches")
 
 
 def test_many_searches_are_graded_in_calls_that_each_have_a_deadline():
-    names = [str(number) for number in range(STEPS_PER_CALL + 1)]
-    client = Client()
-    steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in names]
-    results = grader_of(load_config("demo"), client).grade(steps, "all")
+    names, client = [str(number) for number in range(STEPS_PER_CALL + 1)], Client()
+    results = grader_of(load_config("demo"), client).grade(steps(*names), "all")
     assert [result.question_id for result in results] == names
     assert client.calls == [names[:STEPS_PER_CALL], names[STEPS_PER_CALL:]]
 
 
 def test_the_first_call_without_an_answer_is_the_last():
-    names = ["lost", *map(str, range(STEPS_PER_CALL))]
     client = Client()
-    steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in names]
     with refused(EnvironmentUnavailableError, None, f"1 of {STEPS_PER_CALL} searches", "client.deadline"):
-        grader_of(load_config("demo"), client).grade(steps, "searches")
+        grader_of(load_config("demo"), client).grade(steps("lost", *map(str, range(STEPS_PER_CALL))), "searches")
     assert len(client.calls) == 1

@@ -1,8 +1,6 @@
 """The first stage in training: asked when a question comes up, once, and another question where it fails."""
 
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from threading import Barrier
 
 import pytest
 from pydantic import BaseModel
@@ -17,6 +15,7 @@ from querylect.train.distributed.processes import Processes
 from querylect.train.staged import StagedQuestions
 
 from ..raising import refused
+from ..several import side_by_side
 
 
 class Value(BaseModel):
@@ -104,32 +103,15 @@ def test_a_run_ends_where_no_question_has_an_answer(count):
     assert len(models.asked) <= 66, "not the whole split"
 
 
-class Together(Processes):
-    """One of two processes in threads of one test; a gather waits for both."""
-
-    def __init__(self, rank, barrier, values):
-        super().__init__(rank, 1)
-        self.barrier, self.values = barrier, values
-
-    def all_gather(self, value):
-        self.values[self.rank] = value
-        self.barrier.wait(60)
-        gathered = list(self.values)
-        self.barrier.wait(60)
-        return gathered
-
-
 def test_processes_agree_on_what_replaces_a_question():
-    known, barrier, values = questions(*"abcdefgh"), Barrier(2), [None, None]
-    asked = [["a", "c"], ["b", "a"]]
+    known, asked = questions(*"abcdefgh"), [["a", "c"], ["b", "a"]]
 
-    def ready(rank):
-        staged, _, models = made(lambda name: name in "ab", processes=Together(rank, barrier, values))
-        found = ids(staged.ready([known[name] for name in asked[rank]], known, Random(7)))
+    def ready(processes):
+        staged, _, models = made(lambda name: name in "ab", processes=processes)
+        found = ids(staged.ready([known[name] for name in asked[processes.rank]], known, Random(7)))
         return found, models.asked
 
-    with ThreadPoolExecutor(2) as pool:
-        (first, about), (second, same) = pool.map(ready, (0, 1))
+    (first, about), (second, same) = side_by_side(2, ready)
     assert about == same, "both know the same of every question"
     assert first[1] == "c"
     assert not set("ab") & {*first, *second}

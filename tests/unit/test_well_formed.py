@@ -40,11 +40,8 @@ def test_requests_and_readings_are_counted_by_stage_and_judge(tmp_path, monkeypa
     write_jsonl(tmp_path / "questions.jsonl", *lines)
     judged = {"system": "chr", "off_format": {"utility": 1}, "means": {"dur": {"value": 1, "n": 3}}}
     systems = {name: {"method": method, "label": ""} for name, method in SYSTEMS.items()}
-    results = {
-        "paper": "tiny",
-        "settings": {"systems": systems},
-        "rows": [judged, {**judged, "system": "chr[penalty=1]"}],
-    }
+    rows = [judged, {**judged, "system": "chr[penalty=1]"}]
+    results = {"paper": "tiny", "settings": {"systems": systems}, "rows": rows}
     (tmp_path / "results.json").write_text(json.dumps(results))
     monkeypatch.setattr("sys.argv", ["well_formed.py", str(tmp_path)])
     well_formed.main()
