@@ -18,8 +18,8 @@ from querylect.eval.tasks.records import keyed_records, reader_name
 from querylect.storage import KeyedJournal, only_writer
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
+from ..command import end
 from ..raising import refused
-from ..service.test_cli import end
 
 GOLD = {"q-head": ["triptan"], "q-sugar": ["insulin", "the insulin"], "q-hidden": ["nothing"], "q-other": ["x"]}
 QUESTIONS = {"q-head": "what helps when my head hurts", "q-sugar": "too much sugar in the blood", "q-hidden": "hidden"}

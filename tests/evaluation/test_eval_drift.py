@@ -17,8 +17,8 @@ from querylect.eval.drift.results import DriftSettings
 from querylect.eval.drift.run import measure, write_drift
 from querylect.eval.drift.words import words_of
 
+from ..command import end
 from ..raising import refused
-from ..service.test_cli import end
 from ..unit.test_eval_drift_queries import evaluation
 from ..unit.test_eval_drift_words import KEYWORDS, SENTENCES, plain
 

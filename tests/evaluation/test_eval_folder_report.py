@@ -29,10 +29,10 @@ from querylect.eval.report.verdicts import headline, verdicts
 from querylect.eval.results import EnvironmentEntry, SpecResults, table_json, table_of
 from querylect.rewriters.card import RetrieverCard
 
+from ..command import end
 from ..evaluated import HOSTILE, LONG
 from ..lessons import ASKED, edit
 from ..raising import refused
-from ..service.test_cli import end
 from ..unit.test_eval_curves import run
 from ..unit.test_eval_drift_words import KEYWORDS, SENTENCES, plain
 from ..unit.test_eval_spec_tables import part, plan, tabulate

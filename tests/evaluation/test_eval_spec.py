@@ -20,11 +20,11 @@ from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
 from querylect.storage import only_command
 
+from ..command import end
 from ..evaluated import carry_out, plan_values
 from ..forked import Forked
 from ..lessons import TEXTS
 from ..raising import refused
-from ..service.test_cli import end
 from ..used import make_own
 
 ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}

@@ -12,6 +12,7 @@ from querylect.export.export import ExportOptions, export_to_hub
 from querylect.export.exported import FILE, Exported, read_exported
 from querylect.export.upload import SAFE, HubRepository
 
+from ..command import end
 from ..exported import snippet
 from ..hub_models import Hub, ask_at, serving
 from ..raising import logged, refused
@@ -216,7 +217,6 @@ def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, m
 
 
 def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):
-
     wanted = []
 
     def to_folder(run, target, wishes):
@@ -231,11 +231,9 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
     monkeypatch.setattr("querylect.export.export.export_to_folder", to_folder)
     monkeypatch.setattr("querylect.export.export.export_to_hub", to_hub)
 
-    def end(*arguments):
-        return end("export", str(evaluated_run), *arguments)
-
-    assert end("--to", str(tmp_path / "out"), "--merge-lora", "--license", "mit", "--checkpoint", "best") == 0
-    assert end("--to", f"hub:{NAME}", "--every-checkpoint", "--public") == 1
+    export = ("export", evaluated_run, "--to")
+    assert end(*export, tmp_path / "out", "--merge-lora", "--license", "mit", "--checkpoint", "best") == 0
+    assert end(*export, f"hub:{NAME}", "--every-checkpoint", "--public") == 1
     told = capsys.readouterr()
     assert told.out == f"{tmp_path / 'out'}\nhttps://huggingface.co/{NAME}\n"
     assert re.search("error: acme/rewriter could not take checkpoint-2", told.err)

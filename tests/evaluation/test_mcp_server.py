@@ -13,7 +13,7 @@ from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClien
 from querylect.inference.rewriter import Rewriter
 
 from ..chat_server import ChatServer, serving
-from ..service.test_cli import end
+from ..command import end
 
 mcp = pytest.importorskip("mcp", reason="no mcp: pip install -e '.[mcp]'")
 from mcp.client import Client  # noqa: E402

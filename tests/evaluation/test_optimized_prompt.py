@@ -103,7 +103,11 @@ def test_a_spec_shows_what_grpo_and_a_prompt_gained_and_cost(optimized, grpo, wo
 def test_the_cost_of_training_is_that_of_its_steps_and_validations(grpo, tmp_path):
     steps, validations = records(grpo / "metrics.jsonl"), records(grpo / "validation.jsonl")
     cost = learning_cost(grpo)
-    assert cost.searches == sum(row["searches"] for row in [*steps, *validations]) == 2 * 4 + 2 * 3
+    searched = [bool(turn["rewrites"]) for row in records(grpo / "rollouts.jsonl") for turn in row["turns"]]
+    assert len(searched) == 2 * 4
+    assert sum(row["searches"] for row in steps) == sum(searched), "an answer of another form is not searched"
+    assert [row["searches"] for row in validations] == [3, 3]
+    assert cost.searches == sum(searched) + 2 * 3
     assert cost.tokens == sum(row["tokens/sampled"] for row in [*steps, *validations])
     seconds = sum(row["seconds/step"] for row in steps) + sum(row["seconds"] for row in validations)
     assert cost.minutes == pytest.approx(seconds / 60)

@@ -14,9 +14,9 @@ from querylect.methods.methods import METHODS, KnownMethod
 from querylect.rewriters.card import RetrieverCard
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
+from ..command import end
 from ..method_doubles import Shelf
 from ..raising import logged, refused
-from ..service.test_cli import end
 
 CHOICE = [
     {"_id": "head", "question": "what stops a migraine", "options": ["triptan", "statin"], "answer": "A"},

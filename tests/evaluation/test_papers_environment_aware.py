@@ -20,8 +20,8 @@ from querylect.eval.tabulate import answers_of, split_by_part, tabulate
 from querylect.eval.tasks.records import reader_name
 
 from ..chat_server import ChatServer, serving
+from ..command import end
 from ..raising import refused
-from ..service.test_cli import end
 
 
 def figures(system, environment):

@@ -14,9 +14,9 @@ from querylect.eval.papers.run import run_paper
 from querylect.methods.methods import METHODS
 
 from ..chat_server import ChatServer, last_user, serving
+from ..command import end
 from ..encoders import save_cross_encoder
 from ..obliging import obliging
-from ..service.test_cli import end
 
 QUESTIONS = {
     "choice": [

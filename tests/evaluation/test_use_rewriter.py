@@ -34,11 +34,11 @@ from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.policy import load_policy
 
+from ..command import end
 from ..growers import engine_of
 from ..hub_models import Hub, Repository, ask_at, serving
 from ..lessons import change
 from ..raising import logged, refused
-from ..service.test_cli import end
 
 WISHES = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
 

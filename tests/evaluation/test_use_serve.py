@@ -26,8 +26,8 @@ from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter, mount, open_rewriter
 
+from ..command import end
 from ..raising import refused
-from ..service.test_cli import end
 from ..several import wait_until
 from ..used import save_run
 

@@ -15,9 +15,9 @@ from querylect.export.exported import read_exported
 from querylect.inference.results import RewriteResult, joined
 from querylect.inference.rewriter import Rewriter
 
+from ..command import end
 from ..lessons import change
 from ..raising import logged, refused
-from ..service.test_cli import end
 from ..used import select_turn
 
 ASKED = ["my head hurts", "bleeding gums", "too much sugar"]
