@@ -25,9 +25,8 @@ def shell(tmp_path):
     }
 
     def run(line):
-        done = subprocess.run(
-            ["bash", "--norc", "-c", line], env=surroundings, capture_output=True, text=True, timeout=120
-        )
+        command = ["bash", "--norc", "-c", line]
+        done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

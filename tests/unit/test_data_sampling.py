@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.sampling import QuestionSample, draw, draw_of_parts, sampled
 
@@ -16,7 +16,6 @@ class One:
 MANY = [One(f"q{number}") for number in range(200)]
 
 
-@settings(deadline=None)
 @given(st.permutations(MANY[:30]), st.integers(1, 30), st.integers(1, 30), st.integers(0, 3))
 def test_a_smaller_sample_begins_a_larger_one_whatever_the_order(items, one, other, seed):
     small, large = sorted((one, other))

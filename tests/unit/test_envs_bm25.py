@@ -126,7 +126,7 @@ WORDS = st.lists(st.sampled_from(["wing", "heat", "slab", "flow", "zebra"]), max
 PROBES = st.lists(st.tuples(WORDS, st.floats(-2, 2)), min_size=1, max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(PROBES, min_size=1, max_size=4))
 def test_a_probe_is_the_weighted_sum_of_its_texts_and_a_batch_is_one_by_one(retriever, batch):
     rankings = retriever.rank([probe(*terms) for terms in batch], [10] * len(batch))

@@ -241,7 +241,7 @@ def test_everything_is_seeded():
 
 
 @given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**31), st.floats(0.05, 20.0), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_properties_of_any_input(n, m, seed, sigma, share):
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-2, 3, size=(n + m, 2)).astype(float)

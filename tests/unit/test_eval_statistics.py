@@ -47,7 +47,7 @@ def test_a_rounding_error_does_not_count_as_less_extreme():
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_two_sided_p_does_not_depend_on_the_order_of_the_systems(pairs):
     a, b = [x for x, _ in pairs], [y for _, y in pairs]
     forward = paired_permutation_test(a, b, 200, seed=2)

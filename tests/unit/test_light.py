@@ -61,13 +61,8 @@ OPTIONAL = names(known_extras()["cpu"])
 
 
 def in_a_process(code: str, packages: set[str], **options) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", without(packages) + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        **options,
-    )
+    command = [sys.executable, "-c", without(packages) + textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

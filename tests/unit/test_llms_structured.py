@@ -102,11 +102,8 @@ def test_a_repair_without_a_reply_leaves_the_first_failure():
 
 
 def test_half_an_object_at_the_limit_is_not_taken_for_a_whole_one():
-    for text in (
-        '{"label": "USEFUL", "score": 3',
-        '```json\n{"label": "USEFUL", "score": 3',
-        "Label: USEFUL\nScore: 3",
-    ):
+    half = '{"label": "USEFUL", "score": 3'
+    for text in (half, f"```json\n{half}", "Label: USEFUL\nScore: 3"):
         assert read(text, Verdict, finished=False).value is None
         assert read(text, Verdict).value == VALUE
 

@@ -11,7 +11,7 @@ from querylect.eval.tasks.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, Case, Setting, judged
 from querylect.eval.tasks.reader import generator_prompt, reader_prompt
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, SamplingParams, Text
+from querylect.llms.base import SamplingParams
 from querylect.llms.structured import ask_structured
 from querylect.llms.wording import COMMON, MODEL_STAGES, QUESTIONS, read_wordings
 from querylect.methods.runner import Runner
@@ -19,6 +19,7 @@ from querylect.methods.wording import STAGES
 from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_no_prompt
 from querylect.rollouts.llms import open_llm
 
+from ..method_doubles import ByStage, every_placeholder
 from ..pages import blocks
 from ..raising import refused
 
@@ -41,46 +42,26 @@ ANSWERS = {
 }
 
 
-class Model:
-    """Answers by the stage that a system prompt names, and keeps the user prompts."""
-
-    identity = {"model": "m"}  # noqa: RUF012
-
-    def __init__(self):
-        self.seen = {}
-
-    def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
-            assert prompt.messages[0]["role"] == "system", prompt
-            stage, user = prompt.messages[0]["content"].removeprefix("Stage "), prompt.messages[1]["content"]
-            self.seen.setdefault(stage, []).append(user)
-            deliver(place, LlmResponse((Text(json.dumps(ANSWERS.get(stage, "fine")), True),), 1, 1))
+def staged():
+    return ByStage({stage: json.dumps(said) for stage, said in ANSWERS.items()}, '"fine"')
 
 
 @pytest.fixture
 def worded(tmp_path):
     """A model whose every stage has a text with all placeholders."""
     texts = {
-        stage: {
-            "system": f"Stage {stage}",
-            "user": "\n".join(
-                f"<{name}>{{{name}}}"
-                for name in (*(() if stage == QUESTIONS else COMMON), *(field.rstrip("?") for field in fields))
-            ),
-        }
+        stage: every_placeholder(stage, fields if stage == QUESTIONS else (*COMMON, *fields))
         for stage, fields in MODEL_STAGES.items()
     }
     (tmp_path / "mine.yaml").write_text(json.dumps(texts), encoding="utf-8")  # JSON is YAML
-    return Llm(Model(), wordings=read_wordings(MODEL_STAGES, str(tmp_path / "mine.yaml"), "prompts"))
+    return Llm(staged(), wordings=read_wordings(MODEL_STAGES, str(tmp_path / "mine.yaml"), "prompts"))
 
 
 def test_every_stage_of_a_reader_judge_or_writer_takes_the_users_words(worded):
     draw = SamplingParams(max_tokens=9)
-    readers = [
-        reader_prompt(item.question, documents, 9) for item in (CHOICE, OPEN) for documents in (DOCUMENTS[:1], ())
-    ]
-    readers += [generator_prompt(CHOICE.question, DOCUMENTS, "reasoned", 9, "steel")]
+    readers = [generator_prompt(CHOICE.question, DOCUMENTS, "reasoned", 9, "steel")]
     readers += [generator_prompt(OPEN.question, (), "grounded", 9)]
+    readers += [reader_prompt(one.question, shown, 9) for one in (CHOICE, OPEN) for shown in (DOCUMENTS[:1], ())]
     assert [reply.texts[0].text for reply in worded.ask(readers, draw)] == ['"fine"'] * len(readers)
     for name, judge in JUDGES.items():
         notes = {"H_plus": "iron melts late", "H_minus": "mercury melts early"}
@@ -93,8 +74,8 @@ def test_every_stage_of_a_reader_judge_or_writer_takes_the_users_words(worded):
     ask_structured(worded, [judge_prompt("Why?", content, 9)], Verdict, draw)
     worded.ask([yes_no_prompt("Why?", content, 9)], draw)
 
-    seen = worded.backend.seen
-    assert set(seen) == set(MODEL_STAGES)
+    assert set(worded.backend.seen) == set(MODEL_STAGES)
+    seen = {stage: worded.backend.users(stage) for stage in MODEL_STAGES}
     common = "<question>What melts at {1538}?\n<options>A. mercury\nB. iron\n<question_with_options>"
     for stage in ("answer_choice", "alone_choice", "utility", "mimic"):
         assert seen[stage][0].startswith(common), stage
@@ -129,7 +110,7 @@ def test_other_words_are_another_call_and_another_model_in_results(tmp_path):
     for text in (None, "{question} {documents}", "{question}! {documents}"):
         (tmp_path / "mine.yaml").write_text(json.dumps({"answer_open": text, "declined": "{question}{answer}"}))
         wordings = read_wordings(MODEL_STAGES, str(tmp_path / "mine.yaml"), "prompts") if text else {}
-        llm = Llm(Model(), wordings=wordings)
+        llm = Llm(staged(), wordings=wordings)
         keys.add(llm.key(reader_prompt(OPEN.question, DOCUMENTS, 9), SamplingParams()))
         identities.append(llm.identity)
     assert len(keys) == 3
@@ -149,10 +130,9 @@ def test_other_words_are_another_call_and_another_model_in_results(tmp_path):
 )
 def test_what_cannot_be_asked_is_refused_before_a_model_is_opened(tmp_path, texts, code, facts):
     (tmp_path / "mine.yaml").write_text(json.dumps(texts), encoding="utf-8")
-    config = WordedLlmConfig(
-        model="m", base_url="http://127.0.0.1:9/v1", cache=None, prompts=str(tmp_path / "mine.yaml")
-    )
-    with refused(ConfigError, code, str(tmp_path / "mine.yaml"), *facts):
+    prompts = str(tmp_path / "mine.yaml")
+    config = WordedLlmConfig(model="m", base_url="http://127.0.0.1:9/v1", cache=None, prompts=prompts)
+    with refused(ConfigError, code, prompts, *facts):
         open_llm(config)
 
 

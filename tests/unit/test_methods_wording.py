@@ -7,13 +7,12 @@ from querylect.configs.yaml12 import parse_yaml
 from querylect.data.types import Question
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, Text
 from querylect.methods.methods import METHODS, make_method
 from querylect.methods.runner import Runner
 from querylect.methods.wording import COMMON, STAGES
 from querylect.rewriters.card import RetrieverCard
 
-from ..method_doubles import Shelf, doc, run
+from ..method_doubles import ByStage, Shelf, doc, every_placeholder, run
 from ..pages import blocks
 from ..raising import refused
 
@@ -40,13 +39,7 @@ ANSWERS = {
 
 def own_words(name):
     """A text for every stage of a method, with all placeholders."""
-    return {
-        stage: {
-            "system": f"Stage {name}.{stage}",
-            "user": "\n".join(f"<{field.rstrip('?')}>{{{field.rstrip('?')}}}" for field in (*COMMON, *fields)),
-        }
-        for stage, fields in STAGES[name].items()
-    }
+    return {stage: every_placeholder(f"{name}.{stage}", (*COMMON, *fields)) for stage, fields in STAGES[name].items()}
 
 
 @pytest.fixture
@@ -61,31 +54,19 @@ def worded(tmp_path):
 
 @pytest.mark.parametrize("name", sorted(STAGES))
 def test_every_stage_of_every_method_is_asked_in_the_users_words(name, worded):
-    seen = {}
-
-    class Model:
-        identity = {"model": "m"}  # noqa: RUF012
-
-        def generate(self, prompts, draw, deliver, costs):
-            for place, prompt in enumerate(prompts):
-                system, user = (message["content"] for message in prompt.messages[:2])
-                stage = system.removeprefix("Stage ")
-                seen.setdefault(stage, []).append((user, prompt))
-                text = Text(ANSWERS.get(stage, "Answer: Ann"), True, {"Yes": -0.1, "No": -2.0})
-                deliver(place, LlmResponse((text,) * draw.n, 1, 1))
-
-    table = Shelf({})
+    model, table = ByStage(ANSWERS, "Answer: Ann"), Shelf({})
     table.table = type("All", (), {"get": lambda self, key, default: [doc("d1"), doc("d2", "text {b}")]})()
     method = worded(name, own_words(name))
-    (ran,) = Runner(Llm(Model()), {"": table}, form="lines").run(method, [QUESTION])
+    (ran,) = Runner(Llm(model), {"": table}, form="lines").run(method, [QUESTION])
     assert ran.outcome.failure == ""
-    assert set(seen) == {f"{name}.{stage}" for stage in STAGES[name]}, "also where small models get other prompts"
-    for stage, asked in seen.items():
-        for user, prompt in asked:
+    assert set(model.seen) == {f"{name}.{stage}" for stage in STAGES[name]}, "also where small models get other prompts"
+    for stage, asked in model.seen.items():
+        for prompt in asked:
+            user = prompt.messages[1]["content"]
             assert user.startswith("<question>Who tamed {the} red dog?\n<options>A. Ann\nB. Bob\n")
             assert prompt.version.startswith(f"{stage.partition('.')[2]}-")
             assert prompt.opening == ""
-    fields = {stage: user for stage, asked in seen.items() for user, _ in asked}
+    fields = {stage: model.users(stage)[-1] for stage in model.seen}
     if name == "hcqr":
         assert "<guess>Ann\n<reasoning>so\n<evidence>tamers\n<features>red {guess}" in fields["hcqr.rewriter"]
     if name == "misknow":

@@ -192,15 +192,7 @@ def test_our_figures_stand_beside_the_papers():
 
 def recorded(task, system, question, answer, accuracy=None, notes=None, judged=None, **rest):
     plain = {"documents": {}, "prompts": {}, "spent": {}, "judged": judged or {}}
-    plain |= {
-        "searched": True,
-        "failure": "",
-        "text": None,
-        "chosen": "",
-        "cut": False,
-        "key": "",
-        "judged": judged or {},
-    }
+    plain |= {"searched": True, "failure": "", "text": None, "chosen": "", "cut": False, "key": ""}
     scores = {} if accuracy is None else {"accuracy": accuracy}
     names = {"task": task, "system": system, "question_id": question, "question": f"text of {question}"}
     return PaperRecord(**{**plain, **names, "answer": answer, "scores": scores, "notes": notes or {}, **rest})

@@ -24,9 +24,13 @@ def test_equal_lengths_take_what_is_computed_by_hand(streamed):
     assert shape.packed_tokens() == 100 + 2 * (10 + 50) + 6 * 20
 
 
+def uneven(questions):
+    """Questions whose answers differ in length, on an engine of four slots."""
+    return pipeline.Shape(questions=questions, spread=0.6, **SHAPE), pipeline.Rates(slots=4, **RATES)
+
+
 def test_slots_are_respected_and_streaming_is_never_slower():
-    shape = pipeline.Shape(questions=20, spread=0.6, **SHAPE)
-    rates = pipeline.Rates(slots=4, **RATES)
+    shape, rates = uneven(20)
     in_turns, streamed = (pipeline.sample(shape, rates, 20, 2.0, each, 1) for each in (False, True))
     assert max(number for _, number in in_turns.activity) == 4
     assert streamed.seconds < in_turns.seconds
@@ -73,26 +77,24 @@ def test_the_pace_of_sampling_ahead_is_that_computed_by_hand(sampling, update, s
 
 
 def test_a_plan_shows_every_way_to_run_a_step(capsys):
-    shape = pipeline.Shape(questions=20, spread=0.6, **SHAPE)
-    rates = dict.fromkeys((False, True), pipeline.Rates(slots=4, **RATES))
-    pipeline.plan(shape, rates, pipeline.Gpus(4, 2, 1), 2.0, 3.0)
+    shape, rates = uneven(20)
+    pipeline.plan(shape, dict.fromkeys((False, True), rates), pipeline.Gpus(4, 2, 1), 2.0, 3.0)
     printed = capsys.readouterr().out
     for name, *_ in pipeline.WAYS:
         assert len([line for line in printed.splitlines() if line.startswith(f"{name} ")]) >= 2, "a row and a line"
 
 
 def test_one_gpu_cannot_sample_ahead(capsys):
-    shape = pipeline.Shape(questions=4, spread=0.6, **SHAPE)
-    pipeline.plan(shape, {False: pipeline.Rates(slots=4, **RATES)}, pipeline.Gpus(1, 1, 1), 2.0, 1.0)
+    shape, rates = uneven(4)
+    pipeline.plan(shape, {False: rates}, pipeline.Gpus(1, 1, 1), 2.0, 1.0)
     printed = capsys.readouterr().out
     assert "in turns" in printed
     assert "ahead" not in printed
 
 
 def test_an_engine_of_several_gpus_counts_all_of_them(capsys):
-    shape = pipeline.Shape(questions=6, spread=0.6, **SHAPE)
-    rates = dict.fromkeys((False, True), pipeline.Rates(slots=4, **RATES))
-    pipeline.plan(shape, rates, pipeline.Gpus(6, 2, 2), 2.0, 3.0)
+    shape, rates = uneven(6)
+    pipeline.plan(shape, dict.fromkeys((False, True), rates), pipeline.Gpus(6, 2, 2), 2.0, 3.0)
     printed = capsys.readouterr().out
     assert "ahead, streamed" in printed
     assert "in turns, streamed" not in printed

@@ -114,7 +114,7 @@ def algorithm_1(a, z, k, order):
     return chosen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_equal_to_the_pseudocode_on_random_matrices(data):
     size = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 150))

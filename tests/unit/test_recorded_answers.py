@@ -217,9 +217,7 @@ READ = {
     "csqe.pick": pick,
     "thinkqe": expansions,
     "qa_rag": written,
-    "misknow.judge": lambda recorded: form_of(
-        "misknow", "judge", recorded, contains("You check whether"), {"": "draft"}
-    ),
+    "misknow.judge": lambda said: form_of("misknow", "judge", said, contains("You check whether"), {"": "draft"}),
     "migres.filter": migres("filter", "Which of these passages"),
     "migres.extract": migres("extract", "Write down every piece"),
     "migres.judge": migres("judge", "Does the information"),

@@ -118,9 +118,8 @@ def test_an_opening_is_read_whether_the_model_writes_it_or_not():
 
 
 def test_hyde_joins_the_passages_of_several_answers():
-    (joined,) = ask_rewriter(
-        Llm(Script(["one", "", "two"])), make("hyde"), [QUESTION], SamplingParams(n=3, temperature=0.7)
-    )
+    draw = SamplingParams(n=3, temperature=0.7)
+    (joined,) = ask_rewriter(Llm(Script(["one", "", "two"])), make("hyde"), [QUESTION], draw)
     assert joined.rewrites == ("one", "two")
     expected = Probe(terms=(Term(text=QUESTION.text), Term(text="one"), Term(text="two")))
     assert joined.plan == SearchPlan(probes=(expected,), k=7)

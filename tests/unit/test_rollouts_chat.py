@@ -111,7 +111,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(PIECES, max_size=12).map("".join), st.integers(1, 40))
 def test_no_piece_of_outside_text_becomes_a_control_token(text, tokens):
     """Also where taking one out of the text would put another together."""
@@ -147,7 +147,7 @@ WORDS = st.text(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(WORDS, st.integers(1, 30))
 def test_cut_keeps_to_its_budget_and_to_the_beginning(text, tokens):
     cut = CHAT.cut(text, tokens)

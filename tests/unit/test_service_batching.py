@@ -392,7 +392,7 @@ async def test_stopping_ends_however_busy_the_clients_are(batcher, search):
     assert [type(outcome) for outcome in outcomes] == [OverloadedError] * 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 35)), max_size=60), st.integers(0, 9000))
 def test_the_cache_gives_back_what_was_put_and_never_holds_more_than_its_room(puts, room):
     cache = ranking_cache(room)

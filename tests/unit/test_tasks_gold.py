@@ -103,6 +103,7 @@ def test_real_sets(realdata):
     for name, expected in sizes.items():
         gold = read_gold(realdata / "qa" / f"{name}.jsonl")
         assert (len(gold.by_id), gold.skipped, gold.choice) == expected
+        assert gold.choice or all(entry.answers for entry in gold.by_id.values())
     pubmedqa = read_gold(realdata / "pubmedqa" / "queries.jsonl")
     assert {found.answers for found in pubmedqa.by_id.values()} == {("yes",), ("no",), ("maybe",)}
     assert len(read_gold(realdata / "financebench" / "queries.jsonl").by_id) == 150

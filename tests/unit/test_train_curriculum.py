@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.schema import CurriculumConfig
 from querylect.data.mixed_ids import join_id, split_id
@@ -130,7 +130,6 @@ def test_nothing_starves_at_the_floor():
     assert seen["a/solved"] / seen["a/half"] == pytest.approx(0.05, abs=0.015)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.sampled_from(["none", "hard", "learnable"]), st.integers(0, 3))
 def test_a_run_that_goes_on_from_its_written_progress_draws_the_same(stop, prefer, seed):
     def run(course, first, last, progress):

@@ -107,12 +107,13 @@ def test_processes_agree_on_what_replaces_a_question():
     known, asked = questions(*"abcdefgh"), [["a", "c"], ["b", "a"]]
 
     def ready(processes):
-        staged, _, models = made(lambda name: name in "ab", processes=processes)
+        staged, rewriter, models = made(lambda name: name in "ab", processes=processes)
         found = ids(staged.ready([known[name] for name in asked[processes.rank]], known, Random(7)))
-        return found, models.asked
+        return found, models.asked, rewriter.learned
 
-    (first, about), (second, same) = side_by_side(2, ready)
-    assert about == same, "both know the same of every question"
+    (first, about, learned), (second, nothing, same) = side_by_side(2, ready)
+    assert (set(about), nothing) == ({*"ab", *learned}, []), "one process asks for both"
+    assert learned == same
     assert first[1] == "c"
     assert not set("ab") & {*first, *second}
     assert len({first[0], *second}) == 3, "each slot its own"
