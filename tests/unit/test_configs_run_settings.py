@@ -44,7 +44,7 @@ def test_settings_that_are_gone_are_left_out_and_named(run, caplog):
 
 
 @pytest.mark.parametrize("removed", [{}, {"keep_rewrites_weight": 0.0}])
-def test_settings_of_this_version_and_removed_ones_without_effect_are_read_in_silence(run, removed, caplog):
+def test_settings_of_this_version_or_removed_ones_without_effect_are_read_silently(run, removed, caplog):
     folder = run(lambda values: values["rollout"].update(removed))
     with caplog.at_level(logging.WARNING):
         assert load_run_config(folder) == load_config(str(folder / "config.yaml"))
