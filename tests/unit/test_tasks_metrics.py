@@ -88,6 +88,8 @@ def test_words_by_hand():
     assert best == {"em": 1, "f1": 1, "precision": 1}
     both = score_text("x y", ["x", "x y z w"], ["precision", "recall", "f1"])
     assert both == pytest.approx({"precision": 0.5, "recall": 1, "f1": 2 / 3})
+    by_f1 = score_text("x y", ["x", "x y z"], ["precision", "recall", "f1"])
+    assert by_f1 == pytest.approx({"precision": 1, "recall": 2 / 3, "f1": 4 / 5})
 
 
 def test_rouge_by_hand():
