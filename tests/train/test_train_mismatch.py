@@ -1,23 +1,24 @@
 """The sampler and the trained model: weights worked out by hand, equality with TRL's own, and runs that log them."""
 
-# ruff: noqa: F811 (fixtures)
-
 import math
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.schema import RunConfig, TrainConfig
+from querylect.data.types import Question
+from querylect.envs.client.connect import open_environment
 from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
 from querylect.train.mismatch import Mismatch, importance_weights, log_ratios
 from querylect.train.run import train
 
-from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..lessons import change, records
 from ..raising import refused
-from ..vllm_doubles import serving, vllm  # noqa: F401
+from ..vllm_doubles import serving
 from .test_train_trl import batch, losses_and_gradients, ready, step_inputs, with_trainer
 
 RATIO = "sampling/importance_sampling_ratio"
@@ -106,21 +107,22 @@ def test_bounds_in_the_wrong_order_are_refused(wrong):
         bounds(least=wrong)
 
 
-@pytest.mark.parametrize("packing", [True, False])
-def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch, packing):
+def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch):
     """fp32: what transformers recorded while sampling is what the forward pass of the loss gives."""
 
     def act(trainer):
         ready(trainer)
-        inputs = step_inputs(trainer)
-        losses_and_gradients(trainer, inputs, packing)
-        return trainer.mismatch.read()
+        inputs, found = step_inputs(trainer), []
+        for packing in (True, False):
+            losses_and_gradients(trainer, inputs, packing)
+            found.append(trainer.mismatch.read())
+        return found
 
-    figures = with_trainer(change(settings, **{"rollout.temperature": 0.7}), monkeypatch, act)
-    assert figures[f"{RATIO}/min"] == pytest.approx(1.0, abs=1e-4)
-    assert figures[f"{RATIO}/max"] == pytest.approx(1.0, abs=1e-4)
-    assert 0 <= figures["sampling/kl"] < 1e-8
-    assert figures["sampling/clipped"] == 0
+    for figures in with_trainer(change(settings, **{"rollout.temperature": 0.7}), monkeypatch, act):
+        assert figures[f"{RATIO}/min"] == pytest.approx(1.0, abs=1e-4)
+        assert figures[f"{RATIO}/max"] == pytest.approx(1.0, abs=1e-4)
+        assert 0 <= figures["sampling/kl"] < 1e-8
+        assert figures["sampling/clipped"] == 0
 
 
 def disturb(trainer):
@@ -154,14 +156,22 @@ def by_hand(trainer):
     [("token_truncate", 1.2, True), ("token_mask", 1.2, True), ("token_truncate", None, False)],
 )
 def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, mode, most, packing):
+    """Without the correction the mismatch is only logged."""
+
     def act(trainer):
         ready(trainer)
         disturb(trainer)
-        losses, _ = losses_and_gradients(trainer, step_inputs(trainer), packing)
-        return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
+        inputs = step_inputs(trainer)
+        losses, _ = losses_and_gradients(trainer, inputs, packing)
+        figures = trainer.mismatch.read()
+        trainer.run = change(trainer.run, **{"train.importance_sampling_correction": False})
+        plain, _ = losses_and_gradients(trainer, inputs, packing)
+        assert trainer.mismatch.read() == figures
+        return float(losses.sum()), float(plain.sum()), by_hand(trainer), figures
 
     chosen = {"train.importance_sampling_mode": mode, "train.importance_sampling_clip_max": most}
-    loss, (ratios, advantages, signal), figures = with_trainer(change(settings, **chosen), monkeypatch, act)
+    loss, plain, (ratios, advantages, signal), figures = with_trainer(change(settings, **chosen), monkeypatch, act)
+    assert plain == pytest.approx(-float(advantages.mean()), rel=1e-5, abs=1e-7)
     assert ratios.max() > 1.3
     assert ratios.min() < 0.8
     outside = ratios > (most or math.inf)
@@ -174,19 +184,6 @@ def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, m
     assert figures[f"{RATIO}/max"] == pytest.approx(float(ratios.max()), rel=1e-3)
     assert figures["sampling/clipped"] == pytest.approx(float(outside.float().mean()))
     assert figures["sampling/kl"] == pytest.approx(float((ratios - 1 - ratios.log()).mean()), rel=1e-2)
-
-
-def test_without_the_correction_the_mismatch_is_only_logged(settings, monkeypatch):
-    def act(trainer):
-        ready(trainer)
-        disturb(trainer)
-        losses, _ = losses_and_gradients(trainer, step_inputs(trainer), True)
-        return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
-
-    config = change(settings, **{"train.importance_sampling_correction": False})
-    loss, (_, advantages, _), figures = with_trainer(config, monkeypatch, act)
-    assert loss == pytest.approx(-float(advantages.mean()), rel=1e-5, abs=1e-7)
-    assert figures[f"{RATIO}/max"] > 1.3
 
 
 def test_vespo_leaves_the_mismatch_alone_where_it_is_only_logged(settings, monkeypatch):
@@ -211,8 +208,7 @@ def test_vespo_leaves_the_mismatch_alone_where_it_is_only_logged(settings, monke
     assert corrected_moved != pytest.approx(corrected, rel=1e-2)
 
 
-@pytest.mark.parametrize("mode", ["token_truncate", "token_mask"])
-def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings, monkeypatch, mode):
+def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings, monkeypatch):
     from trl import GRPOTrainer
 
     def act(trainer):
@@ -224,29 +220,19 @@ def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings
             setattr(trainer, f"vllm_importance_sampling_{name}", value)
         output = GRPOTrainer._generate_and_score_completions(trainer, batch(trainer))
         ours = trainer.mismatch.weigh(
-            output["old_per_token_logps"],
-            output["sampling_per_token_logps"],
-            output["completion_mask"],
+            output["old_per_token_logps"], output["sampling_per_token_logps"], output["completion_mask"]
         )
         trainer.use_vllm = False
         return ours, output["importance_sampling_ratio"]
 
     chosen = {
-        "train.importance_sampling_mode": mode,
+        "train.importance_sampling_mode": "token_mask",
         "train.importance_sampling_clip_max": 1.3,
         "train.importance_sampling_clip_min": 0.7,
     }
     ours, theirs = with_trainer(change(settings, **chosen), monkeypatch, act)
     torch.testing.assert_close(ours, theirs)
     assert len(theirs.unique()) > 5
-
-
-def test_a_run_logs_the_mismatch_of_every_step(settings):
-    folder = train(change(settings, **{"train.steps": 2}))
-    for line in records(folder / "metrics.jsonl"):
-        assert line[f"{RATIO}/max"] == pytest.approx(1.0, abs=1e-4)
-        assert line["sampling/kl"] < 1e-8
-        assert line["sampling/clipped"] == 0
 
 
 @pytest.fixture(params=["vllm", "vllm_server"])
@@ -271,21 +257,17 @@ def test_a_run_samples_from_the_weights_that_it_has_just_trained(served, vllm):
         assert vllm[0].events[-1] == "sleep", "training has the memory to itself"
 
 
+@pytest.mark.parametrize("served", ["vllm"], indirect=True)
 def test_weights_that_do_not_arrive_show_in_the_log(served, monkeypatch):
     """The same run, every change of weights after the first lost on its way."""
-    config, _ = served
-    config = change(config, **{"train.steps": 3, "train.learning_rate": 0.05})
-    name = "VllmEngine" if config.rollout.engine == "vllm" else "VllmServerEngine"
-    module = "vllm" if config.rollout.engine == "vllm" else "vllm_server"
-    monkeypatch.setattr(f"querylect.rollouts.engines.{module}.{name}.refresh", lambda self: None)
-    folder = train(config)
+    monkeypatch.setattr("querylect.rollouts.engines.vllm.VllmEngine.refresh", lambda self: None)
+    folder = train(change(served[0], **{"train.steps": 2, "train.learning_rate": 0.05}))
     assert max(line.get(f"{APART}/max", 0) for line in records(folder / "metrics.jsonl")) > 0.01
 
 
+@pytest.mark.parametrize("served", ["vllm_server"], indirect=True)
 def test_a_server_that_dies_leaves_a_checkpoint(served, monkeypatch):
     config, server = served
-    if config.rollout.engine == "vllm":
-        pytest.skip("an engine in the process dies with it")
     from querylect.rollouts.engines.vllm_server import VllmServerEngine
 
     inner = VllmServerEngine.refresh
@@ -307,27 +289,18 @@ def test_a_server_that_nobody_sends_weights_to_cannot_be_trained_with(settings):
         train(config)
 
 
-def test_questions_are_rewritten_with_the_engine_of_the_config(served):
+def test_questions_are_rewritten_and_evaluated_with_the_engine_of_the_config(served):
     config, server = served
-    lines = ["my head hurts", "bleeding gums"]
+    other = change(config, **{"rollout.engine": "transformers"})
+    questions, said = [Question("head", "my head hurts"), Question("gums", "bleeding gums")], []
     given, expected = (
-        [result.record() for result in Rewriter(of_config("", one, None, None)).rewrite(lines)]
-        for one in (config, change(config, **{"rollout.engine": "transformers"}))
+        [result.record() for result in Rewriter(of_config("", one, None, None)).rewrite([q.text for q in questions])]
+        for one in (config, other)
     )
     assert given == expected
     assert len(server.asked) == (2 if config.rollout.engine == "vllm_server" else 0)
-
-
-def test_policies_are_evaluated_with_the_engine_of_the_config(served):
-    from querylect.benchmarks.greedy import greedy_trees
-    from querylect.data.types import Question
-    from querylect.envs.client.connect import open_environment
-
-    config, _ = served
-    questions = [Question("head", "my head hurts"), Question("gums", "bleeding gums")]
-    said = []
     with open_environment(config.env, config.client) as client:
-        for each in (config, change(config, **{"rollout.engine": "transformers"})):
+        for each in (config, other):
             trees = greedy_trees(each, client, None, questions)
             said.append([[node.text for node in tree.walk()] for tree in trees])
     assert said[0] == said[1]
