@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
-IMPORTED = ["querylect.cli", "querylect.train.run", "querylect.train.trainer", "querylect.train.validation",
-            "querylect.train.warm_start", "querylect.rollouts.engines.transformers", "querylect.eval.run",
-            "querylect.export.export", "querylect.envs.builder.build",
+IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.run", "querylect.train.trainer",
+            "querylect.train.validation", "querylect.train.warm_start", "querylect.rollouts.engines.transformers",
+            "querylect.eval.run", "querylect.export.export", "querylect.envs.builder.build",
             "querylect.tests.frozen"]  # fmt: skip
+"""Accelerate imports DeepSpeed in every run where it is installed; elsewhere the fork server goes on without it."""
 PHASES = {
     "index parts": ("querylect.envs.builder.build", "_write_parts"),
     "index merge": ("querylect.envs.builder.build", "_merge"),

@@ -9,7 +9,6 @@ import pytest
 from querylect.configs.load import load_config
 from querylect.errors import ConfigError
 
-from ..lessons import lessons  # noqa: F401
 from ..raising import refused
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -32,7 +31,7 @@ def world(tmp_path_factory):
     world.service.kill()
 
 
-PARTS = [("attack_kills", 9), ("attack_disks", 4), ("attack_services", 3), ("attack_trainers", 1), ("attack_rot", 12)]
+PARTS = [("attack_kills", 9), ("attack_disks", 4), ("attack_services", 3), ("attack_trainers", 1), ("attack_rot", 6)]
 
 
 @pytest.mark.slow
@@ -150,7 +149,7 @@ def test_a_refusal_is_a_sentence_with_a_name_and_an_exit_code():
         assert said_in_a_sentence(code, error, "b.json"), (code, error)
 
 
-def test_a_service_survives_hostile_requests_and_one_that_answers_wrong_does_not(lessons, run_app):  # noqa: F811
+def test_a_service_survives_hostile_requests_and_one_that_answers_wrong_does_not(lessons, run_app):
     from attack_requests import attack
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
