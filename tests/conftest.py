@@ -229,6 +229,24 @@ def here(tmp_path, monkeypatch):
     return tmp_path / "here"
 
 
+@pytest.fixture(scope="module")
+def service_in_thread(run_app):
+    """The service that a command starts for itself (`client.urls: local`) runs in a thread, not in a child process."""
+    from querylect.envs.client.base import ServiceAddress
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    @contextmanager
+    def serve(config: EnvironmentConfig) -> Iterator[ServiceAddress]:
+        with run_app(create_app(Environment.open(config), config, "a token")) as url:
+            yield ServiceAddress(url, "a token")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("envs.client.connect", "train.distributed.collectives"):
+            patch.setattr(f"querylect.{module}.local_service", serve)
+        yield
+
+
 @pytest.fixture
 def forked_workers(monkeypatch):
     """The workers of a build (`workers=2`), which otherwise are new processes, are forked."""

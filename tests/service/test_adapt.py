@@ -22,6 +22,7 @@ from ..handbook import Author, save_handbook, short_run
 from ..lessons import speaking  # noqa: F401 (a fixture)
 from ..raising import refused
 
+pytestmark = pytest.mark.usefixtures("service_in_thread")
 STAGES = ["documents", "index", "questions", "training", "evaluation", "export"]
 
 
@@ -49,7 +50,7 @@ def command(arguments, folder):
 
 
 @pytest.fixture(scope="module")
-def adapted(tmp_path_factory, arguments):
+def adapted(tmp_path_factory, arguments, service_in_thread):
     """The folder of a whole call."""
     folder = tmp_path_factory.mktemp("adapted") / "handbook"
     with pytest.raises(SystemExit) as ended:
@@ -224,7 +225,8 @@ def test_rewards_by_answers_are_refused_before_a_question_is_written(arguments, 
 
 @pytest.mark.slow
 def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, arguments, author, tmp_path):
-    """Killed twice without warning; the third call ends with the questions and the steps of an undisturbed one."""
+    """Killed twice without warning, with its service in a child process; the third call ends with the questions and
+    the steps of an undisturbed one."""
     server, folder = author[1], tmp_path / "handbook"
     run = folder / "runs" / "handbook"
     asked = len(server.bodies)

@@ -34,6 +34,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("service_in_thread")
 def test_a_scripted_writer_gives_the_real_questions_and_both_are_trained_on(
     folder, speaking, tmp_path, monkeypatch, capsys  # noqa: F811
 ):  # fmt: skip

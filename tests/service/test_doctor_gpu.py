@@ -3,6 +3,8 @@
 # ruff: noqa: F811 (fixture)
 
 import json
+import sys
+from functools import partial
 from types import SimpleNamespace
 
 import faiss
@@ -13,6 +15,7 @@ from querylect.doctor import gpu
 from querylect.doctor.findings import Finding
 from querylect.train.packing import packing
 
+from ..forked import fork_server
 from ..vllm_doubles import vllm  # noqa: F401 (fixture)
 
 CPU = torch.device("cpu")
@@ -66,7 +69,11 @@ def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm,
     assert (stale.state, stale.remedy[:14]) == ("failed", "use rollout.en")
 
 
-def test_processes_add_up():
+def test_processes_add_up(monkeypatch):
+    """They are forked here, and otherwise new processes."""
+    fork_server()
+    spawning = sys.modules["torch.multiprocessing.spawn"]
+    monkeypatch.setattr(spawning, "spawn", partial(spawning.start_processes, start_method="forkserver"))
     finding = gpu.nccl(CPU, TINY)
     assert finding.state == "ok"
     assert "2 processes" in finding.said

@@ -53,6 +53,7 @@ def rankings(trees):
     return [turn["ranking"] for turn in [*turns, *(child for turn in turns for child in turn["children"])]]
 
 
+@pytest.mark.usefixtures("service_in_thread")
 def test_training_and_evaluation_search_questions(config, tmp_path, capsys):
     assert ended("train", config) == 0
     (step,) = records(tmp_path / "runs" / "run" / "metrics.jsonl")

@@ -1,6 +1,6 @@
 """Requests that mean nothing: refused every time as the service's OpenAPI document says, and nothing stays behind.
 
-The number of requests is that of QUERYLECT_REQUESTS (1000 where unset); `benchmarks/attack.py requests` sends them
+The number of requests is that of QUERYLECT_REQUESTS (400 where unset); `benchmarks/attack.py requests` sends them
 to any service.
 """
 
@@ -18,7 +18,7 @@ from querylect.envs.server.app import create_app
 
 from ..malformed import Sent, document_of, send_damaged, send_drawn, send_raw
 
-REQUESTS = int(os.environ.get("QUERYLECT_REQUESTS", "1000"))
+REQUESTS = int(os.environ.get("QUERYLECT_REQUESTS", "400"))
 
 
 @pytest.mark.timeout(1800)
