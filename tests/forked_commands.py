@@ -90,12 +90,14 @@ listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 listener.bind(sys.argv[1])
 listener.listen()
 print("listening", flush=True)
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+attending = 0
 while True:
     connection, _ = listener.accept()
+    while attending and os.waitpid(-1, os.WNOHANG)[0]:
+        attending -= 1
+    attending += 1
     if not os.fork():
         listener.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         attend(connection)
         os._exit(0)
     connection.close()
