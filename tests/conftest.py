@@ -231,7 +231,8 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def service_in_thread(run_app):
-    """The service that a command starts for itself (`client.urls: local`) runs in a thread, not in a child process."""
+    """The service that a command starts for itself (`client.urls: local`) runs in a thread, not in a child process;
+    that of all tests of a module that has one which asks for this."""
     from querylect.envs.client.base import ServiceAddress
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
@@ -250,9 +251,9 @@ def service_in_thread(run_app):
 @pytest.fixture
 def forked_workers(monkeypatch):
     """The workers of a build (`workers=2`), which otherwise are new processes, are forked."""
-    from .forked import fork_server
+    from .forked import instead_of_spawn
 
-    monkeypatch.setattr("querylect.envs.builder.workers.get_context", lambda method: fork_server())
+    monkeypatch.setattr("querylect.envs.builder.workers.get_context", instead_of_spawn)
 
 
 @contextmanager

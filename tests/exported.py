@@ -9,7 +9,7 @@ from querylect.configs.trust import note_own_run
 from querylect.train.run import train
 
 from .evaluated import evaluate
-from .lessons import change, settings
+from .lessons import change, lesson_settings
 
 CARD = "---\nlicense: mit\n---\n# A base model\n"
 
@@ -20,7 +20,7 @@ def evaluated_run(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
     base = Path(shutil.copytree(speaking, folder / "base"))
     (base / "README.md").write_text(CARD)
-    config = settings.__wrapped__(lessons, lesson_url, base, folder)
+    config = lesson_settings(lessons, lesson_url, base, folder)
     quick = {"train.steps": 2, "train.save_steps": 1, "train.keep_checkpoints": 9}
     config = change(config, **quick, **{"eval.permutations": 50, "eval.bootstrap": 50})
     run = train(config)

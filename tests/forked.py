@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,11 @@ _IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.trainer", "querylect
 
 
 def fork_server() -> ForkServerContext:
-    """What starts processes that are forked, in the place of those that multiprocessing spawns."""
+    """What starts processes that are forked, in the place of those that multiprocessing spawns. What it imports sees
+    the variables of the first call: no test may have changed them by then."""
     context = get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
+    forkserver.ensure_running()
     return context
 
 
@@ -107,6 +109,12 @@ class Piped(Forked):
         for pipe in (self.stdout, self.stderr, self.stdin):
             with suppress(BrokenPipeError):
                 pipe.close()
+
+
+def instead_of_spawn(method: str) -> ForkServerContext:
+    """Takes the place of multiprocessing's `get_context` where the product asks for new processes."""
+    assert method == "spawn"
+    return fork_server()
 
 
 def forked(

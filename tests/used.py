@@ -15,7 +15,7 @@ from querylect.configs.trust import note_own_run
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.train.run_folder import FORMAT
 
-from .lessons import change, settings
+from .lessons import change, lesson_settings
 
 
 def make_own(folder: Path) -> None:
@@ -68,7 +68,7 @@ def copy_run(folder: Path, copy: Path) -> Path:
 def trained_run(lessons, lesson_url, speaking, tmp_path_factory):
     """Settings of a run, and its folder; its policy keeps the format. Not to be changed (see `trained`)."""
     folder = tmp_path_factory.mktemp("trained")
-    config = settings.__wrapped__(lessons, lesson_url, speaking, folder)
+    config = lesson_settings(lessons, lesson_url, speaking, folder)
     return config, save_run(config, folder / "runs" / "run")
 
 

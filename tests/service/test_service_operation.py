@@ -28,7 +28,7 @@ from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
-from ..forked import Piped, fork_server
+from ..forked import Piped, fork_server, instead_of_spawn
 from ..raising import refused
 from .test_service_api import Held
 
@@ -470,7 +470,7 @@ WORKERS = textwrap.dedent(
 
     if sys.argv[3]:  # workers are forked, with what it does to them; else new processes, as users have them
         spawning = multiprocessing.get_context
-        multiprocessing.get_context = lambda method: spawning("fork")
+        multiprocessing.get_context = lambda method: spawning({"spawn": "fork"}[method])
 
         def in_worker():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -528,7 +528,7 @@ def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(start
     killed = min(first)
     os.kill(killed, signal.SIGKILL)
     _until_two_work(parent, {killed})
-    asked = 0
+    asked, until = 0, time.monotonic() + 60
     while asked < 20:
         try:
             assert search(url, f"blood {asked}").status_code == 200
@@ -612,7 +612,8 @@ def test_a_second_signal_ends_workers_that_drain(start_workers):
 
 
 def test_what_a_worker_cannot_open_is_the_users_error(small_environment, monkeypatch):
-    forking = SimpleNamespace(get_context=lambda method: fork_server())
+    fork_server()
+    forking = SimpleNamespace(get_context=instead_of_spawn)
     monkeypatch.setattr("querylect.envs.server.serve.multiprocessing", forking)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "the caller's")
     missing = small_environment.model_copy(update={"workers": 2, "index": "/nonexistent/index"})
@@ -651,7 +652,8 @@ def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environm
         seen = figures(url)
     statuses = {name[-5:-2] for name in seen if name.startswith('querylect_requests_total{route="/v1/step"')}
     assert statuses == {"200", "503"}, "and all are as before"
-    assert seen['querylect_plans_total{outcome="refused"}'] > 0
+    refusals = seen['querylect_requests_total{route="/v1/step",status="503"}']
+    assert seen['querylect_plans_total{outcome="refused"}'] == 4 * refusals, "of four plans each"
     assert (seen["querylect_queue_plans"], seen["querylect_requests_under_way"]) == (0, 1)
     for results, counted in zip(outcomes, stats, strict=True):
         scored = [n for n, result in enumerate(results) if result is not None]

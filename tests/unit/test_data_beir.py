@@ -275,7 +275,7 @@ def test_a_broken_line_names_file_and_line(folder, name, record, code, facts):
     ("name", "content", "code", "facts"),
     [
         ("corpus.jsonl", b"\n", "no-documents", []),
-        ("corpus.jsonl", b'{"_id": "d4", "text": "\xe9"}\n', "not-utf8", ["line 1"]),
+        ("corpus.jsonl", b'{"_id": "d1", "text": "x"}\n{"_id": "d4", "text": "\xe9"}\n', "not-utf8", ["line 2"]),
         ("corpus.jsonl", None, "missing-file", []),
         ("queries.jsonl", None, "missing-file", []),
         ("queries.jsonl", b'{"_id": "q1", "text": " "}\n', "empty-question", ["line 1", "'q1'"]),

@@ -118,6 +118,11 @@ def test_files_that_do_not_serve_are_refused(load, blocks, code, facts):
         load(*blocks)
 
 
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with refused(DataError, "missing-file", tmp_path / "hp.obo"):
+        load_hpo(tmp_path / "hp.obo")
+
+
 def test_another_release_is_said(load):
     dataset = load(*FILLERS, head="data-version: hp/releases/2031-01-01\n\n")
     assert re.search(r"hp/releases/2031-01-01; .* figures are for hp/releases/2025-01-16", dataset.notes[0])

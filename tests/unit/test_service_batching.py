@@ -365,10 +365,11 @@ async def busy_clients(batcher):
 
 @batched(max_pending=4)
 async def test_a_large_request_is_let_in_exactly_when_a_small_one_is(batcher, search):
-    """Small requests keep one plan waiting all the time: there is never room for all of a full-size request."""
+    """Small requests keep one plan waiting all the time: there is never room for all of one with more plans than may
+    wait."""
     async with busy_clients(batcher) as (_, asked):
         await asked(5)
-        assert ids(await ask(batcher, *(f"l{i}" for i in range(4)))) == [[f"l{i}-0"] for i in range(4)]
+        assert ids(await ask(batcher, *(f"l{i}" for i in range(6)))) == [[f"l{i}-0"] for i in range(6)]
 
 
 @batched(held=True)
