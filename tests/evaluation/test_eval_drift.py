@@ -165,7 +165,9 @@ def test_all_three_files_say_the_same(results, tmp_path):
     written = json.loads((tmp_path / "new" / "drift.json").read_text())
     (pair, *_) = written["pairs"]
     value = f"{100 * pair['drifts']['structural']['value']:.2f}"
-    assert value in (tmp_path / "new" / "drift.md").read_text()
+    for text in (page.read_text(), (tmp_path / "new" / "drift.md").read_text()):
+        for said in (value, f"{results.sigma:.4f}", "above that of the raw question", "Fewer than 50 questions"):
+            assert said in text
     assert page.read_text().count(value) >= 4, "table and, in either direction, the map"
     assert written["systems"][0]["queries"] == 30
     assert "queries" not in written["examples"][0]["question"]

@@ -161,13 +161,17 @@ def test_a_verdict_by_hand():
     )  # fmt: skip
     better, worse = verdicts(plan(), [table])
     assert (better.environment, better.mood, worse.mood) == ("bm25", "good", "bad")
-    (_, (gain,)), (_, (same,)) = better.statements
+    (first, (gain,)), (second, (same,)) = better.statements
+    assert (first, second) == ("Better than the raw question:", "One other does not differ significantly:")
     assert gain.startswith(
         "prompted, turn 1: 0.750 against 0.250 for the raw question (difference +0.500, 95% interval "
     )
     assert gain.endswith("p = 0.001, Holm-adjusted p = 0.003), n = 120")
     assert same.startswith("prompted, turn 2: 0.250 against 0.250")
-    assert [len(rows) for _, rows in worse.statements] == [0, 1]
+    assert [(heading, len(rows)) for heading, rows in worse.statements] == [
+        ("Nothing beats the raw question.", 0),
+        ("Worse than the raw question:", 1),
+    ]
     assert headline([better, worse], plan(), [table]) == (
         "Something beats the raw question in 1 of 2 combinations of dataset and environment.",
         "mixed",

@@ -211,6 +211,23 @@ def test_the_page_can_be_read_by_assistive_technology(drawings):
     assert labels <= set(ids)
 
 
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_has_the_contrast_of_wcag_aa(theme):
+    block = re.findall(r":root \{(.*?)\}", page(), flags=re.S)[theme]
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    pairs = [(ink, paper) for ink in ("ink", "soft", "good", "bad", "mixed") for paper in ("paper", "card", "tint")]
+    pairs += [(f"series-{n}", "card") for n in (1, 2, 3, 4)] + [("good", "good-tint"), ("bad", "bad-tint")]
+    for ink, paper in pairs:
+        light, dark = sorted((luminance(colours[ink]), luminance(colours[paper])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {paper}"
+
+
 def test_the_source_of_the_numbers_stands_on_the_page():
     text = "".join(Reader(page(seed=41)).text)
     for said in ("9f" * 32, "CC BY 4.0 (cite it)", "runs/demo/step-40", "10,000 sign flips", "retriever.name", "torch"):
