@@ -79,7 +79,9 @@ import json, sys
 import deepspeed, torch
 from types import SimpleNamespace
 from querylect.train.weight_changes import WeightSample, stepped_weights
+from querylect.train.zero import check_deepspeed
 
+check_deepspeed()
 config = json.load(open(sys.argv[1]))
 config |= {"bf16": {"enabled": True}, "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1}
 config |= {"gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
@@ -140,6 +142,8 @@ largest = max(largest, 90 * 32)
 """
 SPLITTING = """
 import deepspeed
+from querylect.train.zero import check_deepspeed
+check_deepspeed()
 config |= {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 config["gradient_clipping"] = 1.0
 config["zero_optimization"] |= {"stage3_param_persistence_threshold": 0}
