@@ -174,17 +174,32 @@ def test_an_outage_in_the_middle_of_a_step_invents_no_reward(run, reader, tmp_pa
     assert missing
     assert not any(node["metrics"] for node in missing)
     assert records(log)[1]["unscorable/turn1"] == pytest.approx(len(missing) / 8)
+    assert records(log)[1]["reader/missing"] > 0
     assert len(records(log)) == 2, "the step without rewards was neither trained nor logged"
 
 
-def test_other_right_answers_are_another_run(run, tmp_path):
+def test_other_right_answers_are_another_run(run, reader, tmp_path):
+    """In both steps the reader refuses prompts with one document: these turns alone are unscorable, and the run goes
+    on."""
+    reader.always = lambda body: (400, {}) if TEXTS["statin"] in last_user(body) else None
     gold = tmp_path / "gold.jsonl"
     lines = [{"_id": f"train-{name}", "answers": ["vitamin C"]} for name in ASKED]
     gold.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    config = change(run, **{"reward.answer.gold": str(gold), "train.steps": 1, "train.save_steps": 1})
+    changes = {"reward.answer.gold": str(gold), "reward.answer.gain": False}
+    config = change(run, **changes, **{"train.steps": 1, "train.save_steps": 1})
     folder = train(config)
     assert "reader" in json.loads((folder / "environment.json").read_text())["answers"]["reader"]
     train(change(config, **{"train.steps": 2, "reward.answer.reader.deadline": 9}), resume=True)
+    nodes = [node for tree in records(folder / "rollouts.jsonl") for node in tree["turns"] if not node["failure"]]
+    scored_nodes = [node for node in nodes if node["reward"] is not None]
+    for node in scored_nodes:
+        assert ["statin"] not in (node["rewrites"], node["ranking"][:1])
+        assert node["reward"] == pytest.approx(0.1 + 0.9 * (node["ranking"][:1] == ["citrus"]))
+    metrics = records(folder / "metrics.jsonl")
+    assert all(line["reader/missing"] > 0 for line in metrics)
+    unscorable = [line["unscorable/turn1"] for line in metrics]
+    assert len(unscorable) == 2
+    assert sum(unscorable) == pytest.approx((len(nodes) - len(scored_nodes)) / 8)
     gold.write_text(gold.read_text().replace("vitamin C", "insulin"))
     with refused(CheckpointError, "other-environment", "answers"):
         train(change(config, **{"train.steps": 3}), resume=True)

@@ -44,14 +44,19 @@ def checkpoints(folder):
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
-def assert_left(folder, undisturbed, step):
-    """The only checkpoint is that of the undisturbed run after `step`, from which test_train_run.py goes on exactly."""
-    assert checkpoints(folder.path) == [f"checkpoint-{step}"]
+def assert_left(config, undisturbed, step):
+    """The run can be resumed, its logs end with `step`, and its only checkpoint is that of the undisturbed run after
+    it, from which test_train_run.py goes on exactly."""
+    folder, checkpoint = RunFolder.reopen(config)
+    assert checkpoints(folder.path) == [checkpoint.name] == [f"checkpoint-{step}"]
     assert not folder.final.exists()
+    assert without_seconds(folder.metrics) == without_seconds(undisturbed / "metrics.jsonl")[:step]
+    trees = [tree for tree in records(undisturbed / "rollouts.jsonl") if tree["step"] <= step]
+    assert records(folder.rollouts) == trees
     for name in ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        left, expected = (each / "checkpoints" / f"checkpoint-{step}" / name for each in (folder.path, undisturbed))
-        assert left.read_bytes() == expected.read_bytes(), name
-    state = json.loads((folder.checkpoints / f"checkpoint-{step}" / "trainer_state.json").read_text())
+        expected = undisturbed / "checkpoints" / checkpoint.name / name
+        assert (checkpoint / name).read_bytes() == expected.read_bytes(), name
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert state["global_step"] == step
 
 
@@ -97,7 +102,7 @@ def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exact
 
 
 def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(
-    settings, straight, undisturbed, lessons, run_app
+    settings, undisturbed, lessons, run_app
 ):
     """A refusal is no outage: it is neither waited out nor worth 0, and the run goes on where it was."""
     from querylect.envs.environment import Environment
@@ -108,9 +113,7 @@ def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(
     config = change(settings, **{"train.save_steps": 100})
     with run_app(changed) as url, refused(TokenError, None, "401", "client.token_env"):
         train(change(config, **{"client.urls": [url]}))
-    folder = RunFolder(config.run_folder)
-    assert_left(folder, undisturbed, 2)
-    assert without_seconds(folder.metrics) == straight[:2]
+    assert_left(config, undisturbed, 2)
 
 
 def test_a_too_long_prompt_stops_a_run_with_a_checkpoint(settings, undisturbed, monkeypatch):
@@ -128,7 +131,7 @@ def test_a_too_long_prompt_stops_a_run_with_a_checkpoint(settings, undisturbed, 
     monkeypatch.setattr(Grower, "check_length", too_long_at_the_fifth)
     with refused(ConfigError, None, "9999 tokens", "rollout.max_prompt_tokens"):
         train(config)
-    assert_left(RunFolder(config.run_folder), undisturbed, 2)
+    assert_left(config, undisturbed, 2)
     _, checkpoint = RunFolder.reopen(change(config, **{"rollout.max_prompt_tokens": 4096}))
     assert checkpoint.name == "checkpoint-2"
 
@@ -183,7 +186,7 @@ def terminal():
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("where", ["rollout", "update", "record"])
-def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, straight, undisturbed, monkeypatch, where):
+def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, undisturbed, monkeypatch, where):
     """In the third rollout it stops at once; in the update or the record of the second step that step is finished."""
     from querylect.rollouts.grow import Grower
     from querylect.train.watch import Watcher
@@ -209,9 +212,7 @@ def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, straight, undisturbed
         with pytest.raises(KeyboardInterrupt):
             train(config)
     assert signal.getsignal(signal.SIGINT) == before
-    folder = RunFolder(config.run_folder)
-    assert_left(folder, undisturbed, 2)
-    assert without_seconds(folder.metrics) == straight[:2]
+    assert_left(config, undisturbed, 2)
 
 
 GRACE = "train.grace_seconds"
@@ -251,11 +252,10 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(
             train(config)
     assert stopped.value.exit_code == 75
     assert signal.getsignal(signal.SIGTERM) == before
-    folder = RunFolder(config.run_folder)
     if left:
-        assert_left(folder, undisturbed, left)
-        assert without_seconds(folder.metrics) == straight[:left]
+        assert_left(config, undisturbed, left)
         return
+    folder = RunFolder(config.run_folder)
     assert checkpoints(folder.path) == []
     train(config, resume=True)
     assert without_seconds(folder.metrics) == straight
@@ -279,7 +279,7 @@ def test_a_step_that_takes_longer_than_it_used_to_is_given_up_when_the_time_is_o
     monkeypatch.setattr(Grower, "grow", stuck)
     with pytest.raises(StoppedError):
         train(config)
-    assert_left(RunFolder(config.run_folder), undisturbed, 2)
+    assert_left(config, undisturbed, 2)
 
 
 def soon(decide):
@@ -336,7 +336,7 @@ def file_limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings, undisturbed, file_limit):
+def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings, straight, file_limit):
     config = change(settings, **{"train.save_steps": 1, "train.keep_checkpoints": 1, "train.steps": 1})
     folder = RunFolder(train(config))
     whole = contents(folder.checkpoints)
@@ -348,6 +348,9 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings
             train(change(config, **{"train.steps": 2}), resume=True)
         file_limit(resource.RLIM_INFINITY)
         assert contents(folder.checkpoints) == whole, failing
+    train(change(config, **{"train.steps": 2}), resume=True)
+    assert without_seconds(folder.metrics) == straight[:2]
+    assert checkpoints(folder.path) == ["checkpoint-2"]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def mentions(folder, *texts):
 def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, settings, served, tmp_path):  # noqa: F811
     left = []
     with served(ASKED) as url:
-        for name in ("one", "other")[: 2 if lora else 1]:
+        for name in ("one", "other"):
             model = Path(shutil.copytree(settings.policy.model, tmp_path / name / "base"))
             warm = {"questions": 5, "questions_per_step": 5, "least_reward": 0.0}
             config = change(
@@ -42,7 +42,7 @@ def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, set
                 assert values["target_modules"] == sorted(values["target_modules"])
                 assert values["base_model_name_or_path"] == "base"
             left.append({path.name: contents(path) for path in policies[:3]})
-    assert left[0] == left[-1]
+    assert left[0] == left[1]
 
 
 @pytest.mark.parametrize("merge", [True, False])
