@@ -395,7 +395,9 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, started):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("kind", "split"), [("vllm", True), ("nccl", True), ("nccl", False), ("files", False)])
+@pytest.mark.parametrize(
+    ("kind", "split"), [("vllm", True), ("nccl", True), ("nccl", False), ("files", True), ("files", False)]
+)
 def test_where_weights_cannot_be_sent_no_process_waits_for_another(kind, rank, split, started, vllm, monkeypatch):
     """The process that fails gathers all layers nevertheless, and all of them raise its error."""
     reported, gathered = [], []

@@ -37,6 +37,7 @@ CASES = {
     "4x4": (FOUR, [equal_node_weights]),
     "4x4-trajectory-cut": ({**FOUR, **TRAJECTORY, **CUT}, [equal_node_weights, plain_means]),
     "4x4-grpo-by-turn": ({**FOUR, **BY_TURN, "train.loss_type": "grpo"}, [mean_over_a_whole_path]),
+    "4x4-dr_grpo": ({**FOUR, "rollout.max_new_tokens": [4, 6], "train.loss_type": "dr_grpo"}, []),
     "4x4-grpo-cut": ({**FOUR, **CUT, "train.loss_type": "grpo"}, []),
     "4x4-two-trees": ({**FOUR, **TWO_TREES, "train.scale": "batch"}, []),
     "4x4-split-scaled": ({**FOUR, "train.max_tokens_per_micro_batch": 400, "train.scale": "group"}, []),

@@ -140,7 +140,7 @@ def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkey
     assert with_trainer(settings, monkeypatch, act) == (0, 0.0)
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo"])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo"])
 def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeypatch, loss_type):
     """A KL term and an entropy term so small that they add nothing leave the gradient as it is, ties or not."""
     import torch

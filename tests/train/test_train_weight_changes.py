@@ -66,7 +66,8 @@ def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():
     assert changes.read() == {}
 
 
-def test_a_run_logs_what_comparing_all_of_its_trained_weights_gives(settings, monkeypatch):
+@pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8.0}], ids=["full", "lora"])
+def test_a_run_logs_what_comparing_all_of_its_trained_weights_gives(settings, monkeypatch, lora):
     """Also after a resume; the weights are few, so the sample is all of them."""
     seen = []
     inner = TreeTrainer.training_step
@@ -80,7 +81,7 @@ def test_a_run_logs_what_comparing_all_of_its_trained_weights_gives(settings, mo
 
     monkeypatch.setattr(TreeTrainer, "training_step", look)
     monkeypatch.setattr("querylect.train.weight_changes.SAMPLED", 10**9)
-    config = change(settings, **{"train.steps": 1, "train.save_steps": 1})
+    config = change(settings, **{"policy.lora": lora, "train.steps": 1, "train.save_steps": 1})
     train(config)
     folder = train(change(config, **{"train.steps": 2}), resume=True)
     after = [*seen[1:], [weight.detach() for weight in look.weights]]
