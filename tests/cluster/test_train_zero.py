@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import which
 
 import pytest
 import yaml
@@ -66,12 +65,8 @@ def fork_split(
 
 
 def needs_deepspeed():
-    """Skip where it cannot run; remove locks of tests that were killed while it compiled: they would be waited for."""
+    """Skip where it cannot run."""
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install -e '.[deepspeed]'")
-    if which("c++") is None and which("g++") is None:
-        pytest.skip("there is no C++ compiler, with which DeepSpeed builds its communication on CPUs")
-    for lock in Path(os.environ["XDG_CACHE_HOME"]).glob("torch_extensions/*/*/lock"):
-        lock.unlink()
 
 
 MOVING = """
