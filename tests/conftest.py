@@ -124,15 +124,28 @@ LONGEST = (
 """Files that take half a minute or more, the longest first: no worker shall end long before the other."""
 
 SLOW = {
+    "test_adapters_verifiers",
     "test_docs_own_corpus",
     "test_envs_milvus",
+    "test_envs_peers",
+    "test_eval_export",
     "test_hub_upload",
+    "test_index_build",
+    "test_qb_rag_trained",
+    "test_report_heights_browser",
     "test_reproduction",
     "test_rollouts_policy",
+    "test_rollouts_streaming",
     "test_service_operation",
     "test_service_scifact",
     "test_tracking",
+    "test_train_curriculum_alone",
+    "test_train_expert_iteration",
+    "test_train_flex",
     "test_train_memory_estimate",
+    "test_train_methods",
+    "test_train_mix",
+    "test_train_resampling",
     "test_train_stops",
 }
 """Files that only `make test-all` runs, besides the folder `cluster` and single tests."""
