@@ -124,7 +124,9 @@ LONGEST = (
 """Files that take half a minute or more, the longest first: no worker shall end long before the other."""
 
 SLOW = {
+    "test_adapt",
     "test_adapters_verifiers",
+    "test_attack",
     "test_docs_own_corpus",
     "test_envs_milvus",
     "test_envs_peers",
@@ -139,6 +141,7 @@ SLOW = {
     "test_service_operation",
     "test_service_scifact",
     "test_tracking",
+    "test_train_ahead",
     "test_train_curriculum_alone",
     "test_train_expert_iteration",
     "test_train_flex",

@@ -212,6 +212,7 @@ def test_other_right_answers_score_anew_without_a_call(config, records, server, 
     assert {question for _, question, _ in scores} == {"q-head", "q-sugar", "q-hidden"}, "answers to others are kept"
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(config, records, server, tmp_path):
     """Every reply that came before the kill is kept: it is never asked for again."""
     settings = config(reader={"cache": str(tmp_path / "cache"), "concurrency": 1}).model_dump(mode="json")

@@ -409,6 +409,7 @@ def test_two_evaluations_never_write_into_one_folder(values):
         evaluate_spec(plan)
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     """`kill -9` in the middle of a process; the service is a child of the killed process and dies with it."""
     questions = [Question(f"q{number}", f"how much blood {number}") for number in range(20)]

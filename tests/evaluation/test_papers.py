@@ -352,6 +352,7 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
         assert method.asked == new, "a record is known of the same prompts alone"
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(values, server, tmp_path):
     """What was written or answered before the kill is never asked for again."""
     values["reader"] |= {"cache": str(tmp_path / "cache"), "concurrency": 1}

@@ -223,7 +223,6 @@ def test_rewards_by_answers_are_refused_before_a_question_is_written(arguments, 
     assert "reward.kind=metric" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, arguments, author, tmp_path):
     """Killed twice without warning, with its service in a child process; the third call ends with the questions and
     the steps of an undisturbed one."""

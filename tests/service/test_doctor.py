@@ -344,6 +344,7 @@ def test_a_model_of_the_hub_is_looked_for_in_its_cache_alone(tmp_path, monkeypat
     assert by_name(needs(config, "tiny", online=True))["client.urls"].state == "needed", "nobody listens there"
 
 
+@pytest.mark.slow
 def test_the_command_on_this_machine_with_logins_that_are_refused(tmp_path):
     """The real torch, FAISS, W&B and Hub clients, in one child; neither token is shown, and no module of the working
     folder is imported."""

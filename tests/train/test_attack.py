@@ -34,7 +34,6 @@ def world(tmp_path_factory):
 PARTS = [("attack_kills", 9), ("attack_disks", 4), ("attack_services", 3), ("attack_trainers", 1), ("attack_rot", 6)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("part", "tries"), PARTS)
 def test_a_part_survives(world, part, tries):
     """Worth its minutes: real processes die in every phase, and each ends at the bytes of the undisturbed one."""
@@ -42,7 +41,6 @@ def test_a_part_survives(world, part, tries):
     assert (tally.tried, tally.lost) == (tries, [])
 
 
-@pytest.mark.slow
 def test_what_differs_from_the_undisturbed_is_lost(world):
     from attack_tally import Tally
 
@@ -60,7 +58,6 @@ def test_what_differs_from_the_undisturbed_is_lost(world):
     assert len(tally.lost) == 1
 
 
-@pytest.mark.slow
 def test_kills_and_rot_take_a_config_of_the_user(tmp_path):
     from attack_world import World
 

@@ -56,6 +56,7 @@ def training(settings, tmp_path):
         process.wait(60)
 
 
+@pytest.mark.slow
 def test_beside_a_live_trainer_another_and_an_evaluation_are_refused(training):
     """`--resume` beside it dropped its newest steps from the log."""
     first = training.start()
