@@ -13,8 +13,6 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 
-from .jsonl import read_jsonl as lines  # noqa: F401 (for others)
-
 TEXTS = {
     "aspirin": "aspirin relieves headache",
     "insulin": "insulin lowers blood glucose",

@@ -2,4 +2,3 @@
 
 from ..chromium import browser  # noqa: F401
 from ..evaluated import evaluated, hostile  # noqa: F401
-from ..lessons import lesson_url, lessons, speaking  # noqa: F401

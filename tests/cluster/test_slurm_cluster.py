@@ -21,7 +21,7 @@ import yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
-from ..lessons import ASKED, ENDLESS, PROMPT, TEXTS, speaking  # noqa: F401 (fixture)
+from ..lessons import ASKED, ENDLESS, PROMPT, TEXTS
 from ..slurm_cluster import cluster, processes, processes_of  # noqa: F401 (fixture)
 
 SLURM = Path(__file__).parents[2] / "slurm"

@@ -6,7 +6,7 @@ import pytest
 from querylect.errors import ConfigError
 from querylect.train.run import train
 
-from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..lessons import change, records
 from ..raising import refused
 from .test_train_zero import (
     WITH_VLLM,
@@ -42,7 +42,7 @@ REFERENCE = {"train.beta": 0.1, "train.warm_start.questions": 4}
     ],
     ids=["lora", "lora in four, recomputed, reference", "full split", "full in four, recomputed, reference"],
 )
-def test_fsdp_trains_what_one_process_trains_and_resumes(settings, tmp_path, processes, changes):  # noqa: F811
+def test_fsdp_trains_what_one_process_trains_and_resumes(settings, tmp_path, processes, changes):
     """Three steps: the second by the same processes after a resume, the third by one process without FSDP. Trees above
     the budget are split into more pieces in one process than in another."""
     common = {"train.questions_per_step": processes, "train.save_steps": 1, "train.steps": 1, **changes}
@@ -61,7 +61,7 @@ def test_fsdp_trains_what_one_process_trains_and_resumes(settings, tmp_path, pro
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):  # noqa: F811
+def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
     """By the packaged config, on a run that one process without FSDP has begun, with trees sampled ahead."""
     common = {"train.save_steps": 1, "train.staleness": 1, "train.questions_per_step": 4, "train.validate_steps": 0}
     begun = change(settings, output=str(tmp_path / "split"), **common, **{"train.steps": 1})
@@ -92,7 +92,7 @@ def test_weights_that_fsdp_has_split_are_given_whole_or_all_processes_raise(tmp_
 @pytest.mark.parametrize(
     "changes", [{"train.learning_rate": 0.05}, pytest.param(FULL, marks=pytest.mark.slow)], ids=["lora", "full"]
 )
-def test_vllm_samples_from_the_weights_that_fsdp_has_just_trained(settings, tmp_path, changes):  # noqa: F811
+def test_vllm_samples_from_the_weights_that_fsdp_has_just_trained(settings, tmp_path, changes):
     sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True, "train.steps": 3}
     fork_fsdp(change(settings, **sampled, **changes), tmp_path, code=WITH_VLLM)
     assert_sampled_from_the_newest_weights(tmp_path / "runs" / "run")
@@ -113,7 +113,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("variables", "code", "facts"), REFUSED)
-def test_what_fsdp_does_not_do_here_is_refused(settings, monkeypatch, variables, code, facts):  # noqa: F811
+def test_what_fsdp_does_not_do_here_is_refused(settings, monkeypatch, variables, code, facts):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

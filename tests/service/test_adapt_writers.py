@@ -11,7 +11,6 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
 from ..handbook import CLARITY, THINGS, short_run
-from ..lessons import speaking  # noqa: F401 (a fixture)
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def folder(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("service_in_thread")
 def test_a_scripted_writer_gives_the_real_questions_and_both_are_trained_on(
-    folder, speaking, tmp_path, monkeypatch, capsys  # noqa: F811
+    folder, speaking, tmp_path, monkeypatch, capsys
 ):  # fmt: skip
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     writers = importlib.import_module("adapt_writers")

@@ -30,7 +30,8 @@ from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import QUESTION_INDEX, query_form
 
-from ..asked import TEXTS, corpus, lines, save_corpus  # noqa: F401 (a fixture)
+from ..asked import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
+from ..jsonl import read_jsonl
 from ..raising import refused
 
 VETTED = {
@@ -231,7 +232,7 @@ def test_questions_and_contents_lie_in_files_without_a_pickle(served):
 def lines_of(env, name):
     from pathlib import Path
 
-    return lines(Path(env.question_index.folder) / name)
+    return read_jsonl(Path(env.question_index.folder) / name)
 
 
 def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811

@@ -11,7 +11,7 @@ from querylect.envs.builder.build import build_index
 from querylect.questions.build import write_question_index
 
 from ..asked import QuestionsConfig
-from ..lessons import ASKED, PROMPT, TEXTS, lessons, records, speaking  # noqa: F401 (fixtures)
+from ..lessons import PROMPT, TEXTS, records
 
 
 def ended(*arguments):
@@ -21,7 +21,7 @@ def ended(*arguments):
 
 
 @pytest.fixture
-def config(lessons, speaking, tmp_path):  # noqa: F811
+def config(lessons, speaking, tmp_path):
     """A run of one step whose documents are found by one question each, which shares no word with their text."""
     asked = tmp_path / "vetted.jsonl"
     rows = [{"question": f"When do people take {name}?", "contents": [name]} for name in TEXTS]

@@ -2,10 +2,8 @@
 
 from querylect.benchmarks.query_saturation import K3, QUERIES, main
 
-from ..lessons import lessons  # noqa: F401 (a fixture)
 
-
-def test_the_table_has_each_kind_of_query_at_each_saturation(lessons, capsys):  # noqa: F811
+def test_the_table_has_each_kind_of_query_at_each_saturation(lessons, capsys):
     main(lessons.dataset.path)
     title, _, head, _, *rows = capsys.readouterr().out.splitlines()
     assert title == "ndcg@10 of 5 test questions of data"

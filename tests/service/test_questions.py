@@ -24,9 +24,10 @@ from querylect.questions.asking import AnswerJournal, LineAnswers, LineCost, Pai
 from querylect.questions.build import write_question_index
 from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_or_no
 
-from ..asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)
+from ..asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, save_corpus  # noqa: F401 (a fixture)
 from ..chat_server import ChatServer, impatient  # noqa: F401 (fixture)
 from ..forked import forked
+from ..jsonl import read_jsonl
 from ..raising import refused
 
 HEAD, LEMON = "What helps when my head hurts?", "Does lemon juice help?"
@@ -94,7 +95,7 @@ def test_what_is_not_the_form_is_mended_once_and_then_a_failure_on_record(tmp_pa
         assert (said.counts["contents_failed"], said.counts["questions_unjudged"]) == (2, 1)
         assert told.about.count("citrus") == told.about.count("word") == 2
         assert told.judged.count(("aspirin", "What is aspirin for?")) == 2
-        asked = {row["id"]: row for row in lines(tmp_path / "questions" / "asked.jsonl")}
+        asked = {row["id"]: row for row in read_jsonl(tmp_path / "questions" / "asked.jsonl")}
         assert asked["citrus"]["text"] == "Here are questions!"
         assert "questions.1: Input should be a valid string" in asked["word"]["failure"]
         assert asked["aspirin"]["judged"][1]["answerable"] is None
@@ -126,7 +127,7 @@ def test_a_model_that_breaks_off_ends_the_run_and_what_was_answered_is_kept(tmp_
         with pytest.raises(ConnectionAbortedError):
             write_question_index(config, corpus, folder_of(corpus))
         assert not (tmp_path / "questions").exists()
-        assert [row["id"] for row in lines(journal_of(tmp_path) / "asked.jsonl")] == ["aspirin", "insulin"]
+        assert [row["id"] for row in read_jsonl(journal_of(tmp_path) / "asked.jsonl")] == ["aspirin", "insulin"]
         told.broken, told.about[:] = lambda text: False, []
         write_question_index(config, corpus, folder_of(corpus))
     assert told.about == ["citrus", "triptan", "word", "fremd"]
@@ -320,7 +321,7 @@ def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: 
     with asking(silent) as config:
         with refused(DataError, "no-questions", "6 of the writer's answers", tmp_path / ".none.parts" / "asked.jsonl"):
             write_question_index(config, corpus, tmp_path / "none")
-        assert len(lines(tmp_path / ".none.parts" / "asked.jsonl")) == 6, "the texts can be looked at"
+        assert len(read_jsonl(tmp_path / ".none.parts" / "asked.jsonl")) == 6, "the texts can be looked at"
 
 
 def test_questions_and_verdicts_may_be_written_in_lines(tmp_path, corpus):  # noqa: F811

@@ -14,14 +14,14 @@ from querylect.inference.adapters.reward import RewardFunction
 from querylect.rewriters.parse import render
 
 from ..grpo import gone, grpo_config, train  # noqa: F401 (a fixture)
-from ..lessons import PROMPT, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..lessons import PROMPT
 from ..raising import refused
 
 GOOD = render("it aches", ["triptan headache"])
 
 
 @pytest.fixture
-def reward(lesson_url):  # noqa: F811
+def reward(lesson_url):
     with querylect.reward_function(lesson_url) as function:
         yield function
 
@@ -48,7 +48,7 @@ def test_the_rows_ask_in_the_words_of_the_rewriter(reward):
     assert message["content"].endswith("Question: my head hurts")
 
 
-def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tmp_path):  # noqa: F811
+def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tmp_path):
     (tmp_path / "prompt.yaml").write_text(PROMPT + "opening: <think></think><rewrite>\n")
     rewriter = RewriterConfig(name="small", prompt=str(tmp_path / "prompt.yaml"))
     with querylect.reward_function([lesson_url], rewriter) as reward:
@@ -57,7 +57,7 @@ def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tm
         assert reward(completions=completions, question_id=["head"] * 3) == [1.0, 1.0, 0.0]
 
 
-def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(lesson_url):  # noqa: F811
+def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(lesson_url):
     """Of a later turn it would keep a ranking that is not known here."""
     rewriter = RewriterConfig(name="general", stop=True)
     with querylect.reward_function(lesson_url, rewriter) as reward:
@@ -86,7 +86,7 @@ def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, gone):  # noqa
         reward._client = served
 
 
-def trainer_of(reward, speaking, folder, *others, **changes):  # noqa: F811
+def trainer_of(reward, speaking, folder, *others, **changes):
     from trl import GRPOTrainer
 
     return GRPOTrainer(
@@ -97,7 +97,7 @@ def trainer_of(reward, speaking, folder, *others, **changes):  # noqa: F811
     )
 
 
-def test_trl_trains_two_steps_on_what_its_samples_find(reward, speaking, tmp_path):  # noqa: F811
+def test_trl_trains_two_steps_on_what_its_samples_find(reward, speaking, tmp_path):
     batches = []
 
     def note(prompts, completions, question_id, **_):
@@ -140,7 +140,7 @@ def test_verifiers_scores_a_trace_with_it(reward, gone):  # noqa: F811
         reward._client = served
 
 
-def test_a_client_that_is_passed_in_stays_open(lesson_url):  # noqa: F811
+def test_a_client_that_is_passed_in_stays_open(lesson_url):
     with SyncEnvironmentClient(ClientConfig(), [lesson_url]) as client:
         with querylect.reward_function(client) as reward:
             assert reward.value("head", GOOD) == 1.0
@@ -152,6 +152,6 @@ def test_it_is_found_at_the_top_of_the_package():
     assert "reward_function" in dir(querylect)
 
 
-def test_a_stop_that_searches_nothing_needs_a_reader_and_is_refused(lesson_url):  # noqa: F811
+def test_a_stop_that_searches_nothing_needs_a_reader_and_is_refused(lesson_url):
     with refused(ConfigError, "unsearched-stop", "rewriter.stop is answer", "rewriter.stop=true"):
         querylect.reward_function(lesson_url, RewriterConfig(name="general", stop="answer"))

@@ -18,7 +18,6 @@ from querylect.envs.wire import limits_of
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import MAX_QUESTIONS, PageWriter, mount
 
-from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from ..used import trained_run  # noqa: F401 (fixtures)
 
 JSON = {"Content-Type": "application/json"}

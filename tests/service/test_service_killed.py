@@ -8,7 +8,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.train.run import train
 
 from ..forked import Piped
-from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..lessons import change, records, without_seconds
 from ..several import free_port
 
 SERVICE = textwrap.dedent(
@@ -32,7 +32,7 @@ SERVICE = textwrap.dedent(
 )
 
 
-def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings, lessons, tmp_path):  # noqa: F811
+def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings, lessons, tmp_path):
     """Worth its seconds: a real run against a real process that dies while it searches for the second step."""
     straight = train(change(settings, name="straight"))
     config = lessons.model_copy(update={"port": free_port()})

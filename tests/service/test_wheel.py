@@ -12,7 +12,6 @@ import pytest
 from querylect.configs.load import dump_config
 
 from ..chat_server import ChatServer, serving
-from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = (".yaml", ".json", ".j2", ".html", ".sh", ".env")
@@ -112,7 +111,7 @@ print(question.id, round(step.reward, 4), found.rewrite.text, len(found.ranking)
 
 
 @pytest.mark.slow  # it installs from the package index
-def test_the_package_alone_is_a_client_with_metrics_and_rewriting(wheel, settings, run_app, tmp_path):  # noqa: F811
+def test_the_package_alone_is_a_client_with_metrics_and_rewriting(wheel, settings, run_app, tmp_path):
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         pytest.skip("no uv: pip install -c constraints.txt -e '.[verifiers]'")

@@ -13,8 +13,8 @@ from querylect.questions.build import write_question_index
 from querylect.questions.completion import Completed, complete
 from querylect.questions.extend import Similar, completed_answers, similar_contents
 
-from ..asked import TEXTS, Told, asking, corpus, lines  # noqa: F401 (a fixture)
-from ..jsonl import write_jsonl
+from ..asked import TEXTS, Told, asking, corpus  # noqa: F401 (a fixture)
+from ..jsonl import read_jsonl, write_jsonl
 from ..raising import refused
 
 
@@ -111,7 +111,7 @@ def test_similar_contents_are_taken_or_judged_and_never_asked_twice(tmp_path, co
         write_question_index(judged, corpus, tmp_path / "judged")
         assert told.judged == []
         write_question_index(config, corpus, tmp_path / "judged")
-        assert len(lines(tmp_path / "judged" / "pairs.jsonl")) == 1, "verdicts outlast an index without extension"
+        assert len(read_jsonl(tmp_path / "judged" / "pairs.jsonl")) == 1, "verdicts outlast an index without extension"
 
 
 def test_a_pair_without_a_reply_is_missing_and_asked_again(tmp_path, corpus):  # noqa: F811
