@@ -5,7 +5,6 @@ Light: it is read at the start of every job and by dry runs.
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,22 +65,19 @@ def refuse_paths(config: RunConfig) -> None:
         raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.", code="unusable-path")
 
 
-def training_layout(
-    policy: PolicyConfig, gpus: int, on_all: bool, variables: Mapping[str, str] = os.environ
-) -> ProcessLayout:
-    """How many processes of a job train on its GPUs, and what they split: SHARDING in `variables`; unset, ZeRO-2 where
+def training_layout(policy: PolicyConfig, gpus: int, on_all: bool) -> ProcessLayout:
+    """How many processes of a job train on its GPUs, and what they split: the variable SHARDING; unset, ZeRO-2 where
     all weights are trained, nothing (DDP) for adapters, which every GPU can hold whole.
 
     Adapters are trained by one process, unless the script trains `on_all`. Raises ConfigError for another sharding.
     """
-    if "ZERO" in variables:
-        stage = variables["ZERO"]
+    if (stage := os.environ.get("ZERO")) is not None:
         raise ConfigError(
             f"the variable ZERO is {stage!r}; it has become SHARDING. Set SHARDING="
             f"{f'zero{stage}' if stage else 'ddp'} and unset ZERO.",
             code="renamed-variable",
         )
-    sharding = variables.get("SHARDING", "zero2" if policy.lora is None else "ddp")
+    sharding = os.environ.get("SHARDING", "zero2" if policy.lora is None else "ddp")
     if sharding not in SHARDINGS:
         raise ConfigError(
             f"the variable SHARDING is {sharding!r}; expected one of {', '.join(SHARDINGS)}. Set one of these, or "
