@@ -67,6 +67,10 @@ def places(count: int) -> list[dict[str, str]]:
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(count)]
 
 
+FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "ACCELERATE_MIXED_PRECISION": "no"}
+"""What accelerate's launcher tells each process beside that where FSDP2 splits the weights."""
+
+
 class Started:
     """`count` processes of `querylect train` on one config, or of `code`; killed at the end of the block."""
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from querylect.errors import ConfigError
 from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
 
-from ..lessons import change, records
+from ..lessons import change, contents, records
 from ..raising import refused
+from ..several import FSDP2, Started
 from .test_train_zero import (
     WITH_VLLM,
     assert_same_training,
@@ -18,12 +20,10 @@ from .test_train_zero import (
 )
 
 CONFIG = Path(__file__).parents[2] / "configs" / "fsdp" / "fsdp2.yaml"
-ASKED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "ACCELERATE_MIXED_PRECISION": "no"}
-"""What accelerate's launcher tells each process."""
 
 
 def fork_fsdp(config, folder: Path, *arguments: str, processes: int = 2, code: str | None = None) -> None:
-    fork_split(ASKED, config, folder, *arguments, processes=processes, code=code)
+    fork_split(FSDP2, config, folder, *arguments, processes=processes, code=code)
 
 
 FULL = {"policy.lora": None, "train.learning_rate": 1e-3}
@@ -71,6 +71,52 @@ def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3]
     assert all(line["changed_weights"] > 0.1 for line in metrics if line["grad_norm"] > 0)
+
+
+LIMITED = """
+import resource, sys
+from querylect.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()), resource.RLIM_INFINITY))
+main(sys.argv[1:])
+"""
+"""`querylect train` on a disk that takes no file above the last argument, in bytes."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_disk_that_is_full_ends_all_processes_and_keeps_the_checkpoint_before(settings, tmp_path):
+    """The main process writes what all gather: none waits for it in vain, and the run goes on when there is room."""
+    common = {**FULL, "train.save_steps": 1, "train.keep_checkpoints": 1, "train.questions_per_step": 2}
+    config = change(settings, **common, **{"train.steps": 1})
+    fork_fsdp(config, tmp_path)
+    folder = RunFolder(Path(config.output) / config.name)
+    before = contents(folder.checkpoints)
+    limits = [next(folder.checkpoints.rglob(name)).stat().st_size - 2000 for name in ("*.safetensors", "optimizer.pt")]
+    assert 2000 < limits[0] < limits[1]
+    for limit in limits:
+        arguments = ("--resume", "train.steps=2", str(limit))
+        with Started(config, tmp_path / "full", 2, *arguments, code=LIMITED, **FSDP2) as started:
+            assert started.codes() == [1, 1], started.said(0) + started.said(1)
+            assert [f"{folder.checkpoints / 'checkpoint-2'}" in started.said(rank) for rank in (0, 1)] == [True, False]
+        assert contents(folder.checkpoints) == before
+    fork_fsdp(config, tmp_path, "--resume", "train.steps=2")
+    one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert_same_training(folder.path, one, 2, config.train.learning_rate)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_collapsed_policy_ends_all_processes_after_a_checkpoint(settings, tmp_path):
+    """The limit of entropy is so high that every step is a collapse: seen at step 2, still there at step 4."""
+    guard = {"train.guard.window": 2, "train.guard.patience": 2, "train.guard.entropy_floor": 50.0}
+    steps = {"train.questions_per_step": 2, "train.steps": 8, "train.save_steps": 8}
+    config = change(settings, **FULL, **guard, **steps)
+    with Started(config, tmp_path / "two", 2, **FSDP2) as started:
+        assert started.codes() == [1, 1], started.said(0) + started.said(1)
+        assert ["the run stops at step 4" in started.said(rank) for rank in (0, 1)] == [True, False]
+    folder = RunFolder(Path(config.output) / config.name)
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["checkpoint-4"]
+    assert not folder.final.exists()
 
 
 SPLITTING = """

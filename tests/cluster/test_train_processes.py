@@ -20,7 +20,7 @@ from querylect.train.run import train
 from ..forked import Forked
 from ..lessons import ENDLESS, change, records, without_seconds
 from ..raising import refused
-from ..several import Started, free_port, places
+from ..several import FSDP2, Started, free_port, places
 from ..train.test_train_gradient import brute_force_gradients, made_up_rewards, relative_difference
 
 PER_MICRO_BATCH = ("entropy", "kl", "clip_ratio", "tokens/packed", "tokens/flat")
@@ -152,11 +152,12 @@ def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path
         assert relative_difference(gradients, expected) <= 1e-5
 
 
-def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path):
+@pytest.mark.parametrize("splitting", [{}, pytest.param(FSDP2, marks=pytest.mark.slow)], ids=["ddp", "fsdp2"])
+def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path, splitting):
     """SIGTERM to the second of two that share one local service; then one process continues their run."""
     endless = change(settings, **{"client.urls": "local", **ENDLESS, "output": str(tmp_path / "both")})
     folder = tmp_path / "both" / "run"
-    with Started(endless, tmp_path / "two", 2) as started:
+    with Started(endless, tmp_path / "two", 2, **splitting) as started:
         started.wait_for_step(folder / "metrics.jsonl", 2)
         children = [psutil.Process(process.pid).children() for process in started.processes]
         name = "querylect.envs.client.child_process"
