@@ -45,14 +45,13 @@ def load_beir(
     `within_corpus`.
     """
     folder = beir_folder(path)
+    name, licence = name_and_licence(folder)
     if splits is None and not (folder / "qrels").exists() and not _question_files(folder):
         _refuse_answer_files(folder)
         corpus = _read_documents(corpus_file(folder)) if documents is None else ()
-        name, licence = name_and_licence(folder)
         return Dataset(name, corpus, {}, (f"{name} is a corpus without questions.",), licence)
     if splits is None and not (folder / "qrels").exists() and (unjudged := _unjudged_splits(folder)):
         corpus = _read_documents(corpus_file(folder)) if documents is None else ()
-        name, licence = name_and_licence(folder)
         return Dataset(name, corpus, unjudged, (f"{name}: its questions have no judgements.",), licence)
     files = _qrel_files(folder / "qrels", splits)
     corpus = _read_documents(corpus_file(folder)) if documents is None else ()
@@ -69,7 +68,6 @@ def load_beir(
             )
     loaded, dropped = within_corpus(folder.name, splits_of(folder.name, questions, qrels, notes), documents)
     notes += dropped
-    name, licence = name_and_licence(folder)
     ignores = read_meta(folder).get("ignore_identical_ids", False)
     if not isinstance(ignores, bool):
         raise DataError(

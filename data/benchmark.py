@@ -6,11 +6,11 @@ lacks are dropped and counted, and no training question has the id or the words 
 """
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import DataError
-from .types import Dataset, Document, Question, Split, relevant
+from .types import SPLITS, Dataset, Document, Qrels, Question, Split, relevant
 
 _TREC_DL = re.compile(r"msmarco-passage[^/]*/.*trec-dl|(?:(?:beir|mteb)/)?msmarco(?:/|$)", re.IGNORECASE)
 """TREC Deep Learning, passages; the test split of BEIR's and MTEB's MS MARCO is that of 2019."""
@@ -115,6 +115,17 @@ def within_corpus(
     return restricted, notes
 
 
+def moved_judgements(qrels: Qrels, new_ids: Callable[[str], Iterable[str]]) -> dict[str, dict[str, int]]:
+    """The judgements with the grade of each document moved to its `new_ids`; of several grades the highest counts."""
+    moved: dict[str, dict[str, int]] = {}
+    for question, judged in qrels.items():
+        grades = moved.setdefault(question, {})
+        for document, grade in judged.items():
+            for new_id in new_ids(document):
+                grades[new_id] = max(grade, grades.get(new_id, grade))
+    return moved
+
+
 def splits_of(
     name: str, questions: Mapping[str, Question], qrels: Mapping[str, Mapping[str, Mapping[str, int]]], notes: list[str]
 ) -> dict[str, Split]:
@@ -125,7 +136,7 @@ def splits_of(
     split do not exist.
     """
     splits: dict[str, Split] = {}
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         judged = qrels.get(split, {})
         unknown = [question for question in judged if question not in questions]
         if 2 * len(unknown) > len(judged):

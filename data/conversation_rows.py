@@ -32,7 +32,7 @@ class ConversationRow:
     def text(self, *columns: str) -> str:
         """The first of these columns that the row has, without surrounding blanks; "" without any."""
         column = next((column for column in columns if self.fields.get(column) is not None), None)
-        return "" if column is None else string_of({**self.fields}, column, self.path, self.number).strip()
+        return "" if column is None else string_of(self.fields, column, self.path, self.number).strip()
 
     @property
     def conversation(self) -> str:
@@ -69,7 +69,7 @@ class ConversationRow:
         return alternating(context)
 
     def _number(self, column: str) -> str:
-        return id_of({column: self.fields.get(column)}, column, self.path, self.number)
+        return id_of(self.fields, column, self.path, self.number)
 
 
 def conversation_rows(folder: Path, stem: str) -> Iterator[ConversationRow]:

@@ -169,8 +169,7 @@ def _fingerprint(path: Path, size: int) -> str:
     digest = hashlib.sha256(size.to_bytes(8, "big"))
     with path.open("rb") as file:
         if size <= _FULL_HASH_BYTES:
-            while part := file.read(2**20):
-                digest.update(part)
+            digest.update(file.read())
         else:
             for number in range(_SAMPLES):
                 file.seek(number * (size - _SAMPLE) // (_SAMPLES - 1))

@@ -6,7 +6,7 @@ renamed to the target once all files are there. A second call resumes an interru
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -14,14 +14,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..errors import DataError, DownloadError, StorageError, first_line
-from ..storage import file_sha256, parse_json, storage, write_lines
+from ..logs import Progress
+from ..storage import file_sha256, parse_json, write_text, writing
 from .fetched import SOURCE, card_licence, git_blob_of
 from .known import KnownBenchmark
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in total)."""
-
 _PLAN = "plan.json"
+_KEPT = "What has arrived is kept, and the same command goes on: free some space or name another folder."
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,7 @@ def fetch(
     staging = target.with_name(f".{target.name}.partial")
     repositories = ", ".join(repository.repo for repository in benchmark.repositories)
     source = str(copy.expanduser().resolve()) if copy else repositories
-    with storage(
-        lambda error: (
-            f"{target} could not be written ({error}); what has arrived is kept beside it, and the same command goes "
-            "on. Free some space or name another folder."
-        )
-    ):
+    with writing(target, _KEPT):
         staging.mkdir(parents=True, exist_ok=True)
         files = _plan(benchmark, staging, source, copy, revision, endpoint)
         _refuse_full(staging, files)
@@ -105,7 +99,8 @@ def _plan(
             )
         return files
     files = _local_files(benchmark, copy) if copy is not None else _hub_files(benchmark, revision, endpoint)
-    _write(path, json.dumps({"asked": request, "files": [asdict(file) for file in files]}, indent=1))
+    plan = {"asked": request, "files": [asdict(file) for file in files]}
+    write_text(path, json.dumps(plan, indent=1) + "\n", _KEPT)
     return files
 
 
@@ -256,10 +251,4 @@ def _finish(benchmark: KnownBenchmark, staging: Path, files: Sequence[_File], so
     for folder in {staging, *((staging / file.path).parent for file in files)}:
         shutil.rmtree(folder / ".cache", ignore_errors=True)
     (staging / _PLAN).unlink()
-    _write(staging / SOURCE, json.dumps(metadata, indent=1))
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    write_lines(temporary, [text])
-    temporary.replace(path)
+    write_text(staging / SOURCE, json.dumps(metadata, indent=1) + "\n", _KEPT)

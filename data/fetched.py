@@ -60,7 +60,11 @@ def card_licence(folder: Path) -> str:
 
 def changed_files(folder: Path, files: dict[str, str]) -> list[str]:
     """The files that are missing or whose sha256 differs from that in `files`; reads all of them."""
-    return [name for name, expected in files.items() if not _has_sha256(folder / name, expected)]
+    return [
+        name
+        for name, expected in files.items()
+        if not (folder / name).is_file() or file_sha256(folder / name) != expected
+    ]
 
 
 def git_blob_of(path: Path) -> str:
@@ -70,7 +74,3 @@ def git_blob_of(path: Path) -> str:
         while part := file.read(_CHUNK):
             digest.update(part)
     return digest.hexdigest()
-
-
-def _has_sha256(path: Path, sha256: str) -> bool:
-    return path.is_file() and file_sha256(path) == sha256

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import DataError
 from .benchmark import Benchmark, relevance_level_of, splits_of
+from .fetched import source_of
+from .jsonl import text_of
 from .rows import FETCH, grade_of, id_of, read_rows, string_of
 from .trec import JUDGEMENT_COLUMNS, read_judgements
 from .types import Document, Question
@@ -41,8 +43,6 @@ def open_tables(path: str | Path, subset: str | None = None) -> Benchmark:
     tables = _tables(folder, subset)
     questions = _questions(tables.questions)
     qrels = {split: _qrels(files) for split, files in tables.qrels.items()}
-    from .fetched import source_of
-
     source = source_of(folder)
     name = source.name or (f"{folder.resolve().name}/{subset}" if subset else folder.resolve().name)
     notes: list[str] = []
@@ -60,22 +60,20 @@ def open_tables(path: str | Path, subset: str | None = None) -> Benchmark:
 
 def _tables(folder: Path, subset: str | None) -> _Tables:
     configs = _configs(folder)
+    subsets = ", ".join(sorted(name.removesuffix("-corpus") for name in configs if name.endswith("-corpus")))
     prefix = f"{subset}-" if subset else ""
     qrels_name = next((name for name in (f"{prefix}qrels", "" if subset else "default") if name in configs), None)
     if f"{prefix}corpus" in configs and qrels_name:
         questions = configs.get(f"{prefix}queries") or configs.get("query") or {}
-        tables = _Tables(_all_paths(configs[f"{prefix}corpus"]), _all_paths(questions), _by_split(configs[qrels_name]))
+        qrels = {_SPLITS[split]: paths for split, paths in configs[qrels_name].items() if split in _SPLITS}
+        tables = _Tables(_all_paths(configs[f"{prefix}corpus"]), _all_paths(questions), qrels)
     elif subset:
-        available = sorted(name.removesuffix("-corpus") for name in configs if name.endswith("-corpus"))
-        raise DataError(
-            f"{folder} has no subset {subset!r}; it has {', '.join(available) or 'none'}.", code="unknown-subset"
-        )
+        raise DataError(f"{folder} has no subset {subset!r}; it has {subsets or 'none'}.", code="unknown-subset")
     else:
         tables = _Tables(_find_files(folder, "corpus"), _find_files(folder, "queries"), _qrel_files(folder))
     missing = [name for name, table in zip(("corpus", "queries", "qrels"), tables, strict=True) if not table]
     if missing:
-        subsets = sorted(name.removesuffix("-corpus") for name in configs if name.endswith("-corpus"))
-        hint = f" It holds the subsets {', '.join(subsets)}: choose one with dataset.subset." if subsets else ""
+        hint = f" It holds the subsets {subsets}: choose one with dataset.subset." if subsets else ""
         raise DataError(
             f"{folder} has no table of {', '.join(missing)}; expected corpus, queries and qrels (train, validation or "
             f"test), as folders or files.{hint or ' ' + FETCH}",
@@ -126,10 +124,6 @@ def _all_paths(splits: Mapping[str, list[Path]]) -> list[Path]:
     return [path for paths in splits.values() for path in paths]
 
 
-def _by_split(splits: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
-    return {_SPLITS[name]: paths for name, paths in splits.items() if name in _SPLITS}
-
-
 def _find_files(folder: Path, name: str) -> list[Path]:
     for kind in _KINDS[:3]:
         paths = sorted((folder / name).glob(kind)) or sorted(folder.glob(name + kind[1:]))
@@ -143,8 +137,7 @@ def _qrel_files(folder: Path) -> dict[str, list[Path]]:
     by_split: dict[str, list[Path]] = {}
     for directory in (folder / "qrels", folder / "data"):
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-            match = _STEM.fullmatch(path.name)
-            if match:
+            if match := _STEM.fullmatch(path.name):
                 by_split.setdefault(_SPLITS[match[1]], []).append(path)
         if by_split:
             break
@@ -156,9 +149,9 @@ def _qrel_files(folder: Path) -> dict[str, list[Path]]:
 def _refuse_gaps(paths: list[Path]) -> None:
     """Raise DataError if one of the shards …-00000-of-0000N is missing."""
     for path in paths:
-        match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(\..*)", path.name)
-        for shard in range(int(match[2]) if match else 0):
-            assert match is not None
+        if (match := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(\..*)", path.name)) is None:
+            continue
+        for shard in range(int(match[2])):
             expected = path.with_name(f"{match[1]}-{shard:05d}-of-{match[2]}{match[3]}")
             if not expected.is_file():
                 raise DataError(
@@ -169,7 +162,7 @@ def _refuse_gaps(paths: list[Path]) -> None:
 def _documents(files: list[Path]) -> Iterator[Document]:
     for path in files:
         for number, row in read_rows(path, ("text",), "a table of documents with _id, title and text"):
-            title = "" if row.get("title") is None else string_of(row, "title", path, number)
+            title = text_of(row, "title", path, number, "")
             yield Document(_id(row, path, number), title, string_of(row, "text", path, number))
 
 
@@ -217,4 +210,4 @@ def _id(row: Mapping[str, object], path: Path, number: int) -> str:
         raise DataError(
             f"{path}, row {number} has no column _id or id; it has {', '.join(row)}. {FETCH}", code="missing-column"
         )
-    return id_of(dict(row), column, path, number)
+    return id_of(row, column, path, number)

@@ -9,7 +9,7 @@ whose relevant document it is. `data merge` puts both kinds into one knowledge b
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from .beir import (
     write_meta,
     write_qrels,
 )
+from .benchmark import moved_judgements
 from .folding import SPACELESS
 from .jsonl import identifier_of, read_records, text_of
 from .leakage import fingerprint
@@ -86,10 +87,11 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
         write_lines(new_folder / "corpus.jsonl", lines())
         questions = {question.id: question for split in dataset.splits.values() for question in split.questions}
         write_lines(new_folder / "queries.jsonl", map(question_line, questions.values()))
-        write_qrels(
-            new_folder,
-            {name: Split(split.questions, _passed_on(split, chunk_ids)) for name, split in dataset.splits.items()},
-        )
+        splits = {
+            name: Split(split.questions, moved_judgements(split.qrels, lambda document: chunk_ids.get(document, ())))
+            for name, split in dataset.splits.items()
+        }
+        write_qrels(new_folder, splits)
         name, licence = name_and_licence(folder)
         meta = {"name": target.name, "licence": licence, "made_from": str(folder), "chunk_words": words}
         write_meta(new_folder, {**meta, "relevance_level": dataset.relevance_level})
@@ -97,16 +99,6 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
         f"{name}: {len(chunk_ids)} documents in {len(corpus.ids)} chunks of fewer than {words} words, "
         f"{corpus.duplicates} that stood before left out"
     ]
-
-
-def _passed_on(split: Split, chunk_ids: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:
-    qrels: dict[str, dict[str, int]] = {}
-    for question, grades in split.qrels.items():
-        of_chunks = qrels.setdefault(question, {})
-        for document, grade in grades.items():
-            for chunk in chunk_ids.get(document, ()):
-                of_chunks[chunk] = max(grade, of_chunks.get(chunk, grade))
-    return qrels
 
 
 def write_pairs(source: Path, target: Path) -> list[str]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -24,9 +24,8 @@ from ..storage import write_lines
 from .folding import folded
 from .jsonl import read_records
 from .near_texts import near_duplicates
-from .types import Dataset, Document, Question, Split, relevant
+from .types import SPLITS, Dataset, Document, Question, Split, relevant
 
-_ORDER = ("train", "validation", "test")
 _WORD = re.compile(r"\w+")
 _BLOCK = 4096
 
@@ -122,27 +121,14 @@ def overlap(dataset: Dataset) -> list[str]:
 
 def near_overlap(dataset: Dataset, leaks: Iterable[Leak] | None = None) -> list[str]:
     """One sentence for each pair of splits with near-duplicate questions (`leaks`; None: those of `near_leaks`)."""
-    return [
-        _near_sentence(
-            dataset.name,
-            found[0].other,
-            second,
-            found[0].question,
-            first,
-            len({leak.other.id for leak in found}),
-            len(dataset.splits[second].questions),
-        )
-        for (first, second), found in _by_pair(near_leaks(dataset.splits) if leaks is None else leaks)
+    swapped = [
+        replace(leak, split=leak.other_split, question=leak.other, other_split=leak.split, other=leak.question)
+        for leak in (near_leaks(dataset.splits) if leaks is None else leaks)
     ]
-
-
-def _near_sentence(
-    name: str, question: Question, split: str, other: Question, other_split: str, near: int, questions: int
-) -> str:
-    return (
-        f"{name}: {near} of {questions} questions of {split} are nearly the same as one of {other_split} (for instance "
-        f"{question.text!r} and {other.text!r}): look at them before you call {split} held out."
-    )
+    return [
+        describe_near(dataset.name, near, len(dataset.splits[split].questions))
+        for (split, _), near in _by_pair(swapped)
+    ]
 
 
 def vector_overlap(dataset: Dataset, leaks: Iterable[Leak]) -> list[str]:
@@ -188,8 +174,13 @@ def near_trained_on(split: str, questions: Sequence[Question], train: Sequence[Q
 
 
 def describe_near(name: str, leaks: Sequence[Leak], questions: int) -> str:
-    """A sentence on the leaks of `near_trained_on` among so many questions."""
-    return _near_sentence(name, leaks[0].question, leaks[0].split, leaks[0].other, "train", _ids(leaks), questions)
+    """A sentence on near-duplicate questions of one split, which has so many `questions`."""
+    first = leaks[0]
+    return (
+        f"{name}: {_ids(leaks)} of {questions} questions of {first.split} are nearly the same as one of "
+        f"{first.other_split} (for instance {first.question.text!r} and {first.other.text!r}): look at them before you "
+        f"call {first.split} held out."
+    )
 
 
 def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) -> tuple[dict[str, Split], list[str]]:
@@ -203,7 +194,7 @@ def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) ->
     notes = [
         f"{name}: {removed} of {len(splits[split].questions)} questions of {split} are taken out: they stand in a "
         f"later split{', or nearly so' if near else ''}."
-        for split in reversed(_ORDER)
+        for split in reversed(SPLITS)
         if split in splits and (removed := len(splits[split].questions) - _size(cleaned, split))
     ]
     return cleaned, notes
@@ -218,7 +209,7 @@ def without(splits: Mapping[str, Split], left_out: Iterable[tuple[str, str]]) ->
     }
     return {
         name: Split(remaining[name], {question.id: splits[name].qrels[question.id] for question in remaining[name]})
-        for name in _ORDER
+        for name in SPLITS
         if remaining.get(name)
     }
 
@@ -233,10 +224,10 @@ def read_left_out(path: Path) -> set[tuple[str, str]]:
     left_out: set[tuple[str, str]] = set()
     for number, record in read_records(path, "questions to leave out, one per line"):
         split, identifier = record.get("split"), record.get("_id")
-        if split not in _ORDER or not isinstance(identifier, str):
+        if split not in SPLITS or not isinstance(identifier, str):
             raise DataError(
                 f"{path}, line {number}: 'split' is {split!r} and '_id' is {identifier!r}; expected one of "
-                f"{', '.join(_ORDER)} and the id of a question, as `querylect data check --leaks` writes them.",
+                f"{', '.join(SPLITS)} and the id of a question, as `querylect data check --leaks` writes them.",
                 code="invalid-field",
             )
         left_out.add((split, identifier))
@@ -273,7 +264,7 @@ def _same(split: str, questions: Sequence[Question], other_split: str, earlier: 
 
 
 def _pairs(splits: Mapping[str, Split]) -> list[tuple[str, str]]:
-    return list(combinations([name for name in _ORDER if name in splits], 2))
+    return list(combinations([name for name in SPLITS if name in splits], 2))
 
 
 def _by_pair(leaks: Iterable[Leak]) -> list[tuple[tuple[str, str], list[Leak]]]:

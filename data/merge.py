@@ -28,10 +28,7 @@ from .beir import (
 )
 from .jsonl import identifier_of
 from .leakage import fingerprint
-from .types import Question, Split
-
-_SPLITS = ("train", "validation", "test")
-"""In ascending order: a question of two splits goes to the later one."""
+from .types import SPLITS, Question, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ def merge(
             write_lines(folder / "queries.jsonl", (to_json(entry.record) for entry in merged.values()))
         splits = {
             split: judgements
-            for split in _SPLITS
+            for split in SPLITS
             if (judgements := _split(merged, split, fingerprints, merged_ids)).qrels
         }
         write_qrels(folder, splits)
@@ -170,7 +167,7 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
                         f"{entry.question.text!r}. Rename one, or take the questions of one source, with --questions.",
                         code="conflicting-questions",
                     )
-                entry.split = max(entry.split, name, key=_SPLITS.index)
+                entry.split = max(entry.split, name, key=SPLITS.index)
                 entry.judged |= {(source, document): grade for document, grade in split.qrels[question.id].items()}
         notes += dataset.notes
     if folders and not merged:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from .beir import read_corpus
-from .jsonl import plain_or_gzipped, read_lines, read_records
+from .jsonl import plain_or_gzipped, read_lines, read_records, text_of
 from .rows import id_of, string_of
 from .types import Document
 
@@ -25,6 +25,14 @@ def passage_files(folder: Path) -> list[Path]:
         return [corpus]
     files = sorted(path for path in (folder / "collection").rglob("*") if path.is_file())
     return [path for path in files if _kind(path) in (".jsonl", ".tsv")]
+
+
+def published_folder(path: str | Path) -> Path:
+    """The folder of that path. Raises DataError if there is none."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder} does not exist. Give the folder with the published files.", code="missing-folder")
+    return folder
 
 
 def needed_passages(folder: Path) -> list[Path]:
@@ -47,14 +55,10 @@ def read_passages(files: list[Path]) -> Iterator[Document]:
         elif _kind(path) == ".jsonl":
             for number, row in read_records(path, _EXPECTED):
                 text = "contents" if "contents" in row else "text"
-                title = string_of({"title": row.get("title") or ""}, "title", path, number)
-                yield Document(id_of({"id": row.get("id")}, "id", path, number), title, _text(row, text, path, number))
+                title = text_of(row, "title", path, number, "")
+                yield Document(id_of(row, "id", path, number), title, string_of(row, text, path, number))
         else:
             yield from _tabbed(path)
-
-
-def _text(row: dict[str, object], column: str, path: Path, number: int) -> str:
-    return string_of({column: row.get(column)}, column, path, number)
 
 
 def _tabbed(path: Path) -> Iterator[Document]:

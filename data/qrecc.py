@@ -11,7 +11,7 @@ from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .conversation_rows import ConversationRow, conversation_rows
 from .history import alternating
-from .passages import needed_passages, read_passages
+from .passages import needed_passages, published_folder, read_passages
 from .types import Question
 
 LICENCE = (
@@ -26,9 +26,7 @@ def open_qrecc(path: str | Path) -> Benchmark:
     Raises DataError for a missing file, for a row without id, question or a list of texts before it, and where no row
     says which passages are relevant.
     """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise DataError(f"{folder} does not exist. Give the folder with the published files.", code="missing-folder")
+    folder = published_folder(path)
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {}
     conversations: dict[str, list[str]] = {}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .rows import FETCH, document_id, parquet_shards, read_rows, string_of
-from .types import Document, Question
+from .types import SPLITS, Document, Question
 
 PARTS = (
     "covidqa", "cuad", "delucionqa", "emanual", "expertqa", "finqa", "hagrid", "hotpotqa", "msmarco", "pubmedqa",
@@ -27,7 +27,6 @@ LICENCE = (
 )
 Positives = Literal["all", "relevant"]
 
-_SPLITS = ("train", "validation", "test")
 _COLUMNS = ("id", "question", "documents", "all_relevant_sentence_keys")
 _EXPECTED = "rows of RAGBench in Parquet"
 _KEY = re.compile(r"(\d+)[a-z]", re.IGNORECASE)
@@ -46,12 +45,12 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
     notes = [
         f"ragbench/{part}: no {split} rows in {folder}."
         for part, by_split in files.items()
-        for split in _SPLITS
+        for split in SPLITS
         if split not in by_split
     ]
     questions: dict[str, Question] = {}
     ids: dict[tuple[str, str], str] = {}
-    qrels: dict[str, dict[str, dict[str, int]]] = {split: {} for split in _SPLITS}
+    qrels: dict[str, dict[str, dict[str, int]]] = {split: {} for split in SPLITS}
     rows = repeated = unknown = 0
     for part, split, row in _rows(files):
         text = row["question"]
@@ -110,7 +109,7 @@ def _files(folder: Path, parts: Sequence[str] | None) -> dict[str, dict[str, lis
             code="missing-part",
         )
     files = {
-        part: {split: shards for split in _SPLITS if (shards := parquet_shards(folder / part, split))}
+        part: {split: shards for split in SPLITS if (shards := parquet_shards(folder / part, split))}
         for part in requested
     }
     for part, by_split in files.items():
@@ -144,7 +143,7 @@ def _check(row: dict[str, object], part: str, split: str, path: Path, number: in
         )
     row_part, _, row_split = str(row.get("dataset_name") or "").rpartition("_")
     mismatch = row_part if row_part in PARTS and row_part != part else ""
-    mismatch = row_split if not mismatch and row_split in _SPLITS and row_split != split else mismatch
+    mismatch = row_split if not mismatch and row_split in SPLITS and row_split != split else mismatch
     if mismatch:
         raise DataError(
             f"{path}, row {number} says that it is of {row['dataset_name']!r}; expected {part}_{split}. "

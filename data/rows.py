@@ -6,7 +6,7 @@ Rows are read one at a time with their number, so that errors can name the row.
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import DataError, first_line
@@ -83,9 +83,9 @@ def parquet_shards(folder: Path, stem: str) -> list[Path]:
     return [path for _, path in sorted(shards.items())]
 
 
-def string_of(row: dict[str, object], column: str, path: Path, number: int) -> str:
-    """A text column of a row. Raises DataError if it is no text."""
-    value = row[column]
+def string_of(row: Mapping[str, object], column: str, path: Path, number: int) -> str:
+    """A text column of a row. Raises DataError if it is missing or no text."""
+    value = row.get(column)
     if not isinstance(value, str):
         raise DataError(
             f"{path}, row {number}: {column!r} is {value!r}; expected a text. Correct or remove the row.",
@@ -94,9 +94,9 @@ def string_of(row: dict[str, object], column: str, path: Path, number: int) -> s
     return value
 
 
-def strings_of(row: dict[str, object], column: str, path: Path, number: int) -> list[str]:
+def strings_of(row: Mapping[str, object], column: str, path: Path, number: int) -> list[str]:
     """A column of a row that holds a list of texts. Raises DataError if it does not."""
-    value = row[column]
+    value = row.get(column)
     if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
         raise DataError(
             f"{path}, row {number}: {column!r} is {value!r}; expected a list of ids. Correct or remove the row.",
@@ -115,9 +115,9 @@ def refuse_list_text(answers: Iterable[object], line: str) -> None:
         )
 
 
-def id_of(row: dict[str, object], column: str, path: Path, number: int) -> str:
-    """An id column of a row, as text. Raises DataError if it is empty, or neither a text nor an integer."""
-    value = row[column]
+def id_of(row: Mapping[str, object], column: str, path: Path, number: int) -> str:
+    """An id column of a row, as text. Raises DataError if it is missing, empty, or neither a text nor an integer."""
+    value = row.get(column)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise DataError(
             f"{path}, row {number}: {column!r} is {value!r}; expected an id. Correct or remove the row.",

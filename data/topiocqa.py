@@ -11,7 +11,8 @@ from typing import Any
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .conversation_rows import ConversationRow, conversation_rows
-from .passages import passage_files, read_passages
+from .jsonl import text_of
+from .passages import passage_files, published_folder, read_passages
 from .rows import id_of, string_of
 from .types import Document, Question
 
@@ -26,11 +27,11 @@ def open_topiocqa(path: str | Path) -> Benchmark:
 
     Raises DataError for a missing file, and for a row without id, question or a list of texts before it.
     """
-    folder = Path(path).expanduser()
+    folder = published_folder(path)
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {}
     gold: dict[str, Document] = {}
-    for row in conversation_rows(_existing(folder), "topiocqa"):
+    for row in conversation_rows(folder, "topiocqa"):
         questions[row.id] = Question(row.id, row.question, history=row.context or ())
         passage = _gold_passage(row)
         if passage is not None:
@@ -56,15 +57,8 @@ def _gold_passage(row: ConversationRow) -> Document | None:
             f"{row.path}, row {row.number}: 'Gold_passage' is {passage!r}; expected an object with id, title and text.",
             code="invalid-field",
         )
-    fields = {"id": passage.get("id"), "title": passage.get("title") or "", "text": passage.get("text")}
     return Document(
-        id_of(fields, "id", row.path, row.number),
-        string_of(fields, "title", row.path, row.number),
-        string_of(fields, "text", row.path, row.number),
+        id_of(passage, "id", row.path, row.number),
+        text_of(passage, "title", row.path, row.number, ""),
+        string_of(passage, "text", row.path, row.number),
     )
-
-
-def _existing(folder: Path) -> Path:
-    if not folder.is_dir():
-        raise DataError(f"{folder} does not exist. Give the folder with the published files.", code="missing-folder")
-    return folder

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .conversation_rows import read_json
-from .passages import needed_passages, read_passages
+from .passages import needed_passages, published_folder, read_passages
 from .rows import FETCH, grade_of, id_of
 from .trec import read_judgements, read_topics
 from .types import Question, Utterance
@@ -59,9 +59,7 @@ def open_trec_conversations(path: str | Path, track: Literal["cast", "ikat"]) ->
 
     Raises DataError for a missing file, for a topic or turn of another form, and for one id with two texts.
     """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise DataError(f"{folder} does not exist. Give the folder with the published files.", code="missing-folder")
+    folder = published_folder(path)
     keys = _KEYS[track]
     questions: dict[str, Question] = {}
     split_of: dict[str, str] = {}
@@ -119,11 +117,11 @@ def _questions(file: Path, keys: _TopicKeys) -> Iterator[Question]:
                 f"{keys.turns}. It may be of another track.",
                 code="invalid-topic",
             )
-        number = id_of({"number": topic.get("number")}, "number", file, position)
+        number = id_of(topic, "number", file, position)
         conversations: dict[str, tuple[Utterance, ...]] = {}
         last: tuple[Utterance, ...] = ()
         for turn in turns:
-            name = id_of({keys.number: turn.get(keys.number)}, keys.number, file, position)
+            name = id_of(turn, keys.number, file, position)
             before = last
             if turn.get("parent") is not None:
                 parent = str(turn["parent"])

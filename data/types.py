@@ -11,6 +11,10 @@ Qrels = Mapping[str, Mapping[str, int]]
 """question id → document id → grade: relevant above 0, judged and not relevant at 0 or less, not judged if absent."""
 
 
+SPLITS = ("train", "validation", "test")
+"""In ascending order: a question of two splits belongs to the later one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One retrievable unit of the corpus."""

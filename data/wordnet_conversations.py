@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..storage import text_sha256
-from .types import Dataset, Question, Split, Utterance
+from .types import SPLITS, Dataset, Question, Split, Utterance
 from .wndb import INSTALL, Synset, WordNet, read_wordnet
 from .wordnet import Gloss, document_of, installed_folder, licence_of, read_gloss, tagged_synsets
 
@@ -129,4 +129,4 @@ def _draw(follow_ups: Sequence[_FollowUp], sizes: Mapping[str, int]) -> dict[str
         questions = {follow_up.question: follow_up for follow_up in chosen}
         qrels = {question.id: {answer.id: 1 for answer in entry.answers} for question, entry in questions.items()}
         splits[name] = Split(tuple(questions), qrels)
-    return {name: splits[name] for name in ("train", "validation", "test")}
+    return {name: splits[name] for name in SPLITS}

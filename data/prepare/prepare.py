@@ -18,7 +18,7 @@ from ...errors import DataError
 from ...logs import Progress
 from ...storage import file_sha256, storage, write_lines
 from ..beir import document_line, question_line, refuse_existing, write_meta, write_qrels
-from ..benchmark import Benchmark, unique, within_corpus
+from ..benchmark import Benchmark, moved_judgements, unique, within_corpus
 from ..leakage import near_overlap, without_leaks
 from ..load import document_record, open_benchmark
 from ..types import Dataset, Split
@@ -157,7 +157,13 @@ def _write(
     ids: set[str] = set()
     write_lines(folder / "corpus.jsonl", _corpus_lines(benchmark, removed, ids))
     splits, notes = within_corpus(benchmark.name, benchmark.splits, ids | removed.keys())
-    inherited = {name: _inherit_judgements(split, removed) for name, split in splits.items()}
+
+    def remaining(document: str) -> list[str]:
+        return [removed[document][0] if document in removed else document]
+
+    inherited = {
+        name: Split(split.questions, moved_judgements(split.qrels, remaining)) for name, split in splits.items()
+    }
     questions = {question.id: question for split in inherited.values() for question in split.questions}
     write_lines(folder / "queries.jsonl", map(question_line, questions.values()))
     write_qrels(folder, inherited)
@@ -190,17 +196,6 @@ def _corpus_lines(benchmark: Benchmark, removed: Mapping[str, tuple[str, float]]
         if document.id not in removed:
             ids.add(document.id)
             yield document_line(document)
-
-
-def _inherit_judgements(split: Split, removed: Mapping[str, tuple[str, float]]) -> Split:
-    """The split with judgements of removed documents moved to the remaining ones."""
-    qrels: dict[str, dict[str, int]] = {}
-    for question, judged in split.qrels.items():
-        grades = qrels.setdefault(question, {})
-        for document, grade in judged.items():
-            survivor = removed[document][0] if document in removed else document
-            grades[survivor] = max(grade, grades.get(survivor, grade))
-    return Split(split.questions, qrels)
 
 
 def summary(meta: PreparedMeta) -> Sequence[str]:
