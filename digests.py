@@ -67,7 +67,7 @@ class FolderDigests:
         """The block replaces or removes a file; its entry is removed before and written anew afterwards."""
         name = path.relative_to(self.folder).as_posix()
         self._logs.pop(name, None)
-        entries = self._entries()
+        entries = _read(self.folder)
         if entries.pop(name, None) is not None:
             self._save(entries)
         yield
@@ -84,11 +84,8 @@ class FolderDigests:
             state.update(data)
         else:
             state = _hash(path, size)
-        self._save({**self._entries(), name: Digest(size, state.hexdigest())})
+        self._save({**_read(self.folder), name: Digest(size, state.hexdigest())})
         self._logs[name] = size, state
-
-    def _entries(self) -> dict[str, Digest]:
-        return _read(self.folder)
 
     def _save(self, entries: Mapping[str, Digest]) -> None:
         self._write(self.folder / DIGESTS, _as_json(entries))

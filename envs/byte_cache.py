@@ -5,24 +5,13 @@ Used for rankings (by index hash and plan) and for embeddings (by text). Not thr
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 ENTRY_BYTES = 200
 """Rough cost of an entry besides key and value: its slot in the ordered dictionary."""
-
-
-class BoundedCache(Protocol):
-    """What is set and reported of a `ByteCache`, whatever its keys and values are."""
-
-    max_bytes: int
-    bytes: int
-    hits: int
-    misses: int
-
-    def __len__(self) -> int: ...
 
 
 class ByteCache(Generic[Key, Value]):
@@ -61,6 +50,9 @@ class ByteCache(Generic[Key, Value]):
         self.bytes += cost
         while self.bytes > self.max_bytes:
             self.bytes -= self._entries.popitem(last=False)[1][1]
+
+
+AnyCache = ByteCache[Any, Any]
 
 
 def remembered(

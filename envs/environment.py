@@ -17,7 +17,7 @@ from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
 from ..rewards.metrics import RELEVANT, measure
 from ..storage import data_sha256
-from .byte_cache import BoundedCache
+from .byte_cache import AnyCache
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
@@ -95,7 +95,7 @@ class Environment:
             self.card = reranker.describe(self.card)
             self.index_hash = reranker.hash_over(self.index_hash)
             self._retriever = Reranked(retriever, reranker, index.documents)
-        self.caches: Mapping[str, BoundedCache] = getattr(self._retriever, "caches", {})
+        self.caches: Mapping[str, AnyCache] = getattr(self._retriever, "caches", {})
         """The retriever's own caches, by name."""
         for cache in self.caches.values():
             cache.max_bytes = config.embedding_cache_bytes

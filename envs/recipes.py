@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError, model_validator
 
-from ..configs.schema import EnvironmentConfig, PaddingSide, Pooling, Precision, Similarity
+from ..configs.environment import EnvironmentConfig, PaddingSide, Pooling, Precision, Similarity
 from ..configs.section import Strict
 from ..data.types import Document
 from ..errors import ConfigError

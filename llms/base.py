@@ -109,14 +109,12 @@ class Backend(Protocol):
     @property
     def identity(self) -> Mapping[str, object]:
         """Everything about the model that its replies depend on, as plain data."""
-        ...
 
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: "Costs") -> None:
         """Ask all prompts and deliver each outcome once, in any order.
 
         Raises QuerylectError if continuing is useless; outcomes delivered before stay valid.
         """
-        ...
 
 
 @dataclass(slots=True)

@@ -102,13 +102,10 @@ class Method(Protocol):
     @property
     def name(self) -> str:
         """The name under which a configuration asks for it."""
-        ...
 
     @property
     def versions(self) -> Sequence[str]:
         """The versions of its prompts, raised when their wording changes. Records of other versions are not reused."""
-        ...
 
     def steps(self, question: Question) -> Steps:
         """The stages for one question."""
-        ...

@@ -76,9 +76,9 @@ def first_prompt(rewriter: RewritingStrategy, question: Question) -> Prompt:
     return Prompt(tuple(rewriter.first(question)), opening=rewriter.opening, stage="rewriter", fields=fields)
 
 
-def searched(plan: SearchPlan, notes: Mapping[str, object]) -> Steps:
+def searched(plan: SearchPlan, notes: Mapping[str, object], source: str = "") -> Steps:
     """The last step of a method: search the plan; its results are the context."""
-    ranking: SearchResults | None = yield SearchStep(plan)
+    ranking: SearchResults | None = yield SearchStep(plan, source)
     if ranking is None:
         return Outcome(plan=plan, notes=notes, failure=NO_RANKING)
     return Outcome(ranking.documents, plan, notes)

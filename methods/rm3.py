@@ -20,24 +20,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-
-import Stemmer
 
 from ..configs.methods import Rm3Config
 from ..envs.plan import Probe, SearchPlan, Term
+from ..envs.retrievers.vocabulary import stems, words_of
 from .method import SearchResults
 
-_WORD = re.compile(r"(?u)\b\w\w+\b")
 _TERM = re.compile(r"[a-z0-9]{2,20}")
-
-
-@lru_cache(maxsize=1)
-def stopwords() -> frozenset[str]:
-    """The English stopwords of the BM25 index."""
-    from bm25s.stopwords import STOPWORDS_EN
-
-    return frozenset(STOPWORDS_EN)
 
 
 @dataclass(frozen=True)
@@ -101,9 +90,9 @@ def analyse(text: str, lexical: bool) -> list[tuple[str, str]]:
 
     A word is its own term where not `lexical`.
     """
-    words = [word for word in _WORD.findall(text.lower()) if word not in stopwords()]
-    terms = Stemmer.Stemmer("english").stemWords(words) if lexical else words
-    return list(zip(terms, words, strict=True))
+    words = words_of(text)
+    stemmed = zip(words, stems(words), strict=True)
+    return [(stem if lexical else word, word) for word, stem in stemmed if stem is not None]
 
 
 def _heaviest(weights: Mapping[str, float], count: int) -> list[tuple[str, float]]:

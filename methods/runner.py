@@ -16,7 +16,7 @@ from ..envs.client.base import SearchClient
 from ..envs.schemas import HitBody
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..llms.access import Llm
-from ..llms.base import LlmResponse, Prompt, SamplingParams
+from ..llms.base import LlmResponse, Prompt, SamplingParams, complete_sum
 from ..llms.structured import AskForm, Role, ask_structured, version_in
 from .method import Method, Outcome, PromptStep, ScoreStep, SearchResults, SearchStep, Step, Steps
 
@@ -31,7 +31,6 @@ class CrossEncoder(Protocol):
 
     def scores(self, question: str, texts: Sequence[str]) -> Sequence[float]:
         """One score for each text; higher is better."""
-        ...
 
 
 @dataclass(slots=True)
@@ -221,8 +220,8 @@ class _QuestionRun:
         self.spent.calls += sum(len(reply.texts) for reply in replies)
         for reply in replies:
             self.spent.cut += sum(not (text.finished or text.first) for text in reply.texts)
-            self.spent.prompt_tokens = _plus(self.spent.prompt_tokens, reply.prompt_tokens)
-            self.spent.tokens = _plus(self.spent.tokens, reply.tokens)
+            self.spent.prompt_tokens = complete_sum([self.spent.prompt_tokens, reply.prompt_tokens])
+            self.spent.tokens = complete_sum([self.spent.tokens, reply.tokens])
 
     def ended(self) -> Outcome:
         """The outcome."""
@@ -241,10 +240,6 @@ def _refuse_exclusions(questions: Sequence[Question]) -> None:
             "(querylect eval), or take excluded_ids out of a copy of the questions.",
             code="excluded-documents",
         )
-
-
-def _plus(total: int | None, count: int | None) -> int | None:
-    return None if total is None or count is None else total + count
 
 
 def _groups(

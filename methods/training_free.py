@@ -13,6 +13,7 @@ from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..rewriters.card import RetrieverCard
 from .method import NO_RANKING, Outcome, SearchResults, SearchStep, Steps
+from .rewritten import searched
 from .rm3 import Rm3, analyse
 
 TITLE_WORDS = 12
@@ -25,21 +26,17 @@ class TrainingFree(Protocol):
     @property
     def name(self) -> str:
         """The name under which a configuration asks for it."""
-        ...
 
     @property
     def settings(self) -> TrainingFreeConfig:
         """Its weights."""
-        ...
 
     @property
     def feedback(self) -> int:
         """How many documents of the question's own ranking it reads; 0 skips that search."""
-        ...
 
     def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
         """The plan of `k` documents for a question and its own `ranking`, which is None if `feedback` is 0."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,7 @@ class TrainingFreeMethod:
                 return Outcome(failure=NO_RANKING)
         plan = self.rewriter.plan(question.text, ranking, settings.k)
         notes: dict[str, object] = {"rewrites": list(additions(plan))}
-        final: SearchResults | None = yield SearchStep(plan, settings.source)
-        if final is None:
-            return Outcome(plan=plan, notes=notes, failure=NO_RANKING)
-        return Outcome(final.documents, plan, notes)
+        return (yield from searched(plan, notes, settings.source))
 
 
 def training_free(settings: TrainingFreeConfig, card: RetrieverCard | None) -> TrainingFree:

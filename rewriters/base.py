@@ -48,32 +48,26 @@ class RewritingStrategy(Protocol):
     @property
     def name(self) -> str:
         """The name under which a configuration asks for it."""
-        ...
 
     @property
     def opening(self) -> str:
         """The text that every answer begins with. It is prefilled in the model's turn, and `parse` puts it in front
         again: a small model then spends no token on constant text. "" leaves the whole answer to the model."""
-        ...
 
     def first(self, question: Question) -> list[Message]:
         """The chat that the first turn answers."""
-        ...
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The user message that opens turn `turn` (2, 3, …) and shows the ranking of the previous turn.
 
         `documents` is empty if the previous turn failed its format and nothing was searched.
         """
-        ...
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text that a policy sampled in turn `turn` (1, 2, …), strictly: what breaks the form fails."""
-        ...
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the whole answer of a prompted model to turn `turn`, whatever it writes around it (`prompted.py`)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +87,6 @@ class Exemplified(Protocol):
 
     def first_with_example(self, question: Question) -> list[Message]:
         """`first`, after an example and its answer; `first` alone without an example."""
-        ...
 
 
 @runtime_checkable
@@ -106,12 +99,9 @@ class Staged(Protocol):
 
     def stage(self, question: Question) -> FirstStage | None:
         """The first stage of a question; None if it has none."""
-        ...
 
     def learn(self, question: Question, answer: BaseModel) -> None:
         """Store the value that the frozen model gave; a later one for the same question id replaces it."""
-        ...
 
     def learn_example(self, question: Question) -> None:
         """Store an answer whose values are its field names, for prompts that are only displayed."""
-        ...

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..configs.schema import RolloutConfig
 from ..data.types import Document, Question
 from ..llms.access import Llm
-from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
+from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
 from ..llms.prose import without_thinking
 from .base import Rewrite, RewritingStrategy
 from .passages import PassageRewriter
@@ -31,18 +31,6 @@ class FrozenAnswer:
     """False if a text was cut at its token limit."""
 
 
-def ask_rewriter(
-    llm: Llm, rewriter: RewritingStrategy, questions: Sequence[Question], draw: SamplingParams
-) -> list[Rewrite | None]:
-    """The first turn for each question, in their order; None if the model did not reply.
-
-    An answer in the wrong format is a Rewrite without a plan. With `draw.n` above 1 the passages of all answers become
-    one plan (hyde). Raises ValueError for a rewriter that cannot join answers, and as `Llm.ask`.
-    """
-    answers = ask_turn(llm, rewriter, questions, [rewriter.first(question) for question in questions], 1, draw)
-    return [answer.rewrite if answer is not None else None for answer in answers]
-
-
 def ask_turn(
     llm: Llm,
     rewriter: RewritingStrategy,
@@ -54,7 +42,9 @@ def ask_turn(
 ) -> list[FrozenAnswer | None]:
     """The answer to each chat, which is turn `turn` (1, 2, …) of the question at the same index.
 
-    None if the model did not reply; `missing` is called with the index and the reason. Raises as `ask_rewriter`.
+    None if the model did not reply; `missing` is called with the index and the reason. An answer in the wrong format
+    has a rewrite without a plan. With `draw.n` above 1 the passages of all answers become one plan (hyde). Raises
+    ValueError for a rewriter that cannot join answers, and as `Llm.ask`.
     """
     if draw.n > 1 and not joins(rewriter):
         raise ValueError(f"n is {draw.n}, and {rewriter.name} makes a plan of one answer; only hyde joins several")
@@ -69,9 +59,12 @@ def ask_turn(
     for (index, first), reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
         if reply is not None:
             second = _answer(rewriter, questions[index], reply, turn)
-            prompt, completion = add(first.prompt_tokens, second.prompt_tokens), add(first.tokens, second.tokens)
-            calls = first.calls + second.calls
-            answers[index] = replace(second, prompt_tokens=prompt, tokens=completion, calls=calls)
+            answers[index] = replace(
+                second,
+                prompt_tokens=complete_sum([first.prompt_tokens, second.prompt_tokens]),
+                tokens=complete_sum([first.tokens, second.tokens]),
+                calls=first.calls + second.calls,
+            )
     return answers
 
 
@@ -87,11 +80,6 @@ def repair(text: str, failure: str) -> tuple[Message, ...]:
     answer = without_thinking(text) or "(no answer)"
     request = f"Your answer could not be read: {failure}. Give it again, in exactly the form that was asked for."
     return Message(role="assistant", content=answer), Message(role="user", content=request)
-
-
-def add(first: int | None, second: int | None) -> int | None:
-    """The sum of two token counts; None if one is unknown."""
-    return None if first is None or second is None else first + second
 
 
 def joins(rewriter: RewritingStrategy) -> bool:

@@ -34,7 +34,6 @@ class StepClient(Protocol):
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
         """Rank and score every step; None = no answer before the deadline."""
-        ...
 
 
 @runtime_checkable
@@ -45,7 +44,6 @@ class ReadingClient(StepClient, Protocol):
         self, steps: Sequence[Step], unsearched: Sequence[str], *, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
         """The results of `steps`, with texts, then one for each question id of `unsearched`, without a ranking."""
-        ...
 
 
 class EnvironmentApi(StepClient, Protocol):
@@ -54,15 +52,12 @@ class EnvironmentApi(StepClient, Protocol):
     @property
     def last_failure(self) -> object:
         """The last attempt that failed, to be shown in a message; None without one."""
-        ...
 
     def environment(self) -> EnvironmentInfo:
         """What the service serves."""
-        ...
 
     def questions(self, split: str) -> list[Question]:
         """All questions of a split, in their fixed order."""
-        ...
 
 
 class SearchClient(Protocol):
@@ -70,4 +65,3 @@ class SearchClient(Protocol):
 
     def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> Sequence[Sequence[HitBody]]:
         """A ranking for each plan; `Hits` where the service says how many texts it read only in part."""
-        ...

@@ -71,7 +71,6 @@ class Writer(Protocol):
 
     def __call__(self, question: Question, card: Mapping[str, object], search: Search) -> PageRewrite:
         """Rewrite `question` for the retriever of `card`; `search` is for what a later turn is shown."""
-        ...
 
 
 class About(Wire):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ...configs.schema import VectorsConfig
+from ...configs.environment import VectorsConfig
 from ...data.types import Document
 from ...errors import ModelError
 from ...logs import Progress

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from ...configs.schema import EnvironmentConfig, Precision
+from ...configs.environment import EnvironmentConfig, Precision
 from ...data.types import Document
 from ...errors import DataError, ModelError
 from ...hub_client import fail_fast_without_hub

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ...configs.schema import VectorsConfig
+from ...configs.environment import VectorsConfig
 from ...errors import ConfigError, ModelError, RequestError, first_line
 from ...sources import install_command
 from ..index.manifest import VectorStore

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import HttpUrl
 
-from ...configs.schema import RemoteConfig
+from ...configs.environment import RemoteConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from ...sources import optional_packages
 from ...storage import data_sha256

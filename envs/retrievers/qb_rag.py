@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...configs.schema import DatasetConfig, EnvironmentConfig, QuestionIndexConfig
+from ...configs.environment import DatasetConfig, EnvironmentConfig, QuestionIndexConfig
 from ...data.types import Document
 from ...errors import IndexFolderError
 from ..index.arrays import mapped

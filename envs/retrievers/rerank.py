@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...configs.schema import RerankConfig
+from ...configs.environment import RerankConfig
 from ...errors import ModelError
 from ...sources import resolve_model
 from ...storage import data_sha256
-from ..byte_cache import BoundedCache, ByteCache, remembered
+from ..byte_cache import AnyCache, ByteCache, remembered
 from ..index.documents import Documents
 from ..plan import Probe, is_effective
 from .base import STEP_WORK, Retriever, Steps, check_depth, rank_in_steps, run_steps, truncation_of, work_of
@@ -140,7 +140,7 @@ class Reranked:
         self._documents = documents
         self.depth_limit = reranker.depth
         self._cache: ByteCache[tuple[str, int], float] = ByteCache(_CACHE_BYTES, _bytes)
-        self.caches: dict[str, BoundedCache] = {**getattr(retriever, "caches", {}), "pairs": self._cache}
+        self.caches: dict[str, AnyCache] = {**getattr(retriever, "caches", {}), "pairs": self._cache}
         self.truncated = truncation_of(retriever)
         self._work = work_of(retriever)
 

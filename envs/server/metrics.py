@@ -11,7 +11,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from ..byte_cache import BoundedCache
+from ..byte_cache import AnyCache
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 PLANS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -40,7 +40,7 @@ class Metrics:
         self._ready = Gauge("querylect_ready", "1 while ready.", registry=registry, multiprocess_mode="livemin")
         self._seen: dict[str, tuple[int, int]] = {}
 
-    def text(self, ready: bool, caches: Mapping[str, BoundedCache]) -> bytes:
+    def text(self, ready: bool, caches: Mapping[str, AnyCache]) -> bytes:
         """All figures, those of the other workers included; caches count for themselves."""
         self._ready.set(ready)
         for name, cache in caches.items():
