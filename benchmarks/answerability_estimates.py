@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
-from querylect.configs.schema import EnvironmentConfig, ExtendConfig
+from querylect.configs.questions import ExtendConfig
+from querylect.configs.schema import EnvironmentConfig
 from querylect.data.corpus import open_corpus
 from querylect.data.sampling import draw
 from querylect.envs.index.open import open_index

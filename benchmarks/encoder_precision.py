@@ -18,7 +18,7 @@ from statistics import fmean, median
 
 import numpy as np
 from machine import describe
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RecipeConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig, RecipeConfig
 from querylect.data.load import load_dataset
 from querylect.envs.builder.build import (
     build_index,

@@ -40,6 +40,6 @@ def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def among(name: str, sections: Collection[str]) -> bool:
-    """Whether a dotted name is one of `sections` or lies in one; the prefix of a mix's member is ignored."""
+    """Whether a dotted name is one of `sections` or below one; the prefix of a mix's member is ignored."""
     local_name = re.sub(r"^mix\.environments\.[^.]+\.", "", name)
     return any(local_name == section or local_name.startswith(f"{section}.") for section in sections)

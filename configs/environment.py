@@ -44,7 +44,7 @@ class DatasetConfig(Section):
     subset: str | None = None
     """mteb: the subset, such as a language, of a dataset with several. bright: the domain."""
     queries: str = "examples"
-    """bright: the folder of the questions; gpt4_reason, claude-3-opus_reason, … hold them as a model rewrote them."""
+    """bright: folder of the questions: examples (as users asked them), or gpt4_reason, … (as a model rewrote them)."""
     leave_out: str | None = None
     """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
     ignore_identical_ids: bool | None = None
@@ -150,7 +150,7 @@ class RemoteConfig(Section):
 
 SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]
 QueryFactor = Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["query-side"] | None
-"""How often a repeated word of a query counts for bm25 (`env.k3`)."""
+"""Weight of a repeated word of a query for bm25 (`env.k3`)."""
 
 
 class MilvusConfig(Section):
@@ -168,19 +168,19 @@ class MilvusConfig(Section):
     index_type: Literal["FLAT", "IVF_FLAT", "IVF_SQ8", "HNSW", "DISKANN", "AUTOINDEX"] = "FLAT"
     """Dense retrievers: Milvus's index. FLAT is exact; the others are approximate and score exactly what they find."""
     index_params: dict[str, int | float | str] = {}
-    """Dense retrievers: what the index is built with, such as {M: 32, efConstruction: 200} of HNSW."""
+    """Dense retrievers: build parameters of the index, such as {M: 32, efConstruction: 200} for HNSW."""
     search_params: dict[str, int | float | str] = {}
-    """Dense retrievers: what it is searched with, such as {ef: 128} of HNSW."""
+    """Dense retrievers: search parameters of the index, such as {ef: 128} for HNSW."""
     connections: Annotated[int, Field(ge=1, le=64)] = 4
-    """Requests that load a collection at the same time."""
+    """Maximum concurrent requests that load a collection."""
     deadline: Annotated[float, Field(gt=0)] = 30.0
     """Deadline of one request of a search, repeated attempts included, in seconds; after it the batch fails."""
     build_deadline: Annotated[float, Field(gt=0)] = 3600.0
-    """The same for requests that load, count or open a collection."""
+    """Deadline of one request that loads, counts or opens a collection, in seconds."""
 
 
 class QuestionIndexConfig(Section):
-    """The retriever `qb-rag`: questions with the contents that answer them, and what ranks the questions."""
+    """The retriever `qb-rag`: questions with the contents that answer them, and what retriever ranks the questions."""
 
     folder: str
     """Folder with the questions, written by `querylect index questions`."""
@@ -213,8 +213,8 @@ class MemberConfig(Section):
     retriever: str
     """As `env.retriever`, except hybrid."""
     index: str = ""
-    """Index folder of this retriever; if empty, it lies beside the hybrid's under a name from the retriever and its
-    settings. In an evaluation spec, that is the index of an environment with this retriever."""
+    """Index folder of this retriever; if empty, a folder beside the hybrid's, named after the retriever and its
+    settings. In an evaluation spec, an environment with this retriever has the same folder."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
     engine: SearchEngine = "bm25s"
@@ -325,13 +325,13 @@ class EnvironmentConfig(Section):
     rerank: RerankConfig | None = None
     """Cross-encoder that reranks the retriever's top documents; None: no reranking."""
     engine: SearchEngine = "bm25s"
-    """What searches for bm25: bm25s, the slow reference rank_bm25, or milvus, which searches for dense retrievers too
-    (instead of FAISS)."""
+    """Search engine of bm25: bm25s, rank_bm25 (a slow reference) or milvus; milvus also replaces FAISS for dense
+    retrievers."""
     milvus: MilvusConfig = MilvusConfig()
     k3: QueryFactor = None
-    """bm25: a word that occurs q times in a text of the query counts (k3 + 1)·q / (k3 + q) times; 0: once. None: q
-    times. query-side: as often as BM25 would weigh it in a document, idf included (docs/add-a-retriever.md). A setting
-    of the search: the index is the same."""
+    """bm25: weight of a word that a query repeats: one that occurs q times counts (k3 + 1)·q / (k3 + q) times; 0: once.
+    None: q times. query-side: as often as BM25 would weigh it in a document, idf included (docs/add-a-retriever.md).
+    Used by the search alone; the index does not depend on it."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
     verify: bool = False

@@ -40,7 +40,7 @@ class SpecEnvironment(Section):
     env: EnvironmentConfig = EnvironmentConfig()
     """The retriever. `env.index` may contain {dataset}; without it, the index is INDEXES/DATASET-RETRIEVER."""
     client: ClientConfig = ClientConfig()
-    """`client.urls` is for a single dataset; use `urls` for several."""
+    """How to connect. `client.urls` serves a single dataset; use `urls` for several."""
     urls: dict[str, list[str]] = {}
     """URLs of the services by dataset, instead of local search."""
     datasets: list[str] | None = None
@@ -108,9 +108,8 @@ class SystemConfig(Section):
                 raise ValueError("weights are those of a training_free baseline, and none is named")
             return self
         allowed = {"training_free", "weights", "environments", "datasets"}
-        if excess := sorted(name for name in self.model_fields_set - allowed if getattr(self, name) is not None):
-            excess = [name for name in excess if getattr(self, name) != type(self).model_fields[name].default]
-        if excess:
+        defaults = {name: (None, field.default) for name, field in type(self).model_fields.items()}
+        if excess := sorted(n for n in self.model_fields_set - allowed if getattr(self, n) not in defaults[n]):
             raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(excess)}")
         TRAINING_FREE[self.training_free].model_validate(self.weights or {})
         return self
@@ -200,24 +199,15 @@ class SpecConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _add_training_free(cls, values: object) -> object:
-        """The systems of `training_free` stand before the others, unless the spec itself has one of that name."""
+    def _fill_systems(cls, values: object) -> object:
+        """The systems of `training_free` come first, unless the spec itself has one of that name; LONG_WRITERS have
+        LONG_TOKENS, where neither they nor the spec set max_new_tokens."""
         if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
             return values
+        systems = dict(values.get("systems") or {})
         names = values.get("training_free", list(TRAINING_FREE))
-        systems = dict(values.get("systems") or {})
-        if not isinstance(names, list) or not all(name in TRAINING_FREE for name in names):
-            return values
-        added = {name: {"training_free": name} for name in names if name not in systems}
-        return {**values, "systems": {**added, **systems}}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _give_long_answers_room(cls, values: object) -> object:
-        """LONG_WRITERS have LONG_TOKENS, where neither they nor the spec set max_new_tokens."""
-        if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
-            return values
-        systems = dict(values.get("systems") or {})
+        if isinstance(names, list) and all(name in TRAINING_FREE for name in names):
+            systems = {name: {"training_free": name} for name in names if name not in systems} | systems
         for name, system in systems.items():
             if not isinstance(system, dict) or system.get("run") or system.get("training_free"):
                 continue
@@ -226,7 +216,7 @@ class SpecConfig(Section):
                 continue
             if rewriter.get("name") in LONG_WRITERS:
                 systems[name] = {**system, "rollout": {**rollout, "max_new_tokens": LONG_TOKENS}}
-        return {**values, "systems": systems} if systems else values
+        return {**values, "systems": systems}
 
     @field_validator("metrics")
     @classmethod

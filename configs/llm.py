@@ -12,7 +12,7 @@ AnswerForm = Literal["json", "lines"]
 (docs/llms.md)."""
 
 ResponseFormat = Literal["repair", "always", "never"]
-"""Which structured answers an endpoint holds to their JSON schema."""
+"""When an endpoint is asked for structured outputs (`LlmConfig.response_format`)."""
 
 
 class LlmConfig(Section):
@@ -27,16 +27,16 @@ class LlmConfig(Section):
     extra: dict[str, object] = {}
     """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""
     response_format: ResponseFormat = "repair"
-    """Endpoint: when a structured answer is held to its JSON schema (`response_format`; vLLM, OpenAI): in the second
-    attempt after an answer that could not be read, always, or never. An endpoint that refuses the field is asked
+    """Endpoint: when structured outputs are requested (`response_format` with the answer's JSON schema; vLLM, OpenAI).
+    repair: in the second attempt, after an answer that could not be read. An endpoint that refuses the field is asked
     without it."""
     opens_thinking: bool = False
-    """Endpoint: true where the chat template opens <think> in the prompt and the server does not separate thoughts
-    (DeepSeek-R1, QwQ, Qwen3-Thinking): an answer without </think> is then a thought that was cut."""
+    """Endpoint: set it to true if the chat template opens <think> in the prompt and the server does not separate
+    thoughts (DeepSeek-R1, QwQ, Qwen3-Thinking): an answer without </think> then counts as thinking that was cut off."""
     concurrency: Annotated[int, Field(ge=1)] = 8
     """Endpoint: maximum concurrent requests."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Endpoint: longest wait of one attempt for a connection, and then for data, in seconds."""
+    """Endpoint: timeout of one attempt, in seconds: for the connection, and then for each wait for data."""
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """Endpoint: deadline of one prompt over all attempts, in seconds; after it the response is missing."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

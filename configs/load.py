@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError
 from .mix_values import shortened, taken_over
-from .schema import RunConfig, Section
+from .schema import RunConfig
+from .section import Section
 from .yaml12 import InvalidYAMLError, parse_yaml, write_yaml
 
 Settings = typing.TypeVar("Settings", bound=Section)
@@ -163,11 +164,11 @@ def _set(values: dict[str, object], key: Key, value: object) -> None:
     values[last] = value
 
 
-def _section_of(annotation: object) -> type[Section] | None:
+def section_of(annotation: object) -> type[Section] | None:
     """The section class inside an annotation such as `LoraConfig | None` or `dict[Name, DatasetConfig | None]`; None
     for a plain setting."""
     if options := typing.get_args(annotation):
-        return next(filter(None, map(_section_of, options)), None)
+        return next(filter(None, map(section_of, options)), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
@@ -176,7 +177,7 @@ def _schema_keys(section: type[Section]) -> Mapping[Key, type[Section] | None]:
     """Every key of the schema, sections included, in order, and the class of a section."""
     keys: dict[Key, type[Section] | None] = {}
     for name, info in section.model_fields.items():
-        inner = keys[name,] = _section_of(info.annotation)
+        inner = keys[name,] = section_of(info.annotation)
         if inner is not None:
             keys |= {(name, *key): below for key, below in _schema_keys(inner).items()}
     return keys
@@ -194,7 +195,7 @@ def _schema_key(key: Key, schema: type[Section]) -> tuple[Key, dict[int, str]]:
             continue
         schema_key.append(step)
         info = section.model_fields.get(str(step)) if section is not None else None
-        section = _section_of(info.annotation) if info is not None else None
+        section = section_of(info.annotation) if info is not None else None
         is_name = info is not None and typing.get_origin(info.annotation) is dict
     return tuple(schema_key), names
 

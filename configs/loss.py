@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 LossType = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 
 _OURS = {"mask_truncated_completions"}
-"""Done in train/rows.py: TRL counts a turn as cut where its last id is not one of the tokenizer's own two."""
+"""Done in train/rows.py: TRL would count a turn as truncated if its last id is not the tokenizer's EOS or padding."""
 
 
 class LossConfig(BaseModel):
@@ -65,12 +65,12 @@ class LossConfig(BaseModel):
 
     @property
     def acts_without_advantage(self) -> bool:
-        """Whether a term of the loss looks at tokens whatever their advantage."""
+        """Whether a term of the loss depends on tokens whose advantage is 0."""
         return self.beta > 0 or self.rewards_entropy or self.top_entropy_quantile < 1
 
     @property
     def rewards_entropy(self) -> bool:
-        """Whether entropy is part of the loss, not only a figure to look at."""
+        """Whether entropy is part of the loss and not only logged."""
         return self.entropy_coef > 0 or self.use_adaptive_entropy
 
     def trl_settings(self) -> dict[str, object]:

@@ -90,7 +90,7 @@ class CsqeConfig(OneQueryConfig):
     documents: Annotated[int, Field(ge=1)] = 10
     """Top documents of the first ranking from which sentences are picked."""
     picks: Annotated[int, Field(ge=1)] = 2
-    """Samples of picked sentences."""
+    """Samples of the answer that picks sentences."""
     passages: Annotated[int, Field(ge=1)] = 2
     """Generated passages; the question weighs as much as all of them together."""
     temperature: Annotated[float, Field(ge=0)] = 1.0

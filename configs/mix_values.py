@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-PLACE = ("mix", "environments")
+PATH = ("mix", "environments")
 """Path of the members in a config; they are keyed by names that the user chose."""
-
 
 SHARED = ("env", "client", "rewriter")
 """Sections that a member inherits, key by key."""
@@ -14,39 +13,32 @@ def filled_in(values: object) -> object:
     """The run's values with inherited settings filled into every member; malformed values are left to validation."""
     if not isinstance(values, dict):
         return values
-    return _each_member(values, lambda member: _filled_member(values, member))
+    return _each_member(
+        values, lambda member: {key: _merged(values.get(key, {}), member.get(key, {})) for key in SHARED}
+    )
 
 
 def shortened(values: dict[str, object]) -> dict[str, object]:
     """The inverse of `filled_in`: members without the settings that they inherit."""
-    return _each_member(values, lambda member: _short_member(values, member))
+    return _each_member(values, lambda member: {key: _difference(values[key], member[key]) for key in SHARED})
 
 
 def taken_over(key: tuple[str | int, ...], values: Mapping[str, object]) -> bool:
     """Whether a member inherited this setting, so that it has to be corrected in the run."""
-    return key[:2] == PLACE and len(key) > 3 and _has(values, key[3:]) and not _has(values, key)
+    return key[:2] == PATH and len(key) > 3 and _has(values, key[3:]) and not _has(values, key)
 
 
-def _each_member(values: dict[str, object], change: Callable[[object], object]) -> dict[str, object]:
-    """The values of a run with every member changed; unchanged where it mixes nothing."""
-    mix = values.get(PLACE[0])
-    by_name = mix.get(PLACE[1]) if isinstance(mix, dict) else None
-    if not isinstance(mix, dict) or not isinstance(by_name, dict):
+def _each_member(
+    values: dict[str, object], changed: Callable[[dict[str, object]], dict[str, object]]
+) -> dict[str, object]:
+    """The values of a run with the `changed` settings of every member; unchanged where it mixes nothing."""
+    mix = values.get(PATH[0])
+    members = mix.get(PATH[1]) if isinstance(mix, dict) else None
+    if not isinstance(mix, dict) or not isinstance(members, dict):
         return values
-    return {**values, "mix": {**mix, "environments": {name: change(member) for name, member in by_name.items()}}}
-
-
-def _filled_member(values: Mapping[str, object], member: object) -> object:
-    if member is not None and not isinstance(member, dict):
-        return member
-    overrides = member or {}
-    return {**overrides, **{key: _merged(values.get(key, {}), overrides.get(key, {})) for key in SHARED}}
-
-
-def _short_member(values: Mapping[str, object], member: object) -> object:
-    if not isinstance(member, dict):
-        return member
-    return {key: _difference(values[key], value) if key in SHARED else value for key, value in member.items()}
+    members = {name: {} if member is None else member for name, member in members.items()}
+    members |= {name: {**member, **changed(member)} for name, member in members.items() if isinstance(member, dict)}
+    return {**values, "mix": {**mix, "environments": members}}
 
 
 def _merged(base: object, overrides: object) -> object:

@@ -1,5 +1,5 @@
-"""Names that a user chooses: they become folders, files, job names and parts of commands, and so hold nothing that a
-path or a shell reads in another way."""
+"""Names that a user chooses. They become folders, files, job names and parts of commands, so they contain no character
+with a meaning to paths or shells."""
 
 import re
 from typing import Annotated
@@ -29,11 +29,11 @@ def _check_variable(name: str) -> str:
 
 
 def as_name(text: str) -> str:
-    """A Name like `text`: what no name holds becomes a hyphen."""
+    """A Name like `text`: characters that a name cannot have become hyphens."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text).lstrip(".-") or "run"
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
-"""Of a run, an evaluation, a paper, and of their environments, datasets, tasks and systems."""
+"""Name of a run, an evaluation or a paper, or of one of their environments, datasets, tasks or systems."""
 VariableName = Annotated[str, AfterValidator(_check_variable)]
-"""Of an environment variable: a shell would run code that stands in another text."""
+"""Name of an environment variable; a shell could run code in any other text."""

@@ -25,8 +25,8 @@ class OptimizeConfig(Section):
     minibatch: Annotated[int, Field(ge=1)] = 8
     """Training questions that a proposal is made from; it is validated only if it beats its parent on them."""
     feedback: bool = True
-    """Show the reflection model how the prompt did on the minibatch. False: it sees the prompt alone, and the run
-    selects among proposals that nothing guides, which is the control of the method."""
+    """Show the reflection model how the prompt did on the minibatch. False: it sees the prompt alone, so that the run
+    selects among unguided proposals: the control experiment."""
     titles: Annotated[int, Field(ge=1)] = 3
     """Titles of retrieved and of relevant documents shown to the reflection model per question."""
     attempts: Annotated[int, Field(ge=1)] = 3

@@ -107,7 +107,7 @@ class _Writer:
             yield self.table(model)
 
     def table(self, model: type[BaseModel]) -> str:
-        rows, descriptions = [], told_by(model)
+        rows, descriptions = [], field_docstrings(model)
         for name, setting in model.model_fields.items():
             kind = self.type_of(setting.annotation, setting.metadata)
             description = descriptions.get(name) or _about_sections(setting.annotation)
@@ -137,7 +137,7 @@ class _Writer:
         return NAMED[annotation]
 
 
-def told_by(model: type[BaseModel]) -> dict[str, str]:
+def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """The string under each field of a model and of its bases, on one line."""
     by_field: dict[str, str] = {}
     for base in reversed(model.__mro__):
@@ -213,13 +213,13 @@ def _linked(text: str) -> str:
 
 def _methods() -> list[type[Section]]:
     """The sections of configs/methods.py that belong to a method: their description begins with its name."""
-    sections = [
-        section for section in vars(methods).values() if inspect.isclass(section) and issubclass(section, Section)
-    ]
     return [
         section
-        for section in sections
-        if section.__module__ == methods.__name__ and (section.__doc__ or "").startswith("`")
+        for section in vars(methods).values()
+        if inspect.isclass(section)
+        and issubclass(section, Section)
+        and section.__module__ == methods.__name__
+        and (section.__doc__ or "").startswith("`")
     ]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import ConfigError
 from .differences import among
-from .load import read_yaml, validated
-from .schema import RunConfig, Section
+from .load import read_yaml, section_of, validated
+from .schema import RunConfig
+from .section import Section
 from .trust import UntrustedSetting, is_own_run, links_outside, refuse_untrusted, untrusted_in
 
 log = logging.getLogger(__name__)
@@ -69,32 +70,20 @@ def known_settings(schema: type[Section], values: object, prefix: str = "") -> t
         return values, []
     retained: dict[str, object] = {name: values[name] for name in values if name in schema.removed}
     left_out = [f"{prefix}{name}" for name in values if name not in {*schema.model_fields, *schema.removed}]
+
+    def known(inner: type[Section], value: object, name: str) -> object:
+        inner_values, inner_left_out = known_settings(inner, value, f"{prefix}{name}.")
+        left_out.extend(inner_left_out)
+        return inner_values
+
     for name in values.keys() & schema.model_fields.keys():
-        retained[name] = values[name]
-        inner, of_many = _section_in(schema.model_fields[name].annotation)
-        if inner is not None and of_many and isinstance(values[name], dict):
+        value, annotation = values[name], schema.model_fields[name].annotation
+        if (inner := section_of(annotation)) is None:
+            retained[name] = value
+        elif typing.get_origin(annotation) is dict and isinstance(value, dict):
             retained[name] = {
-                member: _known_below(inner, value, f"{prefix}{name}.{member}.", left_out)
-                for member, value in values[name].items()
+                member: known(inner, of_member, f"{name}.{member}") for member, of_member in value.items()
             }
-        elif inner is not None:
-            retained[name] = _known_below(inner, values[name], f"{prefix}{name}.", left_out)
+        else:
+            retained[name] = known(inner, value, name)
     return retained, left_out
-
-
-def _known_below(schema: type[Section], values: object, prefix: str, left_out: list[str]) -> object:
-    retained, removed = known_settings(schema, values, prefix)
-    left_out += removed
-    return retained
-
-
-def _section_in(annotation: object) -> tuple[type[Section] | None, bool]:
-    """The section class in a field's annotation, and whether the field maps names to sections."""
-    for option in (annotation, *typing.get_args(annotation)):
-        if isinstance(option, type) and issubclass(option, Section):
-            return option, typing.get_origin(annotation) is dict
-        if typing.get_origin(option) is not None and option is not annotation:
-            section, of_many = _section_in(option)
-            if section is not None:
-                return section, of_many
-    return None, False

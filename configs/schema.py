@@ -9,77 +9,20 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from .curriculum import CurriculumConfig
-from .environment import (
-    ClientConfig,
-    DatasetConfig,
-    EnvironmentConfig,
-    HybridConfig,
-    MemberConfig,
-    PaddingSide,
-    Pooling,
-    Precision,
-    QuestionIndexConfig,
-    RecipeConfig,
-    RemoteConfig,
-    RerankConfig,
-    Similarity,
-    VectorsConfig,
-)
-from .llm import AnswerRewardConfig, AnswersConfig, LlmConfig
+from .environment import ClientConfig as ClientConfig
+from .environment import DatasetConfig as DatasetConfig
+from .environment import EnvironmentConfig as EnvironmentConfig
+from .llm import AnswerRewardConfig, AnswersConfig
 from .methods import TRAINING_FREE, TrainingFreeName
 from .mix_values import filled_in
 from .names import Name
 from .optimize import OptimizeConfig
-from .questions import ExtendConfig, QuestionsConfig
+from .questions import QuestionsConfig as QuestionsConfig
 from .reward_metric import RewardMetric, cutoff
-from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
+from .rewriter import RewriterConfig as RewriterConfig
 from .section import Section
 from .synthetic import SyntheticConfig
-from .training import GuardConfig, TrainConfig, WarmStartConfig
-
-__all__ = [
-    "AnswerRewardConfig",
-    "AnswersConfig",
-    "ChrConfig",
-    "ClientConfig",
-    "CurriculumConfig",
-    "DatasetConfig",
-    "EnvironmentConfig",
-    "EvalConfig",
-    "ExtendConfig",
-    "GuardConfig",
-    "HcqrConfig",
-    "HybridConfig",
-    "LlmConfig",
-    "LoraConfig",
-    "MemberConfig",
-    "MixConfig",
-    "MixMemberConfig",
-    "MultiQueryConfig",
-    "OptimizeConfig",
-    "PaddingSide",
-    "PolicyConfig",
-    "Pooling",
-    "Precision",
-    "QuestionIndexConfig",
-    "QuestionsConfig",
-    "RecipeConfig",
-    "RemoteConfig",
-    "RerankConfig",
-    "RewardConfig",
-    "RewriterConfig",
-    "RolloutConfig",
-    "RunConfig",
-    "Section",
-    "Similarity",
-    "SyntheticConfig",
-    "TrackingConfig",
-    "TrainConfig",
-    "VectorsConfig",
-    "VllmConfig",
-    "VllmServerConfig",
-    "WarmStartConfig",
-]
+from .training import TrainConfig as TrainConfig
 
 
 class LoraConfig(Section):
@@ -125,7 +68,7 @@ class VllmConfig(Section):
     enable_sleep_mode: bool = False
     """Free the engine's GPU memory between rollouts; its weights are sent again before the next one."""
     enforce_eager: bool = False
-    """Compile nothing and record no CUDA graphs: the engine starts in seconds and samples more slowly."""
+    """Skip compilation and CUDA graphs: the engine starts in seconds and samples more slowly."""
 
 
 class VllmServerConfig(Section):
@@ -274,8 +217,8 @@ class RewardConfig(Section):
     """Price of a search, subtracted from the reward of a path for each of its turns that searches or has the wrong
     format; what a stop costs is in docs/stop.md."""
     kind: Literal["metric", "answer"] = "metric"
-    """metric: that of the ranking. answer: what a frozen reader answers from the retrieved documents, by the settings
-    of `answer`."""
+    """What is rewarded. metric: `metric` of the ranking. answer: a frozen reader's answer from the retrieved documents,
+    as `answer` scores it."""
     answer: AnswerRewardConfig = AnswerRewardConfig()
     """The reader of `kind: answer`."""
 

@@ -114,7 +114,7 @@ def prompted_by(spec: SpecConfig, model: str | None, base_url: str | None) -> Sp
     """The spec with this model, at an endpoint or in this process, for every system that names no model itself."""
     if model is None:
         if base_url is not None:
-            message = f"--endpoint {base_url} serves models by name; say with --reader which one is asked."
+            message = f"--endpoint {base_url} serves models by name; name one with --reader."
             raise ConfigError(message, code="missing-model")
         return spec
     llm = LlmConfig(model=model, base_url=base_url)
@@ -163,7 +163,7 @@ def spec_of_flags(
     if samples is not None:
         system["samples"] = samples
     if endpoint is not None and model is None:
-        message = f"--endpoint {endpoint} serves models by name; say with --model which one is asked."
+        message = f"--endpoint {endpoint} serves models by name; name one with --model."
         raise ConfigError(message, code="missing-model")
     served = {"llm": {"model": model, "base_url": endpoint}} if endpoint is not None else {}
     systems: dict[str, Mapping[str, object]] = {

@@ -21,17 +21,17 @@ class SyntheticConfig(Section):
     styles: Annotated[list[Style], Field(min_length=1)] = list(STYLES)
     """Styles of the questions, in turn."""
     judge: bool = True
-    """Keep only questions that, says the judge, their passages answer. False keeps every question, each with its
-    passages alone as judgements: for writers that cannot judge."""
+    """Keep only questions that their passages answer, according to the judge. False: keep every question, with its own
+    passages as the only relevant ones; for writers that cannot judge."""
     widen: Annotated[int, Field(ge=0)] = 4
-    """The most similar other passages, by the retriever of `env`, that the judge reads for each question: those that
-    answer it are relevant too."""
+    """Number of other passages, the most similar by the retriever of `env`, that the judge reads for each question;
+    those that answer it are relevant too."""
     min_words: Annotated[int, Field(ge=1)] = 20
     """Passages with fewer words get no question."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the questions that are for validation. Documents are divided, not questions."""
+    """Share of the questions for validation. The split is by document: no document has questions in two splits."""
     test: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share for the final test, if no test questions of users are given."""
+    """Share of the questions for the final test, if no test questions of users are given."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Random seed of passages, splits and typing mistakes."""
 

@@ -1,9 +1,9 @@
 """What a run folder from elsewhere may not do without the user's flag: run code, contact hosts, write or read
 other files.
 
-A folder is the user's own if `querylect train` made it for this user at this path. It is noted in the user's state
-folder, because whoever hands on a run folder can write anything into it. A changed config.yaml, a moved folder and
-another folder at the same path, whose run.json has another id, are not the noted one. All other folders are data:
+A folder is the user's own if `querylect train` made it for this user at this path. That is noted in the user's state
+folder, not in the run folder, whose content its sender controls. The note no longer applies if config.yaml is changed,
+the folder is moved, or another run (with another id in run.json) takes its path. All other folders are treated as data:
 `untrusted_in` lists their settings that would do more.
 
 Settings are judged by their values, so a new setting needs no entry here.
@@ -51,7 +51,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True, slots=True)
 class UntrustedSetting:
-    """A setting of a folder that does more than describe, or a link out of it."""
+    """A setting that runs code or reaches beyond its run folder, or a link out of the folder."""
 
     key: str
     """Dotted name; for a link its path in the folder."""

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from ..configs.llm import LlmConfig
 from ..configs.mix import only
+from ..configs.optimize import OptimizeConfig
 from ..configs.schema import (
     ClientConfig,
     EnvironmentConfig,
-    OptimizeConfig,
     PolicyConfig,
     RewardConfig,
     RolloutConfig,

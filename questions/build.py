@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 
-from ..configs.schema import EnvironmentConfig, ExtendConfig, QuestionsConfig
+from ..configs.questions import ExtendConfig
+from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.corpus import Corpus, open_corpus
 from ..data.jsonl import identifier_of, read_records
 from ..data.load import corpus_hash

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig, SyntheticConfig
+from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
+from ..configs.synthetic import SyntheticConfig
 from ..data.corpus import open_corpus
 from ..data.leakage import words
 from ..data.types import Document

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..configs.schema import EnvironmentConfig, ExtendConfig, MemberConfig
+from ..configs.environment import EnvironmentConfig, MemberConfig
+from ..configs.questions import ExtendConfig
 from ..data.corpus import Corpus
 from ..data.types import Document
 from ..envs.index.open import open_index

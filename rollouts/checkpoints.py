@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from ..configs.llm import LlmConfig
-from ..configs.schema import OptimizeConfig, RunConfig
+from ..configs.optimize import OptimizeConfig
+from ..configs.schema import RunConfig
 from ..digests import refuse_damaged, refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError
 from ..storage import parse_json

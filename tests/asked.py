@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig, QuestionIndexConfig, QuestionsConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig, QuestionIndexConfig
+from querylect.configs.schema import QuestionsConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.llms.access import Llm

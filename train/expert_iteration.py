@@ -21,7 +21,8 @@ from statistics import fmean
 from torch import nn
 
 from ..configs.mix import deadlines
-from ..configs.schema import RewardConfig, RunConfig, TrainConfig, WarmStartConfig
+from ..configs.schema import RewardConfig, RunConfig, TrainConfig
+from ..configs.training import WarmStartConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step

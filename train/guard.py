@@ -20,7 +20,8 @@ from typing import Literal
 
 import torch
 
-from ..configs.schema import GuardConfig, RolloutConfig
+from ..configs.schema import RolloutConfig
+from ..configs.training import GuardConfig
 from ..errors import CollapseError
 from .metrics import FINAL_REWARD, turns_of
 from .mismatch import DIFFERENCE

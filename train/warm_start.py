@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError
 from torch import nn
 
-from ..configs.schema import PolicyConfig, RunConfig, TrainConfig, WarmStartConfig
+from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
+from ..configs.training import WarmStartConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step

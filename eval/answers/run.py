@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ...configs.llm import AnswersConfig
 from ...configs.mix import only
-from ...configs.schema import AnswersConfig, EvalConfig, RunConfig
+from ...configs.schema import EvalConfig, RunConfig
 from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi

@@ -243,7 +243,7 @@ def test_main_rag_shows_options_and_refuses_unusable_settings():
 
 @pytest.mark.parametrize("length", [None, 8])
 def test_the_cross_encoder_of_environments_serves_methods(tmp_path, length):
-    from querylect.configs.schema import RerankConfig
+    from querylect.configs.environment import RerankConfig
     from querylect.envs.retrievers.rerank import PairScorer
     from sentence_transformers import CrossEncoder
     from torch import nn

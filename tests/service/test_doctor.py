@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from querylect import sources
 from querylect.cli import main
+from querylect.configs.environment import HybridConfig, MemberConfig, RemoteConfig
 from querylect.configs.load import load_config
-from querylect.configs.schema import HybridConfig, MemberConfig, RemoteConfig
 from querylect.doctor import machine as machines
 from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around

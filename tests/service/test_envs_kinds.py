@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sentence_transformers
 import torch
-from querylect.configs.schema import (
+from querylect.configs.environment import (
     ClientConfig,
     DatasetConfig,
     EnvironmentConfig,

@@ -13,12 +13,12 @@ from pathlib import Path
 import grpc
 import pytest
 from pydantic import ValidationError
-from querylect.configs.environment import MilvusConfig
-from querylect.configs.schema import (
+from querylect.configs.environment import (
     DatasetConfig,
     EnvironmentConfig,
     HybridConfig,
     MemberConfig,
+    MilvusConfig,
     RecipeConfig,
     VectorsConfig,
 )

@@ -2,8 +2,8 @@
 
 import pytest
 from pydantic import ValidationError
+from querylect.configs.environment import EnvironmentConfig, RecipeConfig
 from querylect.configs.load import load_config
-from querylect.configs.schema import EnvironmentConfig, RecipeConfig
 from querylect.data.types import Document
 from querylect.envs.recipes import RECIPES, RetrieverRecipe, find_recipe, recipe_of
 from querylect.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from querylect.configs.schema import EnvironmentConfig, VectorsConfig
+from querylect.configs.environment import EnvironmentConfig, VectorsConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index, verify_index

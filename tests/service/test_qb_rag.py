@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 from querylect.cli import main
-from querylect.configs.evaluation import SpecConfig
-from querylect.configs.load import load_config
-from querylect.configs.schema import (
+from querylect.configs.environment import (
     ClientConfig,
     EnvironmentConfig,
     HybridConfig,
     MemberConfig,
     QuestionIndexConfig,
-    QuestionsConfig,
 )
+from querylect.configs.evaluation import SpecConfig
+from querylect.configs.load import load_config
+from querylect.configs.schema import QuestionsConfig
 from querylect.envs.builder.build import build_index, build_shard
 from querylect.envs.client.client import Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment

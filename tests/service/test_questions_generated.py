@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import yaml
 from querylect.cli import main
+from querylect.configs.environment import RecipeConfig
 from querylect.configs.paper import load_paper
-from querylect.configs.schema import RecipeConfig
 from querylect.data.beir import load_beir
 from querylect.data.types import Document
 from querylect.envs.recipes import recipe_of

@@ -6,7 +6,7 @@ from functools import partial
 
 import httpx
 import pytest
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RerankConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig, RerankConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index

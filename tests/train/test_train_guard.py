@@ -5,7 +5,8 @@ import math
 
 import pytest
 import torch
-from querylect.configs.schema import GuardConfig, RolloutConfig
+from querylect.configs.schema import RolloutConfig
+from querylect.configs.training import GuardConfig
 from querylect.errors import CollapseError
 from querylect.train.guard import CollapseGuard, best_known, logp_bound
 from querylect.train.run import train

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from querylect.configs.schema import AnswersConfig, DatasetConfig, EnvironmentConfig
+from querylect.configs.llm import AnswersConfig
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.leakage import near_overlap, overlap, words
 from querylect.data.load import load_dataset
 from querylect.data.wndb import read_wordnet

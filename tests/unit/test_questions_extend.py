@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from querylect.benchmarks import answerability_estimates as estimates
-from querylect.configs.schema import EnvironmentConfig, ExtendConfig, QuestionsConfig
+from querylect.configs.questions import ExtendConfig
+from querylect.configs.schema import EnvironmentConfig, QuestionsConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.configs.schema import CurriculumConfig
+from querylect.configs.curriculum import CurriculumConfig
 from querylect.data.mixed_ids import join_id, split_id
 from querylect.train.curriculum import Curriculum, Progress
 
