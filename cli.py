@@ -69,7 +69,7 @@ app.add_typer(sweep_app)
 
 
 def _matching_configs(incomplete: str) -> list[str]:
-    """The packaged configs that a shell offers; it offers files by itself."""
+    """The packaged configs for shell completion, which adds files itself."""
     return [name for name in known_configs() if name.startswith(incomplete)]
 
 
@@ -133,7 +133,7 @@ _EXTRAS = {
 
 
 def _print_stderr(text: str) -> None:
-    with suppress(OSError):  # a terminal that is gone must not change the exit code
+    with suppress(OSError):  # a closed terminal must not change the exit code
         typer.echo(text, err=True)
 
 
@@ -416,7 +416,7 @@ def serve(
         from .envs.server.process import bound
 
         with bound(served.host, served.port):
-            pass  # a port in use is told before a model is loaded
+            pass  # a port in use is reported before a model is loaded
         from .inference.load import open_trained
 
         trained = open_trained(rewriter, checkpoint=checkpoint, revision=revision, trust=trust)

@@ -1,8 +1,8 @@
-"""Lets huggingface_hub report at once that the Hub cannot be reached, also beneath transformers.
+"""Makes huggingface_hub fail at once if the Hub cannot be reached, also when transformers calls it.
 
-Without a connection it would ask six times for every file that is not in its cache, 23 seconds in all, since it takes
-each failure to connect for a passing one. Answers of a Hub that is reached are left to it: a 404 is told at once, a
-server error (5xx), too many requests and a timeout while reading are tried again.
+Without a connection it would ask six times for every file that is not in its cache, 23 seconds in all, since it treats
+each failure to connect as transient. Once the Hub is reached, huggingface_hub decides: it reports a 404 at once, and
+retries after a server error (5xx), too many requests and a timeout while reading.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,5 @@
-"""Resolves model names (a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id) the data of
-installed packages, the optional packages of this one, and the extras that install them."""
+"""Resolves model names (a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id) and data of
+installed packages, and names the extra that installs a missing optional package."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _PACKAGES_OF_MODULES = {
     "sklearn": "scikit-learn",
     "starlette": "fastapi",
 }
-"""The package that brings a module, where it has another name."""
+"""Package by module, where the names differ."""
 
 
 def resolve_model(name: str) -> str:

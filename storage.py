@@ -345,7 +345,7 @@ def another_took_over(folder: Path) -> bool:
 
 
 def lock_was_removed(folder: Path) -> bool:
-    """Whether this process holds `only_command` of a folder in which the lock file is gone."""
+    """Whether this process holds `only_command` of a folder whose lock file was removed."""
     path = folder / COMMAND_LOCK
     return path in _LOCKS and not path.exists()
 

@@ -15,7 +15,7 @@ from .schema import PolicyConfig, RewriterConfig, RolloutConfig
 from .section import Section
 
 RAW = "raw"
-"""The system that searches every question as it stands; it takes part in every evaluation."""
+"""The system that searches every question unchanged; it is part of every evaluation."""
 
 HISTORY = "history+question"
 """The system that searches the texts of a question's history and the question, joined."""

@@ -1,4 +1,4 @@
-"""Names of metrics that a search can give as a reward: each looks at its first k documents, and a search returns k."""
+"""Names of metrics that can be rewards: each scores the first k documents of a search, which returns at least k."""
 
 import re
 from typing import Annotated
@@ -19,5 +19,5 @@ RewardMetric = Annotated[str, AfterValidator(_check)]
 
 
 def cutoff(metric: RewardMetric) -> int:
-    """How many documents the metric looks at."""
+    """How many documents the metric scores."""
     return int(metric.partition("@")[2])

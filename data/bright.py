@@ -20,7 +20,7 @@ LICENCE = (
     "Reasoning-Intensive Retrieval. 2024, arXiv 2407.12883."
 )
 NONE = "N/A"
-"""What stands in `excluded_ids` of a question that excludes nothing."""
+"""The value in `excluded_ids` of a question that excludes nothing."""
 _TABLES = {"chunks": ("documents", "gold_ids"), "documents": ("long_documents", "gold_ids_long")}
 """Folder of the documents and column of the relevant ones, by task."""
 

@@ -64,7 +64,7 @@ def merge(
     name: Annotated[str | None, typer.Option("--name", help="Of the dataset; the new folder's.")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write one BEIR folder of several: SOURCE/ID is the id of a document, and each passage stands once."""
+    """Write one BEIR folder of several: SOURCE/ID is the id of a document, and each passage is written once."""
     set_up_logging(verbose)
     from .merge import MergeSource, summary
     from .merge import merge as write

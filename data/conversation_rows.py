@@ -21,7 +21,7 @@ _SPLITS = {"train": "train", "dev": "validation", "valid": "validation", "test":
 
 @dataclass(frozen=True, slots=True)
 class ConversationRow:
-    """One row, and where it stands."""
+    """One row, with its file and number."""
 
     path: Path
     number: int

@@ -42,14 +42,14 @@ WORD = re.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]+")
 
 @dataclass
 class _Kept:
-    """The passages written so far, and those that stood before."""
+    """The distinct passages so far, and how many repeated ones were left out."""
 
     ids: dict[bytes, str] = field(default_factory=dict)
     """Id of the first passage with that fingerprint."""
     duplicates: int = 0
 
     def add(self, document: Document) -> tuple[str, bool]:
-        """The id under which a passage is found, and whether it is new."""
+        """The id of the first passage with this text, and whether this one is new."""
         first = self.ids.setdefault(fingerprint(document), document.id)
         self.duplicates += first != document.id
         return first, first == document.id

@@ -1,1 +1,1 @@
-"""What comes back for a plan, and what is it worth? Retrievers, indexes, the HTTP service and its client."""
+"""Which documents does a plan retrieve, and how is the ranking scored? Retrievers, indexes, service and client."""

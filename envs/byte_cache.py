@@ -11,7 +11,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 ENTRY_BYTES = 200
-"""Rough cost of an entry besides key and value: its slot in the ordered dictionary."""
+"""Approximate bytes of an entry besides key and value: its slot in the ordered dictionary."""
 
 
 class ByteCache(Generic[Key, Value]):

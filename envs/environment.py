@@ -1,7 +1,7 @@
-"""One environment: retriever × corpus × questions × qrels. It ranks plans and says what a ranking is worth.
+"""One environment: retriever × corpus × questions × qrels. It ranks plans and scores rankings.
 
 Qrels stay inside: a trainer's call gets questions, documents, rankings and metric values, never a judgement. Only the
-playground, where its owner has switched that on, reads `judgements`.
+playground reads `judgements`, if its owner has switched that on.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
@@ -82,7 +82,7 @@ class Environment:
         """The least grade that binary metrics count as relevant in a split that has it."""
         self.licence = dataset.licence
         self.notes = tuple(dataset.notes)
-        """What the loading of the dataset skipped or counted."""
+        """What was skipped or counted when the dataset was loaded."""
         self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
         """Number of questions by split."""
         self.judged = any(split.relevant for split in dataset.splits.values()) or not dataset.splits
@@ -154,18 +154,17 @@ class Environment:
 
     @property
     def damage(self) -> str:
-        """What is known to be damaged in an index file (also of a hybrid's members) since it was opened; "" if nothing.
-        Reads no file."""
+        """The known damage to the index files (also a hybrid's) since they were opened; "" for none. Reads no file."""
         return self._lasting_damage or next(filter(None, (guard.damage for guard in self._guards)), "")
 
     @contextmanager
     def intact(self) -> Iterator[None]:
         """Guard a block that reads the index: EnvironmentUnavailableError where a file is damaged before or after it.
 
-        Files that were written to since they were opened are read and compared with the manifest. Where the block fails
-        as it does on wrong data, all files are, once in the life of this object: damage from before the opening is
-        named, too. After damage before the block it is enough to restore the file; after damage within the block, only
-        reopening helps, since what was read may be cached.
+        Files that were written to since they were opened are read and compared with the manifest. If the block fails in
+        a way that wrong data can cause, all files are read, once in the life of this object, so that damage from before
+        the opening is named too. Damage before the block ends when the file is restored; after damage within the block
+        only reopening helps, since what was read may be cached.
         """
         self._refuse(self._checked())
         try:
@@ -245,8 +244,8 @@ class Environment:
             return [self._ranking(plan, by_terms) for plan in plans]
 
     def _depth(self, asked: int, left_out: int) -> int:
-        """How many documents a probe has to rank so that `asked` remain without those that are left out. Where the
-        retriever stops at a depth of its own, fewer may remain."""
+        """How many documents a probe has to rank so that `asked` remain after `left_out` are removed. Fewer may remain
+        if the retriever has a depth limit."""
         limit = depth_limit_of(self._retriever)
         return asked + left_out if limit is None else max(asked, min(asked + left_out, limit))
 

@@ -1,4 +1,4 @@
-"""Where an index lies that the settings do not name: environments with equal index settings share it."""
+"""The folder name of an index that the settings do not name; environments with equal index settings share it."""
 
 import re
 

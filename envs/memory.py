@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and how bytes are written for people."""
+"""How much memory is available to this process, and a number of bytes as text."""
 
 import os
 from pathlib import Path

@@ -84,7 +84,7 @@ class SearchPlan(Strict):
 
 
 def plan_digest(plan: SearchPlan) -> str:
-    """32 hex digits that tell plans apart: blake2b of the plan's JSON.
+    """The digest of a plan: blake2b of its JSON, 32 hex digits.
 
     The service computes it from the plan that it read, the client from the plan that it sent.
     """
@@ -92,8 +92,8 @@ def plan_digest(plan: SearchPlan) -> str:
 
 
 class PlanWithout(SearchPlan):
-    """A plan whose rankings leave some documents out, as if the corpus did not hold them. It never travels: a request
-    has the plan and the ids apart, and a step those of its question."""
+    """A plan whose rankings leave some documents out, as if the corpus did not contain them. It exists only in the
+    service: a search request sends the ids beside the plan, and for a step they follow from its question."""
 
     without: tuple[str, ...]
     """The ids of these documents."""

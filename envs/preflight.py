@@ -1,7 +1,7 @@
-"""Mistakes in the settings of an environment that can be seen before a library is imported or a file is read.
+"""Checks of an environment's settings that need no library import and read no file.
 
-Every one of them is also refused where it matters, in the same words; here it costs milliseconds instead of the start
-of a service, and comes before models are loaded.
+The code that uses the settings refuses the same mistakes in the same words; here a mistake is reported in milliseconds,
+before a service is started or a model is loaded.
 """
 
 from collections.abc import Iterator

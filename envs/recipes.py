@@ -38,15 +38,15 @@ class RetrieverRecipe(Strict):
     query_model: str | None = None
     """The encoder of queries, where it is another one than that of documents."""
     pooling: Pooling | None = None
-    """From token vectors to one vector. A sentence-transformers folder brings its own, which must be the same."""
+    """How token vectors become one vector. It must equal the pooling of a sentence-transformers folder."""
     similarity: Similarity | None = None
     """cos: every embedding has length 1. None takes what the model says of itself."""
     instruction: str | None = None
-    """The task, for a query template with a place for it."""
+    """Task instruction, for a query template with {instruction}."""
     query_template: str | None = TEXT
-    """What a query text is wrapped in; None takes the model's own query prompt."""
+    """Template of a query text; None takes the model's own query prompt."""
     document_template: str | None = TEXT
-    """What a document is wrapped in: {text}, or {title} and {body}; None takes the model's own document prompt."""
+    """Template of a document, with {text}, or {title} and {body}; None takes the model's own document prompt."""
     pair: bool | None = None
     """Whether the tokenizer gets a document as a pair of title and text, with its separator between them."""
     max_length: int | None = None
@@ -58,7 +58,7 @@ class RetrieverRecipe(Strict):
     closing_token: str | None = None
     """The token that the tokenizer must put at the end of every text, where pooling depends on it."""
     dtype: Precision | None = None
-    """What the encoder computes in; None is float32."""
+    """Data type of the encoder's computation; None is float32."""
 
     @model_validator(mode="after")
     def _templates_take_the_text(self) -> "RetrieverRecipe":

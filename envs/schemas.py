@@ -1,4 +1,4 @@
-"""What travels between the environment service and its client: one model per request and response.
+"""The messages between the environment service and its client: one model per request and response.
 
 A response never holds a qrel. Both sides validate: an answer that does not fit these models is a failure of the
 service, not a reward.
@@ -115,7 +115,7 @@ class Hits(list[HitBody]):
 
 
 class Identified(Wire):
-    """What every ranking and every reward depends on; rewards are comparable where both are equal."""
+    """Hashes of what rankings and rewards depend on; rewards are comparable where both are equal."""
 
     index_hash: str
     settings_hash: str = Field(min_length=1)
@@ -135,7 +135,7 @@ class SearchResponse(Identified):
 
 
 class StepResult(Wire):
-    """What came back for one step and what it is worth."""
+    """The ranking of one step and its reward."""
 
     question_id: str
     plan_digest: str = ""

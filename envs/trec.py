@@ -2,7 +2,8 @@
 
 Written from the dataset's folder, never over HTTP: a service exposes no qrels. Scores of a run are made strictly
 decreasing in single precision, because trec_eval reads float32 and orders equal scores by document id instead of rank.
-A question that found nothing has a line with a document that no corpus has: tools average over the questions of a run.
+A question with an empty ranking gets a line with a document that no corpus has, because tools average over the
+questions of a run.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""How is a language model asked as it stands, wherever it runs?"""
+"""How is a prompted (frozen) language model asked, at an endpoint or in this process?"""

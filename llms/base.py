@@ -37,14 +37,14 @@ class Prompt:
     version: str = ""
     """The version of the wording, recorded in results; another version is another prompt."""
     opening: str = ""
-    """What the answer begins with. A local model finds it prefilled in its turn, and its texts begin with it; an
-    endpoint cannot be given it and begins by itself."""
+    """The start of the answer. It is prefilled for a local model, whose texts then include it; an endpoint gets no
+    prefill."""
     schema: str = ""
-    """The JSON schema that an endpoint with structured outputs holds the answer to, as JSON; "" for any text."""
+    """The JSON schema of the answer, as JSON, for endpoints with structured outputs; "" for any text."""
     stage: str = ""
     """The stage of a method that it belongs to, by which it can be replaced (methods/wording.py)."""
     fields: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """What it shows besides the question, by placeholder."""
+    """Its parts besides the question, by placeholder."""
 
 
 @dataclass(frozen=True, slots=True)

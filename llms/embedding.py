@@ -1,4 +1,4 @@
-"""Sentence encoders for measuring texts, not for search."""
+"""Sentence encoders for comparing texts, not for search."""
 
 from collections.abc import Callable, Sequence
 

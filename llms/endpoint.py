@@ -51,7 +51,7 @@ _last_failure: ContextVar[str] = ContextVar("_last_failure", default="timeout")
 
 
 def retries_within(seconds: float) -> int:
-    """How many retries it takes to find nothing at the URL for these seconds: such attempts fail at once."""
+    """Number of retries that take these seconds if nothing listens at the URL, so that each attempt fails at once."""
     return 3 + int(seconds / LONGEST_PAUSE)
 
 
@@ -230,14 +230,14 @@ class Endpoint:
                     except openai.APIError as error:
                         status = getattr(error, "status_code", None)
                         if status in REFUSED and prompt.schema:
-                            # The prompt is at fault, or the field: the request without it will tell.
+                            # Either the prompt or the schema is refused: ask without the schema.
                             prompt, refused_schema = replace(prompt, schema=""), True
                             costs.retries += 1
                             continue
                         if reached or not self._reached or status in (*WRONG, *REFUSED):
                             raise
                         costs.retries += 1
-                        continue  # it is there: go on until the deadline
+                        continue  # the endpoint was reached: retry until the deadline
                     if refused_schema and not self._without_schema:
                         self._without_schema = True
                         log.warning("%s has no structured outputs; it is asked without", self._config.base_url)

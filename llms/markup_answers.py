@@ -1,4 +1,4 @@
-"""Tables and tags anywhere in a text, as the values that JSON would give; and what stands in a box or after a draft."""
+"""Finds tables and tags in a text, as the values that JSON would give, boxed text, and the part after a draft."""
 
 import re
 from collections.abc import Callable

@@ -41,7 +41,7 @@ def answer_reward(score: float, raw_score: float | None, metric: float, weight: 
 
 
 def format_reward(ok: bool) -> float:
-    """1 if the sampled turn keeps to its rewriter's format, else 0 (seed 003)."""
+    """1 if the sampled turn has its rewriter's format, else 0 (seed 003)."""
     return 1.0 if ok else 0.0
 
 

@@ -10,7 +10,7 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\](?:\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)\n", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(.+)$", re.MULTILINE)
 SEPARATOR = " > "
-"""Between the headings that a section stands under."""
+"""Joins the headings above a section."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 def passages_of(document: SourceDocument, words: int = WORDS, overlap: int = OVERLAP) -> list[Document]:
     """The passages of a document in their order, with the ids `ID#1`, `ID#2`, …
 
-    The title of a passage is that of the document and the headings that it stands under. `overlap` must be less than
+    The title of a passage is that of the document and the headings above it. `overlap` must be less than
     half of `words`.
     """
     assert 0 <= overlap < words / 2, "the caller checks the settings"

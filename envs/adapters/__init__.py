@@ -1,1 +1,1 @@
-"""The same environment in the forms that other training libraries ask for; each adapter is a module of its own."""
+"""Adapters of the environment to other training libraries, one module each."""

@@ -1,9 +1,9 @@
 """The environment for TRL's `GRPOTrainer(environment_factory=…)`: search is a tool, the last ranking is the reward.
 
-The policy calls `search` as often as it likes and sees what was found; nDCG@10 of the last ranking is what its rollout
-is worth, and a rollout without a search is worth 0. Where the service did not answer, the rollout has no reward: TRL
-leaves it out of the baseline. An error that repeating cannot fix (a wrong token, two different indexes) stops the
-training; else TRL would show it to the policy as the tool's answer.
+The policy calls `search` any number of times and sees the results; the reward of a rollout is nDCG@10 of the last
+ranking, and 0 without a search. If the service did not answer, the rollout has no reward, and TRL leaves it out of the
+baseline. An error that repeating cannot fix (a wrong token, two different indexes) stops the training; otherwise TRL
+would show it to the policy as the tool's answer.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class RetrievalEnvironment:
     """One rollout: `reset` gives it a question, `search` is the policy's tool, `get_reward` scores it."""
 
     def __init__(self, client: SyncEnvironmentClient, shown: int = 5) -> None:
-        """`shown` documents of each ranking are told to the policy; all instances may share one client."""
+        """`shown` documents of each ranking are shown to the policy; all instances may share one client."""
         self._client = client
         self._shown = shown
         self._begin("")

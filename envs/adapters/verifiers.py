@@ -1,7 +1,7 @@
 """The environment for the library *verifiers* (0.4): a taskset of questions and the environment that answers queries.
 
 The policy's reply is a search, one query a line; the next user turn shows what it found, for `turns` turns. nDCG@10 of
-the last search is the reward, and each turn's value is a metric. A reply that holds no query is worth 0. Where the
+the last search is the reward, and each turn's value is a metric. A reply without a query has the reward 0. If the
 service does not answer, or refuses, the episode fails with that error and has no reward.
 
     vf-eval querylect --env.taskset.urls '["http://127.0.0.1:8765"]'
@@ -38,7 +38,7 @@ class RetrievalTasksetConfig(vf.TasksetConfig):
     """Replicas of one environment service (`querylect serve`)."""
     split: str = "train"
     token_env: str = "QUERYLECT_TOKEN"
-    """Name of the environment variable that holds the service's token, where it wants one."""
+    """Name of the environment variable with the service's token, if it requires one."""
     deadline: float = 120.0
     """Seconds for one search over all attempts and replicas."""
     instruction: str = INSTRUCTION

@@ -1,5 +1,5 @@
-"""What callers need of an environment client: one of their own will do, and no HTTP library is imported here; and where
-a service answers.
+"""The protocols of an environment client, which callers can also implement themselves, and the address of a service.
+No HTTP library is imported here.
 
 `SyncEnvironmentClient` is all of them. `MixedClient` has no `search`: only a question says which environment is meant.
 """
@@ -23,7 +23,7 @@ class ServiceAddress:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request to it carries."""
+        """The headers of every request to it."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 

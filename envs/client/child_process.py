@@ -33,7 +33,7 @@ READY_SECONDS = 600.0
 STOP_SECONDS = 8.0
 """How long the child may take to finish what is under way before it is killed."""
 ORPHAN_STOP_SECONDS = 6.0
-"""The same after its parent is gone; then it ends at once."""
+"""The same after its parent has ended; then it exits at once."""
 PARENT_SECONDS = 1.0
 """How often the child looks for its parent."""
 SHOWN_LINES = 20
@@ -95,7 +95,7 @@ class _Child:
         return outcome
 
     def stop(self) -> None:
-        """End the child: politely, then by force. It is gone when this returns, also when Ctrl-C comes meanwhile."""
+        """End the child, by SIGTERM and then SIGKILL. It has ended when this returns, also after Ctrl-C meanwhile."""
         exit_code = self.process.poll()
         if exit_code is not None and not self._error_reported:
             output = "\n".join(self._lines)
@@ -163,7 +163,7 @@ def _serve() -> None:
 
 
 def _stop_without_parent(parent: int) -> None:
-    """Wait until the parent is gone; then end, gracefully if that can be done in time."""
+    """Wait until the parent has ended; then end, gracefully if there is time."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

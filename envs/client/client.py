@@ -75,7 +75,7 @@ _IDENTITY = {
 }
 """What every answer must agree in, by field of `Identified`: the code of the error, its problem, its remedy."""
 FIRST_CONTACT_SECONDS = 20.0
-"""How long `environment()` tries to reach a service, at most; a wrong URL shall not cost a whole deadline."""
+"""Maximum seconds for which `environment()` tries to reach a service, so that a wrong URL fails early."""
 
 
 class EnvironmentClient:
@@ -165,7 +165,7 @@ class EnvironmentClient:
             body = _json(SearchRequest(plans=list(part), with_text=with_text, without=sorted(left_out)), empty)
             answer = await self._transport.ask(Call("POST", "/v1/search", SearchResponse, check, body), deadline)
             rankings = [Hits(ranking) for ranking in answer.rankings]
-            for ranking, truncated in zip(rankings, answer.truncated, strict=False):  # an older service tells none
+            for ranking, truncated in zip(rankings, answer.truncated, strict=False):  # an older service sends none
                 ranking.truncated = truncated
             return rankings
 
@@ -300,7 +300,7 @@ class EnvironmentClient:
 
 
 class SyncEnvironmentClient:
-    """The same client for synchronous callers: an event loop in a thread of its own. Close it (`with`)."""
+    """The same client for synchronous callers: an event loop in a separate thread. Close it (`with`)."""
 
     def __init__(self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None) -> None:
         """As EnvironmentClient."""

@@ -1,4 +1,4 @@
-"""From a run's settings to a connected client: the one way that training, evaluation and rewriting reach a service."""
+"""Opens the client that a run's settings describe, for training, evaluation and rewriting."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,8 +21,8 @@ AnyClient = SyncEnvironmentClient | MixedClient
 
 @contextmanager
 def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[SyncEnvironmentClient]:
-    """A client of one environment; for `local` the service runs as a child process until the end, unless one is handed
-    over."""
+    """A client of one environment. For `local`, the service runs as a child process until the end of the block, unless
+    a running one is registered (`discover_services`)."""
     urls = known_services(env, settings)
     if urls is None:
         with local_service(env) as service, SyncEnvironmentClient(settings, urls=[service]) as client:
@@ -39,8 +39,9 @@ def open_unserved(
     """As `open_environment`, but an environment that only reads an index of this machine is opened in this process, by
     `Environment.open` with `loaded`: no service is started for it.
 
-    For callers that hold no model: the retriever's threads and memory are theirs. Code of users, and whatever leans on
-    another service (OpenSearch, Milvus), stays in a process of its own, with the client's retries and deadline.
+    For callers without a model in memory, since the retriever's threads and memory are in their process. User code, and
+    retrievers with another service (OpenSearch, Milvus), run in a separate process, with the client's retries and
+    deadline.
     """
     if known_services(env, settings) is None and only_reads_index(env):
         from .in_process import InProcessClient

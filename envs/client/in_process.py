@@ -20,7 +20,7 @@ PLANS_AT_ONCE = 128
 class InProcessClient:
     """Searches and scores in this process; thread-safe.
 
-    An environment that fails raises at once: nothing is between it and the caller that may come back.
+    An environment that fails raises at once: there is no connection to retry.
     """
 
     last_failure: object = None

@@ -1,4 +1,4 @@
-"""Several environments behind one client: a question's id says which of them ranks and scores it (data/mixed_ids.py).
+"""Several environments behind one client; a question's id names the one that ranks and scores it (data/mixed_ids.py).
 
 Every environment has its own client, replicas and deadline. A search that one of them fails to answer is unscorable;
 the results of the others are returned.
@@ -14,7 +14,7 @@ from .client import SyncEnvironmentClient
 
 
 class MixedClient:
-    """Asks the environments by name; the clients are closed by whoever opened them."""
+    """Asks the environments by name; the caller closes the clients."""
 
     def __init__(self, clients: Mapping[str, SyncEnvironmentClient]) -> None:
         self.clients = dict(clients)
@@ -69,7 +69,7 @@ class MixedClient:
     ) -> list[StepResult | None]:
         """Rank and score every step where it belongs, all environments side by side; results in the order of `steps`.
 
-        Raises as SyncEnvironmentClient.step; the searches of the other environments are given up then.
+        Raises as SyncEnvironmentClient.step, and then cancels the searches of the other environments.
         """
         indices_by_name: dict[str, list[int]] = {}
         for index, step in enumerate(steps):

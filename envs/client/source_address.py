@@ -1,7 +1,7 @@
 """The address of this machine that another one of the cluster reaches.
 
-Run as `python -m querylect.envs.client.source_address HOST` it prints that address: a job hands it to servers that
-would otherwise listen everywhere.
+`python -m querylect.envs.client.source_address HOST` prints that address, so that a job's servers listen there and not
+on all interfaces.
 """
 
 import socket

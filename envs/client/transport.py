@@ -32,7 +32,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 REST_SECONDS = 5.0
 MAX_REST_SECONDS = 60.0
 MAX_RETRY_AFTER = 600.0
-"""The longest rest that a Retry-After is granted: a wrong clock somewhere must not cost a replica for years."""
+"""Maximum seconds of a Retry-After: a wrong clock must not exclude a replica for years."""
 CONCURRENT_REQUESTS = 16
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 2.0
@@ -77,7 +77,7 @@ class Replica:
         self.failures, self.rests_until = 0, 0.0
 
     def fail(self, retry_after: float) -> None:
-        """It gave no usable answer; it asked to wait `retry_after` seconds."""
+        """It gave no usable answer, and asked for a wait of `retry_after` seconds."""
         self.failures += 1
         seconds = min(MAX_REST_SECONDS, REST_SECONDS * 2.0 ** min(self.failures - 1, 16))
         self.rests_until = time.monotonic() + max(seconds, min(retry_after, MAX_RETRY_AFTER))
@@ -103,7 +103,7 @@ class OutageError(Exception):
     def __init__(self, failures: "Sequence[RequestFailure]" = ()) -> None:
         super().__init__(str(failures[-1]) if failures else "the deadline passed before the first attempt")
         self.retry_after = min((failure.retry_after for failure in failures), default=0.0)
-        """Seconds that the most willing replica asked to wait."""
+        """The shortest wait that a replica asked for, in seconds."""
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class RequestFailure:
     retry_after: float = 0.0
     """Seconds that the service asked to wait; 0 where it did not ask."""
     request_id: str = ""
-    """What the service's log calls the attempt."""
+    """The id of the attempt in the service's log."""
 
     def __str__(self) -> str:
         return f"{self.url}: {self.reason}" + (f" (request {self.request_id})" if self.request_id else "")
@@ -146,7 +146,7 @@ class ClientStats:
     """Attempts after the first one of a request."""
     failures: int = 0
     opened: int = 0
-    """Times that a replica which had answered before (or was new) was given a rest."""
+    """How often the circuit of a replica was opened, after an answer or at its first failure."""
     unscorable: int = 0
     """Steps whose result was None."""
     seconds: float = 0.0
@@ -170,7 +170,7 @@ class Transport:
         self._timeout = config.timeout
         self._turn = 0
         loopback = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self.replicas)
-        direct = loopback or config.urls == "local"  # started, or handed over, for this run: no proxy stands between
+        direct = loopback or config.urls == "local"  # a service started for this run: no proxy in between
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, config.timeout)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),

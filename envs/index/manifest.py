@@ -54,7 +54,7 @@ class Manifest(Strict):
     engine: SearchEngine | None = None
     """What searches the index; None for retrievers with one engine."""
     model_fingerprint: str | None = None
-    """What models, code and other indexes are recognised by; None for BM25."""
+    """Identifies models, code and other indexes; None for BM25."""
     vectors: VectorStore | None = None
     """How vectors are kept and searched; None where the retriever is not dense."""
     dataset: str
@@ -86,15 +86,15 @@ class Manifest(Strict):
 
 @dataclass(frozen=True, slots=True)
 class SealedFile(Generic[Description]):
-    """The file that says what a folder holds, with the hashes of its other files, and bears its own hash."""
+    """The file that describes a folder, with the hashes of its other files and its own."""
 
     name: str
     model: type[Description]
     format: int
     folder: str
-    """What a folder with such a file is called."""
+    """The name of a folder with such a file, in errors."""
     remedy: str
-    """What to do about one that cannot be used."""
+    """What to do about an unusable folder, in errors."""
 
     def write(self, folder: Path, content: Description) -> None:
         """Write it into a folder, sealed with its own hash."""

@@ -159,7 +159,7 @@ def page_router(
             grades = relevant(environment.judgements(question_id))
         except KeyError:
             raise HTTPException(404, f"unknown question id {question_id!r}; take ids from GET /v1/questions.") from None
-        ordered = sorted(relevant(grades).items(), key=lambda item: (-item[1], item[0]))
+        ordered = sorted(grades.items(), key=lambda item: (-item[1], item[0]))
         with environment.intact():
             entries = [
                 Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered

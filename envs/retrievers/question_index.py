@@ -48,24 +48,24 @@ class Content(Strict):
     date: str = ""
     """YYYY-MM-DD; "" where it has none."""
     round: int = 0
-    """In which call it came in, from 0: later ones are newer where dates do not tell."""
+    """The call that added it, from 0: a later one counts as newer if dates do not decide."""
 
 
 class Description(Strict):
-    """What a question index says of itself."""
+    """The description of a question index."""
 
     format: Literal[1] = 1
     dataset: str
     licence: str
     corpus_hash: str
-    """Of all contents of the corpus, as an index of it has it; of those asked about where `limit` left some out."""
+    """That of an index of the corpus; if `limit` left contents out, that of the contents asked about."""
     questions_hash: str
-    """The corpus hash of the questions: what an index of them must have."""
+    """The corpus hash that an index of the questions must have."""
     questions: int
     asked: dict[str, object]
     """What the answers of writer and judge depend on: models, prompt versions, settings; {} where nothing was asked."""
     settings: dict[str, object]
-    """What was made of the answers: down-sampling, extension, limit."""
+    """How the answers were processed: down-sampling, extension, limit."""
     counts: dict[str, int]
     costs: dict[str, int | None]
     """Calls and tokens behind all answers that are kept; None where an endpoint did not say."""

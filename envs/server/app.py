@@ -90,7 +90,7 @@ def create_app(
 
 
 def _status_routes(service: ServiceState) -> APIRouter:
-    """What operators and load balancers ask for."""
+    """Routes for operators and load balancers."""
     router = APIRouter()
 
     @router.get("/healthz")
@@ -143,7 +143,7 @@ def _question_routes(service: ServiceState) -> APIRouter:
 
 
 def _search_routes(service: ServiceState) -> APIRouter:
-    """Rankings, and what they are worth."""
+    """Rankings and their rewards."""
     router, environment = APIRouter(), service.environment
 
     @router.post("/v1/search", response_model=SearchResponse)
@@ -164,7 +164,7 @@ def _search_routes(service: ServiceState) -> APIRouter:
 
     @router.post("/v1/step", response_model=StepResponse)
     async def step(body: StepRequest, request: Request) -> Response:
-        """Rank every step's plan and say what the ranking is worth for its question."""
+        """Rank every step's plan and score the ranking for its question."""
         unknown = sorted({step.question_id for step in body.steps} - environment.question_ids)
         if unknown:
             raise HTTPException(

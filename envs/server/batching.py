@@ -1,9 +1,9 @@
 """Searches of many requests joined into one: the batcher and the ranking cache.
 
 Invariant: every request gets the rankings of all its plans or one exception; no caller waits for ever. A batch takes a
-turn of each waiting request, so that a long one holds nobody up; a plan of more work than a batch is searched in steps,
-one in each of its turns. A plan that makes the search fail fails no request but those that hold it. All state belongs
-to the event loop; one worker thread, and only it, calls the search functions.
+turn of each waiting request, so that a long one delays no other; a plan of more work than a batch is searched in steps,
+one in each of its turns. A plan that makes the search fail fails only the requests that contain it. All state belongs
+to the event loop; a single worker thread calls the search functions.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ holds 128 plans of 450 characters, and a batch takes some tenths of a second; wi
 MAX_BATCH = 1024
 """Most plans of a batch."""
 OVERDUE_SECONDS = 20.0
-"""Where a request has waited this long for its first turn, the service is not ready: clients wait for 30 s."""
+"""The service is not ready once a request has waited this long for its first turn: clients wait for 30 s."""
 LINGER_SECONDS, LINGER_SHARE = 0.02, 0.25
 """A batch waits until as many requests are there as the last one answered, since their clients will soon ask again,
 but at most LINGER_SECONDS and this share of the last search's time: a lone client never waits, a slow encoder gets full
@@ -137,8 +137,8 @@ class Batcher:
         Raises OverloadedError where `max_pending` plans wait already (none of these is taken then), and what the search
         function raised where one of these plans made it fail.
 
-        A request with one plan is let in exactly when a request with a thousand is. Were the queue's room left to
-        decide, small requests would fill it again and again before a large one ever fitted.
+        Whether a request is accepted does not depend on its number of plans: if only requests that fit into the queue
+        were accepted, small ones would keep it full, and a large one would never fit.
         """
         if not self.running:
             raise OverloadedError(GOING_DOWN)
@@ -222,7 +222,7 @@ class Batcher:
         self._last_requests = len(_holders(batch))
         try:
             await self._search(batch)
-        except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
+        except EnvironmentUnavailableError as error:  # a service behind the retriever is down: no plan is at fault
             self._fail(_holders(batch), error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests that hold the plan report it
             requests = _holders(batch)

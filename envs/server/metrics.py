@@ -1,7 +1,7 @@
-"""What `GET /metrics` shows, in Prometheus' text form. No label holds anything that a client can choose freely.
+"""The metrics of `GET /metrics`, in Prometheus' text format. No label contains text that a client chooses freely.
 
-Several worker processes write into one folder (SHARED_FOLDER, set by the service before a worker imports this), and
-whichever is asked answers for all. Otherwise every app has a registry of its own.
+Several worker processes write into one folder (SHARED_FOLDER, set by the service before a worker imports this), so that
+each of them can report all metrics. Otherwise every app has its own registry.
 """
 
 import os

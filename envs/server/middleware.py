@@ -1,8 +1,8 @@
-"""What every request passes first: plain ASGI in front of the application.
+"""ASGI middleware in front of the application.
 
-It checks the token, or without one who asks, before a byte of the body is read, bounds the body while it arrives
-(bodies.py), turns new work away while the service goes down, gives each request an id, counts it and writes one line
-about it.
+It checks the token, or without one where the request comes from, before a byte of the body is read; bounds the body
+while it arrives (bodies.py); refuses new work while the service shuts down; and gives each request an id, counts it and
+logs one line about it.
 
 A service without a token answers programs on this machine and its own page. It listens on a loopback address, but a
 browser on this machine carries other people's pages. One of them can have its own host name resolved to 127.0.0.1 and

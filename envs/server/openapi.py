@@ -1,4 +1,4 @@
-"""What `GET /v1/openapi.json` says besides the routes: the token, the limits, and every error that a call may answer.
+"""Completes `GET /v1/openapi.json` with the token, the limits, and every error that a call may answer.
 
 FastAPI declares only a 422 of its own form. This service answers problem+json, and most of its errors come from the
 middleware or from the exception handlers, so all are declared here.

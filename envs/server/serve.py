@@ -37,14 +37,14 @@ from .process import Server, bound, open_app, url_of
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 8.0
-"""How long workers may take to end besides the time to drain; then they are killed."""
+"""How long workers may take to end, in addition to the drain time, before they are killed."""
 HANGING_SECONDS = 20.0
 """How long the event loop of an open worker may stand still; then it is killed and replaced."""
 RESTART_SECONDS = 1.0
 """Pause before a dead worker is replaced; it doubles with each replacement that ends before it is open."""
 MAX_RESTART_SECONDS = 60.0
 TICK_SECONDS = 0.1
-"""How often workers and signals are looked at."""
+"""How often workers and signals are checked."""
 
 
 def serve(
@@ -117,7 +117,7 @@ def _stop(workers: list["_Worker"], signals: list[int], seconds: float) -> None:
 
 
 class _Worker:
-    """A worker process. Its pipe brings the error that it met while it opened, or heartbeats once it is open."""
+    """A worker process. It sends the error that kept it from opening, or heartbeats once it is open."""
 
     def __init__(self, config: EnvironmentConfig, token: str | None, listener: socket.socket) -> None:
         self._arguments = config, token, listener, logging.getLogger(__package__.partition(".")[0]).getEffectiveLevel()

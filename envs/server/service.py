@@ -1,4 +1,4 @@
-"""What the routes of a service share: its environment, batcher and metrics, and how plans are checked and answered.
+"""The state that a service's routes share (environment, batcher, metrics), and how plans are checked and answered.
 
 Plans of concurrent requests are searched together (see batching); scores and texts are read in threads, so that the
 event loop stays free.
@@ -54,7 +54,7 @@ class ServiceState:
         await self.batcher.stop()
 
     def admit(self, request: Request, plans: Sequence[SearchPlan]) -> None:
-        """Log plans, and check what was read against the limits. HTTPException 413 or 422."""
+        """Log plans, and check them against the limits. HTTPException 413 or 422."""
         note(request.scope, plans=len(plans))
         if self._log_texts:
             note(request.scope, texts=[plan.texts for plan in plans])
