@@ -123,12 +123,9 @@ def ask_structured(
     schema = strict_schema(form) if way == "json" else ""
     if llm.response_format == "always":
         plain_prompts = [replace(prompt, schema=schema) for prompt in plain_prompts]
-    outcomes: list[Structured[Form]] = []
-    for reply in llm.ask(plain_prompts, draw):
-        if reply is None:
-            outcomes.append(Structured())
-        else:
-            outcomes.append(_read_reply(reply, form, way))
+    outcomes: list[Structured[Form]] = [
+        _read_reply(reply, form, way) if reply is not None else Structured() for reply in llm.ask(plain_prompts, draw)
+    ]
     failed = [index for index, outcome in enumerate(outcomes) if outcome.failure]
     repairs = [_repair(plain_prompts[index], outcomes[index], form, way) for index in failed]
     if llm.response_format != "never":
@@ -149,7 +146,8 @@ def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool =
     ways: Sequence[AnswerForm] = ("json", "lines") if way == "json" else ("lines", "json")
     first, second = (_read_one(split.answer, form, syntax, finished) for syntax in ways)
     # Of two failures, the one of the form that the answer is written in says more.
-    foreign = second.value is not None or (way == "lines" and not _has_labels(split.answer, form) and bool(second.text))
+    labelled = bool(lines.split_at_labels(split.answer, lines.labels_of(form))[1]) if way == "lines" else True
+    foreign = second.value is not None or (bool(second.text) and not labelled)
     outcome = first if first.value is not None or not foreign else second
     if outcome.value is None and is_refusal(split.answer) and not find_values(split.answer):
         outcome = Structured(failure="the answer: refusal")
@@ -179,10 +177,6 @@ def _read_lines(answer: str, form: type[Form], finished: bool) -> Structured[For
     if not parsed.failure:
         return outcome
     return Structured(failure=f"{parsed.failure}; {outcome.failure}" if outcome.failure else parsed.failure)
-
-
-def _has_labels(answer: str, form: type[BaseModel]) -> bool:
-    return bool(lines.split_at_labels(answer, lines.labels_of(form))[1])
 
 
 def _validated(value: object, form: type[Form]) -> list[Structured[Form]]:

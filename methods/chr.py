@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from ..configs.methods import ChrMethodConfig
 from ..configs.rewriter import ChrConfig
 from ..data.types import Question
-from ..llms.base import SamplingParams
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample
-from ..rewriters.chr import VERSION, Contrast, case_of, role_of
-from .method import Steps
+from ..rewriters.chr import VERSION, Contrast, role_of
+from ..rewriters.levels import case_text
+from .method import Steps, draw_of
 from .rewritten import failed, searched
 
 Hypothesis = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -53,8 +53,7 @@ class Chr:
     def steps(self, question: Question) -> Steps:
         """Ask for both hypotheses, search for one and against the other."""
         settings = self.settings
-        draw = SamplingParams(temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
-        answer: Structured[Hypotheses] = yield AskForm(one_call(question, settings), Hypotheses, draw)
+        answer: Structured[Hypotheses] = yield AskForm(one_call(question, settings), Hypotheses, draw_of(settings))
         if answer.value is None:
             return failed(answer)
         plus, minus = answer.value.plus, answer.value.minus
@@ -66,4 +65,4 @@ def one_call(question: Question, config: ChrConfig) -> FormPrompt:
     request = (
         'Return nothing but a JSON object with the keys "H_plus" and "H_minus": {"H_plus": "...", "H_minus": "..."}'
     )
-    return FormPrompt(role_of(config), case_of(question), VERSION, _EXAMPLES, request, stage="hypotheses")
+    return FormPrompt(role_of(config), case_text(question), VERSION, _EXAMPLES, request, stage="hypotheses")

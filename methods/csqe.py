@@ -18,9 +18,9 @@ from ..configs.methods import CsqeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms import prose
-from ..llms.base import LlmResponse, Prompt, SamplingParams
-from ..rewriters.levels import history_text, one_line
-from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
+from ..llms.base import LlmResponse, Prompt
+from ..rewriters.levels import case_text, one_line
+from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps, draw_of
 from .reading import user_prompt
 from .rewritten import searched
 
@@ -47,10 +47,10 @@ class Csqe:
         first: SearchResults | None = yield SearchStep(SearchPlan.of(question.text, k=settings.documents))
         if first is None:
             return Outcome(failure=NO_RANKING)
-        asks = [PromptStep(passage_prompt(question), self._draw(settings.passages))]
+        asks = [PromptStep(passage_prompt(question), draw_of(settings, settings.passages))]
         if first.documents:
             prompt = pick_prompt(question, first.documents, settings.document_words)
-            asks.insert(0, PromptStep(prompt, self._draw(settings.picks)))
+            asks.insert(0, PromptStep(prompt, draw_of(settings, settings.picks)))
         *pick_replies, passage_reply = yield asks
         pick_reply: LlmResponse | None = pick_replies[0] if pick_replies else None
         if passage_reply is None or (pick_reply is None and first.documents):
@@ -71,10 +71,6 @@ class Csqe:
         weight = float(max(1, len(passages)))
         terms = [Term(text=question.text, weight=weight), *(Term(text=text) for text in (*passages, *picks))]
         return (yield from searched(SearchPlan(probes=(Probe(terms=tuple(terms)),), k=settings.k), notes))
-
-    def _draw(self, n: int) -> SamplingParams:
-        settings = self.settings
-        return SamplingParams(n=n, temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
 
 
 def pivotal(text: str, documents: Sequence[Document]) -> tuple[list[str], int]:
@@ -110,7 +106,7 @@ def pick_prompt(question: Question, documents: Sequence[Document], words: int) -
         "Look through the documents and decide which of them bear on the question, even if only in part. Then copy out "
         "of each of these, word for word, the key sentences that make it bear on the question. Name each document and "
         'write every sentence on a line of its own, in double quotes:\nDocument 1:\n"a key sentence"\n\n'
-        f"{history_text(question)}Question: {question.text}\nDocuments found:\n{context}"
+        f"{case_text(question, options=False)}\nDocuments found:\n{context}"
     )
     return user_prompt(content, PICK, "pick", documents=context)
 
@@ -118,8 +114,7 @@ def pick_prompt(question: Question, documents: Sequence[Document], words: int) -
 def passage_prompt(question: Question) -> Prompt:
     """The prompt that asks for a passage without any document."""
     task = "Write a passage that answers the question, and nothing else."
-    content = f"{task}\n\n{history_text(question)}Question: {question.text}"
-    return user_prompt(content, PASSAGE, "passage")
+    return user_prompt(f"{task}\n\n{case_text(question, options=False)}", PASSAGE, "passage")
 
 
 def numbered(documents: Sequence[Document], words: int) -> str:

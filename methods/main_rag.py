@@ -22,7 +22,7 @@ from ..configs.methods import MainRagConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Prompt, SamplingParams
-from ..rewriters.levels import history_text, one_line, question_text
+from ..rewriters.levels import case_text, one_line
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchStep, Steps
 from .reading import Notes, shortened, text_of, user_prompt
 
@@ -147,17 +147,12 @@ def _log_sum(first: Mapping[str, float], word: str) -> float | None:
 def predictor_prompt(question: Question, document: str) -> Prompt:
     """The prompt of the first agent (figure 7)."""
     task = f"{_PREDICTOR} {_CHOICE}" if question.options else _PREDICTOR
-    content = f"{task}\n\nDocument: {document}\n\n{history_text(question)}Question: {question_text(question)}"
+    content = f"{task}\n\nDocument: {document}\n\n{case_text(question)}"
     return user_prompt(content, PREDICTOR_VERSION, "predictor", document=document)
 
 
 def judge_prompt(question: Question, document: str, answer: str) -> Prompt:
     """The prompt of the second agent (figure 8)."""
-    parts = [
-        _JUDGE,
-        f"Document: {document}",
-        f"{history_text(question)}Question: {question_text(question)}",
-        f"Answer: {answer or '(empty)'}",
-    ]
-    content = "\n\n".join([*parts, _JUDGE_QUESTION])
-    return user_prompt(content, JUDGE_VERSION, "judge", document=document, answer=answer or "(empty)")
+    answer = answer or "(empty)"
+    parts = [_JUDGE, f"Document: {document}", case_text(question), f"Answer: {answer}", _JUDGE_QUESTION]
+    return user_prompt("\n\n".join(parts), JUDGE_VERSION, "judge", document=document, answer=answer)

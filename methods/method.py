@@ -21,6 +21,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..configs.methods import AskingConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Message, Prompt, SamplingParams
@@ -94,6 +95,11 @@ class Outcome:
 
 Step = PromptStep | AskForm | SearchStep | ScoreStep
 Steps = Generator[Step | Sequence[Step], Any, Outcome]
+
+
+def draw_of(settings: AskingConfig, n: int = 1) -> SamplingParams:
+    """How `n` answers to a prompt of a method with these settings are sampled."""
+    return SamplingParams(n, settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
 
 
 class Method(Protocol):

@@ -13,14 +13,13 @@ from ..configs.load import validated
 from ..configs.rewriter import HcqrConfig, MultiQueryConfig, RewriterConfig
 from ..configs.section import Section
 from ..errors import ConfigError
-from ..llms.base import SamplingParams
 from ..rewriters.card import RetrieverCard
 from ..rewriters.chr import contrast
 from ..rewriters.registry import make_rewriter
 from .chr import Chr
 from .csqe import Csqe
 from .main_rag import MainRag
-from .method import Method
+from .method import Method, draw_of
 from .migres import Migres
 from .misknow import Misknow
 from .plain import Cot, DirectGen, StdRag
@@ -70,9 +69,7 @@ def _rewriter(name: str, settings: type[settings_of.AskingConfig]) -> KnownMetho
         if card is None:
             raise ConfigError(f"the method {name!r} speaks to a retriever, and there is none. Give it a source.")
         rewriter = make_rewriter(_rewriter_config(name, config), card, getattr(config, "k", 1))
-        draw = SamplingParams(
-            getattr(config, "passages", 1), config.temperature, max_tokens=config.max_tokens, seed=config.seed
-        )
+        draw = draw_of(config, getattr(config, "passages", 1))
         return Rewritten(name, rewriter, draw, version_of(rewriter))
 
     return KnownMethod(settings, build)

@@ -13,7 +13,7 @@ from ..data.leakage import unique
 from ..data.types import Question
 from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import marked_answer
-from ..rewriters.levels import history_text, question_text
+from ..rewriters.levels import case_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, text_of, user_prompt
 
@@ -88,4 +88,4 @@ class StdRag:
 def cot_prompt(question: Question) -> Prompt:
     """The chain-of-thought prompt."""
     task = _COT.format(form=_CHOICE if question.options else _SHORT)
-    return user_prompt(f"{task}\n\n{history_text(question)}Question: {question_text(question)}", COT_VERSION, "reader")
+    return user_prompt(f"{task}\n\n{case_text(question)}", COT_VERSION, "reader")

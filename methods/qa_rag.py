@@ -13,7 +13,7 @@ from ..data.types import Question
 from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import passage_of
-from ..rewriters.levels import history_text, question_text
+from ..rewriters.levels import case_text
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep, Steps
 from .reading import Notes, best_first, text_of, user_prompt
 
@@ -62,4 +62,4 @@ class QaRag:
 
 def answer_prompt(question: Question) -> Prompt:
     """The prompt for the answer to search with."""
-    return user_prompt(f"{_TASK}\n\n{history_text(question)}Question: {question_text(question)}", VERSION, "answer")
+    return user_prompt(f"{_TASK}\n\n{case_text(question)}", VERSION, "answer")

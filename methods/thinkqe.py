@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from ..configs.methods import ThinkQeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
-from ..llms.base import LlmResponse, Prompt, SamplingParams
-from ..rewriters.levels import history_text
+from ..llms.base import LlmResponse, Prompt
+from ..rewriters.levels import case_text
 from .csqe import NO_EXPANSION, numbered, passage_of
-from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
+from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps, draw_of
 from .reading import user_prompt
 from .rewritten import searched
 
@@ -37,7 +37,7 @@ class ThinkQe:
     def steps(self, question: Question) -> Steps:
         """Search and expand in turns, then search for the context."""
         settings = self.settings
-        draw = SamplingParams(temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
+        draw = draw_of(settings)
         expansions: list[str] = []
         displayed: list[list[str]] = []
         visited: set[str] = set()
@@ -80,7 +80,7 @@ def expand_prompt(question: Question, documents: Sequence[Document], words: int)
         else "No further passages were found for it."
     )
     content = (
-        f"{history_text(question)}Question: {question.text}\n\n{context}\n\n"
+        f"{case_text(question, options=False)}\n\n{context}\n\n"
         "Think first, between <think> and </think>: what the question may mean, which sides of it the passages cover "
         "and which they leave out. Then write one passage that answers the question with correct, detailed facts, "
         "those of the passages where they bear on it. After </think> write the passage and nothing else."

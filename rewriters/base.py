@@ -28,7 +28,7 @@ class Rewrite:
     failure: str = ""
     """Why the format failed, in a few words; "" if it did not."""
     stop: bool = False
-    """Whether the policy stopped (`stop.py`). As parsed, `plan` is then the question as it stands, or None with
+    """Whether the policy stopped (`stop.py`). As parsed, `plan` is then the unchanged question, or None with
     `rewriter.stop: answer`; `keep` replaces it by the plan of an earlier turn."""
 
     @property

@@ -31,7 +31,7 @@ from ..configs.rewriter import ChrConfig, RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
 from .card import RetrieverCard
-from .levels import history_text, question_text
+from .levels import case_text
 from .parts import PartsRewriter
 
 VERSION = "chr-1"
@@ -95,11 +95,7 @@ def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRe
 
 
 def _task(question: Question, config: ChrConfig) -> str:
-    return f"{role_of(config)}\n\n{case_of(question)}"
-
-
-def case_of(question: Question) -> str:
-    return f"{history_text(question)}Question: {question_text(question)}"
+    return f"{role_of(config)}\n\n{case_text(question)}"
 
 
 def role_of(config: ChrConfig) -> str:

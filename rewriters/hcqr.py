@@ -30,7 +30,7 @@ from ..llms.base import SamplingParams
 from ..llms.structured import AskForm, FormPrompt, WorkedExample
 from .base import FirstStage
 from .card import RetrieverCard
-from .levels import history_text, question_text
+from .levels import case_text
 from .parts import PartsRewriter
 from .plans import union
 
@@ -81,7 +81,7 @@ class HcqrRewriter(PartsRewriter):
             field_hints=("the supporting query", "the distinguishing query", "the query for key features"),
             plan=self._plan,
             example=(_EXAMPLE_QUESTION, _EXAMPLE_QUERIES),
-            shown=lambda question: question.text,
+            options=False,
             roles=(
                 r"support\w*(?: evidence)?|confirm\w*(?: evidence)?|evidence",
                 r"distin\w+|differen\w+(?: diagnosis)?|discriminat\w+",
@@ -143,7 +143,7 @@ class HcqrRewriter(PartsRewriter):
         return (
             "You are an expert for search queries, and you write precise queries with a clear aim. Write 3 highly "
             "targeted queries that find evidence for the question below.\n\n"
-            f"{history_text(question)}Question: {question.text}\n"
+            f"{case_text(question, options=False)}\n"
             f"Best guess at the answer: {fields['guess']}\n"
             f"Reasoning: {fields['reasoning']}\n"
             f"Evidence needed: {fields['evidence']}\n"
@@ -202,11 +202,10 @@ def _formulator_prompt(question: Question, choice: bool) -> FormPrompt:
         f'  "confirming_evidence": ["{hints["confirming_evidence"]}"],\n'
         f"  {guess}\n}}"
     )
-    case = f"{history_text(question)}Question: {question_text(question) if choice else question.text}"
     examples = _CHOICE_EXAMPLES if choice else _OPEN_EXAMPLES
     return FormPrompt(
         "You are an expert analyst who sits an exam.",
-        case,
+        case_text(question, options=choice),
         FORMULATOR,
         examples,
         request,

@@ -51,16 +51,13 @@ class LevelRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """One user message: instructions, output format, question."""
-        parts = [self.instructions, output_format(self.reason, self.count), self._question(question)]
+        parts = [self.instructions, output_format(self.reason, self.count), case_text(question)]
         return [Message(role="user", content="\n\n".join(parts))]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, numbered from 1, and the request for a better rewrite."""
         feedback = [describe_results(documents), self.again] if documents else [NOTHING_FOUND]
-        return "\n\n".join([*feedback, output_format(self.reason, self.count), self._question(question)])
-
-    def _question(self, question: Question) -> str:
-        return f"{history_text(question)}Question: {question_text(question)}"
+        return "\n\n".join([*feedback, output_format(self.reason, self.count), case_text(question)])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         return self.reader.read(question, text)
@@ -108,6 +105,12 @@ def lettered(options: Sequence[str]) -> list[str]:
 def history_text(question: Question) -> str:
     """The conversation before a question, under a heading and with a blank line after it; "" without one."""
     return f"The conversation before the question:\n{lines_of(question.history)}\n\n" if question.history else ""
+
+
+def case_text(question: Question, options: bool = True) -> str:
+    """The question as prompts show it, after its conversation, and with `options` before its answer options."""
+    text = question_text(question) if options else question.text
+    return f"{history_text(question)}Question: {text}"
 
 
 def introduce(card: RetrieverCard) -> str:

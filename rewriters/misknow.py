@@ -21,7 +21,7 @@ from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import Message
 from .base import Rewrite
 from .card import RetrieverCard
-from .levels import history_text, question_text
+from .levels import case_text
 from .parts import PartsRewriter
 
 VERSION = "misknow-turns-1"
@@ -86,7 +86,7 @@ def misknow(config: RewriterConfig, card: RetrieverCard, k: int) -> MisknowRewri
     def task(question: Question) -> str:
         return (
             "Answer the question below from what you know, in a few words. Passages will be searched for it then.\n\n"
-            f"{history_text(question)}Question: {question_text(question)}"
+            f"{case_text(question)}"
         )
 
     draft = PartsRewriter(

@@ -12,7 +12,7 @@ from ..configs.rewriter import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from .card import RetrieverCard
-from .levels import history_text, question_text
+from .levels import case_text
 from .parts import PartsRewriter
 from .plans import union
 
@@ -38,15 +38,12 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
     settings = config.multi_query
     numbers = range(1, settings.queries + 1)
 
-    def text(question: Question) -> str:
-        return question_text(question) if settings.options else question.text
-
     def task(question: Question) -> str:
         return (
             f"You are an assistant that prepares searches. Write exactly {settings.queries} different versions of the "
             "question below, with which relevant documents are found in a vector database. Each version looks at the "
             "question from another side, so that together they find what a search by distance would miss with one "
-            f"wording alone.\n\n{history_text(question)}Question: {text(question)}"
+            f"wording alone.\n\n{case_text(question, settings.options)}"
         )
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
@@ -60,5 +57,5 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
         field_hints=tuple(f"version {number} of the question" for number in numbers),
         plan=plan,
         example=(_EXAMPLE_QUESTION, _VERSIONS[: settings.queries]),
-        shown=text,
+        options=settings.options,
     )

@@ -17,7 +17,7 @@ from ..llms.base import Message
 from ..llms.lines import is_placeholder, label_pattern, split_at_labels
 from ..llms.prose import without_end_of_turn
 from .base import Rewrite
-from .levels import describe_results, history_text, question_text
+from .levels import case_text, describe_results
 from .parse import Parsed, without_think
 from .plans import planned
 from .prompted import read_labelled
@@ -73,8 +73,8 @@ class PartsRewriter:
     """A question and the parts of a good answer."""
     again: str = "Answer once more, and better, in the same form."
     """The instruction of later turns, before the form."""
-    shown: Callable[[Question], str] = question_text
-    """The question as later turns repeat it; with or without its answer options, as `task` shows it."""
+    options: bool = True
+    """Whether later turns show the question's answer options, if any, as `task` does."""
     roles: tuple[str, ...] = ()
     """Regular expressions of what prompted models call each part besides its label."""
     long: bool = False
@@ -100,7 +100,7 @@ class PartsRewriter:
         """The ranked documents, and the same task again."""
         feedback = describe_results(documents) if documents else NOTHING_FOUND
         instruction = f"{self.again}\n{form_of(self.labels, self.field_hints)}"
-        return f"{feedback}\n\n{instruction}\n\n{history_text(question)}Question: {self.shown(question)}"
+        return f"{feedback}\n\n{instruction}\n\n{case_text(question, self.options)}"
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn after its opening; the model may repeat the first label."""

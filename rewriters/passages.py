@@ -11,7 +11,7 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Message
 from .base import Rewrite
-from .levels import describe_results, history_text, question_text
+from .levels import case_text, describe_results
 from .parse import parse_plain
 from .plans import planned
 from .prompted import read_passage
@@ -40,16 +40,12 @@ class PassageRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """One user message: the task and the question."""
-        return [Message(role="user", content=f"{self.task}\n\n{self._shown(question)}")]
+        return [Message(role="user", content=f"{self.task}\n\n{case_text(question, self.options)}")]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents and the request for a better passage."""
         feedback = [describe_results(documents), AGAIN] if documents else [NOTHING_FOUND]
-        return "\n\n".join([*feedback, self._shown(question)])
-
-    def _shown(self, question: Question) -> str:
-        text = question_text(question) if self.options else question.text
-        return f"{history_text(question)}Question: {text}"
+        return "\n\n".join([*feedback, case_text(question, self.options)])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn; it fails without a passage."""

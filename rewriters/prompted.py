@@ -188,7 +188,7 @@ def _is_role(text: str, roles: Sequence[str]) -> bool:
 
 
 def _labelled_parts(text: str, labels: Sequence[str], roles: Sequence[str], long: bool) -> tuple[list[str], str]:
-    """The text behind each label, or what is wrong; neither where no label stands in the text."""
+    """The text after each label, or what is wrong; neither if the text contains no label."""
     tail = _TAIL.replace("role", "|".join(roles) if roles else r"(?!)")
     other = [rf"{PART_NAME}[ _\t#-]*\d{{1,2}}"] if labels[0][-1].isdigit() else []
     marks: list[tuple[int, int, int]] = []
@@ -257,7 +257,7 @@ def _one_part(body: str, limits: tuple[int, int] | None, long: bool) -> str:
     lines = [line for block in content for line in block]
     part = unquoted(re.sub(r"(?<=[\"”])[.;,]$", "", _BOLD_TITLE.sub("", " ".join(" ".join(lines).split()))))
     for mark in ("`", "**", '"'):
-        if part.count(mark) == 1:  # its pair stands before the label's colon, or was taken for markup of the label
+        if part.count(mark) == 1:  # its pair is before the label's colon, or was read as markup of the label
             part = part.removesuffix(mark).removeprefix(mark).strip()
     return part
 

@@ -15,7 +15,7 @@ PART_NAME = (
     r"(?:query|question|version|paraphrase|rewrite|variation|q|suchanfrage|anfrage|requête|consulta|查询|查詢|запрос|クエリ)"
 )
 _TEXT_KEY = rf"{PART_NAME}(?: text)?|(?:search )?(?:text|content|string|value)|wording"
-"""The key of an object, or the head of a table's column, under which a query stands."""
+"""The key of an object, or the head of a table's column, that contains a query."""
 _OTHER_LIST = re.compile("option|choice|candidat|feature|evidence|reason|finding|symptom", re.IGNORECASE)
 """The key of a list that is none of queries."""
 NAMES_QUERIES = re.compile(

@@ -31,7 +31,7 @@ from ..beir import (
 from ..jsonl import identifier_of, read_records, text_of
 from ..leakage import fingerprint
 from ..types import Document
-from .formats import VERSION, SourceDocument, UnreadableDocumentError, format_of, read_documents
+from .formats import VERSION, SourceDocument, UnreadableDocumentError, is_readable, read_documents
 from .passages import OVERLAP, WORDS, passages_of, word_count
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _beir_corpus(source: Path) -> Path | None:
 def _files(source: Path) -> tuple[dict[str, Path], int]:
     """The files to read by name, in order of their names, and how many others there are. Hidden ones are neither."""
     if source.is_file():
-        if format_of(source) is None:
+        if not is_readable(source):
             message = f"{source} is no Markdown, text, HTML, PDF or JSONL file (.md, .txt, .html, .pdf, .jsonl)."
             raise DataError(message, code="unknown-format")
         return {source.name: source}, 0
@@ -164,7 +164,7 @@ def _files(source: Path) -> tuple[dict[str, Path], int]:
     visible = {
         name.as_posix(): path for name, path in paths.items() if not any(part.startswith(".") for part in name.parts)
     }
-    files = {name: path for name, path in visible.items() if format_of(path) is not None}
+    files = {name: path for name, path in visible.items() if is_readable(path)}
     if not files:
         raise DataError(
             f"{source} holds no Markdown, text, HTML, PDF or JSONL file ({len(visible)} of other formats).",

@@ -35,19 +35,23 @@ class SourceDocument:
     """In the order of the document; a text before the first heading has the heading ""."""
 
 
-def format_of(path: Path) -> str | None:
-    """The format of a file by its suffix: markdown, text, html, pdf or jsonl; None for any other file."""
+def is_readable(path: Path) -> bool:
+    """Whether a file's suffix is that of a format that is read."""
+    return _suffix(path) in _READERS
+
+
+def _suffix(path: Path) -> str:
     name = path.name.lower()
-    return "jsonl" if name.endswith(".jsonl.gz") else _SUFFIXES.get(Path(name).suffix)
+    return ".jsonl" if name.endswith(".jsonl.gz") else Path(name).suffix
 
 
 def read_documents(path: Path, name: str) -> list[SourceDocument]:
-    """The documents of a file whose format is known; `name` becomes their id, and that of a JSON line begins with it.
+    """The documents of a readable file; `name` becomes their id, and that of a JSON line begins with it.
 
     Raises UnreadableDocumentError for a file without readable text, DataError where the library for it is missing.
     """
     try:
-        documents = _READERS[format_of(path) or ""](path, name)
+        documents = _READERS[_suffix(path)](path, name)
     except UnreadableDocumentError:
         raise
     except (OSError, UnicodeDecodeError) as error:
@@ -154,16 +158,10 @@ def _missing_library(path: Path, library: str, error: ImportError) -> DataError:
 
 
 _READERS: Mapping[str, Callable[[Path, str], list[SourceDocument]]] = {
-    "markdown": _read_markdown,
-    "text": _read_text,
-    "html": _read_html,
-    "pdf": _read_pdf,
-    "jsonl": _read_jsonl,
+    **dict.fromkeys((".md", ".markdown"), _read_markdown),
+    **dict.fromkeys((".txt", ".text"), _read_text),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _read_html),
+    ".pdf": _read_pdf,
+    ".jsonl": _read_jsonl,
 }
-_SUFFIXES: Mapping[str, str] = {
-    **dict.fromkeys((".md", ".markdown"), "markdown"),
-    **dict.fromkeys((".txt", ".text"), "text"),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-    ".pdf": "pdf",
-    ".jsonl": "jsonl",
-}
+"""By suffix."""
