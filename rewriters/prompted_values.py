@@ -98,13 +98,14 @@ def names_of_parts(labels: Sequence[str], roles: Sequence[str]) -> list[str]:
     cores = []
     for index, label in enumerate(labels):
         numbered = re.fullmatch(r"\D*?(\d+)", label)
-        number = rf"(?:{numbered[1]}|{_ORDINALS[index]})" if numbered and index < 5 else numbered[1] if numbered else ""
         words = r"[ _]?".join(map(re.escape, re.split("[ _]", label)))
         ways = [words]
         if numbered:
-            roman = ROMAN[index] if index < len(ROMAN) else number
+            position = int(numbered[1]) - 1  # other labels may precede the numbered ones
+            number = rf"(?:{numbered[1]}|{_ORDINALS[position]})" if position < len(_ORDINALS) else numbered[1]
+            roman = ROMAN[position] if position < len(ROMAN) else number
             ways += [
-                rf"{PART_NAME}(?:[ _\t#.°№-]*{number}(?!\d)|[ _\t]+(?:{roman}|{LETTERS[index % 10]})\b)",
+                rf"{PART_NAME}(?:[ _\t#.°№-]*{number}(?!\d)|[ _\t]+(?:{roman}|{LETTERS[position % 10]})\b)",
                 rf"(?:the )?{number}(?!\d) {PART_NAME}",
             ]
         if roles:
