@@ -343,13 +343,13 @@ def _unjudged_splits(folder: Path) -> dict[str, Split]:
         split = record.get("split")
         if split is None:
             continue
-        if split not in _QREL_FILES:
+        if not isinstance(split, str) or split not in _QREL_FILES:
             raise DataError(
                 f"{path}, line {number}: 'split' is {split!r}; expected {', '.join(_QREL_FILES)}. Correct or remove "
                 "it.",
                 code="unknown-split",
             )
-        by_split.setdefault(_QREL_FILES[str(split)], []).append(questions[identifier_of(record, path, number)])
+        by_split.setdefault(_QREL_FILES[split], []).append(questions[identifier_of(record, path, number)])
     return {
         name: Split(by_split[name], {question.id: {} for question in by_split[name]})
         for name in dict.fromkeys(_QREL_FILES.values())

@@ -16,7 +16,11 @@ from .jsonl import read_records
 from .rows import FETCH, id_of, string_of
 from .types import Utterance
 
-_SPLITS = {"train": "train", "dev": "validation", "valid": "validation", "test": "test"}
+_SPLITS = {
+    "train": "train",
+    **dict.fromkeys(("dev", "valid", "validation"), "validation"),
+    "test": "test",
+}
 
 
 @dataclass(frozen=True, slots=True)

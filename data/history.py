@@ -72,7 +72,7 @@ def _utterance(entry: object, number: int) -> Utterance:
     if not isinstance(entry, Mapping):
         raise ValueError(f"entry {number} of the history is {entry!r}; {_EXPECTED}")
     role, text = entry.get("role"), entry.get("text", entry.get("content"))
-    if role not in _ROLES:
+    if role not in tuple(_ROLES):  # in JSON a role may be unhashable
         raise ValueError(f"the role of entry {number} of the history is {role!r}; {_EXPECTED}")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"the text of entry {number} of the history is {text!r}; {_EXPECTED}")

@@ -155,6 +155,7 @@ def test_nothing_is_cut_where_all_fits():
     [
         ("User: hi", "'User: hi'"),
         ([{"role": "system", "text": "x"}], "'system'"),
+        ([{"role": ["user"], "text": "x"}], "['user']"),
         ([{"role": "user", "text": "x"}, {"role": "assistant", "content": " "}], "entry 2"),
         ([{"role": "user"}], "None"),
         (["hi"], "entry 1"),

@@ -322,6 +322,8 @@ def test_without_qrels_questions_that_name_their_split_are_not_judged(folder):
     assert len(dataset.corpus) == 3
     (folder / "queries.jsonl").write_text(jsonl([{"_id": "q", "text": "?", "split": "all"}]))
     refuses(folder, "unknown-split", "line 1", "'all'", "train")
+    (folder / "queries.jsonl").write_text(jsonl([{"_id": "q", "text": "?", "split": ["train"]}]))
+    refuses(folder, "unknown-split", "line 1", "['train']", "train")
     (folder / "queries.jsonl").write_text(jsonl(QUESTIONS))
     refuses(folder, "no-judgements", folder, "split")
 

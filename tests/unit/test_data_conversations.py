@@ -74,6 +74,12 @@ def test_topiocqa_has_the_conversation_and_its_gold_passages(tmp_path):
     assert "the corpus is the 3 gold passages" in (tmp_path / "out" / "meta.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("word", ["dev", "valid", "validation"])
+def test_a_file_name_says_validation_in_any_usual_word(tmp_path, word):
+    folder = write(tmp_path / "raw", {f"topiocqa_{word}.json": TOPIOCQA_DEV})
+    assert list(read("topiocqa", folder).splits) == ["validation"]
+
+
 def test_topiocqa_reads_the_published_passages(tmp_path):
     lines = "id\ttext\ttitle\nwiki:7\tThe bridge.\tOld Bridge\nwiki:9\tBorn in Ulm.\tAda Stone\nwiki:3\tx\ty\n"
     published = ({"topiocqa_train.json": TOPIOCQA}, {"topiocqa_train.jsonl.gz": jsonl(TOPIOCQA)})
