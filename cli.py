@@ -262,10 +262,10 @@ def index_build(
             "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers.",
             code="flags-beside-shard",
         )
+    from .envs.preflight import check_build
+
     if part:
         settings = only(settings, env)
-        from .envs.preflight import check_build
-
         check_build(settings.env)
         from .envs.builder.build import build_shard
 
@@ -273,8 +273,6 @@ def index_build(
             parts = build_shard(settings.env, *part, progress=progress)
         typer.echo(f"{settings.env.index}: shard {shard} is written ({parts} parts)")
         return
-    from .envs.preflight import check_build
-
     wanted = [
         run_config
         for run_config in chosen(settings, env).values()
@@ -531,16 +529,18 @@ def evaluate(
     """
     from .configs.spec_files import is_spec, load_spec, spec_of_flags
 
-    flags = {"datasets": dataset, "retrievers": retriever, "rewriters": rewriter, "runs": trained}
+    flags = {
+        "datasets": dataset or [],
+        "retrievers": retriever or [],
+        "rewriters": rewriter or [],
+        "runs": trained or [],
+    }
     changes = list(overrides or ())
     if run is not None and is_override(run):
         changes = [run, *changes]
         run = None
     if run is None:
-        flag_values: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
-        spec = spec_of_flags(
-            **flag_values, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes
-        )
+        spec = spec_of_flags(**flags, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes)
         _evaluate_spec(spec, output, checked, overwrite, trust, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):

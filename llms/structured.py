@@ -185,7 +185,8 @@ def _validated(value: object, form: type[Form]) -> list[Structured[Form]]:
     try:
         outcome = Structured(value=form.model_validate(lines.fitted(value, form)))
     except ValidationError as error:
-        problems = [f"{path or 'the answer'}: {message}" for path, message in _problems(error)]
+        errors = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
+        problems = [f"{'.'.join(map(str, entry['loc'])) or 'the answer'}: {entry['msg']}" for entry in errors]
         outcome = Structured(failure="; ".join(problems))
     if outcome.value is not None:
         return [outcome]
@@ -211,12 +212,6 @@ def instructions(form: type[BaseModel]) -> str:
 def _read_reply(reply: LlmResponse, form: type[Form], way: AnswerForm) -> Structured[Form]:
     text = reply.texts[0]
     return replace(read(text.text, form, way, text.finished), replies=(reply,))
-
-
-def _problems(error: ValidationError) -> list[tuple[str, str]]:
-    """The first errors: the field, and what is wrong with it."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
-    return [(".".join(map(str, entry["loc"])), entry["msg"]) for entry in errors]
 
 
 def _repair(prompt: Prompt, outcome: Structured[BaseModel], form: type[BaseModel], way: AnswerForm) -> Prompt:

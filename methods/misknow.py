@@ -12,7 +12,7 @@ paper, whose judge is DeepSeek-R1, the judge may be another model than the reade
 answer, and the notes say so (`DRAFT_KEPT`).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -120,7 +120,12 @@ class Misknow:
             if draft is None:
                 return Outcome(notes=notes.data, failure=MISSING)
             notes.add("drafts", text_of(draft, notes, "draft"))
-            judgement = yield from self._judge(question, (*passages, *extra_passages), notes.data["drafts"][-1])
+            listing = numbered((*passages, *extra_passages), self.settings.document_words)
+            judgement: Structured[Judgement] = yield AskForm(
+                judge_prompt(question, listing, notes.data["drafts"][-1]),
+                Judgement,
+                SamplingParams(max_tokens=self.settings.judge_tokens),
+            )
             if judgement.value is None:
                 failure = notes.unread("judgement", judgement)
                 if failure == MISSING:
@@ -162,13 +167,6 @@ class Misknow:
 
     def _reader_prompt(self, question: Question, passages: Sequence[Document], further: Further) -> Prompt:
         return reader_prompt(question, passages, self.settings.document_words, further)
-
-    def _judge(
-        self, question: Question, passages: Sequence[Document], draft: str
-    ) -> Generator[AskForm, Structured[Judgement], Structured[Judgement]]:
-        prompt = judge_prompt(question, numbered(passages, self.settings.document_words), draft)
-        judgement = yield AskForm(prompt, Judgement, SamplingParams(max_tokens=self.settings.judge_tokens))
-        return judgement
 
 
 def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:

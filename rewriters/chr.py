@@ -83,7 +83,7 @@ def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRe
         name="chr",
         version=VERSION,
         labels=LABELS,
-        task=lambda question: _task(question, config.chr),
+        task=lambda question: f"{role_of(config.chr)}\n\n{case_text(question)}",
         field_hints=("the target hypothesis", "the mimic hypothesis"),
         plan=plan,
         roles=(
@@ -92,10 +92,6 @@ def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRe
         ),
         long=True,
     )
-
-
-def _task(question: Question, config: ChrConfig) -> str:
-    return f"{role_of(config)}\n\n{case_text(question)}"
 
 
 def role_of(config: ChrConfig) -> str:

@@ -60,7 +60,8 @@ def fuse(rankings: Sequence[Scored], method: Fusion, k: int) -> Scored:
         return _scored([(document, 1.0 / rank) for rank, document in enumerate(order, start=1)])
     values: dict[int, float] = {}
     for ranking in rankings:
-        for rank, (document, score) in enumerate(_pairs(ranking), start=1):
+        pairs = zip(ranking.documents.tolist(), ranking.scores.tolist(), strict=True)
+        for rank, (document, score) in enumerate(pairs, start=1):
             if method == "max":
                 values[document] = max(score, values.get(document, score))
             elif method == "sum":
@@ -76,10 +77,6 @@ def _by_best_rank(rankings: Sequence[Scored]) -> dict[int, None]:
     columns = [ranking.documents.tolist() for ranking in rankings]
     depth = max((len(column) for column in columns), default=0)
     return {column[rank]: None for rank in range(depth) for column in columns if rank < len(column)}
-
-
-def _pairs(ranking: Scored) -> "zip[tuple[int, float]]":
-    return zip(ranking.documents.tolist(), ranking.scores.tolist(), strict=True)
 
 
 def _scored(pairs: Sequence[tuple[int, float]]) -> Scored:

@@ -7,6 +7,7 @@ document but never gives one a wrong score. The vectors always stay on disk, mem
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import Distribution
 from math import isqrt
 from pathlib import Path
@@ -46,16 +47,11 @@ def vector_store(config: VectorsConfig, dimension: int, documents: int) -> Vecto
 
     Raises ConfigError if they do not fit the vectors (IVF-PQ: at least 256 documents, `pq_bytes` divides d).
     """
+    store = partial(VectorStore, dimension=dimension, dtype=config.dtype, search=config.search)
     if config.search == "flat":
-        return VectorStore(dimension=dimension, dtype=config.dtype, search="flat")
+        return store()
     if config.search == "hnsw":
-        return VectorStore(
-            dimension=dimension,
-            dtype=config.dtype,
-            search="hnsw",
-            hnsw_links=config.hnsw_links,
-            hnsw_effort=config.hnsw_effort,
-        )
+        return store(hnsw_links=config.hnsw_links, hnsw_effort=config.hnsw_effort)
     lists = config.ivf_lists or max(1, min(4 * isqrt(documents), documents // 39))
     size = config.pq_bytes or next(n for n in range(max(1, dimension // 4), 0, -1) if dimension % n == 0)
     if documents < max(256, lists):
@@ -70,7 +66,7 @@ def vector_store(config: VectorsConfig, dimension: int, documents: int) -> Vecto
             f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}.",
             code="indivisible-vectors",
         )
-    return VectorStore(dimension=dimension, dtype=config.dtype, search="ivfpq", ivf_lists=lists, pq_bytes=size)
+    return store(ivf_lists=lists, pq_bytes=size)
 
 
 def memory_of(store: VectorStore, documents: int) -> tuple[int, int]:

@@ -101,11 +101,11 @@ class Splade:
         """Merge the parts and transpose documents × vocabulary to vocabulary × documents."""
         from scipy.sparse import csr_array, vstack
 
-        size = len(self._model.tokenizer)
+        width = max(len(self._model.tokenizer), int(self._model.get_embedding_dimension() or 0))
         rows = []
         for part in parts:
             weights, indices, ends = _arrays(part)
-            rows.append(csr_array((weights, indices, ends), shape=(len(ends) - 1, max(size, self._width()))))
+            rows.append(csr_array((weights, indices, ends), shape=(len(ends) - 1, width)))
         columns = vstack(rows, format="csr").tocsc()
         _save(folder, columns.data, columns.indices.astype(np.int32), columns.indptr.astype(np.int64))
 
@@ -115,9 +115,6 @@ class Splade:
         if not len(weights) == len(indices) == ends[-1]:
             raise ValueError(f"{WEIGHTS}, {DOCUMENTS} and {ENDS} do not fit together")
         return SpladeIndex(self, weights, indices, ends, len(documents))
-
-    def _width(self) -> int:
-        return int(self._model.get_embedding_dimension() or 0)
 
     def _encode(self, texts: list[str], length: int | None, task: Literal["query", "document"]) -> list[Words]:
         self._model.max_seq_length = cast("int", length or self.recipe.max_length)  # None is the model's own limit
