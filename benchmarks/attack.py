@@ -36,14 +36,7 @@ from attack_world import World
 from machine import describe
 from querylect.errors import QuerylectError
 
-PARTS = {
-    "requests": 2000,
-    "kills": 50,
-    "disks": 16,
-    "services": 18,
-    "two-trainers": 6,
-    "rot": 60,
-}
+PARTS = {"requests": 2000, "kills": 50, "disks": 16, "services": 18, "two-trainers": 6, "rot": 60}
 """Every part with the tries of the published table."""
 ATTACKS = {
     "kills": attack_kills.attack,

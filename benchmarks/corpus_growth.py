@@ -21,19 +21,13 @@ import numpy as np
 from machine import describe, seconds
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.corpus import open_corpus
-from querylect.envs.builder.build import (
-    build_index,
-)
-from querylect.envs.index.open import (
-    open_index,
-)
+from querylect.envs.builder.build import build_index
+from querylect.envs.index.open import open_index
 from querylect.envs.plan import Probe, Term
 from querylect.envs.recipes import RetrieverRecipe
 from querylect.envs.retrievers import dense
 from querylect.envs.retrievers.bm25 import Bm25
-from querylect.envs.retrievers.open import (
-    open_retriever,
-)
+from querylect.envs.retrievers.open import open_retriever
 
 WORDS, LENGTH, DIMENSION, ASKED, BATCH = 500_000, 40, 64, 256, 64
 SHOWN = {"build s": 1, "MB": 1, "open ms": 1, "q/s": 1, "peak MB": 0}

@@ -19,9 +19,7 @@ from bm25s.stopwords import STOPWORDS_EN
 from machine import describe
 from querylect.configs.load import load_config
 from querylect.data.types import Question
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 

@@ -20,9 +20,7 @@ import numpy as np
 from machine import describe
 from querylect.configs.environment import DatasetConfig, EnvironmentConfig, RecipeConfig
 from querylect.data.load import load_dataset
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.recipes import recipe_of

@@ -27,9 +27,7 @@ from querylect.configs.llm import LlmConfig
 from querylect.configs.load import load_config
 from querylect.configs.methods import AskingConfig
 from querylect.data.types import Question
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.connect import open_environment
 from querylect.eval.tasks.gold import read_gold
 from querylect.llms.access import Llm

@@ -30,10 +30,7 @@ from querylect.rollouts.llms import open_llm
 
 CARD = RetrieverCard("bm25", "bm25")
 TOKENS = 80
-OPEN = (
-    Question("melting", "Which metal melts at 1538 degrees?"),
-    Question("novel", "Who wrote the novel Emma?"),
-)
+OPEN = (Question("melting", "Which metal melts at 1538 degrees?"), Question("novel", "Who wrote the novel Emma?"))
 CHOICE = (
     Question("cough", "A child has a barking cough. What is it?", ("Croup", "Asthma")),
     Question("sugar", "Which of these lowers the blood sugar?", ("aspirin", "insulin", "vitamin C", "a statin")),

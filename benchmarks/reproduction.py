@@ -36,9 +36,7 @@ from greedy import greedy_trees
 from machine import describe
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.connect import open_environment
 from querylect.envs.client.discovery import VARIABLE, register_service

@@ -44,11 +44,7 @@ COMPARISONS: tuple[tuple[str, Side, Side], ...] = (
     ("RL adapts the queries to MiniLM: better than the raw question", (MINILM, MINILM, 1), (MINILM, MINILM, 0)),
     (f"strategies do not transfer, on BM25: {_OWN}", (BM25, BM25, 1), (MINILM, BM25, 1)),
     (f"strategies do not transfer, on MiniLM: {_OWN}", (MINILM, MINILM, 1), (BM25, MINILM, 1)),
-    (
-        "4×4 is better than 16×1 at equal sampled tokens (second turn)",
-        ("turn", BM25, 2),
-        ("trajectory", BM25, 2),
-    ),
+    ("4×4 is better than 16×1 at equal sampled tokens (second turn)", ("turn", BM25, 2), ("trajectory", BM25, 2)),
     ("a second turn is better than the first (4×4)", ("turn", BM25, 2), ("turn", BM25, 1)),
     ("for BM25 the exploratory prompt is better than the specific one", ("explore", BM25, 1), ("direct", BM25, 1)),
     ("for BM25 the exploratory prompt is better than the general one", ("explore", BM25, 1), ("general", BM25, 1)),

@@ -33,9 +33,7 @@ import httpx
 from machine import describe, seconds
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
-from querylect.envs.builder.build import (
-    build_index,
-)
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient

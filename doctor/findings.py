@@ -49,7 +49,4 @@ def ready(findings: list[Finding]) -> bool:
 
 def as_data(findings: list[Finding]) -> dict[str, Any]:
     """The same for programs."""
-    return {
-        "ready": ready(findings),
-        "findings": [asdict(finding) for finding in findings],
-    }
+    return {"ready": ready(findings), "findings": [asdict(finding) for finding in findings]}

@@ -109,11 +109,7 @@ class Cell:
 
 
 def make_cell(
-    folder: Path,
-    environment: EvalEnvironment,
-    system: System,
-    split: str,
-    versions: Mapping[str, str] | None = None,
+    folder: Path, environment: EvalEnvironment, system: System, split: str, versions: Mapping[str, str] | None = None
 ) -> Cell:
     """The cell of a system in an environment; its journal is in the folder CELLS of `folder`.
 

@@ -43,8 +43,7 @@ def drift(
     estimator: Annotated[
         str,
         typer.Option(
-            "--estimator",
-            help="Pairs of queries: of different questions, or eq6, the paper's equation 6 as written.",
+            "--estimator", help="Pairs of queries: of different questions, or eq6, the paper's equation 6 as written."
         ),
     ] = "different",
     shared: Annotated[

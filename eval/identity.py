@@ -85,10 +85,7 @@ def _of_model(path: Path) -> bool:
 
 def weights_identity(base_model: str, checkpoint: Path | None) -> dict[str, str | None]:
     """A policy's identity: that of its base model (`model_identity`) and of its checkpoint."""
-    return {
-        "policy": base_model,
-        "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None,
-    }
+    return {"policy": base_model, "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None}
 
 
 def llm_identity(config: LlmConfig) -> dict[str, object]:

@@ -36,13 +36,7 @@ from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service
 from .evaluation import Evaluation
 from .identity import answering_versions, folder_identity, model_identity, task_identity, weights_identity
-from .leakage import (
-    HeldOut,
-    held_out_questions,
-    refuse_training_split,
-    without_trained_elsewhere,
-    write_leaks_file,
-)
+from .leakage import HeldOut, held_out_questions, refuse_training_split, without_trained_elsewhere, write_leaks_file
 from .placement import Placement, answer_settings, evaluation_identity, question_set
 from .records import (
     HYDE,

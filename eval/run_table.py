@@ -11,17 +11,7 @@ from dataclasses import dataclass, field
 from ..configs.methods import TRAINING_FREE
 from ..data.sampling import QuestionSample
 from .records import HISTORY, HYDE, METRICS, RAW, REFERENCE, TRAINED, UNTRAINED, WARM_START, EvalRecord
-from .table import (
-    Answers,
-    Arm,
-    Comparison,
-    QuestionSet,
-    Row,
-    Table,
-    TableScore,
-    TableSpec,
-    listed,
-)
+from .table import Answers, Arm, Comparison, QuestionSet, Row, Table, TableScore, TableSpec, listed
 from .tabulate import answers_of, tabulate
 from .training_free import Tuned, best_baseline, best_by_validation
 

@@ -215,10 +215,7 @@ class RewritingSystem(System):
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
         policy, rollout, settings = self.config.policy, self.config.rollout, self.rewriter_settings(environment.name)
         rewriter = self.rewriter(environment)
-        identity = {
-            **self.weights,
-            **system_identity(self.settings, policy, rollout, settings, rewriter, self.seed),
-        }
+        identity = {**self.weights, **system_identity(self.settings, policy, rollout, settings, rewriter, self.seed)}
         if self._wordings:
             identity["wordings"] = [wording.version for wording in self._wordings.values()]
         if any(question.history for question in environment.everything):
@@ -330,10 +327,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
     rollout = settings.rollout or config.rollout
     sampling = {"temperature": settings.temperature, "top_p": settings.top_p} if settings.sampled else {}
     config = config.model_copy(
-        update={
-            "rewriter": settings.rewriter or config.rewriter,
-            "rollout": rollout.model_copy(update=sampling),
-        }
+        update={"rewriter": settings.rewriter or config.rewriter, "rollout": rollout.model_copy(update=sampling)}
     )
     weights = (
         task_identity(settings.llm, checkpoint)

@@ -81,11 +81,7 @@ def tabulate(
         questions=questions,
         rows=rows,
         comparisons=comparisons,
-        notes=[
-            *_notes(spec, rows, questions, average),
-            *_search_notes(spec, parts, arms, names),
-            *notes,
-        ],
+        notes=[*_notes(spec, rows, questions, average), *_search_notes(spec, parts, arms, names), *notes],
         average=average,
         dataset=dataset,
         part=part,

@@ -224,8 +224,7 @@ def _http_cause(error: BaseException | None) -> BaseException | None:
             causes.append(error)
         error = error.__cause__
     return next(
-        (cause for cause in causes if getattr(cause, "response", None) is not None),
-        causes[0] if causes else None,
+        (cause for cause in causes if getattr(cause, "response", None) is not None), causes[0] if causes else None
     )
 
 

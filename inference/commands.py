@@ -31,8 +31,7 @@ _TOPICS = (".tsv", ".xml", ".trec")
 @app.command()
 def rewrite(
     rewriter: Annotated[
-        str,
-        typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained)."),
+        str, typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained).")
     ] = "demo",
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, as rollout.micro_batch=8.")

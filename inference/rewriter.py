@@ -132,12 +132,7 @@ class Rewriter:
         and errors are those of `open_trained`; it also raises as `load_policy` and `endpoint_of`.
         """
         trained = open_trained(
-            str(path_or_id),
-            revision=revision,
-            token=token,
-            checkpoint=checkpoint,
-            settings=settings,
-            trust=trust,
+            str(path_or_id), revision=revision, token=token, checkpoint=checkpoint, settings=settings, trust=trust
         )
         if endpoint is None:
             return cls(trained, turn=turn, client=client)

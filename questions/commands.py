@@ -27,8 +27,7 @@ def index_questions(
         Path | None, typer.Option("--from", metavar="FOLDER", help="Take over the answers of this question index.")
     ] = None,
     add: Annotated[
-        Path | None,
-        typer.Option("--add", metavar="FILE", help="Add vetted questions (JSON lines) and ask nobody."),
+        Path | None, typer.Option("--add", metavar="FILE", help="Add vetted questions (JSON lines) and ask nobody.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Ask everything again where other settings were used.")

@@ -97,10 +97,7 @@ def write_training_set(
     partition = _divided(passages, synthetic, users)
     parts = target.with_name(f".{target.name}.parts")
     taken = f"another process is asking questions for {target}. Wait for it, or give another folder."
-    with (
-        only_writer(parts, ".asking.lock", "Give another folder with --to.", taken),
-        open_writer(config) as writer,
-    ):
+    with only_writer(parts, ".asking.lock", "Give another folder with --to.", taken), open_writer(config) as writer:
         session = DraftingSession(config, synthetic, passages, partition, writer, parts, progress)
         rows = session.questions()
         level = users.relevance_level if users is not None else 1

@@ -93,9 +93,7 @@ class Conversation:
         `branch`, and gives the new branch its random stream.
         """
         message = self.rewriter.follow_up(
-            self.with_cut_history(branch.tree.question),
-            self.cut_documents(documents[: self.rollout.documents]),
-            turn,
+            self.with_cut_history(branch.tree.question), self.cut_documents(documents[: self.rollout.documents]), turn
         )
         ids = self.chat.continuation(branch.messages, message, node.completion_ids, self.rewriter.opening)
         messages: list[Message] = [

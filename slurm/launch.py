@@ -82,12 +82,7 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, config_sourc
     config_path = str(config_source or run / "job" / "config.yaml")
     target = JobTarget(config.name, run, config.policy.lora is not None)
     train = make_job(
-        "train",
-        script_of(config.env, options),
-        shlex.quote(config_path),
-        requested_options(options),
-        target,
-        options,
+        "train", script_of(config.env, options), shlex.quote(config_path), requested_options(options), target, options
     )
     if not chain:
         return [train]
@@ -198,12 +193,7 @@ def request_with(options: LaunchOptions, env: EnvironmentConfig, policy: PolicyC
 
 def requested_options(options: LaunchOptions) -> dict[str, str]:
     """What the options ask for, by names of sbatch. Raises ConfigError for a value that is no word."""
-    values = {
-        "nodes": options.nodes,
-        "time": options.time,
-        "partition": options.partition,
-        "account": options.account,
-    }
+    values = {"nodes": options.nodes, "time": options.time, "partition": options.partition, "account": options.account}
     requested = {name: str(value) for name, value in values.items() if value is not None}
     for name, value in requested.items():
         if not WORD.fullmatch(value):

@@ -23,8 +23,7 @@ def sweep(
         typer.Argument(metavar="[SWEEP.yaml] [KEY=VALUE]…", help="The sweep, and settings of all its runs."),
     ] = None,
     values: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=A,B,C", help="Values of a setting; repeat it for a grid."),
+        list[str] | None, typer.Option("--set", metavar="KEY=A,B,C", help="Values of a setting; repeat it for a grid.")
     ] = None,
     random: Annotated[
         int | None, typer.Option("--random", min=1, help="So many combinations, drawn at random, instead of all.")

@@ -45,11 +45,7 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     def answered(batch: Sequence[Question]) -> list[Question]:
         return processes.on_every_process(
             lambda: ask_first_stage(
-                rewriter,
-                batch,
-                config.policy,
-                processes.on_main_process,
-                history_words=config.rollout.history_tokens,
+                rewriter, batch, config.policy, processes.on_main_process, history_words=config.rollout.history_tokens
             ),
             interruptible=False,
         )

@@ -52,7 +52,7 @@ FORMAT = 2
 
 _FORMAT_CHANGES = {
     1: "advantages were computed by another rule (every node of a tree weighed the same, and equal prompts were "
-    "separate groups), and best/ was chosen by the last turn alone",
+    "separate groups), and best/ was chosen by the last turn alone"
 }
 """Differences of runs of each older format."""
 
@@ -131,8 +131,7 @@ class RunFolder:
             refuse_damaged_checkpoint(checkpoint)
             for saved in (folder.best, folder.warm):
                 refuse_damaged_folder(
-                    saved,
-                    f"Restore it from a copy, remove {saved} to go on without it, or start a new run (name=…).",
+                    saved, f"Restore it from a copy, remove {saved} to go on without it, or start a new run (name=…)."
                 )
         return folder, checkpoint
 

@@ -26,12 +26,7 @@ class Watcher(TrainerCallback):
     """Records and displays every optimizer step. `trainer` is set once it exists."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        view: View,
-        guard: CollapseGuard,
-        trackers: Trackers,
-        changes: WeightChanges,
+        self, folder: RunFolder, view: View, guard: CollapseGuard, trackers: Trackers, changes: WeightChanges
     ) -> None:
         self.folder, self.view, self.guard, self.trackers, self.changes = folder, view, guard, trackers, changes
         self.trainer: TreeTrainer | None = None

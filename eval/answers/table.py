@@ -10,18 +10,7 @@ from dataclasses import dataclass
 
 from ...markdown_tables import markdown_table
 from ..records import NO_RAG, RAW
-from ..table import (
-    ALPHA,
-    Answers,
-    Arm,
-    Comparison,
-    QuestionSet,
-    TableScore,
-    TableSpec,
-    p_cell,
-    percentage,
-    points,
-)
+from ..table import ALPHA, Answers, Arm, Comparison, QuestionSet, TableScore, TableSpec, p_cell, percentage, points
 from ..tabulate import tabulate
 from ..tasks.metrics import TITLES
 from ..tasks.records import ReaderRecord, by_row

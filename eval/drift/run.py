@@ -98,10 +98,7 @@ def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode
         a, b = systems[i], systems[j]
         rows = np.concatenate([parts[i].start + left, parts[j].start + right])
         layout = PooledSides(len(left), np.unique(questions[rows], return_inverse=True)[1])
-        kernels: dict[str, Kernel] = {
-            "semantic": Gaussian(vectors[rows], sigma),
-            "structural": Linear(features[rows]),
-        }
+        kernels: dict[str, Kernel] = {"semantic": Gaussian(vectors[rows], sigma), "structural": Linear(features[rows])}
         drifts = {}
         for kind, kernel in kernels.items():
             with progress_bar(f"{a.name} and {b.name}, {kind}") as progress:

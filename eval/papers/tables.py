@@ -181,10 +181,7 @@ class PaperPage:
             cells = []
             for label in LABELS.values():
                 accuracy, gain = row.means[f"accuracy:{label}"], row.means[f"gain:{label}"]
-                cells += [
-                    _cell(row.means[label]),
-                    f"{_cell(accuracy)} / {_cell(gain, unit=points)}",
-                ]
+                cells += [_cell(row.means[label]), f"{_cell(accuracy)} / {_cell(gain, unit=points)}"]
             lines.append([row.task, self._label(row.system), *cells])
         head = ["task", "system"]
         for label in LABELS.values():

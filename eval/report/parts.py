@@ -112,10 +112,7 @@ def _leakage(evaluation: EvaluationFolder) -> list[str]:
     """The outcome of the check for training questions in the evaluated split, by run."""
     notes = [note for note in evaluation.results.notes if "could not be compared" in note]
     refused = [failure for failure in evaluation.results.failed if "was trained on questions of" in failure.message]
-    lines = [
-        *notes,
-        *(f"{failure.system} was refused on {failure.dataset}: {failure.message}" for failure in refused),
-    ]
+    lines = [*notes, *(f"{failure.system} was refused on {failure.dataset}: {failure.message}" for failure in refused)]
     uncompared = {note.partition(":")[0] for note in notes}
     for name, system in evaluation.spec.systems.items():
         trained = system.run is not None and system.checkpoint != "untrained"
