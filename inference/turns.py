@@ -60,11 +60,7 @@ def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) 
         groups[id(order.prompts.conversation), turn].append(index)
     for (_, turn), indices in groups.items():
         group = [orders[index] for index in indices]
-        conversation = group[0].prompts.conversation
-        if isinstance(conversation, EndpointConversation):
-            answered = _ask_endpoint(conversation, group, turn, base, depth)
-        else:
-            answered = _answer_turn(conversation, group, turn, base, depth)
+        answered = _answer_turn(group[0].prompts.conversation, group, turn, base, depth)
         results |= zip(indices, answered, strict=True)
     give_back_freed_memory()
     return [results[index] for index in range(len(orders))]
@@ -164,36 +160,6 @@ def _last_search(outcomes: Sequence[TurnOutcome]) -> TurnOutcome | None:
     return next((outcome for outcome in reversed(outcomes) if outcome.ranking is not None), None)
 
 
-def _ask_endpoint(
-    conversation: EndpointConversation, orders: Sequence[Order], turn: int, base: PolicyConfig | LlmConfig, depth: int
-) -> list[RewriteResult]:
-    """`_answer_turn` of a model behind an endpoint."""
-    questions = {order.id: replace(order.question, id=order.id) for order in orders}
-    failed: dict[str, str] = {}
-    chats: dict[str, ChatSoFar] = {}
-    if turn == 1:
-        failed = _first_stage(conversation, list(questions.values()), base)
-        chats = {name: conversation.begin(question) for name, question in questions.items() if name not in failed}
-    else:
-        for order in orders:
-            after = order.after.continuation if order.after is not None else None
-            if not isinstance(after, ChatSoFar):
-                failed[order.id] = _NO_TURN
-                continue
-            documents = order.documents or []
-            chats[order.id] = conversation.next_turn(questions[order.id], after, documents, turn)
-    answers = conversation.answer([questions[name] for name in chats], list(chats.values()), turn) if chats else []
-    answered = dict(zip(chats, answers, strict=True))
-    results = []
-    for order in orders:
-        if order.id in failed:
-            results.append(_failed(order, turn, depth, failed[order.id]))
-        else:
-            reply = answered[order.id]
-            results.append(_result(order, turn, depth, reply.rewrite, reply.text, reply.after))
-    return results
-
-
 def _failed(order: Order, turn: int, depth: int, failure: str) -> RewriteResult:
     """The result of a question that could not be asked."""
     return RewriteResult(order.question, turn, SearchPlan.of(order.question.text, depth), failure=failure)
@@ -220,46 +186,78 @@ def _result(
     )
 
 
+_Answer = tuple[Rewrite, str, Continuation | ChatSoFar | None]
+"""A parsed answer, its text, and the state from which the next turn continues."""
+
+
 def _answer_turn(
-    conversation: Conversation, orders: Sequence[Order], turn: int, base: PolicyConfig | LlmConfig, depth: int
+    conversation: Conversation | EndpointConversation,
+    orders: Sequence[Order],
+    turn: int,
+    base: PolicyConfig | LlmConfig,
+    depth: int,
 ) -> list[RewriteResult]:
     """The answers to orders of one conversation and turn."""
-    failed: dict[str, str] = {}
-    branches: dict[str, Branch] = {}
-    if turn == 1:
-        questions = {order.id: replace(order.question, id=order.id) for order in orders}
-        failed = _first_stage(conversation, list(questions.values()), base)
-        branches = {name: conversation.begin(question) for name, question in questions.items() if name not in failed}
+    questions = [replace(order.question, id=order.id) for order in orders]
+    failed = _first_stage(conversation, questions, base) if turn == 1 else {}
+    pairs = [(order, question) for order, question in zip(orders, questions, strict=True) if order.id not in failed]
+    if isinstance(conversation, EndpointConversation):
+        answers = _ask_endpoint(conversation, pairs, turn, failed)
     else:
-        for order in orders:
-            continuation = order.after.continuation if order.after is not None else None
-            if not isinstance(continuation, Continuation):
-                failed[order.id] = _NO_TURN
-                continue
-            branches[order.id] = conversation.next_turn(
-                continuation.branch, continuation.node, order.documents or [], turn
-            )
+        answers = _ask_policy(conversation, pairs, turn, failed)
+    return [
+        _failed(order, turn, depth, failed[order.id])
+        if order.id in failed
+        else _result(order, turn, depth, *answers[order.id])
+        for order in orders
+    ]
+
+
+def _ask_endpoint(
+    conversation: EndpointConversation, pairs: Sequence[tuple[Order, Question]], turn: int, failed: dict[str, str]
+) -> dict[str, _Answer]:
+    """The answers of a model behind an endpoint, by id; `failed` receives the reasons of orders that have none."""
+    chats: dict[str, ChatSoFar] = {}
+    for order, question in pairs:
+        after = order.after.continuation if order.after is not None else None
+        if turn == 1:
+            chats[order.id] = conversation.begin(question)
+        elif isinstance(after, ChatSoFar):
+            chats[order.id] = conversation.next_turn(question, after, order.documents or [], turn)
+        else:
+            failed[order.id] = _NO_TURN
+    questions = [question for order, question in pairs if order.id in chats]
+    replies = conversation.answer(questions, list(chats.values()), turn) if chats else []
+    return {name: (reply.rewrite, reply.text, reply.after) for name, reply in zip(chats, replies, strict=True)}
+
+
+def _ask_policy(
+    conversation: Conversation, pairs: Sequence[tuple[Order, Question]], turn: int, failed: dict[str, str]
+) -> dict[str, _Answer]:
+    """`_ask_endpoint` of a policy that is loaded here. Raises ConfigError if no question fits into the prompt."""
+    branches: dict[str, Branch] = {}
     max_tokens = conversation.rollout.max_prompt_tokens
-    for name, branch in list(branches.items()):
+    for order, question in pairs:
+        after = order.after.continuation if order.after is not None else None
+        if turn == 1:
+            branch = conversation.begin(question)
+        elif isinstance(after, Continuation):
+            branch = conversation.next_turn(after.branch, after.node, order.documents or [], turn)
+        else:
+            failed[order.id] = _NO_TURN
+            continue
         if len(branch.prompt_ids) > max_tokens:
             if turn == 1:
                 _refuse_long_prompt(conversation, branch)
-            failed[name] = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
-            del branches[name]
-    answers = (
-        conversation.generate(list(branches.values()), turn, 1, conversation.sampling(turn, greedy=True))
-        if branches
-        else []
-    )
-    nodes = dict(zip(branches, answers, strict=True))
-    results: list[RewriteResult] = []
-    for order in orders:
-        if order.id in failed:
-            results.append(_failed(order, turn, depth, failed[order.id]))
-            continue
-        branch, node = nodes[order.id]
-        results.append(_result(order, turn, depth, node.rewrite, node.text, Continuation(branch, node)))
-    return results
+            failed[order.id] = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
+        else:
+            branches[order.id] = branch
+    sampling = conversation.sampling(turn, greedy=True)
+    answers = conversation.generate(list(branches.values()), turn, 1, sampling) if branches else []
+    return {
+        name: (node.rewrite, node.text, Continuation(branch, node))
+        for name, (branch, node) in zip(branches, answers, strict=True)
+    }
 
 
 def _first_stage(
