@@ -26,6 +26,7 @@ from .configs.load import dump_config, is_override, known_configs, load_config
 from .configs.mix import chosen, only
 from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
+from .data.commands import MixMember, Verbose
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
 from .envs.commands import app as prepare_app
@@ -82,15 +83,11 @@ Config = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
 ]
-Env = Annotated[
-    str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
-]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -250,7 +247,7 @@ def index_build(
     missing: Annotated[
         bool, typer.Option("--missing", help="Only what a local service of CONFIG would open and what is not there.")
     ] = False,
-    env: Env = None,
+    env: MixMember = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -295,7 +292,7 @@ def index_merge(
     config: Config = "demo",
     overrides: Overrides = None,
     overwrite: Overwrite = False,
-    env: Env = None,
+    env: MixMember = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -319,7 +316,7 @@ def _shard(shard: str) -> tuple[int, int]:
 def index_verify(
     config: Config = "demo",
     overrides: Overrides = None,
-    env: Env = None,
+    env: MixMember = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -344,7 +341,7 @@ def env_export_trec(
     overrides: Overrides = None,
     split: Annotated[str, typer.Option("--split", help="Which questions.")] = "test",
     depth: Annotated[int, typer.Option("--depth", min=1, help="Documents of each raw ranking.")] = 1000,
-    env: Env = None,
+    env: MixMember = None,
     trust: Trust = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -381,7 +378,7 @@ def serve(
     openai: Annotated[
         bool, typer.Option("--openai", help="Answer chats with the rewriter, too, in OpenAI's protocol.")
     ] = False,
-    env: Env = None,
+    env: MixMember = None,
     facing: Annotated[
         str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
     ] = None,
@@ -518,7 +515,7 @@ def evaluate(
             "the folder cells/ to ask again.",
         ),
     ] = False,
-    env: Env = None,
+    env: MixMember = None,
     trust: Trust = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..configs.load import dump_config, load_config
+from ..data.commands import Verbose
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 
@@ -39,7 +40,7 @@ def adapt(
     overlap: Annotated[int, typer.Option("--overlap", min=0, help="Words that repeat the passage before.")] = 30,
     config: Annotated[str, typer.Option("--config", help="A packaged config or a YAML file.")] = "adapt",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the stages and the config, and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train a rewriter for DOCS without judgements: read, index, write questions, train, evaluate, export.
 

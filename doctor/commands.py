@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..configs.load import load_config
+from ..data.commands import Verbose
 from ..logs import set_up_logging
 
 app = typer.Typer()
@@ -33,7 +34,7 @@ def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, speed, FAISS, vLLM, NCCL.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there, or
     a check of the GPU fails."""

@@ -12,7 +12,7 @@ from ..configs.mix import only
 from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
 from ..configs.run_settings import load_run_config
 from ..configs.trust import is_own_run, links_outside, refuse_untrusted
-from ..data.commands import Verbose
+from ..data.commands import MixMember, Verbose
 from ..digests import DIGESTS
 from ..errors import ConfigError
 from ..logs import set_up_logging
@@ -122,9 +122,7 @@ def answers(
         Path | None, typer.Option("--output", "-o", help="Folder of the results; answers/MODEL in RUN.")
     ] = None,
     overwrite: Overwrite = False,
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
-    ] = None,
+    env: MixMember = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
     ] = False,

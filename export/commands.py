@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..data.commands import Verbose
 from ..logs import set_up_logging
 
 app = typer.Typer()
@@ -44,7 +45,7 @@ def export(
     trust: Annotated[
         bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Export RUN's trained policy as a plain model folder with a model card, or publish it; print where it is."""
     set_up_logging(verbose)

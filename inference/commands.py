@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..configs.load import dump_config, is_override
+from ..data.commands import Verbose
 from ..errors import ConfigError, DataError, IncompleteError, UserError
 from ..logs import set_up_logging
 
@@ -27,12 +28,26 @@ app = typer.Typer()
 _TOPICS = (".tsv", ".xml", ".trec")
 """Suffixes of files with topics of TREC."""
 
+TrainedRewriter = Annotated[
+    str, typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained).")
+]
+Checkpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of a run; the first there is.")
+]
+Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
+Endpoint = Annotated[
+    str | None,
+    typer.Option("--endpoint", metavar="URL", help="Where the model is served (OpenAI's protocol); loads none."),
+]
+EndpointModelName = Annotated[str | None, typer.Option("--model", help="Its name at the endpoint.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
+]
+
 
 @app.command()
 def rewrite(
-    rewriter: Annotated[
-        str, typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained).")
-    ] = "demo",
+    rewriter: TrainedRewriter = "demo",
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, as rollout.micro_batch=8.")
     ] = None,
@@ -52,26 +67,19 @@ def rewrite(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with --output where it was interrupted.")] = False,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Questions at once; a finished batch is written.")] = 192,
-    checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of a run; the first there is.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")] = None,
+    checkpoint: Checkpoint = None,
+    revision: Revision = None,
     env: Annotated[
         str | None, typer.Option("--env", metavar="NAME", help="One environment of a policy for several.")
     ] = None,
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, help="Give the answer of this turn; the one that won on validation.")
     ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option("--endpoint", metavar="URL", help="Where the model is served (OpenAI's protocol); loads none."),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Its name at the endpoint.")] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
-    ] = False,
+    endpoint: Endpoint = None,
+    model: EndpointModelName = None,
+    trust: Trust = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Rewrite questions; write one JSON object a line, whose `text` is what to search (docs/use.md).
 
@@ -99,8 +107,7 @@ def rewrite(
         refuse_unknown(member.rewriter.name)
     if any(member.card is None for member in trained.members.values()):
         check_run(trained.config)  # its environment has to be asked which retriever it is
-    if model is not None and endpoint is None:
-        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.", code="no-endpoint")
+    _refuse_model_alone(model, endpoint)
     if resume and output is None:
         raise ConfigError("--resume goes on with a file, and there is no --output.")
     _check_questions(question or (), source, history)
@@ -122,6 +129,11 @@ def rewrite(
                 _write_rewrites(loaded, chain(first, pending), batch, records_file)
     if lines.bad:
         raise IncompleteError(f"{lines.bad} lines were no question and are logged above; all others were rewritten.")
+
+
+def _refuse_model_alone(model: str | None, endpoint: str | None) -> None:
+    if model is not None and endpoint is None:
+        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.", code="no-endpoint")
 
 
 def _check_questions(questions: Sequence[str], source: Path | None, history: Path | None) -> None:
@@ -158,9 +170,7 @@ def _write_rewrites(
 
 @app.command()
 def mcp(
-    rewriter: Annotated[
-        str, typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained).")
-    ],
+    rewriter: TrainedRewriter,
     env: Annotated[
         str, typer.Option("--env", metavar="URL", help="The environment service whose documents are searched.")
     ],
@@ -168,27 +178,19 @@ def mcp(
         int | None,
         typer.Option("--port", min=0, max=65535, help="Serve over HTTP on this machine; standard input and output."),
     ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of a run; the first there is.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")] = None,
+    checkpoint: Checkpoint = None,
+    revision: Revision = None,
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, help="Search with the answer of this turn; the one that won.")
     ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option("--endpoint", metavar="URL", help="Where the model is served (OpenAI's protocol); loads none."),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Its name at the endpoint.")] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    endpoint: Endpoint = None,
+    model: EndpointModelName = None,
+    trust: Trust = False,
+    verbose: Verbose = False,
 ) -> None:
     """Give agents a tool `search` (MCP) that rewrites a question and searches a running service (docs/use.md)."""
     set_up_logging(verbose)
-    if model is not None and endpoint is None:
-        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.", code="no-endpoint")
+    _refuse_model_alone(model, endpoint)
     from .mcp_server import serve_search
     from .rewriter import Rewriter
 

@@ -6,6 +6,7 @@ import typer
 
 from ..configs.load import dump_config, is_override, load_config
 from ..configs.mix import only
+from ..data.commands import MixMember, Verbose
 from ..logs import progress_bar, set_up_logging
 from .checks import refuse_unsupported
 
@@ -22,14 +23,12 @@ def optimize(
         int | None, typer.Option("--searches", min=1, help="Budget of searches: optimize.searches.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run was stopped.")] = False,
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
-    ] = None,
+    env: MixMember = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="With --resume: also follow links of a run from elsewhere.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Optimise the prompt of CONFIG's policy with GEPA against its environment and print the run folder."""
     set_up_logging(verbose)

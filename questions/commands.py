@@ -8,6 +8,7 @@ import typer
 
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
+from ..data.commands import MixMember, Verbose
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 
@@ -32,11 +33,9 @@ def index_questions(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Ask everything again where other settings were used.")
     ] = False,
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
-    ] = None,
+    env: MixMember = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Let a model write and judge questions for CONFIG's contents, for the retriever qb-rag; go on where it stopped."""
     set_up_logging(verbose)
@@ -74,7 +73,6 @@ Config = Annotated[
     str, typer.Argument(metavar="CONFIG", help="A packaged config or a YAML file, with a question index.")
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
 
 def index_test_questions(

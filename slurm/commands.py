@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..configs.load import load_config
+from ..data.commands import Verbose
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -32,7 +33,7 @@ def launch(
     ] = 0,
     shards: Annotated[int, typer.Option("--shards", min=1, help="Tasks that build the index, with --chain.")] = 16,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the jobs and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train CONFIG on a Slurm cluster: write the job into the run folder, submit it, print its id."""
     set_up_logging(verbose)

@@ -9,6 +9,7 @@ import typer
 
 from ..configs.load import is_override
 from ..configs.sweep import load_sweep
+from ..data.commands import Verbose
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -42,7 +43,7 @@ def sweep(
     partition: Annotated[str | None, typer.Option("--partition", "-p", help="With --slurm: where.")] = None,
     account: Annotated[str | None, typer.Option("--account", "-A", help="With --slurm: who pays.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train CONFIG with every combination of some values, one run after another, and print the path of their table.
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..data.commands import Verbose
 from ..logs import set_up_logging
 
 app = typer.Typer()
@@ -17,7 +18,7 @@ def sync(
         bool,
         typer.Option("--include-online", help="Also what was tracked online, such as where a login expired midway."),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Upload to Weights & Biases what runs that were tracked offline have left; print where each is seen."""
     set_up_logging(verbose)
