@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
-from ..errors import ConfigError
+from ..errors import ClusterError, ConfigError
 from ..storage import storage, writing
 from .launch import (
     Job,
@@ -130,12 +130,20 @@ def launch_sweep(arrays: SweepArrays, options: LaunchOptions) -> list[tuple[str,
                 )
         for path in (folder, arrays.folder / "logs", arrays.folder / "configs"):
             path.mkdir(parents=True, exist_ok=True)
+        new_files = [run.config_file for run in arrays.training if not run.config_file.exists()]
         for run in arrays.training:
             run.config_file.write_text(dump_config(run.config), encoding="utf-8")
         scripts = [[write_script(folder, job) for job in chain] for chain in chains]
-    # aftercorr: a task of the evaluation waits for the training of the same number alone
-    pairs = zip(chains, scripts, strict=True)
-    return [submitted for chain, paths in pairs for submitted in submit_chain(chain, paths, "aftercorr")]
+    submitted: list[tuple[str, Path]] = []
+    try:
+        for chain, paths in zip(chains, scripts, strict=True):
+            # aftercorr: a task of the evaluation waits for the training of the same number alone
+            submitted += submit_chain(chain, paths, "aftercorr")
+    except ClusterError:
+        for path in () if submitted else new_files:
+            path.unlink(missing_ok=True)  # no job reads them: the next launch may have other settings
+        raise
+    return submitted
 
 
 def describe_sweep(arrays: SweepArrays, options: LaunchOptions, folder: Path) -> str:

@@ -229,6 +229,20 @@ def test_an_array_is_submitted_once_for_settings_that_stay(here, tmp_path, monke
         launch_sweep(arrays_of(plan("seed=2"), False, None), LaunchOptions())
 
 
+def test_an_array_that_slurm_refuses_leaves_no_config(here, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.write_text("#!/usr/bin/env bash\necho 'sbatch: error: Invalid account' >&2; exit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with refused(ClusterError, "job-refused", "--account"):
+        launch_sweep(arrays_of(plan("seed=0,1"), True, None), LaunchOptions())
+    assert not list((here / "runs/tiny-sweep/configs").iterdir())
+    sbatch.write_text("#!/usr/bin/env bash\necho 12\n")
+    launch_sweep(arrays_of(plan("seed=0,1", overrides=["train.steps=9"]), False, None), LaunchOptions())
+    assert load_config("runs/tiny-sweep/configs/seed-0.yaml").train.steps == 9
+
+
 def test_the_table_is_read_from_the_run_folders(capsys):
     runs = plan("seed=0,1,2")
     for run, value in zip(runs.runs[:2], (0.25, 0.5), strict=True):
