@@ -409,6 +409,24 @@ def parse_json(text: str | bytes) -> Any:
         raise json.JSONDecodeError("its brackets are nested too deeply", "", 0) from None
 
 
+def json_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file is missing or invalid."""
+    try:
+        values = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def logged_objects(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a log, one a line; without lines that were cut, and none where there is no log."""
+    records = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with suppress(ValueError):
+            records.append(parse_json(line))
+    return [record for record in records if isinstance(record, dict)]
+
+
 def data_sha256(value: object) -> str:
     """sha256 (64 hex digits) of plain data as JSON, independent of key order."""
     return text_sha256(json.dumps(value, sort_keys=True, default=str))

@@ -25,9 +25,9 @@ from ..digests import refuse_damaged
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
-from ..storage import parse_json
+from ..storage import json_object, parse_json
 from .exported import ExportedResults
-from .source import CheckpointSource, read_json
+from .source import CheckpointSource
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def _result_paths(run: Path, environment: str) -> Iterator[Path]:
 
 def _read(path: Path) -> dict[str, Any]:
     refuse_damaged(path.parent, {path.name}, "Restore it from a copy, or evaluate again.")
-    values = read_json(path)
+    values = json_object(path)
     if values is None:
         raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.", code="unreadable-file")
     return values

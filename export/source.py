@@ -19,7 +19,7 @@ from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.identity import folder_identity
 from ..rollouts.checkpoints import find_checkpoint, open_checkpoint, refuse_task_model
 from ..rollouts.turns import UsedTurn, used_turn
-from ..storage import parse_json
+from ..storage import json_object, parse_json
 
 EXAMPLE = "What is known about this?"
 """The card's example if the run folder contains no question."""
@@ -54,7 +54,7 @@ class CheckpointSource:
         if match := re.fullmatch(r"checkpoint-(\d+)", name):
             return int(match[1])
         if name == "best":
-            record = read_json(self.checkpoint / "best.json")
+            record = json_object(self.checkpoint / "best.json")
             return int(record["step"]) if record and "step" in record else None
         return self.config.train.steps if name == "final" else None
 
@@ -89,7 +89,7 @@ def every_checkpoint(run: Path) -> list[str]:
 
 
 def _searched(run: Path, mix: MixConfig | None) -> dict[str, dict[str, Any]]:
-    description = read_json(run / "environment.json")
+    description = json_object(run / "environment.json")
     if description is None:
         raise CheckpointError(
             f"{run} holds no environment.json, so nothing says what was searched. Go on with the run (--resume), which "
@@ -139,7 +139,7 @@ def run_identity(run: Path) -> str:
 
 def git_commits(run: Path) -> dict[str, object] | None:
     """Commits of the sources at the last start of the run, if it recorded them; no branch and no state beyond them."""
-    starts = (read_json(run / "provenance.json") or {}).get("starts")
+    starts = (json_object(run / "provenance.json") or {}).get("starts")
     last = starts[-1] if isinstance(starts, list) and starts else None
     state = last.get("git") if isinstance(last, dict) else None
     if not isinstance(state, dict):
@@ -151,30 +151,9 @@ def example_question(run: Path, environment: str) -> Question:
     """The first evaluation question of the run, else its first training question, else EXAMPLE."""
     folder = run / f"eval-{environment}" if environment else run
     for path in (folder / "eval.jsonl", run / "rollouts.jsonl"):
-        for record in _first_records(path):
-            question = record.get("question")
+        with suppress(OSError, ValueError), path.open("rb") as file:
+            record = parse_json(file.readline())
+            question = record.get("question") if isinstance(record, dict) else None
             if isinstance(question, str) and question.strip():
-                with suppress(ValueError):
-                    return Question("example", question, history=parse_history(record.get("history")))
+                return Question("example", question, history=parse_history(record.get("history")))
     return Question("example", EXAMPLE)
-
-
-def _first_records(path: Path) -> list[dict[str, object]]:
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8") as file:
-        line = file.readline()
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return []
-    return [record] if isinstance(record, dict) else []
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None if the file is missing or invalid."""
-    try:
-        values = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None

@@ -8,6 +8,7 @@ from huggingface_hub import errors
 from querylect.errors import ConfigError, DownloadError, HubUnavailableError, StorageError
 from querylect.export.export import _upload_folder
 from querylect.export.replacement import only_export, placed, refuse_the_run
+from querylect.export.source import EXAMPLE, example_question
 from querylect.export.upload import SAFE, HubRepository
 from querylect.inference.load import open_trained
 
@@ -27,6 +28,14 @@ def test_an_export_never_takes_the_place_of_its_run(tmp_path, place):
         refuse_the_run(tmp_path / "link" / place, run)
     for other in (tmp_path / "exports" / "demo", run / "export", tmp_path / "runs" / "other"):
         refuse_the_run(other, run)
+
+
+def test_a_damaged_first_line_gives_no_example_question(tmp_path):
+    (tmp_path / "eval.jsonl").write_bytes(b'{"question": "caf\xe9"}\n')
+    assert example_question(tmp_path, "").text == EXAMPLE
+    (tmp_path / "rollouts.jsonl").write_text('{"question": "Why?", "history": [{"role": "user", "text": "Hello."}]}\n')
+    question = example_question(tmp_path, "")
+    assert (question.text, [said.text for said in question.history]) == ("Why?", ["Hello."])
 
 
 def test_one_export_of_a_run_at_a_time_and_no_file_left_of_it(tmp_path):
