@@ -4,13 +4,12 @@ Both are counted where they are made. A step of training logs its rollouts, a va
 validation.jsonl); prompt optimisation logs every answer and proposal (evaluations.jsonl, proposals.jsonl).
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..configs.evaluation import SpecConfig
-from ..storage import parse_json
+from ..storage import logged_objects
 from .run_baselines import untrained_twin
 from .table import Table, signed, whole_datasets
 
@@ -43,7 +42,7 @@ class LearningCost:
 
 def learning_cost(run: Path) -> LearningCost | None:
     """The cost of a run folder; None where it has no log."""
-    logs = {name: _records(run / name) for name in _LOGS if (run / name).is_file()}
+    logs = {name: logged_objects(run / name) for name in _LOGS if (run / name).is_file()}
     if not logs:
         return None
 
@@ -87,12 +86,3 @@ def _cells(cost: LearningCost, gain: float | None) -> list[str]:
         rate(cost.tokens, 1e6),
         rate(cost.minutes, 1),
     ]
-
-
-def _records(log: Path) -> list[Mapping[str, object]]:
-    """The whole lines of a log."""
-    records = []
-    for line in log.read_bytes().splitlines():
-        with suppress(ValueError):
-            records.append(parse_json(line))
-    return [record for record in records if isinstance(record, dict)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..configs.schema import RewardConfig, RolloutConfig, TrainConfig
-from ..storage import parse_json
+from ..storage import json_object, logged_objects
 
 ValidationRecord = Mapping[str, float | None]
 """A record of validation.jsonl: the step, its means by name and turn, and `turn`, the winner (None without means)."""
@@ -71,8 +71,7 @@ def metric_key(metric: str, turn: int) -> str:
 
 def best_record(run: Path) -> ValidationRecord | None:
     """The validation record of the policy in best/ of a run folder; None where there is none."""
-    path = run / "best" / "best.json"
-    return _object(path.read_text("utf-8")) if path.is_file() else None
+    return json_object(run / "best" / "best.json")
 
 
 def _validation_record(train: TrainConfig, run: Path, checkpoint: Path) -> ValidationRecord | None:
@@ -89,18 +88,4 @@ def _validation_record(train: TrainConfig, run: Path, checkpoint: Path) -> Valid
 
 def _records(path: Path) -> dict[int, ValidationRecord]:
     """The records of a log by their steps; a line that was cut is left out."""
-    lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
-    records: dict[int, ValidationRecord] = {}
-    for line in lines:
-        record = _object(line) or {}
-        if isinstance(step := record.get("step"), int):
-            records[step] = record
-    return records
-
-
-def _object(text: str) -> ValidationRecord | None:
-    try:
-        values = parse_json(text)
-    except ValueError:
-        return None
-    return values if isinstance(values, dict) else None
+    return {record["step"]: record for record in logged_objects(path) if isinstance(record.get("step"), int)}

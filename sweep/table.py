@@ -16,7 +16,7 @@ from ..eval.learning_cost import learning_cost
 from ..eval.records import TRAINED
 from ..markdown_tables import markdown_table
 from ..rollouts.turns import best_record, best_value
-from ..storage import parse_json, write_text
+from ..storage import logged_objects, parse_json, write_text
 from .runs import SweepPlan, SweepRun, text_of
 
 _REMEDY = "Free some space and give the same command again: finished runs are not repeated."
@@ -93,9 +93,8 @@ def _state(run: SweepRun) -> str:
 
 def _last_step(folder: Path) -> int:
     """The last step in metrics.jsonl; its last line may be half written."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    return int(parse_json(lines[-1])["step"]) if lines else 0
+    records = logged_objects(folder / "metrics.jsonl")
+    return int(records[-1]["step"]) if records else 0
 
 
 def _final_score(environment: str, path: Path) -> FinalScore:
