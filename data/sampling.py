@@ -5,7 +5,7 @@ the same seed, and the order of a file does not matter.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
@@ -28,6 +28,11 @@ class QuestionSample:
     def of_questions(self) -> str:
         """As `str`, with what was drawn: "20 of 1,611 questions, drawn with seed 0"."""
         return str(self).replace(", drawn", " questions, drawn")
+
+
+def in_batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items in their order, at most `size` at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def draw(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ..configs.evaluation import HISTORY, RAW, REFERENCE
 from ..configs.schema import RewardConfig, RolloutConfig
+from ..data.sampling import in_batches
 from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.plan import SearchPlan
@@ -61,10 +62,10 @@ class AnsweredBatch:
     """Seconds of generation and search per turn and path: the batch's time, divided equally."""
 
 
-def batches(questions: Sequence[Question], size: int) -> list[list[Question]]:
+def batches(questions: Sequence[Question], size: int) -> list[Sequence[Question]]:
     """Batches of at most `size` questions of similar length, longest first to run out of memory early if at all."""
     ordered = sorted(questions, key=lambda question: len(question.in_context), reverse=True)
-    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    return list(in_batches(ordered, size))
 
 
 def answers(

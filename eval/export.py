@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..configs.evaluation import SpecConfig
 from ..configs.schema import EnvironmentConfig
+from ..data.sampling import in_batches
 from ..data.types import Qrels, Question, Split
 from ..envs.environment import Environment, RankedHit
 from ..envs.plan import SearchPlan
@@ -75,8 +76,7 @@ def raw_rankings(environment: Environment, questions: Sequence[Question], depth:
     """The rankings of raw questions in an environment of this process, `depth` documents deep."""
     run: dict[str, list[RankedHit]] = {}
     with progress_bar("searching") as progress:
-        for start in range(0, len(questions), CHUNK):
-            part = questions[start : start + CHUNK]
+        for part in in_batches(questions, CHUNK):
             plans = [environment.plan_for(question.id, SearchPlan.of(question.text, k=depth)) for question in part]
             run |= {question.id: hits for question, hits in zip(part, environment.search(plans), strict=True)}
             progress(len(run), len(questions))

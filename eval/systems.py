@@ -15,6 +15,7 @@ from ..configs.evaluation import RAW, SpecConfig, SystemConfig
 from ..configs.mix import environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RunConfig
+from ..data.sampling import in_batches
 from ..data.types import Question
 from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi
@@ -66,8 +67,7 @@ class Pending:
 
     def parts(self) -> Iterator[Sequence[Question]]:
         """The batches, in the order of the questions."""
-        for start in range(0, len(self.questions), self.batch):
-            yield self.questions[start : start + self.batch]
+        return in_batches(self.questions, self.batch)
 
 
 class System(ABC):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
 from ..data.leakage import words
-from ..data.sampling import draw
+from ..data.sampling import draw, in_batches
 from ..data.types import Question
 from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi, StepClient
@@ -263,8 +263,8 @@ def _step(
     steps = [Step(question_id=question.id, plan=plan) for question, plan in zip(questions, plans, strict=True)]
     return [
         result
-        for start in range(0, len(steps), _STEP_SIZE)
-        for result in client.step(steps[start : start + _STEP_SIZE], with_text=with_text, metrics=metrics)
+        for part in in_batches(steps, _STEP_SIZE)
+        for result in client.step(part, with_text=with_text, metrics=metrics)
     ]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from ..data.sampling import in_batches
 from ..errors import EngineUnavailableError, EnvironmentUnavailableError, ModelError, QuerylectError
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class DynamicBatcher(Generic[Item, Outcome]):
     def ask(self, items: Sequence[Item]) -> list[Outcome]:
         """The outcomes, in the order of `items`. Raises the error of `work` on these items."""
         outcomes: list[Outcome] = []
-        for part in self._parts(items):
+        for part in in_batches(items, self._max_items):
             future = self._enqueue(part)
             try:
                 self._work_until(future)
@@ -73,7 +74,7 @@ class DynamicBatcher(Generic[Item, Outcome]):
     async def ask_soon(self, items: Sequence[Item]) -> list[Outcome]:
         """`ask` without blocking the event loop. Concurrent calls share a batch; cancelled calls are not run if still
         queued."""
-        futures = [self._enqueue(part) for part in self._parts(items)]
+        futures = [self._enqueue(part) for part in in_batches(items, self._max_items)]
         if not futures:
             return []
         # Scheduled behind all ready tasks, so that their orders are queued before the thread takes a batch.
@@ -94,9 +95,6 @@ class DynamicBatcher(Generic[Item, Outcome]):
         for order in pending:
             if order.future.set_running_or_notify_cancel():
                 order.future.set_exception(ClosedError("the rewriter was closed before it came to this question"))
-
-    def _parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
-        return [items[start : start + self._max_items] for start in range(0, len(items), self._max_items)]
 
     def _enqueue(self, items: Sequence[Item]) -> "Future[list[Outcome]]":
         order: _Order[Item, Outcome] = _Order(items, Future())

@@ -8,9 +8,9 @@ neither as answerable nor as unanswerable.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from ..configs.schema import QuestionsConfig
+from ..data.sampling import in_batches
 from ..data.types import Document
 from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import content_hash, same_question
@@ -38,7 +38,6 @@ _MAX_FAILURE_CHARS = 2000
 ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"
 """Files of the answers about contents, and of those about pairs."""
 
-Item = TypeVar("Item")
 Pair = tuple[str, Document]
 """A question and a content."""
 
@@ -236,11 +235,15 @@ def cost_of(replies: Sequence[LlmResponse]) -> LineCost:
     return LineCost(len(replies), complete_sum(prompt), complete_sum(completions))
 
 
+def total_cost(costs: Sequence[LineCost]) -> dict[str, int | None]:
+    """The calls and tokens of all records; None for tokens that an endpoint did not report for one of them."""
+    return {
+        "calls": sum(cost.calls for cost in costs),
+        "prompt_tokens": complete_sum([cost.prompt_tokens for cost in costs]),
+        "tokens": complete_sum([cost.tokens for cost in costs]),
+    }
+
+
 def _storable(text: str) -> str:
     """The text with lone surrogates replaced by question marks, so that it can be encoded as UTF-8."""
     return text.encode("utf-8", "replace").decode()
-
-
-def in_batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """The items, at most `size` at a time."""
-    return (items[start : start + size] for start in range(0, len(items), size))

@@ -35,10 +35,9 @@ from ..envs.retrievers.question_index import (
     write_rows,
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
-from ..llms.base import complete_sum
 from ..rollouts.llms import open_llm
 from ..storage import KeyedJournal, Record, only_writer, storage
-from .asking import ASKED, PAIRS, AnswerJournal, AskedPair, LineAnswers, QuestionWriter
+from .asking import ASKED, PAIRS, AnswerJournal, AskedPair, LineAnswers, QuestionWriter, total_cost
 from .extend import completed_answers, similar_contents
 from .pool import Pool, Vetted, counts_of, down_sampled, judged_pairs, with_answers, with_vetted, written_pool
 
@@ -214,11 +213,7 @@ class _Session:
                 asked=self.models,
                 settings=config.model_dump(mode="json", include={"limit", "mean", "sample", "seed", "extend"}),
                 counts={**counts, "pairs_judged": len(self.pairs), "pairs_missing": unjudged},
-                costs={
-                    "calls": sum(cost.calls for cost in costs),
-                    "prompt_tokens": complete_sum([cost.prompt_tokens for cost in costs]),
-                    "tokens": complete_sum([cost.tokens for cost in costs]),
-                },
+                costs=total_cost(costs),
                 rounds=rounds,
                 files=describe_files(folder),
             )

@@ -12,14 +12,15 @@ from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
 from ..configs.synthetic import SyntheticConfig
 from ..data.corpus import open_corpus
 from ..data.leakage import words
+from ..data.sampling import in_batches
 from ..data.types import Document
 from ..envs.plan import is_unicode
 from ..errors import IncompleteError
-from ..llms.base import SamplingParams, complete_sum
+from ..llms.base import SamplingParams
 from ..llms.structured import FormPrompt, ask_structured
 from ..logs import Progress
 from ..storage import KeyedJournal, data_sha256
-from .asking import AskedPair, LineCost, Pair, QuestionWriter, cost_of, in_batches
+from .asking import AskedPair, LineCost, Pair, QuestionWriter, cost_of, total_cost
 from .build import write_down
 from .extend import nearest_contents
 from .plan import Partition, PlannedQuestion, drawn_passages, neighbours, plan_questions
@@ -115,11 +116,7 @@ class DraftingSession:
         """Calls and tokens of all answers, those of interrupted calls included."""
         spent = [*(draft.spent for draft in self._drafts.by_key.values())]
         spent += [pair.spent for pair in self._verdicts.by_key.values()]
-        return {
-            "calls": sum(cost.calls for cost in spent),
-            "prompt_tokens": complete_sum([cost.prompt_tokens for cost in spent]),
-            "tokens": complete_sum([cost.tokens for cost in spent]),
-        }
+        return total_cost(spent)
 
     def _content(self, planned: PlannedQuestion) -> Document:
         return joined(planned.passages, self._config.words)

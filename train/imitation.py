@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..configs.schema import TrainConfig
+from ..data.sampling import in_batches
 from ..logs import progress_bar
 from ..rollouts.memory import give_back_freed_memory
 from .packing.check import attention_kind
@@ -63,8 +64,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
     optimizer = torch.optim.AdamW(trainable, lr=settings.learning_rate, weight_decay=0.0)
     step, imitated, loss = 0, 0, torch.tensor(float("nan"))
     for number, current in enumerate(rounds):
-        size, questions = settings.questions_per_step, current.demonstrations
-        batches = [questions[start : start + size] for start in range(0, len(questions), size)]
+        batches = list(in_batches(current.demonstrations, settings.questions_per_step))
         policy.train()
         with progress_bar("warm start") as advance:
             for index, batch in enumerate(batches):

@@ -21,6 +21,7 @@ from torch import nn
 
 from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..configs.training import WarmStartConfig
+from ..data.sampling import in_batches
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
@@ -124,8 +125,7 @@ def _examples(
     draw = Random(seed)
     order = draw.sample(list(questions), len(questions))
     count = 0
-    for start in range(0, len(order), _BATCH_SIZE):
-        batch = order[start : start + _BATCH_SIZE]
+    for batch in in_batches(order, _BATCH_SIZE):
         results = _search(grower, grader, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in batch])
         titles = [
             Step(question_id=question.id, plan=SearchPlan.of(document.title))
