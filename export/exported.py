@@ -141,21 +141,13 @@ class ExportedComparison(_Entry):
     verdict: str
 
 
-class ExportedSample(_Entry):
-    """Size and seed of a sample of a split's questions."""
-
-    size: int
-    of: int
-    seed: int
-
-
 class ExportedResults(_Entry):
     """A held-out evaluation of exactly these weights."""
 
     created: str
     split: str
     questions: int
-    sample: ExportedSample | None = None
+    sample: QuestionSample | None = None
     """None if all questions of the split were used."""
     metric: str = "ndcg@10"
     """The metric that was tested for significance."""
@@ -177,8 +169,7 @@ class ExportedResults(_Entry):
     @property
     def count(self) -> str:
         """How many questions were asked, in words: "611", or "20 of 611, drawn with seed 0"."""
-        sample = self.sample
-        return str(self.questions) if sample is None else str(QuestionSample(sample.size, sample.of, sample.seed))
+        return str(self.questions if self.sample is None else self.sample)
 
 
 ExportedRewriter = Annotated[RewriterConfig, BeforeValidator(lambda values: known_settings(RewriterConfig, values)[0])]

@@ -127,8 +127,9 @@ class PromptPool:
 
     def _write_best(self, prompt: FewShotPrompt, validated: Sequence[ScoredAnswer]) -> None:
         digest = digest_of(prompt)
-        numbers = (number for number, proposal in self._numbered() if proposal.candidate == digest)
-        record: dict[str, float | None] = {"step": next(numbers, 0), "questions": len(validated), "unscorable": 0}
+        proposed = [proposal.candidate for proposal in self._proposals.by_key.values()]
+        step = proposed.index(digest) + 1 if digest in proposed else 0
+        record: dict[str, float | None] = {"step": step, "questions": len(validated), "unscorable": 0}
         means: list[Mapping[str, float]] = [evaluation.means for evaluation in validated]
         record |= {name: float(f"{fmean(values[name] for values in means):.6g}") for name in means[0]}
         record["turn"] = winning_turn(record, self._metric, self._turns)
@@ -136,6 +137,3 @@ class PromptPool:
             (path / PROMPT_FILE).write_text(prompt_yaml(prompt), encoding="utf-8")
             text = json.dumps({**record, "candidate": digest}, indent=2) + "\n"
             (path / "best.json").write_text(text, encoding="utf-8")
-
-    def _numbered(self) -> list[tuple[int, Proposal]]:
-        return list(enumerate(self._proposals.by_key.values(), start=1))

@@ -93,17 +93,7 @@ def write_quality(folder: Path, qualities: Sequence[StyleQuality]) -> None:
 
 def quality_lines(qualities: Sequence[StyleQuality]) -> list[str]:
     """The qualities as a Markdown table."""
-    head = [
-        "style",
-        "requested",
-        "written",
-        "answerable",
-        "repeated",
-        "words",
-        "in the passage",
-        "longest copy",
-        "kept",
-    ]
+    head = ["style", "requested", "written", "answerable", "repeated", "words", "in the passage", "longest copy"]
     rows = [
         [
             quality.style,
@@ -119,7 +109,7 @@ def quality_lines(qualities: Sequence[StyleQuality]) -> list[str]:
         ]
         for quality in qualities
     ]
-    return markdown_table([*head, "relevant"], rows, "lrrrrrrrrr")
+    return markdown_table([*head, "kept", "relevant"], rows, "lrrrrrrrrr")
 
 
 def _quality(style: str, questions: Sequence[tuple[WrittenQuestion, bool]]) -> StyleQuality:

@@ -14,6 +14,7 @@ from ..configs.schema import RunConfig
 from ..errors import ClusterError, ConfigError
 from ..storage import storage, writing
 from .launch import (
+    UNWRITABLE,
     Job,
     JobTarget,
     LaunchOptions,
@@ -153,7 +154,7 @@ def describe_sweep(arrays: SweepArrays, options: LaunchOptions, folder: Path) ->
     """
     paths = {folder / f"{number}.yaml": run.config_file for number, run in enumerate(arrays.training, start=1)}
     for (path, _), run in zip(paths.items(), arrays.training, strict=True):
-        with writing(path, "Free some space there, or choose another folder with TMPDIR."):
+        with writing(path, UNWRITABLE):
             path.write_text(dump_config(run.config), encoding="utf-8")
     jobs = [job for chain in jobs_of_sweep(arrays, options) for job in chain]
     tried = [job for chain in jobs_of_sweep(arrays, options, list(paths)) for job in chain]

@@ -24,6 +24,7 @@ from .requests import FOLDER, ONE_GPU, SCRIPTS, Request, command_of, header, ref
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
+UNWRITABLE = "Free some space there, or choose another folder with TMPDIR."
 WARNING_SECONDS = 600
 """How long before the time limit the scripts have Slurm warn a training job (--signal)."""
 WORD = re.compile(r"[A-Za-z0-9_][\w.,:+@/-]*")
@@ -313,14 +314,11 @@ def dry_run(config: RunConfig, options: LaunchOptions, chain: bool, folder: Path
     Raises StorageError where `folder` cannot be written.
     """
     config_file, job_folder = folder / "config.yaml", config.run_folder / "job"
-    with writing(config_file, _UNWRITABLE):
+    with writing(config_file, UNWRITABLE):
         config_file.write_text(dump_config(config), encoding="utf-8")
     jobs = zip(jobs_of(config, options, chain), jobs_of(config, options, chain, config_file), strict=True)
     paths = {config_file: job_folder / "config.yaml"}
     return "\n".join(describe_job(job, tried, job_folder, paths, folder) for job, tried in jobs)
-
-
-_UNWRITABLE = "Free some space there, or choose another folder with TMPDIR."
 
 
 def describe_job(job: Job, tried: Job, job_folder: Path, paths: Mapping[Path, Path], folder: Path) -> str:
@@ -329,7 +327,7 @@ def describe_job(job: Job, tried: Job, job_folder: Path, paths: Mapping[Path, Pa
     `tried` is the same job with config files that exist; `paths` has the true path of each.
     Raises ClusterError if its dry run fails, StorageError where `folder` cannot be written.
     """
-    with writing(folder, _UNWRITABLE):
+    with writing(folder, UNWRITABLE):
         script = write_script(folder, tried)
     process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
     if process.returncode:

@@ -21,15 +21,14 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
     question. `stopped`, `final_reward` and `searches_per_path` are there where a turn stopped; the last also where
     searches cost.
     """
-    by_turn: dict[int, list[Node]] = {}
-    with_history: dict[int, list[tuple[Node, set[str]]]] = {}
+    by_turn: dict[int, list[tuple[Node, set[str]]]] = {}
     for tree in trees:
         for node, history in _with_history(tree):
-            by_turn.setdefault(node.turn, []).append(node)
-            with_history.setdefault(node.turn, []).append((node, history))
+            by_turn.setdefault(node.turn, []).append((node, history))
     by_state = states(trees)
     record: dict[str, float] = {}
-    for turn, nodes in sorted(by_turn.items()):
+    for turn, with_history in sorted(by_turn.items()):
+        nodes = [node for node, _ in with_history]
         scored = [node for node in nodes if node.reward is not None]
         groups = [group for group in credit.groups if group.turn == turn]
 
@@ -57,7 +56,7 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
             put("stopped", [float(node.rewrite.stop) for node in nodes])
         put("unscorable", [float(node.reward is None) for node in nodes])
         put("entropy", [-logprob for node in nodes for logprob in node.logprobs])
-        rewritten = [(node.rewrite.rewrites, history) for node, history in with_history[turn] if node.rewrite.rewrites]
+        rewritten = [(node.rewrite.rewrites, history) for node, history in with_history if node.rewrite.rewrites]
         put("copy", [float(repeats(rewrites, history)) for rewrites, history in rewritten])
         record[f"advantage_spread/turn{turn}"] = pstdev([credit.of(node) for node in nodes])
     return record | _path_metrics(trees)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .guard import CollapseGuard
     from .staged import StagedQuestions
     from .trainer import TreeTrainer
-    from .view import View
+    from .view import LineView
     from .watch import Watcher
     from .weight_changes import WeightChanges
 
@@ -106,7 +106,7 @@ class _Monitors:
 
     guard: "CollapseGuard"
     changes: "WeightChanges"
-    view: "View | None" = None
+    view: "LineView | None" = None
     watcher: "Watcher | None" = None
 
 

@@ -87,22 +87,18 @@ class LineView:
         """Does nothing: there is no view to close."""
 
 
-class _Panel:
+class _Panel(LineView):
     """A panel: per turn reward with its curve, lengths and format; pace; the rewrites of the latest steps."""
 
     def __init__(self, title: str, steps: int = 1) -> None:
+        super().__init__()
         self._title = title
-        self._pace = _Pace()
         self._started = time.monotonic()
         self._record: Mapping[str, float] = {}
         self._rewards: dict[int, list[float]] = {}
         self._trees: deque[Tree] = deque(maxlen=steps)
         self._validated: ValidationRecord | None = None
         self._warnings: deque[str] = deque(maxlen=WARNINGS)
-
-    def begin(self, done: int, total: int) -> None:
-        """Note where the run starts."""
-        self._pace.done, self._pace.total = done, total
 
     def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
         """Update the panel after a step."""
@@ -117,12 +113,12 @@ class _Panel:
     def validated(self, record: ValidationRecord) -> None:
         """Update the panel after a validation."""
         self._validated = record
-        log.info("%s", validation_line(record))
+        super().validated(record)
 
     def warn(self, text: str) -> None:
         """Log a warning above the panel and keep it in view."""
         self._warnings.append(text)
-        log.warning("%s", text)
+        super().warn(text)
 
     def draw(self) -> RenderableType:
         """Render the current panel."""
@@ -250,10 +246,7 @@ class NotebookView(_Panel):
             self._handle.update(HTML(self.html()))
 
 
-View = LineView | LiveView | NotebookView
-
-
-def open_view(title: str) -> View:
+def open_view(title: str) -> LineView:
     """The panel in a notebook and where stderr is a terminal, else lines of the log."""
     if in_notebook():
         return NotebookView(title)

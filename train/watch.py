@@ -15,7 +15,7 @@ from .guard import CollapseGuard
 from .metrics import rows
 from .run_folder import RunFolder
 from .tracking import Trackers
-from .view import View
+from .view import LineView
 from .weight_changes import WeightChanges
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Watcher(TrainerCallback):
     """Records and displays every optimizer step. `trainer` is set once it exists."""
 
     def __init__(
-        self, folder: RunFolder, view: View, guard: CollapseGuard, trackers: Trackers, changes: WeightChanges
+        self, folder: RunFolder, view: LineView, guard: CollapseGuard, trackers: Trackers, changes: WeightChanges
     ) -> None:
         self.folder, self.view, self.guard, self.trackers, self.changes = folder, view, guard, trackers, changes
         self.trainer: TreeTrainer | None = None

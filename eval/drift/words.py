@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..statistics import bootstrap_ci
+from .draws import Floats
 from .queries import Query, QuestionKey, RetrieverQueries
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-Floats = NDArray[np.float64]
 _WORD = re.compile(r"\w+")
 PRIOR = 0.1
 """Strength of the prior of `telling_terms`, as a share of the word counts of all systems."""
