@@ -211,10 +211,10 @@ def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
 
 
 def _questions(path: Path) -> Iterator[str]:
-    """The questions in a log file, each with its history; empty if the file does not exist."""
+    """The questions in a log file, each with its history, without damaged lines; empty if the file does not exist."""
     if not path.is_file():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for line in file:
             try:
                 record = parse_json(line)

@@ -8,6 +8,7 @@ from huggingface_hub import errors
 from querylect.errors import ConfigError, DownloadError, HubUnavailableError, StorageError
 from querylect.export.export import _upload_folder
 from querylect.export.replacement import only_export, placed, refuse_the_run
+from querylect.export.results import _questions
 from querylect.export.source import EXAMPLE, example_question
 from querylect.export.upload import SAFE, HubRepository
 from querylect.inference.load import open_trained
@@ -36,6 +37,12 @@ def test_a_damaged_first_line_gives_no_example_question(tmp_path):
     (tmp_path / "rollouts.jsonl").write_text('{"question": "Why?", "history": [{"role": "user", "text": "Hello."}]}\n')
     question = example_question(tmp_path, "")
     assert (question.text, [said.text for said in question.history]) == ("Why?", ["Hello."])
+
+
+def test_a_damaged_line_of_a_log_is_left_out_of_the_questions_that_were_trained_on(tmp_path):
+    log = tmp_path / "rollouts.jsonl"
+    log.write_bytes(b'{"question": "caf\xe9"}\n{"question": "Why?"}\n{"quest')
+    assert list(_questions(log)) == ["Why?"]
 
 
 def test_one_export_of_a_run_at_a_time_and_no_file_left_of_it(tmp_path):
