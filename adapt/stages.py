@@ -122,10 +122,11 @@ def stages_of(config: RunConfig, options: AdaptOptions) -> list[Stage]:
     settings = config.model_dump(mode="json")
     learning = {name: value for name, value in flat(settings) if not among(name, _NOT_LEARNED)}
     users = [] if options.test is None else ["--test", str(options.test)]
+    flags = [part for name, value in cut.items() for part in (f"--{name}", str(value))]
     return [
         Stage(
             "documents",
-            _command("data documents", options.source, "--to", options.corpus, *_flags(cut)),
+            _command("data documents", options.source, "--to", options.corpus, *flags),
             options.corpus,
             {**cut, "source": source_digest(options.source)},
             partial(_read_documents, options),
@@ -225,10 +226,6 @@ def _digest_of_test(folder: Path) -> str:
     split = dataset.splits["test"]
     rows = [[question_line(question), sorted(split.qrels[question.id].items())] for question in split.questions]
     return data_sha256([judging(dataset), rows])
-
-
-def _flags(values: Mapping[str, int]) -> list[str]:
-    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
 
 
 def _command(name: str, *arguments: str | Path) -> str:

@@ -136,16 +136,13 @@ def _row(name: str, run: Path, trained_on: Path) -> list[str]:
     means = {(row["system"], row["turn"]): row["metrics"]["ndcg@10"] for row in results["systems"]}
     tests = {row["against"]["system"]: row for row in results["comparisons"] if row["system"] == "trained"}
     scores = [f"{means[system]:.3f}" for system in (("raw", 0), ("untrained", 1), ("trained", 1))]
-    return [name, f"{_training_questions(trained_on):,}", *scores, *map(_lead, (tests["untrained"], tests["raw"])),
-            f"{results['questions']:,}"]  # fmt: skip
+    count = len(load_beir(trained_on, ["train"], AllDocuments()).splits["train"].questions)
+    leads = map(_lead, (tests["untrained"], tests["raw"]))
+    return [name, f"{count:,}", *scores, *leads, f"{results['questions']:,}"]
 
 
 def _lead(test: Mapping[str, float]) -> str:
     return f"{test['difference']:+.3f} ({test['low']:+.3f} to {test['high']:+.3f}), p = {test['p']:.3g}"
-
-
-def _training_questions(folder: Path) -> int:
-    return len(load_beir(folder, ["train"], AllDocuments()).splits["train"].questions)
 
 
 if __name__ == "__main__":

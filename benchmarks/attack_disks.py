@@ -33,7 +33,8 @@ def attack(world: World, tries: int, seed: int) -> Tally:
             kind = kinds[number % len(kinds)]
             if kind == "limit":
                 command = draw.choice(list(BEFORE))
-                _limited(world, tally, command, _log_uniform(draw, LEAST_BYTES, _largest(world, command)))
+                growth = max(_largest(world, command), LEAST_BYTES + 1) / LEAST_BYTES
+                _limited(world, tally, command, int(LEAST_BYTES * growth ** draw.random()))
             elif kind == "full":
                 _full(world, tally, disk, draw.uniform(0.05, 0.95))
             else:
@@ -126,7 +127,3 @@ def _largest(world: World, command: str) -> int:
     part = {"index": world.index, "export": world.exported}.get(command, world.run)
     paths = (world.undisturbed / command / part.name).rglob("*")
     return max(path.stat().st_size for path in paths if path.is_file())
-
-
-def _log_uniform(draw: random.Random, low: int, high: int) -> int:
-    return int(low * (max(high, low + 1) / low) ** draw.random())

@@ -68,14 +68,11 @@ def claims(results: Results, part: str) -> list[Claim]:
         for text, *_ in compared
     ]
     if part == "a":
-        listed.append(collapse(*(_curves(results, name) for name in ("trajectory", "turn"))))
+        arms = (ARMS["trajectory"], ARMS["turn"])
+        listed.append(collapse(*([results.validation(arm, seed, 2) for seed in results.seeds(arm)] for arm in arms)))
     if part == "b":
         listed.append(dialect(results.drift()))
     return listed
-
-
-def _curves(results: Results, name: str) -> list[dict[int, float]]:
-    return [results.validation(ARMS[name], seed, 2) for seed in results.seeds(ARMS[name])]
 
 
 def _judged(text: str, first: Scores, second: Scores, test: PairedComparison, p: float) -> Claim:

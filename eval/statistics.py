@@ -54,7 +54,7 @@ def bootstrap_ci(values: Sequence[float], resamples: int, seed: int) -> tuple[fl
 
     Raises ValueError for no values, a value that is not finite, or no resamples.
     """
-    return mean_ci([(1.0, values)], resamples, seed)
+    return mean_cis({"": [(1.0, values)]}, resamples, seed)[""]
 
 
 def paired_permutation_test(a: Sequence[float], b: Sequence[float], permutations: int, seed: int) -> float:
@@ -96,10 +96,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def win_tie_loss(a: Sequence[float], b: Sequence[float], tolerance: float = 1e-9) -> tuple[int, int, int]:
-    """How often `a` is above, equal to (within `tolerance`) and below `b`. Raises ValueError as the test does."""
+def win_tie_loss(a: Sequence[float], b: Sequence[float]) -> tuple[int, int, int]:
+    """How often `a` is above, equal to (within 1e-9) and below `b`. Raises ValueError as the test does."""
     differences = _differences(a, b)
-    wins, losses = int((differences > tolerance).sum()), int((differences < -tolerance).sum())
+    wins, losses = int((differences > 1e-9).sum()), int((differences < -1e-9).sum())
     return wins, len(differences) - wins - losses, losses
 
 
@@ -129,16 +129,12 @@ class Stratum:
     b: Sequence[float | None]
 
 
-def mean_ci(strata: Strata, resamples: int, seed: int) -> tuple[float, float]:
-    """95% interval of a weighted mean of means, with each set resampled separately. For one set: `bootstrap_ci`.
-
-    Raises ValueError as `bootstrap_ci`, for any of the sets.
-    """
-    return mean_cis({"": strata}, resamples, seed)[""]
-
-
 def mean_cis(strata: Mapping[str, Strata], resamples: int, seed: int) -> dict[str, tuple[float, float]]:
-    """`mean_ci` of several metrics by name, each as alone; those with equally many values in every set share draws."""
+    """95% intervals, by name of the metric, of weighted means of means, with each set resampled separately.
+
+    An interval does not depend on the other metrics; those with equally many values in every set share draws. Raises
+    ValueError as `bootstrap_ci`, for any of the sets.
+    """
     _positive("resamples", resamples)
     data = {name: [(weight, _finite(values)) for weight, values in sets] for name, sets in strata.items()}
     by_draws: dict[tuple[tuple[int, bool], ...], list[str]] = {}
@@ -182,7 +178,8 @@ def compare_strata(
     left, right = (
         [weight / len(group) * pair[side] for weight, group in weighted for pair in group] for side in (0, 1)
     )
-    low, high = mean_ci([(weight, [x - y for x, y in group]) for weight, group in weighted], resamples, seed)
+    differences = [(weight, [x - y for x, y in group]) for weight, group in weighted]
+    low, high = mean_cis({"": differences}, resamples, seed)[""]
     a, b = ([pair[side] for group in pairs for pair in group] for side in (0, 1))
     wins, ties, losses = win_tie_loss(a, b)
     return PairedComparison(

@@ -102,7 +102,8 @@ def write_training_set(
         rows = session.questions()
         level = users.relevance_level if users is not None else 1
         taken_ids = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
-        splits, ids = _splits([row if _is_kept(row, synthetic) else None for row in rows], level, taken_ids)
+        usable = [row if row.text and (row.answerable is True or not synthetic.judge) else None for row in rows]
+        splits, ids = _splits(usable, level, taken_ids)
         if users is not None:
             splits["test"] = users.splits["test"]
         splits, leaks = _without_leaks(splits)
@@ -164,10 +165,6 @@ def _divided(passages: CorpusPassages, synthetic: SyntheticConfig, users: Datase
     if taken:
         log.info("%d documents are relevant to test questions of users; no question is written for them", len(taken))
     return divide(usable, passages.document_of, synthetic, with_test=users is None)
-
-
-def _is_kept(row: AnsweredQuestion, synthetic: SyntheticConfig) -> bool:
-    return bool(row.text) and (row.answerable is True or not synthetic.judge)
 
 
 def _splits(

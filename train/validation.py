@@ -93,15 +93,13 @@ class Validator(TrainerCallback):
             self._validate(state.global_step)
 
     def _validate(self, step: int) -> None:
-        if self.processes.on_main_process(lambda: self._is_recorded(step)):
+        log_file = self.folder.validation
+        if self.processes.on_main_process(lambda: any(row["step"] == step for row in self.folder.read(log_file))):
             return
         with self.stopper.between_steps():
             record = self._measure(step)
             self._keep_best(step, record)
             self.processes.on_main_process(lambda: self._record(record))
-
-    def _is_recorded(self, step: int) -> bool:
-        return any(row["step"] == step for row in self.folder.read(self.folder.validation))
 
     def _record(self, record: ValidationRecord) -> None:
         self.folder.append(self.folder.validation, record)

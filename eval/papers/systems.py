@@ -88,7 +88,8 @@ class SystemRun:
             run.writer, searchers, run.cross_encoder, run.reader, self._paper.form, self._paper.method_max_tokens
         )
         results = runner.run(self._method, [item.question for item, _ in cases])
-        replies = self._ask_reader([result for result in results if _needs_reader(result)])
+        unanswered = [result for result in results if not result.outcome.failure and result.outcome.answer is None]
+        replies = self._ask_reader(unanswered)
         records = [
             self._record(item, key, result, replies.get(item.question.id))
             for (item, key), result in zip(cases, results, strict=True)
@@ -207,7 +208,3 @@ class SystemRun:
                 "seed": paper.seed,
             }
         )
-
-
-def _needs_reader(result: MethodRun) -> bool:
-    return not result.outcome.failure and result.outcome.answer is None

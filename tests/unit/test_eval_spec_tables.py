@@ -17,7 +17,7 @@ from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
 from querylect.eval.report.verdicts import headline
 from querylect.eval.spec_tables import build_tables, spec_of_tables, wide_table_of
-from querylect.eval.statistics import Stratum, bootstrap_ci, compare_strata, mean_ci, mean_cis
+from querylect.eval.statistics import Stratum, bootstrap_ci, compare_strata, mean_cis
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
 from querylect.eval.text import Page, html, latex, markdown, table_files, transfer_latex
@@ -208,7 +208,7 @@ def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone()
         "p@10": [(0.5, [0.0, 0.1] * 300), (0.5, [1.0, 0.0, 0.3])],
         "success@10": [(0.5, [0.0, 1.0] * 300), (0.5, [1.0, 1.0, 0.0])],
     }
-    alone = {name: mean_ci(values, 200, 3) for name, values in strata.items()}
+    alone = {name: mean_cis({name: values}, 200, 3)[name] for name, values in strata.items()}
     assert mean_cis(strata, 200, 3) == alone
     assert len(set(alone.values())) == 5
 
