@@ -23,7 +23,6 @@ from querylect.questions.pool import Pool, judged_pairs
 
 
 def main() -> None:
-    """Print a table of estimates."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config")
     parser.add_argument("overrides", nargs="*")

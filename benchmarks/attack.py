@@ -91,7 +91,6 @@ def main() -> int:
 
 
 def run(part: str, world: World | None, tries: int, given: argparse.Namespace) -> Tally:
-    """One part."""
     if world is None:
         token = os.environ.get(given.token_env or "")
         return attack_requests.attack(given.target[0], token, given.read_seconds, tries, given.seed)

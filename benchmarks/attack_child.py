@@ -61,7 +61,6 @@ class Child:
             os.kill(self._process.pid, number)
 
     def alive(self) -> bool:
-        """Whether it still runs."""
         return self._process.exitcode is None
 
     def wait(self, seconds: float | None = None) -> int | None:

@@ -121,7 +121,6 @@ class Good:
         return "\r\n".join(lines).encode()
 
     def connect(self) -> socket.socket:
-        """A new connection."""
         place = urlsplit(self.url)
         return socket.create_connection((place.hostname, place.port or 80), timeout=60)
 

@@ -37,7 +37,6 @@ class Service:
             raise RuntimeError("the service did not start:\n" + "\n".join(lines))
 
     def send(self, number: int) -> None:
-        """Send a signal."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -49,7 +48,6 @@ class Service:
         self.kill()
 
     def kill(self) -> None:
-        """kill -9."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

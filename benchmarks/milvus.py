@@ -26,7 +26,6 @@ BATCH, K = 64, 10
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--beir", help="a folder in BEIR format")
     parser.add_argument("--retriever", default="bm25", choices=["bm25", "all-minilm-l6-v2"])

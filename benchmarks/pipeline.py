@@ -167,7 +167,6 @@ class Engine:
         return (self.active[0][0] - self.progress) * step if self.active else float("inf")
 
     def advance(self, seconds: float, decoding: bool = True) -> None:
-        """Let time pass."""
         if decoding and self.active:
             self.progress += seconds / (self.rates.token + self.rates.sequence * len(self.active))
             self.busy += seconds * len(self.active)
@@ -292,7 +291,6 @@ class Step:
 
     @property
     def computing(self) -> float:
-        """Sampling and update."""
         if not self.ahead:
             return self.sampling + self.update
         return pace(self.sampling, self.update, self.sending, self.staleness)[0] - self.sync
@@ -415,7 +413,6 @@ def check(folder: Path) -> None:
 
 
 def main() -> None:
-    """Simulate or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
     checked = commands.add_parser("run")

@@ -35,7 +35,6 @@ def bm25s_ranking(documents: list[str], questions: list[str]) -> tuple[np.ndarra
 
 
 def bm25s_search() -> Search:
-    """The positions of `bm25s_ranking`."""
     return lambda documents, questions: bm25s_ranking(documents, questions)[0]
 
 

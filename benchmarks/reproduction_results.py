@@ -116,7 +116,6 @@ class Results:
 
 @cache
 def records(file: Path) -> list[EvalRecord]:
-    """The records of a file."""
     return read_records(file)
 
 

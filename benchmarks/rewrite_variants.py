@@ -28,7 +28,6 @@ FIRST_WORDS = (1, 2, 3)
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")
@@ -75,12 +74,10 @@ def without_repeats(rewrite: Term) -> Term:
 
 
 def first_words(rewrite: Term, count: int) -> Term:
-    """The first words alone."""
     return rewrite.model_copy(update={"text": " ".join(rewrite.text.replace(",", " ").split()[:count])})
 
 
 def weighted(rewrite: Term, weight: float) -> Term:
-    """Another weight."""
     return rewrite.model_copy(update={"weight": weight})
 
 

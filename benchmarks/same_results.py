@@ -82,7 +82,6 @@ class Checkout:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("before", type=Path, help="a checkout: git worktree add --detach FOLDER COMMIT")
     parser.add_argument("--after", type=Path, default=HERE, help="another checkout; default: this one")

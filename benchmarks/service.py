@@ -48,7 +48,6 @@ K = 10
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["bm25", "dense"])
     parser.add_argument("--beir", help="a folder in BEIR form instead of the set `hpo`")

@@ -40,7 +40,6 @@ class Slow:
 
 
 def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3") -> None:
-    """Measure and print."""
     shared = [f"rollout.max_new_tokens={longest}", "policy.dtype=bfloat16", "rollout.vllm.enforce_eager=true"]
     engines = {
         "transformers, turn by turn": ["rollout.engine=transformers"],

@@ -85,7 +85,6 @@ class Arm:
 
 
 def arms() -> list[Arm]:
-    """The four runs."""
     ahead, server = "train.staleness=1", "rollout.engine=vllm_server"
     return [
         Arm("transformers in turns", [], 2, False, False),
@@ -212,7 +211,6 @@ def show(measured: list[Arm]) -> None:
 
 
 def main() -> None:
-    """Train and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("changes", nargs="*", metavar="CHANGE", help="settings, as for `querylect train`")
     parser.add_argument("--minutes", type=float, default=60, help="for all runs together")

@@ -28,7 +28,6 @@ PAUSE = 0.02
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["bodies", "plans"])
     parser.add_argument("url")

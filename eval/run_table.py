@@ -66,7 +66,6 @@ class RunTable:
         return [*sentences, *self.missing]
 
     def score(self, row: Row) -> TableScore:
-        """The score of a row."""
         score = row.scores[ENVIRONMENT]
         assert score is not None, "every row of a run has a score"
         return score

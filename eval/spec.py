@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class SpecEvaluation(Evaluation):
-    """The evaluation of a spec."""
-
     spec: SpecConfig
     notes: list[str] = field(default_factory=list)
     licences: dict[str, str] = field(default_factory=dict)

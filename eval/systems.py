@@ -116,7 +116,6 @@ class RawSystem(System):
         return self.name
 
     def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
-        """As System.answer."""
         for part in pending.parts():
             yield Answered(len(part), run_raw(pending.client, part, self.metrics, self.depth, self.name))
 
@@ -202,7 +201,6 @@ class RewritingSystem(System):
 
     @property
     def engine_key(self) -> str:
-        """As System.engine_key."""
         if self.settings.llm is not None:
             return f"llm {self.settings.llm.model_dump_json()}"
         rollout = self.config.rollout
@@ -246,7 +244,6 @@ class RewritingSystem(System):
         return self.config.rewriter
 
     def load(self) -> Engine | Llm:
-        """As System.load."""
         if self.settings.llm is not None:
             return open_llm(self.settings.llm)
         from ..rollouts.engines.open import load_engine

@@ -34,7 +34,6 @@ class Loaded:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the weights."""
         return str(self.model.dtype).removeprefix("torch.")
 
     @property

@@ -144,7 +144,6 @@ class EndpointModel:
         return EndpointConversation(self._llms[prefilled], rewriter, rollout, self.trained)
 
     def close(self) -> None:
-        """Close the models."""
         for llm in self._llms.values():
             llm.close()
 

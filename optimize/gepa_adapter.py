@@ -96,5 +96,4 @@ class EnvironmentAdapter:
 
     @property
     def searches(self) -> int:
-        """Searches so far."""
         return sum(evaluation.searches for evaluation in self._journal.by_key.values())

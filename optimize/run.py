@@ -186,7 +186,6 @@ class _Logger:
     """Takes GEPA's messages."""
 
     def log(self, message: str) -> None:
-        """A message for `--verbose`."""
         log.debug("gepa: %s", message)
 
 

@@ -74,7 +74,6 @@ _JUDGE_EXAMPLE = WorkedExample(
 
 
 def writer_prompt(content: Document, count: int, origin: str, words: int) -> FormPrompt:
-    """The prompt for the writer."""
     task = [
         f"You are a teacher who prepares an examination. Set {count} questions that together cover all of the text "
         "below, each about something else. Ask only about what the text itself says.",

@@ -102,7 +102,6 @@ class AnswerClient:
         return {"reader": repr(sorted(reader.items())), "prompt": ANSWERS_VERSION, "right_answers": self._gold.digest}
 
     def environment(self) -> EnvironmentInfo:
-        """As the client's."""
         return self._client.environment()
 
     def plan_outcomes(self) -> dict[str, float] | None:

@@ -58,15 +58,12 @@ class VersionedEngine:
         return versioned
 
     def wake(self) -> None:
-        """As the engine's."""
         self._streaming.wake()
 
     def advance(self) -> bool:
-        """As the engine's."""
         return self._streaming.advance()
 
     def cancel(self) -> None:
-        """As the engine's."""
         self._streaming.cancel()
 
     @property

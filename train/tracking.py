@@ -210,7 +210,6 @@ class TrackioTracker(TrackioCallback):
     def on_train_end(  # type: ignore[override]  # transformers names two of the keyword arguments
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Finish the run."""
         with redirect_stdout(sys.stderr):
             super().on_train_end(args, state, control, **kwargs)
 

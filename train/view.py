@@ -76,11 +76,9 @@ class LineView:
         log.info("step %d/%d  %s", pace.done, pace.total, line)
 
     def validated(self, record: ValidationRecord) -> None:
-        """Log the result of a validation."""
         log.info("%s", validation_line(record))
 
     def warn(self, text: str) -> None:
-        """Log a warning."""
         log.warning("%s", text)
 
     def close(self) -> None:
@@ -101,7 +99,6 @@ class _Panel(LineView):
         self._warnings: deque[str] = deque(maxlen=WARNINGS)
 
     def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
-        """Update the panel after a step."""
         self._pace.take(record)
         self._record = record
         if tree is not None:
@@ -111,7 +108,6 @@ class _Panel(LineView):
         log.debug("step %d/%d", self._pace.done, self._pace.total)
 
     def validated(self, record: ValidationRecord) -> None:
-        """Update the panel after a validation."""
         self._validated = record
         super().validated(record)
 
@@ -121,7 +117,6 @@ class _Panel(LineView):
         super().warn(text)
 
     def draw(self) -> RenderableType:
-        """Render the current panel."""
         rows: list[RenderableType] = [self._pace_line()]
         if self._record:
             rows.append(self._turns())
@@ -188,7 +183,6 @@ class LiveView(_Panel):
         self._live = Live(get_renderable=self.draw, console=console, refresh_per_second=2)
 
     def begin(self, done: int, total: int) -> None:
-        """Show the panel."""
         super().begin(done, total)
         self._live.start()
 
@@ -212,19 +206,16 @@ class NotebookView(_Panel):
         self._handle: _DisplayHandle | None = None
 
     def begin(self, done: int, total: int) -> None:
-        """Show the panel."""
         from IPython.display import HTML, display
 
         super().begin(done, total)
         self._handle = display(HTML(self.html()), display_id=True)
 
     def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
-        """Update the panel after a step."""
         super().step(record, tree)
         self._redraw()
 
     def validated(self, record: ValidationRecord) -> None:
-        """Update the panel after a validation."""
         super().validated(record)
         self._redraw()
 
@@ -233,7 +224,6 @@ class NotebookView(_Panel):
         self._redraw()
 
     def html(self) -> str:
-        """The current panel as HTML."""
         console = Console(record=True, file=io.StringIO(), width=NOTEBOOK_WIDTH, force_jupyter=False)
         console.print(self.draw())
         page = '<pre style="line-height: 1.2; font-family: monospace">{code}</pre>'

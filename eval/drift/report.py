@@ -162,7 +162,6 @@ def as_markdown(results: DriftResults) -> str:
 
 
 def as_page(results: DriftResults, created: str) -> str:
-    """drift.html."""
     names = [system.name for system in results.systems]
     return render_page(
         "drift.html.j2",

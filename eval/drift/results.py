@@ -13,8 +13,6 @@ KINDS = ("semantic", "structural")
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """User settings."""
-
     success: str = "gain"
     system: str | None = None
     """None: the trained system, or the only one besides the raw questions."""

@@ -33,7 +33,6 @@ def of_drift(folder: Path, content: DriftFile) -> str:
 
 
 def of_report(folders: Iterable[Path], output: Path, questions: int) -> str:
-    """Make the report page."""
     return _line("querylect", "report", *folders, "--output", output, "--questions", questions)
 
 

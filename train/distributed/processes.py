@@ -48,7 +48,6 @@ class Processes:
 
     @property
     def device(self) -> "TorchDevice":
-        """The device of this process."""
         import torch
 
         return self._device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
