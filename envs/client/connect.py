@@ -1,7 +1,7 @@
 """Opens the client that a run's settings describe, for training, evaluation and rewriting."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from ...configs.mix import environments
@@ -68,12 +68,16 @@ def known_services(env: EnvironmentConfig, client: ClientConfig) -> Sequence[str
     return discover_services(env) if client.urls == "local" else client.urls
 
 
+OpenClient = Callable[[EnvironmentConfig, ClientConfig], AbstractContextManager[SyncEnvironmentClient]]
+"""Opens a client of one environment, as `open_environment`."""
+
+
 @contextmanager
-def open_environments(config: RunConfig) -> Iterator[AnyClient]:
+def open_environments(config: RunConfig, open_member: OpenClient = open_environment) -> Iterator[AnyClient]:
     """A client of the configured environment, or of all that the config mixes; local ones start one after another."""
     with ExitStack() as stack:
         clients = {
-            name: stack.enter_context(open_environment(member.env, member.client))
+            name: stack.enter_context(open_member(member.env, member.client))
             for name, member in environments(config).items()
         }
         yield MixedClient(clients) if config.mix is not None else clients[""]

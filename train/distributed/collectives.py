@@ -5,46 +5,36 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import partialmethod
+from functools import partial, partialmethod
 from types import FrameType
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ...configs.mix import environments
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, TrainConfig
 from ...envs.client.child_process import local_service
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
-from ...envs.client.multi import MixedClient
 from ...rollouts.memory import give_back_freed_memory
 from ...rollouts.tree import Hit, Node, Tree
 from .processes import Processes
 from .stopping import StopOnSignal
 
 
-@contextmanager
-def shared_environment(config: RunConfig, processes: Processes) -> Iterator[AnyClient]:
+def shared_environment(config: RunConfig, processes: Processes) -> AbstractContextManager[AnyClient]:
     """A client of the configured environment, or of all environments of a mix, in every process.
 
     `client.urls: local` starts one service per environment and machine.
     """
     if processes.count == 1:
-        with open_environments(config) as client:
-            yield client
-        return
-    with ExitStack() as stack:
-        clients = {
-            name: stack.enter_context(_shared_client(member.env, member.client, processes))
-            for name, member in environments(config).items()
-        }
-        yield MixedClient(clients) if config.mix is not None else clients[""]
+        return open_environments(config)
+    return open_environments(config, partial(_shared_client, processes))
 
 
 @contextmanager
 def _shared_client(
-    env: EnvironmentConfig, settings: ClientConfig, processes: Processes
+    processes: Processes, env: EnvironmentConfig, settings: ClientConfig
 ) -> Iterator[SyncEnvironmentClient]:
     if known_services(env, settings) is not None:
         with open_environment(env, settings) as client:
