@@ -55,6 +55,7 @@ from .metrics import step_metrics
 from .mismatch import Mismatch
 from .mix import Mixture, Row, refuse_outage
 from .packing.check import attention_kind
+from .packing.head import joined
 from .packing.packing import packed_logps
 from .reference import loaded_on_the_cpu, offload, offloads, on_device, release
 from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
@@ -447,8 +448,7 @@ class TreeTrainer(GRPOTrainer):
                 self.packed_tokens += tokens
                 self.flat_tokens += int(attention_mask[chunk][target_mask[chunk].any(1)].sum())
             parts.append((logps, entropies))
-        joined = torch.cat([entropy for _, entropy in parts if entropy is not None]) if compute_entropy else None
-        return torch.cat([logps for logps, _ in parts]), joined
+        return joined(parts)
 
     def _most_passes(self, passes: int) -> int:
         """The largest number of forward passes of all processes: each of them gathers weights. Collective."""

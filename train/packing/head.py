@@ -69,10 +69,10 @@ def score(
             hidden = checkpoint(decode, piece, use_reentrant=False) if recompute else decode(piece)
             parts.append(_read(policy, hidden, piece, entropies, entropy_gradient))
         parts, repeated = parts[: len(pieces)], parts[len(pieces) :]
-        values = torch.cat([values for values, _ in parts])
+        values, entropy = joined(parts)
         for ignored in repeated:  # by a gradient of 0, so that their backward passes gather weights too
             values = values + 0.0 * ignored[0].sum()
-        return values, _joined([entropy for _, entropy in parts])
+        return values, entropy
 
     with _forward_of(policy, forward):
         values, entropy = model(input_ids=pieces[0].inputs["input_ids"])
@@ -113,7 +113,7 @@ def _read(
         values, entropy = score(head, hidden[part], piece.targets[part], temperature, softcap, scale, entropies)
         parts.append((values, entropy if entropy is None or entropy_gradient else entropy.detach()))
         start += count
-    return torch.cat([values for values, _ in parts]), _joined([entropy for _, entropy in parts])
+    return joined(parts)
 
 
 def _fused(
@@ -158,12 +158,13 @@ def _by_module(
     size = max(1, HEAD_CHUNK // len(head.weight))
     chunks = zip(hidden.split(size), targets.split(size), strict=True)
     parts = [checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]
-    return torch.cat([values for values, _ in parts]), _joined([entropy for _, entropy in parts])
+    return joined(parts)
 
 
-def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    tensors = [part for part in parts if part is not None]
-    return torch.cat(tensors) if tensors else None
+def joined(parts: Sequence[Scores]) -> Scores:
+    """The values of all parts, and their entropies if they have any."""
+    entropies = [entropy for _, entropy in parts if entropy is not None]
+    return torch.cat([values for values, _ in parts]), torch.cat(entropies) if entropies else None
 
 
 def logit_settings(config: "PreTrainedConfig") -> tuple[float | None, float]:
