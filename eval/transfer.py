@@ -1,4 +1,4 @@
-"""Transfer matrix: how a policy trained with one retriever performs with the others (seed 003, RQ1.2).
+"""Transfer matrix: how a policy trained with one retriever performs with the others (Yuan et al., RQ1.2).
 
 Rows are the trained systems of a spec, each with its training environment; columns are the evaluated environments. A
 cell holds the first metric at the system's last turn and its gain over the raw question.

@@ -1,4 +1,4 @@
-"""Matrix completion for the answerability matrix (seed 002, section 4.3.2, left there as future work).
+"""Matrix completion for the answerability matrix (the QB-RAG paper, section 4.3.2, left there as future work).
 
 Soft-impute (Mazumder, Hastie and Tibshirani, JMLR 2010): fill the unknown entries with the current estimate, take the
 singular value decomposition, shrink the singular values, and repeat. An unknown entry that no known entry supports

@@ -1,4 +1,4 @@
-"""Adds contents to existing questions: Â, the estimate of the oracle matrix (seed 002, section 4.3.2).
+"""Adds contents to existing questions: Â, the estimate of the oracle matrix (the QB-RAG paper, section 4.3.2).
 
 Both ways are future work in the paper. (1) Pairs of a question and a content whose similarity reaches a threshold are
 judged, or taken as answered. (2) Matrix completion infers the other pairs from all judged ones. Similarities are the

@@ -1,7 +1,7 @@
 """From recorded answers to questions and the contents that answer them. Pure functions.
 
 A written question is kept if the judge says that its content answers it. Questions that differ only in case and
-whitespace are one question of several contents. Down-sampling is the paper's (seed 002, section 5.2): m̄ is the
+whitespace are one question of several contents. Down-sampling is that of the QB-RAG paper (section 5.2): m̄ is the
 *average* number of questions per content, and it is lowered by sampling from the whole set.
 """
 

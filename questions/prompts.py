@@ -1,4 +1,4 @@
-"""Prompts of writer and judge (seed 002, sections 5.1.1 and 5.1.2, appendices H.1 and H.2), in our own words.
+"""Prompts of writer and judge (the QB-RAG paper, sections 5.1.1 and 5.1.2, appendices H.1 and H.2), in our own words.
 
 As in the paper, the writer is a teacher who sets an examination, with the same instructions and the same JSON key; the
 example is this project's. The paper does not print the judge's prompt (listing 2 is empty); ours follows its

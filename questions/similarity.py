@@ -1,4 +1,4 @@
-"""How similar questions and contents are by their embeddings (seed 002, appendix E, table 6).
+"""How similar questions and contents are by their embeddings (the QB-RAG paper, appendix E, table 6).
 
 QB-RAG rests on two differences of mean cosines: questions written for one content against those of different contents,
 and questions with their own content against other contents. Every mean is over all pairs; it is taken from sums of

@@ -1,4 +1,4 @@
-"""The two generated test sets of QB-RAG over a question index (seed 002, section 5.4).
+"""The two generated test sets of the QB-RAG paper (section 5.4) over a question index.
 
 - `rephrased`: questions of the index in other words; the index covers what they ask. The paper rephrases all questions
   and samples 500; here the sample is drawn first.

@@ -1,4 +1,4 @@
-"""Full RAG (seed 003, appendix D): a reader answers each question from the documents that each system found.
+"""Full RAG (Yuan et al., appendix D): a reader answers each question from the documents that each system found.
 
 Every system is shown next to two baselines: no retrieval, and the raw question's ranking. A missing reply or ranking is
 counted and left out, never treated as a wrong answer. Answers are written to disk after every batch, and a restarted

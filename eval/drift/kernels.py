@@ -1,4 +1,4 @@
-"""The two kernels of RE-MMD² (seed 003, eq. 7 and 8), as sums over kernel matrices that are never held in full.
+"""The two kernels of RE-MMD² (Yuan et al., eq. 7 and 8), as sums over kernel matrices that are never held in full.
 
 The Gaussian kernel is computed block by block, each block once, in float64; only products with permuted signs and
 bootstrap weights are float32. The linear kernel needs no matrix: aᵀKa = |Fᵀa|² for features F.

@@ -1,4 +1,4 @@
-"""RE-MMD² between two sets of queries: estimate, interval and permutation test (seed 003, eq. 6).
+"""RE-MMD² between two sets of queries: estimate, interval and permutation test (Yuan et al., eq. 6).
 
 `PooledSides` gives the side and the question of every query: first the n queries of one side, then the m of the other.
 A kernel returns sums over its matrix and never holds more than a block of it, so the computation is exact for a hundred

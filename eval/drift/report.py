@@ -192,7 +192,7 @@ def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark
 
 
 def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str) -> Drawing:
-    """The heat map of one kind of drift, as in figure 3 of seed 003: RE-MMD² × 100, darker for larger values."""
+    """The heat map of one kind of drift, as in figure 3 of Yuan et al.: RE-MMD² × 100, darker for larger values."""
     values = {ends: pair.drifts[kind].value for pair in pairs for ends in permutations((pair.first, pair.second))}
     top = max([*values.values(), 1e-12])
     squares = [

@@ -1,4 +1,4 @@
-"""Drift between retrievers: RE-MMD² between their successful queries (seed 003, appendix C).
+"""Drift between retrievers: RE-MMD² between their successful queries (Yuan et al., appendix C).
 
 `measure` takes the queries of two or more retrievers. For each pair it computes the semantic and the structural drift
 with interval, p and Holm-adjusted p; for each retriever, its profile and most distinctive terms. The results record

@@ -27,7 +27,7 @@ LOWER_IS_BETTER = ("declined",)
 ALL = "all"
 """`accuracy:all`: a metric over all questions, where one without a value counts 0."""
 DUR = "dur"
-"""The decision-useful rate: contexts that entail the right answer or are useful for it (seed 000, section 4.6)."""
+"""The decision-useful rate: contexts that entail the right answer or are useful for it (the HCQR paper, 4.6)."""
 
 
 @dataclass(frozen=True, slots=True)

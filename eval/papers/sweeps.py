@@ -1,4 +1,7 @@
-"""Sweeps of one setting (seed 001, appendix B; seed 004, figure 3): the values that were reached, and their curves."""
+"""Sweeps of one setting: the values that were reached, and their curves.
+
+They are those of the CHR paper, appendix B, and of the Misknow-RAG paper, figure 3.
+"""
 
 import io
 from collections.abc import Mapping, Sequence

@@ -146,7 +146,7 @@ def _ask(prompt: FormPrompt, form: type[Form], setting: Setting) -> Generator[As
 
 
 def _utility(case: Case, setting: Setting) -> Judging:
-    """Seed 000, section 4.6: does the context entail the right answer, help, or neither?"""
+    """The HCQR paper, section 4.6: does the context entail the right answer, help, or neither?"""
     prompt = prompts.utility(case.item, case.documents, setting.words)
     value = yield from _ask(prompt, prompts.Utility, setting)
     useful = float(value.label != prompts.NOT_USEFUL)
@@ -154,7 +154,7 @@ def _utility(case: Case, setting: Setting) -> Judging:
 
 
 def _mimic(case: Case, setting: Setting) -> Judging:
-    """Seed 001, section 4.6: how good is the mimic hypothesis? The paper's ratings are a physician's."""
+    """The CHR paper, section 4.6: how good is the mimic hypothesis? The paper's ratings are a physician's."""
     prompt = prompts.mimic(case.item, str(case.notes["H_plus"]), str(case.notes["H_minus"]))
     value = yield from _ask(prompt, prompts.Mimic, setting)
     label = prompts.MIMIC_LABELS[value.quality]
@@ -162,7 +162,7 @@ def _mimic(case: Case, setting: Setting) -> Judging:
 
 
 def _relevancy(case: Case, setting: Setting) -> Judging:
-    """Seed 002, sections 5.1.2 and 6.1: does any document answer the question?
+    """The QB-RAG paper, sections 5.1.2 and 6.1: does any document answer the question?
 
     The first document that does decides, even if judgements on others failed.
     """
@@ -182,17 +182,17 @@ def _relevancy(case: Case, setting: Setting) -> Judging:
 
 
 def _declined(case: Case, setting: Setting) -> Judging:
-    """Seed 002, section 6.2: does the answer decline to answer?"""
+    """The QB-RAG paper, section 6.2: does the answer decline to answer?"""
     return _yes_or_no(prompts.declined(case.item.question, case.answer or ""), setting)
 
 
 def _faithfulness(case: Case, setting: Setting) -> Judging:
-    """Seed 002, section 6.2: do the documents support the answer? An answer that declines is not faithful."""
+    """The QB-RAG paper, section 6.2: do the documents support the answer? An answer that declines is not faithful."""
     return _yes_or_no(prompts.faithful(case.item.question, case.documents, case.answer or "", setting.words), setting)
 
 
 def _answer_relevancy(case: Case, setting: Setting) -> Judging:
-    """Seed 002, section 6.2: does the answer address the question, whether or not it is right?"""
+    """The QB-RAG paper, section 6.2: does the answer address the question, whether or not it is right?"""
     return _yes_or_no(prompts.to_the_point(case.item.question, case.answer or ""), setting)
 
 
@@ -202,7 +202,7 @@ def _yes_or_no(prompt: FormPrompt, setting: Setting) -> Judging:
 
 
 def _guideline(case: Case, setting: Setting) -> Judging:
-    """Seed 002, section 6.2, in three steps: a golden answer, its key points, how much of them the answer covers."""
+    """The QB-RAG paper, section 6.2, in three steps: a golden answer, its key points, how much of these is covered."""
     reply = yield PromptStep(prompts.golden(case.item, setting.words), setting.draw)
     if reply is None:
         return JudgeScore(missing=True)
@@ -218,7 +218,7 @@ def _guideline(case: Case, setting: Setting) -> Judging:
 
 
 def _context_recall(case: Case, setting: Setting) -> Judging:
-    """Seed 004, eq. 4 and appendix C, in two steps: list the needed statements, then check them against the context.
+    """The Misknow-RAG paper, eq. 4 and appendix C: list the needed statements, then check them against the context.
 
     Where the context has several sources, the passages of each source are also judged separately (table 3).
     """

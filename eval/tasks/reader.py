@@ -1,9 +1,10 @@
 """How a reader is asked, and how its answers are read.
 
 `reader_prompt` is that of `querylect answers`, `generator_prompt` that of all methods of a paper's task. Its multiple
-choice: step by step and then a letter, as one JSON object (the MIRAGE template of seed 000, figures 3 and 12; seed 001,
-section 3.3). Open questions: a short answer, or one after some thinking (seed 004, section 3.2). Content questions: a
-few sentences from the documents alone, or a refusal (seed 002, appendix H.3). The wording is this project's own.
+choice: step by step and then a letter, as one JSON object (the MIRAGE template of the HCQR paper, figures 3 and 12; the
+CHR paper, section 3.3). Open questions: a short answer, or one after some thinking (the Misknow-RAG paper, section
+3.2). Content questions: a few sentences from the documents alone, or a refusal (the QB-RAG paper, appendix H.3). The
+wording is this project's own.
 Without documents the prompts do not mention any.
 """
 

@@ -1,4 +1,4 @@
-"""Retrieval shift between two methods (seed 001, section 4.4): do they find the same documents?
+"""Retrieval shift between two methods (the CHR paper, section 4.4): do they find the same documents?
 
 The overlap of two rankings is the number of documents in the first k of both. The overlap ratio divides it by k, or by
 the length of the longer ranking where both are shorter than k. In the paper's table 2 the mean overlap ratio exceeds
