@@ -11,14 +11,10 @@ from paired import compare_paired
 from querylect.eval.behaviour import Behaviour, behaviour, with_fall_back
 from querylect.eval.records import METRICS, EvalRecord, read_records
 from querylect.eval.statistics import PairedComparison
+from querylect.storage import logged_objects
 from reproduction_arms import Arm, Options
 
 RESAMPLES = PERMUTATIONS = 10_000
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a log of a run folder; none where there is no such log."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def last_step(run: Path) -> int:
@@ -29,13 +25,13 @@ def last_step(run: Path) -> int:
 def sampled_tokens(run: Path) -> list[int]:
     """Tokens that the policy wrote, for each step up to the newest checkpoint."""
     newest = last_step(run)
-    return [int(line["tokens/sampled"]) for line in read_lines(run / "metrics.jsonl") if line["step"] <= newest]
+    return [int(line["tokens/sampled"]) for line in logged_objects(run / "metrics.jsonl") if line["step"] <= newest]
 
 
 def is_complete(run: Path, steps: int) -> bool:
     """Whether a run has so many steps, or more, and its last one was validated."""
     newest = last_step(run)
-    validated = any(line["step"] == newest for line in read_lines(run / "validation.jsonl"))
+    validated = any(line["step"] == newest for line in logged_objects(run / "validation.jsonl"))
     return newest >= steps and validated and (run / "final").exists()
 
 
@@ -60,12 +56,12 @@ class Results:
 
     def metric(self, arm: Arm, seed: int, name: str) -> list[float]:
         """A figure of metrics.jsonl by step; missing values are left out."""
-        lines = read_lines(self.options.run_folder(arm, seed) / "metrics.jsonl")
+        lines = logged_objects(self.options.run_folder(arm, seed) / "metrics.jsonl")
         return [line[name] for line in lines if name in line]
 
     def validation(self, arm: Arm, seed: int, turn: int) -> dict[int, float]:
         """nDCG@10 of the validation questions at a turn, by step."""
-        lines = read_lines(self.options.run_folder(arm, seed) / "validation.jsonl")
+        lines = logged_objects(self.options.run_folder(arm, seed) / "validation.jsonl")
         return {line["step"]: line[f"ndcg/turn{turn}"] for line in lines if f"ndcg/turn{turn}" in line}
 
     def answers(self, arm: Arm, seed: int, retriever: str, trained: bool = True) -> list[EvalRecord]:

@@ -125,6 +125,17 @@ def test_a_token_budget_is_approached_from_below():
     assert next_steps([2] * 15 + [10] * 10, 1000, first=15) == 25 + 82, "by the newest steps"
 
 
+def test_a_killed_run_whose_logs_end_in_a_cut_line_goes_on(tmp_path):
+    from reproduction_results import is_complete, sampled_tokens
+
+    (tmp_path / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    steps = [{"step": step, "tokens/sampled": 5} for step in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)) + '\n{"step": 3, "tok')
+    (tmp_path / "validation.jsonl").write_text('{"step": 0}\n{"st')
+    assert sampled_tokens(tmp_path) == [5, 5]
+    assert not is_complete(tmp_path, 2)
+
+
 def test_arms_of_a_part_differ_in_what_is_compared_alone(tmp_path):
     from querylect.configs.differences import flat
     from reproduction_arms import ARMS, Options
