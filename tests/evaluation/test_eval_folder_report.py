@@ -321,7 +321,7 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
     assert titles(right, "lessons", {"fat", "statin"}) == {"statin": "About statin"}
 
 
-def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, tmp_path, room, monkeypatch):
+def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, tmp_path, replace_function, monkeypatch):
     training = run(tmp_path / "runs" / "mine").rename(tmp_path / "runs" / "my run")
     page = write_report([training, drift, evaluated], tmp_path / "my page.html", 4).read_text()
     written = re.findall(r"<dd><pre tabindex=\"0\">(.*?)</pre>", page)
@@ -334,9 +334,9 @@ def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, 
     ((named, settings, output, overwrite),) = measured
     assert (list(named), output, overwrite) == (["lay $a$", "dense"], drift, False)
     assert settings == DriftSettings(permutations=99, bootstrap=99, success="all", shared=True)
-    trained = room("train.run", "train", training)
+    trained = replace_function("train.run", "train", training)
     assert end(*train_[1:]) == 0
     assert trained[0][0][0].name == "my-run-again"
-    again = room("eval.report.folder_report", "write_report", Path("x"))
+    again = replace_function("eval.report.folder_report", "write_report", Path("x"))
     assert end(*report_[1:]) == 0
     assert again == [(([evaluated, drift, training], tmp_path / "my page.html", 4), {})]

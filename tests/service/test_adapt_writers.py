@@ -21,14 +21,14 @@ def folder(tmp_path):
         corpus.append(Document(name, f"Rule {number}", f"The {name} costs {number + 3} coins a month. {CLARITY}"))
         split = ("train", "train", "train", "validation", "test")[number % 5]
         splits[split][f"q{number}"] = (f"Is a {common} or another {common} cheap?", name)
-    made = {
+    split_data = {
         split: Split(
             [Question(name, text) for name, (text, _) in rows.items()],
             {name: {relevant: 1} for name, (_, relevant) in rows.items()},
         )
         for split, rows in splits.items()
     }
-    save_beir(Dataset("things", corpus, made), tmp_path / "things")
+    save_beir(Dataset("things", corpus, split_data), tmp_path / "things")
     return tmp_path / "things"
 
 
@@ -57,10 +57,12 @@ def test_a_scripted_writer_gives_the_real_questions_and_both_are_trained_on(
         ["scripted", str(len(load_beir(tmp_path / "out/scripted/dataset").splits["train"].questions)), "0.000"],
         ["real", "12", "0.000"],
     ]
-    written = load_beir(tmp_path / "out/scripted/dataset")
+    scripted = load_beir(tmp_path / "out/scripted/dataset")
     real = load_beir(folder)
     texts = {question.text for question in real.splits["train"].questions}
-    assert {question.text for split in ("train", "validation") for question in written.splits[split].questions} <= texts
-    assert written.splits["test"].questions == real.splits["test"].questions
+    assert {
+        question.text for split in ("train", "validation") for question in scripted.splits[split].questions
+    } <= texts
+    assert scripted.splits["test"].questions == real.splits["test"].questions
     results = json.loads((tmp_path / "out/real/runs/real/results.json").read_text())
     assert results["questions"] == 4

@@ -70,7 +70,7 @@ def call(query) -> str:
     return f"<tool_call>\n{json.dumps({'name': 'search', 'arguments': {'query': query}})}\n</tool_call>"
 
 
-def trainer_of(client, folder, said, **changes):
+def trainer_of(client, folder, turn_texts, **changes):
     """GRPOTrainer on a tiny Llama, whose n-th turns of every generation are `said[n]`, cycled over the rollouts."""
     from trl import GRPOTrainer
     from trl.chat_template_utils import qwen3_chat_template
@@ -80,7 +80,7 @@ def trainer_of(client, folder, said, **changes):
 
         def _generate_single_turn(self, prompt_ids, *arguments, **options):
             answer = super()._generate_single_turn(prompt_ids, *arguments, **options)
-            spoken = said[type(self).turns % len(said)]
+            spoken = turn_texts[type(self).turns % len(turn_texts)]
             type(self).turns += 1
             texts = [spoken[i % len(spoken)] for i in range(len(prompt_ids))]
             ids = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts]

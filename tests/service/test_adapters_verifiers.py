@@ -40,23 +40,23 @@ def model(run_app):
 
     @contextmanager
     def start(replies):
-        app, asked = FastAPI(), []
+        app, requests = FastAPI(), []
 
         @app.post("/v1/chat/completions")
         async def complete(request: Request):
-            asked.append(json.loads(await request.body()))
-            said = {"role": "assistant", "content": replies[len(asked) - 1]}
+            requests.append(json.loads(await request.body()))
+            message = {"role": "assistant", "content": replies[len(requests) - 1]}
             answer = {"id": "x", "created": 0, "model": "scripted"}
             usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-            if not asked[-1].get("stream"):
-                choice = {"index": 0, "message": said, "finish_reason": "stop"}
+            if not requests[-1].get("stream"):
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
                 return {**answer, "object": "chat.completion", "choices": [choice], "usage": usage}
-            choice = {"index": 0, "delta": said, "finish_reason": "stop"}
+            choice = {"index": 0, "delta": message, "finish_reason": "stop"}
             chunk = {**answer, "object": "chat.completion.chunk", "choices": [choice], "usage": usage}
             return Response(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", media_type="text/event-stream")
 
         with run_app(app) as address:
-            yield f"{address}/v1", asked
+            yield f"{address}/v1", requests
 
     return start
 
@@ -91,27 +91,27 @@ def test_the_questions_of_a_split_are_the_tasks(url):
 
 
 def test_the_last_search_is_the_reward_and_a_reply_without_a_query_is_worth_nothing(url, model):
-    with model(["<think>hm</think>aspirin", "<think>nothing</think>", "triptan headache"]) as (address, asked):
+    with model(["<think>hm</think>aspirin", "<think>nothing</think>", "triptan headache"]) as (address, requests):
         episode = play(url, address, turns=3)
     assert episode.ok, episode.errors
     (trace,) = episode.traces
     assert trace.rewards["ndcg@10"].score == 1.0
     assert 0 < trace.metrics["turn_1_ndcg@10"] < 1
     assert (trace.metrics["turn_2_ndcg@10"], trace.metrics["turn_3_ndcg@10"]) == (0.0, 1.0)
-    said = [(message["role"], message["content"]) for message in asked[1]["messages"]]
-    assert [role for role, _ in said] == ["system", "user", "assistant", "user"]
-    assert "1. About aspirin: aspirin relieves headache" in str(said[-1][1])
-    assert "held no query" in str(asked[2]["messages"][-1]), "the episode goes on"
+    messages = [(message["role"], message["content"]) for message in requests[1]["messages"]]
+    assert [role for role, _ in messages] == ["system", "user", "assistant", "user"]
+    assert "1. About aspirin: aspirin relieves headache" in str(messages[-1][1])
+    assert "held no query" in str(requests[2]["messages"][-1]), "the episode goes on"
 
 
 def test_an_outage_is_an_error_and_never_a_reward(small_environment, run_app, model):
     from verifiers.v1.utils.loaders import load_taskset
 
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as gone:
-        config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[gone], split="test")
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as stopped_url:
+        config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[stopped_url], split="test")
         tasks = list(load_taskset(config))
     with model(["triptan"]) as (address, _):
-        episode = play(gone, address, tasks=tasks, deadline=0.5)
+        episode = play(stopped_url, address, tasks=tasks, deadline=0.5)
     assert not episode.ok
     assert "unscorable" in str(episode.errors)
     assert all("ndcg@10" not in trace.rewards for trace in episode.traces)

@@ -136,15 +136,17 @@ def test_the_questions_of_another_folder_search_the_same_index(env):
     folder = Path(env.dataset.path)
     rewritten = write_rewritten(folder)
     dataset = env.dataset.model_copy(update={"queries": "gpt4_reason"})
-    other, plain = (Environment.open(env.model_copy(update={"dataset": which})) for which in (dataset, env.dataset))
-    assert [question.text for question in other.questions("test")] == rewritten
+    with_rewrites, plain = (
+        Environment.open(env.model_copy(update={"dataset": which})) for which in (dataset, env.dataset)
+    )
+    assert [question.text for question in with_rewrites.questions("test")] == rewritten
     assert load_dataset(dataset).splits["test"].qrels == load_dataset(env.dataset).splits["test"].qrels
     assert (load_dataset(dataset).name, load_dataset(env.dataset).name) == (
         "bright-biology-gpt4_reason",
         "bright-biology",
     )
-    assert other.index_hash == plain.index_hash
-    assert other.settings_hash != plain.settings_hash
+    assert with_rewrites.index_hash == plain.index_hash
+    assert with_rewrites.settings_hash != plain.settings_hash
     with refused(DataError, "missing-files", "grit_reason", "biology"):
         open_bright(folder, "biology", queries="grit_reason")
     with pytest.raises(ValidationError, match=r"dataset\.queries"):
@@ -170,31 +172,33 @@ def test_the_published_files_are_fetched_by_name(tmp_path, capsys):
     def end(*arguments):
         with pytest.raises(SystemExit) as caught:
             main(["data", *map(str, arguments)])
-        said = capsys.readouterr()
-        return caught.value.code or 0, said.out + said.err
+        output = capsys.readouterr()
+        return caught.value.code or 0, output.out + output.err
 
     folder, copy = tmp_path / "fetched", write(tmp_path / "copy")
     (copy / "grit_reason").mkdir()
     (copy / "grit_reason" / "biology.jsonl").write_text("{}\n")
     (copy / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
-    code, said = end("get", "bright", "--from", copy, "--to", folder)
-    assert (code, "env.dataset.kind=bright" in said) == (0, True)
+    code, output = end("get", "bright", "--from", copy, "--to", folder)
+    assert (code, "env.dataset.kind=bright" in output) == (0, True)
     assert (folder / "grit_reason" / "biology.jsonl").is_file()
-    code, said = end("check", folder, "--subset", "biology")
-    assert (code, "bright-biology" in said) == (0, True)
-    code, said = end("check", folder)
-    assert (code, "dataset.subset" in said) == (2, True)
+    code, output = end("check", folder, "--subset", "biology")
+    assert (code, "bright-biology" in output) == (0, True)
+    code, output = end("check", folder)
+    assert (code, "dataset.subset" in output) == (2, True)
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["service", "in process"])
 def test_excluded_documents_are_not_ranked_and_as_many_others_are(env, client, served):
-    asked = client if served else InProcessClient(env)
-    found, free = asked.step([Step(question_id="0", plan=MOTHS), Step(question_id="1", plan=MOTHS)], with_text=True)
-    ids, all_ids = ([hit.id for hit in result.ranking] for result in (found, free))
+    searcher = client if served else InProcessClient(env)
+    restricted, free = searcher.step(
+        [Step(question_id="0", plan=MOTHS), Step(question_id="1", plan=MOTHS)], with_text=True
+    )
+    ids, all_ids = ([hit.id for hit in result.ranking] for result in (restricted, free))
     assert set(all_ids) > {"moths/post_0.txt", "moths/post_1.txt"}, "another question sees them"
     assert sorted(ids) == ["moths/navigation_0.txt", "moths/navigation_1.txt"]
-    assert found.metrics["ndcg@10"] == 1.0
-    narrow = asked.step([Step(question_id="0", plan=SearchPlan.of(EXAMPLES[0]["query"], k=1))])[0]
+    assert restricted.metrics["ndcg@10"] == 1.0
+    narrow = searcher.step([Step(question_id="0", plan=SearchPlan.of(EXAMPLES[0]["query"], k=1))])[0]
     assert len(narrow.ranking) == 1
     assert narrow.ranking[0].id in ids, "the place of an excluded document is taken by the next one"
 
@@ -245,21 +249,21 @@ def test_clients_know_what_a_question_excludes(client):
 
 
 def test_a_rewriter_of_the_page_is_not_shown_what_a_picked_question_excludes(env, run_app):
-    shown = []
+    excluded_hits = []
 
     class Looking:
         name = "looking"
 
         def __call__(self, question, card, search):
             (ranking,) = search([MOTHS])
-            shown.append({hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"]))
+            excluded_hits.append({hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"]))
             return PageRewrite(text="…", plan=MOTHS)
 
     app = create_app(Environment.open(env), env, writer=Looking())
     with run_app(app) as url, httpx.Client(base_url=url, timeout=30) as http:
-        for asked in ({"question_id": "0"}, {"question_id": "1"}, {}):
-            assert http.post("/page/rewrite", json={"question": EXAMPLES[0]["query"], **asked}).status_code == 200
-    assert [len(documents) for documents in shown] == [0, 2, 2]
+        for fields in ({"question_id": "0"}, {"question_id": "1"}, {}):
+            assert http.post("/page/rewrite", json={"question": EXAMPLES[0]["query"], **fields}).status_code == 200
+    assert [len(documents) for documents in excluded_hits] == [0, 2, 2]
 
 
 def toy(*excluded):
@@ -306,12 +310,12 @@ def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path, served)
     assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
     assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
     with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
-        known = known_questions(client, "validation", {"0", "1", "of another dataset"})
-        assert known == {"0", "1"}, "also those of another split than the one that is evaluated"
-        contexts = Contexts(4, None, client, {}, known)
-        shown, other = contexts.of([records["0"], records["1"]])
-    assert {document.id for document in shown} == set(records["0"].ranking), "deeper rankings leave them out, too"
-    assert [document.id for document in other][:1] == ["tides/moon_0.txt"]
+        known_ids = known_questions(client, "validation", {"0", "1", "of another dataset"})
+        assert known_ids == {"0", "1"}, "also those of another split than the one that is evaluated"
+        contexts = Contexts(4, None, client, {}, known_ids)
+        context, other_context = contexts.of([records["0"], records["1"]])
+    assert {document.id for document in context} == set(records["0"].ranking), "deeper rankings leave them out, too"
+    assert [document.id for document in other_context][:1] == ["tides/moon_0.txt"]
     assert contexts.moved == 0
 
 

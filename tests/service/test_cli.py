@@ -33,7 +33,7 @@ def test_the_run_folder_is_printed_where_a_tracker_turned_the_output_away(monkey
 
 
 @pytest.fixture
-def room(monkeypatch):
+def replace_function(monkeypatch):
     """Put a function in the place of one that a command imports when it runs; gives the calls it got."""
 
     def put(module: str, name: str, answer):
@@ -78,9 +78,9 @@ def test_configs_help_version_and_dry_runs_load_nothing_heavy():
 
 def test_help_names_every_command(capsys):
     assert end("--help") == 0
-    shown = capsys.readouterr().out
+    stdout = capsys.readouterr().out
     for command in ("index", "env", "serve", "train", "eval", "report", "rewrite"):
-        assert f" {command} " in shown
+        assert f" {command} " in stdout
 
 
 def test_version(capsys):
@@ -107,7 +107,7 @@ def test_without_a_config_the_demo_is_meant(capsys):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "fact"),
     [
         (["train.questions_per_micro_batch=7"], "train.questions_per_micro_batch 7"),
         (["policy.lora=null", "policy.dtype=bfloat16"], "policy.dtype=auto"),
@@ -116,9 +116,9 @@ def test_without_a_config_the_demo_is_meant(capsys):
         (["paper_contriever", "train.questions_per_step=12"], "12 is shared by 8 processes"),
     ],
 )
-def test_a_dry_run_of_training_refuses_settings_that_contradict_each_other(changes, said, capsys):
+def test_a_dry_run_of_training_refuses_settings_that_contradict_each_other(changes, fact, capsys):
     assert end("train", *changes, "--dry-run") == 2
-    assert said in capsys.readouterr().err
+    assert fact in capsys.readouterr().err
 
 
 def test_a_dry_run_of_training_is_checked_for_the_processes_of_its_launcher(monkeypatch, capsys):
@@ -155,13 +155,13 @@ def test_a_first_override_may_be_longer_than_a_file_name(capsys):
 @pytest.mark.parametrize("command", ["train", "eval", "rewrite", "report"])
 def test_a_path_that_cannot_be_one_is_the_users_to_change(command, capsys):
     assert end(command, LONG) == 2
-    said = capsys.readouterr().err
-    assert LONG in said
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert LONG in stderr
+    assert "Traceback" not in stderr
 
 
-def test_index_build_passes_environment_and_overwrite(room, capsys):
-    calls = room("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
+def test_index_build_passes_environment_and_overwrite(replace_function, capsys):
+    calls = replace_function("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
     assert end("index", "build", "tiny", "env.index=some/where") == 0
     assert end("index", "build", "tiny", "--overwrite") == 0
     (first, options), (_, overwriting) = calls
@@ -172,9 +172,9 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
     assert "some/where: 9000 documents" in capsys.readouterr().out
 
 
-def test_index_build_missing_skips_existing_and_remote_indexes(room, tmp_path):
+def test_index_build_missing_skips_existing_and_remote_indexes(replace_function, tmp_path):
     """A job that starts again: one of three indexes is built, one is searched elsewhere."""
-    calls = room("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
+    calls = replace_function("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
     members = {name: {"env": {"index": str(tmp_path / name)}} for name in ("built", "missing", "elsewhere")}
     members["elsewhere"]["client"] = {"urls": ["http://node-b:8000"]}
     (tmp_path / "built").mkdir()
@@ -187,21 +187,21 @@ def test_index_build_missing_skips_existing_and_remote_indexes(room, tmp_path):
     assert end("index", "build", "tiny", "--missing", "--shard", "1/2") == 2
 
 
-def test_index_verify_passes_the_environment_and_names_each_folder(room, capsys):
+def test_index_verify_passes_the_environment_and_names_each_folder(replace_function, capsys):
     folders = {"some/member": SimpleNamespace(documents=9000), "some/where": SimpleNamespace(documents=9000)}
-    calls = room("envs.retrievers.open", "verify_indexes", folders)
+    calls = replace_function("envs.retrievers.open", "verify_indexes", folders)
     assert end("index", "verify", "tiny", "env.index=some/where") == 0
     assert calls == [((load_config("tiny", ["env.index=some/where"]).env,), {})]
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(folders)
 
 
 @pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None), (None, None)])
-def test_serve_takes_the_token_from_the_named_variable(secret, token, room, monkeypatch, capsys):
+def test_serve_takes_the_token_from_the_named_variable(secret, token, replace_function, monkeypatch, capsys):
     monkeypatch.delenv("MY_TOKEN", raising=False)
     if secret is not None:
         monkeypatch.setenv("MY_TOKEN", secret)
-    room("envs.preflight", "check_environment", None)
-    calls = room("envs.server.serve", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
+    replace_function("envs.preflight", "check_environment", None)
+    calls = replace_function("envs.server.serve", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
     assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
     (args, options) = calls[0]
     assert args == (load_config("tiny", []).env,)
@@ -209,8 +209,8 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, room, monk
     assert capsys.readouterr().out == "http://127.0.0.1:4711\n"
 
 
-def test_train_prints_the_run_folder(room, capsys):
-    calls = room("train.run", "train", Path("runs/tiny"))
+def test_train_prints_the_run_folder(replace_function, capsys):
+    calls = replace_function("train.run", "train", Path("runs/tiny"))
     assert end("train", "tiny", "seed=1") == 0
     assert end("train", "tiny", "seed=1", "--resume") == 0
     assert end("train", "tiny", "seed=1", "--resume", "--trust") == 0
@@ -219,11 +219,11 @@ def test_train_prints_the_run_folder(room, capsys):
     assert capsys.readouterr().out == "runs/tiny\n" * 3
 
 
-def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
-    calls = room("eval.run", "evaluate_each", [Path("report.html")])
-    room("eval.results", "summary", "the table")
-    room("rollouts.preflight", "check_run", None)
-    room("rollouts.checkpoints", "find_checkpoint", None)
+def test_eval_reads_the_config_of_the_run_folder(replace_function, tmp_path, capsys):
+    calls = replace_function("eval.run", "evaluate_each", [Path("report.html")])
+    replace_function("eval.results", "summary", "the table")
+    replace_function("rollouts.preflight", "check_run", None)
+    replace_function("rollouts.checkpoints", "find_checkpoint", None)
     config = load_config("tiny", ["seed=5"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     assert end("eval", str(tmp_path), "eval.limit=3", "--output", "elsewhere") == 0
@@ -242,8 +242,8 @@ def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
     assert "'tiny'" in printed
 
 
-def test_report_passes_the_folders(room, capsys):
-    calls = room("eval.report.folder_report", "write_report", Path("report.html"))
+def test_report_passes_the_folders(replace_function, capsys):
+    calls = replace_function("eval.report.folder_report", "write_report", Path("report.html"))
     assert end("report", "runs/a", "evaluations/b", "-o", "both.html", "--questions", "5") == 0
     assert end("report", "drift") == 0
     assert calls == [
@@ -265,32 +265,32 @@ def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys
     + [(errors.UserError, 2), (errors.QuerylectError, 1)]
     + [(errors.EnvironmentUnavailableError, 1), (errors.StorageError, 1)],
 )
-def test_an_error_of_ours_is_one_sentence_and_its_exit_code(kind, code, room, capsys):
+def test_an_error_of_ours_is_one_sentence_and_its_exit_code(kind, code, replace_function, capsys):
     def fail(config, resume, trust):
         raise kind("the disk is full; free 2 GiB")
 
-    room("train.run", "train", fail)
+    replace_function("train.run", "train", fail)
     assert end("train", "tiny") == code
     printed = capsys.readouterr()
     assert printed.err == "error: the disk is full; free 2 GiB\n"
     assert printed.out == ""
 
 
-def test_verbose_shows_where_an_error_arose(room, capsys):
+def test_verbose_shows_where_an_error_arose(replace_function, capsys):
     def fail(config, resume, trust):
         raise errors.DataError("no corpus")
 
-    room("train.run", "train", fail)
+    replace_function("train.run", "train", fail)
     assert end("train", "tiny", "--verbose") == 2
     assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [ValueError, EOFError, RuntimeError, MemoryError])
-def test_any_other_error_shows_its_traceback_and_asks_for_a_report(kind, room, capsys):
+def test_any_other_error_shows_its_traceback_and_asks_for_a_report(kind, replace_function, capsys):
     def fail(config, resume, trust):
         raise kind("nobody expected this")
 
-    room("train.run", "train", fail)
+    replace_function("train.run", "train", fail)
     assert end("train", "tiny") == 1
     printed = capsys.readouterr().err
     assert "Traceback" in printed
@@ -298,27 +298,27 @@ def test_any_other_error_shows_its_traceback_and_asks_for_a_report(kind, room, c
     assert "please report it" in printed.splitlines()[-1]
 
 
-@pytest.mark.parametrize("began", [False, True])
-def test_ctrl_c_ends_training_with_130_and_one_line_that_says_how_to_go_on(began, room, capsys, tmp_path):
+@pytest.mark.parametrize("started", [False, True])
+def test_ctrl_c_ends_training_with_130_and_one_line_that_says_how_to_go_on(started, replace_function, capsys, tmp_path):
     def interrupt(config, resume, trust):
         raise KeyboardInterrupt
 
-    room("train.run", "train", interrupt)
+    replace_function("train.run", "train", interrupt)
     output = f"output={tmp_path}/my runs"
-    if began:
+    if started:
         (tmp_path / "my runs" / "tiny").mkdir(parents=True)
         (tmp_path / "my runs" / "tiny" / "config.yaml").touch()
-    command = f"querylect train tiny '{output}'" + " --resume" * began
-    for again in range(1 + began):
+    command = f"querylect train tiny '{output}'" + " --resume" * started
+    for again in range(1 + started):
         assert end("train", "tiny", output, *["--resume"] * again) == 130
         assert capsys.readouterr().err == f"Interrupted. Continue with: {command}\n"
 
 
-def test_one_of_several_processes_says_how_to_go_on_with_their_launcher(room, capsys, monkeypatch):
+def test_one_of_several_processes_says_how_to_go_on_with_their_launcher(replace_function, capsys, monkeypatch):
     def interrupt(config, resume, trust):
         raise KeyboardInterrupt("--resume")
 
-    room("train.run", "train", interrupt)
+    replace_function("train.run", "train", interrupt)
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
         assert end("train", "tiny") == 130
@@ -334,14 +334,14 @@ def test_one_of_several_processes_says_how_to_go_on_with_their_launcher(room, ca
         (["paper", "hcqr"], "eval.papers.run", "run_paper"),
     ],
 )
-def test_ctrl_c_names_the_command_that_continues(arguments, module, name, room, capsys):
+def test_ctrl_c_names_the_command_that_continues(arguments, module, name, replace_function, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    room("envs.preflight", "check_build", None)
-    room("rollouts.preflight", "check_run", None)
-    room("eval.results", "summary", None)
-    room(module, name, interrupt)
+    replace_function("envs.preflight", "check_build", None)
+    replace_function("rollouts.preflight", "check_run", None)
+    replace_function("eval.results", "summary", None)
+    replace_function(module, name, interrupt)
     assert end(*arguments) == 130
     assert capsys.readouterr().err == f"Interrupted. Continue with: querylect {' '.join(arguments)}\n"
 
@@ -411,9 +411,9 @@ def test_what_deepspeed_says_stays_out_of_stdout(package):
         )
     )
     code = f"import logging, sys; from querylect.logs import set_up_logging; set_up_logging(); {speaks}"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout == ""
-    assert "warning (DeepSpeed): Setting accelerator to CPU." in told.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == ""
+    assert "warning (DeepSpeed): Setting accelerator to CPU." in process.stderr
 
 
 def test_logging_shows_our_information_and_only_warnings_of_others():

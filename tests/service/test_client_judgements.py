@@ -35,15 +35,15 @@ def app_of(config):
     return create_app(Environment.open(config), config)
 
 
-@pytest.mark.parametrize("other", ["qrels", "gain", "ivf_probes"])
-def test_replicas_that_score_differently_are_refused(small_environment, tmp_path, run_app, other):
+@pytest.mark.parametrize("difference", ["qrels", "gain", "ivf_probes"])
+def test_replicas_that_score_differently_are_refused(small_environment, tmp_path, run_app, difference):
     second = {
         "qrels": lambda: judged_otherwise(small_environment, tmp_path / "data"),
         "gain": lambda: small_environment.model_copy(update={"gain": "exponential"}),
         "ivf_probes": lambda: EnvironmentConfig.model_validate(
             {**small_environment.model_dump(), "vectors": {"ivf_probes": 8}}
         ),
-    }[other]()
+    }[difference]()
     hashes = [Environment.open(config).settings_hash for config in (small_environment, second)]
     with (
         run_app(app_of(small_environment)) as url,
@@ -62,9 +62,9 @@ def test_a_service_restarted_with_other_judgements_is_refused(small_environment,
     hashes = [Environment.open(config).settings_hash for config in (first, second)]
     with SyncEnvironmentClient(ClientConfig(urls=[f"http://127.0.0.1:{first.port}"])) as client:
         with served(first, tmp_path):
-            before = client.step(STEPS)
+            results = client.step(STEPS)
         with served(first, tmp_path):
-            assert client.step(STEPS) == before, "a restart alone is nothing"
+            assert client.step(STEPS) == results, "a restart alone is nothing"
         with served(second, tmp_path):
             for call in (lambda: client.step(STEPS), lambda: client.search([STEPS[0].plan])):
                 with refused(ConfigError, "different-settings", *hashes):
@@ -144,9 +144,9 @@ def test_a_plan_without_the_questions_document_is_answered_by_digest(tmp_path, r
         run_app(create_app(environment, EnvironmentConfig())) as url,
         SyncEnvironmentClient(PATIENT, [url]) as client,
     ):
-        own, other = client.step([Step(question_id=name, plan=plan) for name in ("a", "x")])
-    assert own.plan_digest == other.plan_digest == plan_digest(plan)
-    assert {hit.id for hit in other.ranking} - {hit.id for hit in own.ranking} == {"a"}
+        without_own, unrestricted = client.step([Step(question_id=name, plan=plan) for name in ("a", "x")])
+    assert without_own.plan_digest == unrestricted.plan_digest == plan_digest(plan)
+    assert {hit.id for hit in unrestricted.ranking} - {hit.id for hit in without_own.ranking} == {"a"}
 
 
 def test_a_forged_answer_is_asked_for_again(environment, small_environment, run_app):

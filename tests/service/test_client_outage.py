@@ -81,8 +81,8 @@ def clock(monkeypatch):
     clock = PausesOnly()
     for module in (transport, client_module):
         monkeypatch.setattr(module, "time", clock)
-    kept = {name: getattr(asyncio, name) for name in ("timeout", "gather")}
-    monkeypatch.setattr(transport, "asyncio", SimpleNamespace(sleep=clock.sleep, **kept))
+    unchanged = {name: getattr(asyncio, name) for name in ("timeout", "gather")}
+    monkeypatch.setattr(transport, "asyncio", SimpleNamespace(sleep=clock.sleep, **unchanged))
     monkeypatch.setattr("tenacity.wait.random", SimpleNamespace(uniform=lambda low, high: high))
     return clock
 
@@ -188,8 +188,8 @@ def test_the_synchronous_client_works_inside_a_running_loop(url):
 def test_many_steps_go_in_parts_and_come_back_in_order(scripted):
     flapping, url = scripted
     flapping.play("pass")
-    asked = [step for n in range(10) for step in (*steps(f"headache {n}"), *steps("glucose", question="q-sugar"))]
-    results, stats = stepping([url], asked)
+    batch = [step for n in range(10) for step in (*steps(f"headache {n}"), *steps("glucose", question="q-sugar"))]
+    results, stats = stepping([url], batch)
     assert flapping.posts == 3
     assert [result.question_id for result in results] == ["q-head", "q-sugar"] * 10
     assert [result.reward for result in results[1::2]] == [1.0] * 10
@@ -265,17 +265,17 @@ def test_an_answer_that_ends_in_the_middle_is_no_reward(url, framing, share):
     """As from a process that dies while it sends: whatever the framing, what arrived is not used."""
     body = {"steps": [step.model_dump() for step in steps("triptan headache")], "with_text": True}
     answer = httpx.post(f"{url}/v1/step", json=body).content
-    about = httpx.get(f"{url}/v1/environment").content
+    description = httpx.get(f"{url}/v1/environment").content
     assert json.loads(answer)["results"][0]["reward"] == 1.0
     cut = answer[: int(share * len(answer))]
 
     def die(connection):
         with connection:
-            asked = connection.recv(65536)
-            if asked.startswith(b"GET"):
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(about) + about)
-                asked = connection.recv(65536)
-            if asked:
+            request = connection.recv(65536)
+            if request.startswith(b"GET"):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(description) + description)
+                request = connection.recv(65536)
+            if request:
                 connection.sendall(JSON_200 + (framing % len(answer) if b"%" in framing else framing) + cut)
 
     with dying_server(die) as dying_url:
@@ -293,14 +293,17 @@ def results_with(**changes):
 def forged(field, change):
     """Changes one field of each result; of a dictionary or a ranking, every value or score in it."""
 
-    def of(value):
+    def changed(value):
         if isinstance(value, dict):
             return {name: change(number) for name, number in value.items()}
         if isinstance(value, list):
             return [{**hit, "score": change(hit["score"])} for hit in value]
         return change(value)
 
-    return lambda answer: {**answer, "results": [{**one, field: of(one[field])} for one in answer["results"]]}
+    return lambda answer: {
+        **answer,
+        "results": [{**result, field: changed(result[field])} for result in answer["results"]],
+    }
 
 
 @pytest.mark.parametrize(
@@ -387,7 +390,7 @@ def test_each_round_of_discovery_asks_all_replicas_even_beside_a_silent_one(new_
     def replica(name):
         app = new_app()
 
-        async def asked(scope, receive, send):
+        async def answer(scope, receive, send):
             if scope["type"] == "http":
                 ids[name].append(dict(scope["headers"])[b"x-request-id"])
                 if name == "silent":
@@ -398,7 +401,7 @@ def test_each_round_of_discovery_asks_all_replicas_even_beside_a_silent_one(new_
                     return
             await app(scope, receive, send)
 
-        return asked
+        return answer
 
     with (
         run_app(replica("silent")) as silent,
@@ -490,10 +493,10 @@ def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(monkeypa
 
 
 def test_replicas_of_different_indexes_are_an_error(small_environment, run_app, url):
-    other = Environment.open(small_environment)
-    other.index_hash = "another"
+    second_environment = Environment.open(small_environment)
+    second_environment.index_hash = "another"
     with (
-        run_app(create_app(other, small_environment)) as second,
+        run_app(create_app(second_environment, small_environment)) as second,
         SyncEnvironmentClient(PATIENT, [url, second]) as client,
     ):
         with refused(ConfigError, "different-indexes", url, second, "another"):
@@ -577,12 +580,12 @@ def test_a_cancelled_call_leaves_the_client_usable(scripted):
     async def run(url):
         async with EnvironmentClient(PATIENT, [url]) as client:
             await client.environment()
-            asked = asyncio.create_task(client.step(steps("headache")))
+            call = asyncio.create_task(client.step(steps("headache")))
             while not flapping.posts:
                 await asyncio.sleep(0.005)
-            asked.cancel()
+            call.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asked
+                await call
             return await client.step(steps("triptan headache"))
 
     flapping, url = scripted

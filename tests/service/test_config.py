@@ -28,7 +28,7 @@ PACKAGED = [
 
 
 @pytest.fixture
-def written(tmp_path):
+def save_yaml(tmp_path):
     """Write a YAML file and give its path."""
 
     def write(text: str) -> str:
@@ -51,9 +51,9 @@ def test_no_file_gives_the_defaults_of_the_schema():
 
 
 @pytest.mark.parametrize("name", PACKAGED)
-def test_a_packaged_config_survives_a_round_trip_and_chooses_sensible_sizes(name, written):
+def test_a_packaged_config_survives_a_round_trip_and_chooses_sensible_sizes(name, save_yaml):
     config = load_config(name, [])
-    assert load_config(written(dump_config(config)), []) == config
+    assert load_config(save_yaml(dump_config(config)), []) == config
     rollout, train = config.rollout, config.train
     assert rollout.earlier_tokens(len(rollout.branching)) + 512 <= rollout.max_prompt_tokens, "room for the question"
     if name != "tiny":  # after two steps that teach nothing, no policy or turn is better than another
@@ -166,8 +166,8 @@ def flat(values, above=""):
             yield f"{above}{key}", value
 
 
-def test_overrides_win_over_the_file_and_later_over_earlier(written):
-    path = written("train: {steps: 3, questions_per_step: 5}\npolicy: {lora: null}\n")
+def test_overrides_win_over_the_file_and_later_over_earlier(save_yaml):
+    path = save_yaml("train: {steps: 3, questions_per_step: 5}\npolicy: {lora: null}\n")
     overrides = ["train.steps=4", "train.steps=7", "train.learning_rate=1e-5", "rollout.branching=[2,2]"]
     overrides += ["client.urls=[http://a:1, http://b:2]", "policy.lora.r=8", "env.model="]
     config = load_config(path, overrides)
@@ -196,18 +196,18 @@ def test_what_yaml_would_drop_from_an_override_as_a_comment_is_refused(override)
     assert override.partition("=")[0] in refusal("comment-in-override", None, override)
 
 
-def test_an_override_reaches_one_of_two_sections_written_by_alias(written):
-    path = written("policy: &empty {}\nrewriter: *empty\n")
+def test_an_override_reaches_one_of_two_sections_written_by_alias(save_yaml):
+    path = save_yaml("policy: &empty {}\nrewriter: *empty\n")
     assert load_config(path, ["policy.model=some/model"]).policy.model == "some/model"
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.e-5", "0.00001", "+1e-5", "10e-6"])
-def test_every_spelling_of_a_number_is_a_number(text, written):
-    assert load_config(written(f"train:\n  learning_rate: {text}\n"), []).train.learning_rate == 1e-5
+def test_every_spelling_of_a_number_is_a_number(text, save_yaml):
+    assert load_config(save_yaml(f"train:\n  learning_rate: {text}\n"), []).train.learning_rate == 1e-5
 
 
-def test_yaml_words_that_look_like_something_else_are_text(written):
-    config = load_config(written("name: no\noutput: 2026-11-21\nseed: 010\n"), ["env.name=1e-5x"])
+def test_yaml_words_that_look_like_something_else_are_text(save_yaml):
+    config = load_config(save_yaml("name: no\noutput: 2026-11-21\nseed: 010\n"), ["env.name=1e-5x"])
     assert (config.name, config.output, config.seed, config.env.name) == ("no", "2026-11-21", 10, "1e-5x")
 
 
@@ -227,15 +227,15 @@ def test_a_folder_is_not_a_config(tmp_path):
     assert str(tmp_path) in refusal("config-is-folder", str(tmp_path))
 
 
-def test_a_syntax_error_names_file_line_and_column(written):
-    path = written("train:\n  steps: 5\n  credit: [turn\nname: x\n")
+def test_a_syntax_error_names_file_line_and_column(save_yaml):
+    path = save_yaml("train:\n  steps: 5\n  credit: [turn\nname: x\n")
     assert refusal("invalid-yaml", path).startswith(f"{path}, line 4, column 5: ")
 
 
-def test_yaml_nested_too_deeply_is_one_sentence(written, monkeypatch):
-    assert "nested too deeply" in refusal("invalid-yaml", written("- " * 2000 + "x"))
+def test_yaml_nested_too_deeply_is_one_sentence(save_yaml, monkeypatch):
+    assert "nested too deeply" in refusal("invalid-yaml", save_yaml("- " * 2000 + "x"))
     monkeypatch.setattr("ruamel.yaml.YAML.load", None)  # whose time grows with the square of open brackets
-    assert "nested too deeply" in refusal("invalid-yaml", written("seed: " + "[" * 100_000))
+    assert "nested too deeply" in refusal("invalid-yaml", save_yaml("seed: " + "[" * 100_000))
 
 
 @pytest.mark.parametrize("name", ["x\ntouch y", "$(id)", "a b", "", ".", "..", "-rf", ".a", "a/b", "it's", "é", "a+b"])
@@ -269,8 +269,8 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_run(tmp_path, monkeypatch
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "manifest.json").touch()
     assert config.env.has_index
-    told = facts("demo", ["output=~/runs", "env.index=~/index"])
-    assert (told["run"], told["building"]) == (str(tmp_path / "runs" / "demo"), [])
+    paths = facts("demo", ["output=~/runs", "env.index=~/index"])
+    assert (paths["run"], paths["building"]) == (str(tmp_path / "runs" / "demo"), [])
     assert not (tmp_path / "~").exists()
 
 
@@ -280,25 +280,25 @@ def test_what_names_no_environment_variable_is_refused(variable):
         validated(RunConfig, {"client": {"token_env": variable}}, "here")
 
 
-def test_a_duplicate_key_is_refused_with_its_line(written):
-    path = written("train:\n  steps: 5\n  beta: 0.1\n  steps: 6\n")
+def test_a_duplicate_key_is_refused_with_its_line(save_yaml):
+    path = save_yaml("train:\n  steps: 5\n  beta: 0.1\n  steps: 6\n")
     message = refusal("invalid-yaml", path)
     assert message.startswith(f"{path}, line 4, column 3: ")
     assert "'steps'" in message
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"), [("- a\n- b\n", "a list"), ("", "nothing"), ("# only a comment\n", "nothing")]
+    ("text", "value"), [("- a\n- b\n", "a list"), ("", "nothing"), ("# only a comment\n", "nothing")]
 )
-def test_what_is_no_mapping_is_refused(text, seen, written):
-    path = written(text)
-    with refused(ConfigError, "no-mapping", path, seen):
+def test_what_is_no_mapping_is_refused(text, value, save_yaml):
+    path = save_yaml(text)
+    with refused(ConfigError, "no-mapping", path, value):
         load_config(path, [])
 
 
 @pytest.mark.parametrize("text", ["1: x\n", "train: {2: x}\n", "null: x\n", "[a, b]: x\n"])
-def test_a_key_that_is_not_text_is_refused(text, written):
-    path = written(text)
+def test_a_key_that_is_not_text_is_refused(text, save_yaml):
+    path = save_yaml(text)
     assert refusal("invalid-yaml", path).startswith(f"{path}, line 1, column ")
 
 
@@ -312,9 +312,9 @@ def test_what_is_not_text_is_refused(tmp_path):
         load_config(str(path), [])
 
 
-def test_no_python_object_is_built(written, tmp_path):
+def test_no_python_object_is_built(save_yaml, tmp_path):
     trace = tmp_path / "trace"
-    path = written(f"name: !!python/object/apply:os.mkdir [{trace}]\n")
+    path = save_yaml(f"name: !!python/object/apply:os.mkdir [{trace}]\n")
     assert "line 1" in refusal("invalid-yaml", path)
     assert not trace.exists()
 
@@ -330,18 +330,18 @@ def test_no_python_object_is_built(written, tmp_path):
         ("env: {data: {kind: beir}}", "env.data", "env.dataset"),
     ],
 )
-def test_an_unknown_key_names_the_nearest_one_in_full(text, unknown, nearest, written):
-    path = written(text)
-    named = [set(re.findall(r"\w+(?:\.\w+)*", line)) for line in refusal("unknown-setting", path).splitlines()]
-    assert any({unknown, nearest} <= names for names in named)
+def test_an_unknown_key_names_the_nearest_one_in_full(text, unknown, nearest, save_yaml):
+    path = save_yaml(text)
+    names_by_line = [set(re.findall(r"\w+(?:\.\w+)*", line)) for line in refusal("unknown-setting", path).splitlines()]
+    assert any({unknown, nearest} <= names for names in names_by_line)
 
 
-def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(written):
+def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(save_yaml):
     for text, key, beside in (
         ("policy: {xyzzy: 1}", "policy.xyzzy", "model, dtype, lora"),
         ("xyzzy: 1", "xyzzy", "name, output, seed, env"),
     ):
-        path = written(text)
+        path = save_yaml(text)
         with refused(ConfigError, "unknown-setting", f"{path}: ", key, beside):
             load_config(path, [])
 
@@ -367,8 +367,8 @@ def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(written):
         ("rollout: {max_new_tokens: many}", "rollout.max_new_tokens", '"many"', "whole number or a list"),
     ],
 )
-def test_a_wrong_value_says_key_value_and_expectation(text, setting, value, expected, written):
-    path = written(text)
+def test_a_wrong_value_says_key_value_and_expectation(text, setting, value, expected, save_yaml):
+    path = save_yaml(text)
     message = refusal("invalid-setting", path)
     assert message.startswith(f"{path}: {setting} is {value}; ")
     assert expected in message.partition(";")[2]
@@ -392,26 +392,26 @@ def test_a_wrong_value_says_key_value_and_expectation(text, setting, value, expe
         ),
     ],
 )
-def test_settings_that_do_not_go_together_are_named_in_one_line(text, setting, facts, written):
-    path = written(text)
+def test_settings_that_do_not_go_together_are_named_in_one_line(text, setting, facts, save_yaml):
+    path = save_yaml(text)
     with refused(ConfigError, "invalid-setting", f"{path}: ", setting, *facts) as caught:
         load_config(path, [])
     assert "\n" not in str(caught.value)
 
 
-def test_every_wrong_key_gets_its_own_line(written):
-    lines = refusal("invalid-setting", written("train: {steps: 0, beta: -1.0, stps: 3}")).splitlines()
+def test_every_wrong_key_gets_its_own_line(save_yaml):
+    lines = refusal("invalid-setting", save_yaml("train: {steps: 0, beta: -1.0, stps: 3}")).splitlines()
     assert len(lines) == 3
 
 
 @pytest.mark.parametrize("text", ["1e999", ".inf", "-.inf", ".nan"])
-def test_a_number_that_is_not_finite_is_refused(text, written):
-    path = written(f"train: {{learning_rate: {text}}}")
+def test_a_number_that_is_not_finite_is_refused(text, save_yaml):
+    path = save_yaml(f"train: {{learning_rate: {text}}}")
     assert refusal("invalid-yaml", path).startswith(f"{path}, line 1, column 24: {text} ")
 
 
-def test_a_long_value_is_cut(written):
-    assert len(refusal("invalid-setting", written(f"train: {{steps: {'x' * 5000}}}")).splitlines()[0]) < 400
+def test_a_long_value_is_cut(save_yaml):
+    assert len(refusal("invalid-setting", save_yaml(f"train: {{steps: {'x' * 5000}}}")).splitlines()[0]) < 400
 
 
 @pytest.mark.parametrize(
@@ -433,8 +433,8 @@ def test_a_wrong_override_is_named(override, code, facts):
     assert str(caught.value).startswith(f"override {override!r}")
 
 
-def test_the_file_is_blamed_for_its_own_mistake_and_not_the_override(written):
-    path = written("train: {beta: -1.0}")
+def test_the_file_is_blamed_for_its_own_mistake_and_not_the_override(save_yaml):
+    path = save_yaml("train: {beta: -1.0}")
     assert refusal("invalid-setting", path, "train.steps=5").startswith(f"{path}: train.beta is -1.0")
 
 

@@ -43,10 +43,10 @@ def hub(monkeypatch):
 
 
 def copy_of_scifact(folder: Path) -> Path:
-    for place, repo in {"": "BeIR/scifact", "qrels": "BeIR/scifact-qrels"}.items():
-        (folder / place).mkdir(parents=True, exist_ok=True)
+    for subfolder, repo in {"": "BeIR/scifact", "qrels": "BeIR/scifact-qrels"}.items():
+        (folder / subfolder).mkdir(parents=True, exist_ok=True)
         for name, content in FILES[repo].items():
-            (folder / place / name).write_bytes(content)
+            (folder / subfolder / name).write_bytes(content)
     return folder
 
 
@@ -60,17 +60,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_from_a_copy_and_from_the_hub_come_the_same_files(tmp_path, hub):
     entry = look_up("beir/scifact")
-    seen = []
-    one = fetch(entry, tmp_path / "one", copy_of_scifact(tmp_path / "copy"))
-    two = fetch(entry, tmp_path / "two", endpoint=hub.url, progress=lambda done, total: seen.append((done, total)))
-    assert contents(one) == contents(two)
-    assert sorted(contents(one)) == ["README.md", "corpus.jsonl.gz", "qrels/test.tsv", "queries.jsonl.gz"]
-    assert seen[-1][0] == seen[-1][1] == sum(map(len, contents(two).values()))
-    said = json.loads((two / "source.json").read_text())
-    assert said["source"]["revisions"] == {"BeIR/scifact": COMMIT, "BeIR/scifact-qrels": COMMIT}
-    assert said["files"]["corpus.jsonl.gz"]["sha256"] == hashlib.sha256(CORPUS).hexdigest()
+    calls = []
+    copied = fetch(entry, tmp_path / "one", copy_of_scifact(tmp_path / "copy"))
+    downloaded = fetch(
+        entry, tmp_path / "two", endpoint=hub.url, progress=lambda done, total: calls.append((done, total))
+    )
+    assert contents(copied) == contents(downloaded)
+    assert sorted(contents(copied)) == ["README.md", "corpus.jsonl.gz", "qrels/test.tsv", "queries.jsonl.gz"]
+    assert calls[-1][0] == calls[-1][1] == sum(map(len, contents(downloaded).values()))
+    metadata = json.loads((downloaded / "source.json").read_text())
+    assert metadata["source"]["revisions"] == {"BeIR/scifact": COMMIT, "BeIR/scifact-qrels": COMMIT}
+    assert metadata["files"]["corpus.jsonl.gz"]["sha256"] == hashlib.sha256(CORPUS).hexdigest()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "one", "two"]
-    dataset = load_dataset(DatasetConfig(kind="mteb", path=str(two)))
+    dataset = load_dataset(DatasetConfig(kind="mteb", path=str(downloaded)))
     assert (dataset.name, len(dataset.corpus), dataset.ignore_identical_ids) == ("scifact", 400, True)
     assert dataset.splits["test"].qrels == {"d7": {"d8": 1}}
 
@@ -83,7 +85,7 @@ def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub, monkeypatch):
     with refused(DownloadError, "unreachable-host", "queries.jsonl.gz", "BeIR/scifact"):
         fetch(entry, target, endpoint=hub.url)
     assert not target.exists()
-    assert [given for name, given in hub.ranges if name == "corpus.jsonl.gz"][-1] == "bytes=1000-"
+    assert [byte_range for name, byte_range in hub.ranges if name == "corpus.jsonl.gz"][-1] == "bytes=1000-"
     hub.refused.clear()
     hub.ranges.clear()
     fetch(entry, target, endpoint=hub.url)
@@ -137,12 +139,12 @@ def test_an_interrupted_copy_keeps_what_is_complete(tmp_path, monkeypatch):
 
     real, copied = module.shutil.copyfile, []
 
-    def killed(source, place):
+    def killed(source, target):
         copied.append(Path(source).name)
         if len(copied) == 3:
-            Path(place).write_bytes(b"half")
+            Path(target).write_bytes(b"half")
             raise KeyboardInterrupt
-        return real(source, place)
+        return real(source, target)
 
     monkeypatch.setattr(module.shutil, "copyfile", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -161,11 +163,11 @@ def test_an_interrupted_copy_keeps_what_is_complete(tmp_path, monkeypatch):
 
 def test_check_tells_counts_overlap_and_changed_files(tmp_path):
     target = fetch(look_up("beir/scifact"), tmp_path / "scifact", copy_of_scifact(tmp_path / "copy"))
-    said = "\n".join(check(target))
-    assert "4 files, each with the sha256" in said
-    assert "scifact: 400 documents, documents with the id of a question are ignored" in said
-    assert "test: 1 questions, 1 judgements above 0 (1.00 a question; grades 1)" in said
-    assert "beir/scifact, test: 400 documents, not 5,183; 1 questions, not 300; 1 judgements, not 339" in said
+    report = "\n".join(check(target))
+    assert "4 files, each with the sha256" in report
+    assert "scifact: 400 documents, documents with the id of a question are ignored" in report
+    assert "test: 1 questions, 1 judgements above 0 (1.00 a question; grades 1)" in report
+    assert "beir/scifact, test: 400 documents, not 5,183; 1 questions, not 300; 1 judgements, not 339" in report
     (target / "corpus.jsonl.gz").write_bytes(b"other")
     with refused(DataError, None, "1 of 4", "corpus.jsonl.gz"):
         list(check(target))
@@ -230,9 +232,9 @@ def test_the_installed_mteb_is_understood():
 
 def test_the_real_scifact_is_counted_as_published(realdata, tmp_path):
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-        place = tmp_path / "scifact" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes((realdata / "scifact" / name).read_bytes())
+        target = tmp_path / "scifact" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((realdata / "scifact" / name).read_bytes())
     assert "beir/scifact, test: as many documents, questions and judgements as published" in list(
         check(tmp_path / "scifact")
     )

@@ -42,12 +42,12 @@ def published(tmp_path):
 def test_judgements_follow_the_copy_that_is_kept(tmp_path, published, encoder):
     meta = prepare(published, tmp_path / "out", encoder)
     dataset = load_beir(tmp_path / "out")
-    kept = document_id(SAME)  # the first in corpus order: test rows stand after train rows, SAME before its twin
-    gone = document_id(DOCUMENTS[1])
-    assert {kept, gone} - {document.id for document in dataset.corpus} == {gone}
+    kept_id = document_id(SAME)  # the first in corpus order: test rows stand after train rows, SAME before its twin
+    removed_id = document_id(DOCUMENTS[1])
+    assert {kept_id, removed_id} - {document.id for document in dataset.corpus} == {removed_id}
     assert dataset.splits["test"].qrels == {
-        "covidqa/1": {document_id(DOCUMENTS[0]): 1, kept: 1},
-        "covidqa/2": {kept: 1},
+        "covidqa/1": {document_id(DOCUMENTS[0]): 1, kept_id: 1},
+        "covidqa/2": {kept_id: 1},
     }
     assert meta["near_duplicates"] | {"model": "", "encoder": ""} == {
         "encoder": "",
@@ -56,14 +56,14 @@ def test_judgements_follow_the_copy_that_is_kept(tmp_path, published, encoder):
         "cosine_over": 0.99,
         "removed": 1,
     }
-    assert (tmp_path / "out" / "duplicates.tsv").read_text().splitlines()[1].split("\t")[:2] == [gone, kept]
+    assert (tmp_path / "out" / "duplicates.tsv").read_text().splitlines()[1].split("\t")[:2] == [removed_id, kept_id]
     assert meta == json.loads((tmp_path / "out" / "meta.json").read_text())
     assert meta["documents"] == 5
     assert meta["questions"] == {"train": 1, "test": 2}
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    said = "\n".join(check(tmp_path / "out"))
-    assert "5 files, each with the sha256" in said
-    assert "no question stands in two splits" in said
+    report = "\n".join(check(tmp_path / "out"))
+    assert "5 files, each with the sha256" in report
+    assert "no question stands in two splits" in report
 
 
 def test_without_an_encoder_it_is_what_the_kind_reads(tmp_path, published):
@@ -105,8 +105,8 @@ def test_embeddings_of_something_else_are_not_taken_up(tmp_path, published, enco
     with pytest.raises(KeyboardInterrupt):
         prepare(published, tmp_path / "out", encoder)
     monkeypatch.undo()
-    other = {**ROWS, ("covidqa", "test"): [*ROWS["covidqa", "test"], ("9", "nine?", ["new"], [])]}
-    write(tmp_path / "ragbench", other)
+    changed_rows = {**ROWS, ("covidqa", "test"): [*ROWS["covidqa", "test"], ("9", "nine?", ["new"], [])]}
+    write(tmp_path / "ragbench", changed_rows)
     with refused(DataError, "other-embeddings", "--restart"):
         prepare(published, tmp_path / "out", encoder)
     assert prepare(published, tmp_path / "out", encoder, restart=True)["documents"] == 6
@@ -130,25 +130,25 @@ def test_blocks_decide_nothing(tmp_path, monkeypatch, block):
         def embed(self, documents):
             return vectors[[int(document.text) for document in documents]] * 3
 
-    threshold, expected, kept = 0.99, [], []
-    for place, vector in enumerate(vectors):
-        twin = next((other for other in kept if float(vectors[other] @ vector) > threshold), None)
+    threshold, expected, retained = 0.99, [], []
+    for position, vector in enumerate(vectors):
+        twin = next((earlier for earlier in retained if float(vectors[earlier] @ vector) > threshold), None)
         if twin is None:
-            kept.append(place)
+            retained.append(position)
         else:
-            expected.append((place, twin))
-    documents = [Document(str(place), "", str(place)) for place in range(len(vectors))]
+            expected.append((position, twin))
+    documents = [Document(str(position), "", str(position)) for position in range(len(vectors))]
     assert near.embed(documents, Fixed(), tmp_path) == len(vectors)
-    found = near.near_duplicates(tmp_path, len(vectors), threshold)
-    assert [(each.position, each.kept) for each in found] == expected
-    assert all(each.cosine > threshold for each in found)
-    assert 3 < len(kept) < len(vectors) / 2
+    duplicates = near.near_duplicates(tmp_path, len(vectors), threshold)
+    assert [(duplicate.position, duplicate.kept) for duplicate in duplicates] == expected
+    assert all(duplicate.cosine > threshold for duplicate in duplicates)
+    assert 3 < len(retained) < len(vectors) / 2
 
 
 def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_read(tmp_path, encoder, capsys):
     """The encoder has random weights; the two long words are unknown to it, so that their texts are one."""
     long = " ".join(["fever cough pain"] * 40)
-    asked = {
+    questions = {
         "train": {
             "a": "who tamed the dog?",
             "b": "who tamed the dogs",
@@ -159,7 +159,7 @@ def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_r
     }
     splits = {
         name: Split([Question(key, text) for key, text in texts.items()], {key: {"d1": 1} for key in texts})
-        for name, texts in asked.items()
+        for name, texts in questions.items()
     }
     save_beir(Dataset("mine", [Document("d1", "", "Ann.")], splits), tmp_path / "mine")
     listed = tmp_path / "leaks.jsonl"
@@ -168,23 +168,23 @@ def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_r
     with pytest.raises(SystemExit) as ended:
         main(list(map(str, arguments)))
     assert not ended.value.code
-    said = capsys.readouterr().out
-    assert "1 of 1 relevant documents of test are relevant to a question of train too" in said
-    assert "1 of 2 questions of test are nearly the same as one of train" in said
+    stdout = capsys.readouterr().out
+    assert "1 of 1 relevant documents of test are relevant to a question of train too" in stdout
+    assert "1 of 2 questions of test are nearly the same as one of train" in stdout
     lines = [json.loads(line) for line in listed.read_text().splitlines()]
     assert {(line["_id"], line["criterion"], line["of"]["_id"]) for line in lines} == {
         ("a", "words", "t"),
         ("b", "letters", "t"),
         ("c", "embedding", "u"),
     }
-    whole = DatasetConfig(kind="beir", path=str(tmp_path / "mine"))
-    assert [question.id for question in load_dataset(whole).splits["train"].questions] == ["b", "c", "d"]
-    kept = load_dataset(whole.model_copy(update={"leave_out": str(listed)}))
-    assert [question.id for question in kept.splits["train"].questions] == ["d"]
-    assert "mine: 3 of 4 questions of train are left out" in " ".join(kept.notes)
+    config = DatasetConfig(kind="beir", path=str(tmp_path / "mine"))
+    assert [question.id for question in load_dataset(config).splits["train"].questions] == ["b", "c", "d"]
+    dataset = load_dataset(config.model_copy(update={"leave_out": str(listed)}))
+    assert [question.id for question in dataset.splits["train"].questions] == ["d"]
+    assert "mine: 3 of 4 questions of train are left out" in " ".join(dataset.notes)
     listed.write_text('{"split": "test", "_id": "nobody"}\n')
     with refused(DataError, "nothing-left-out", listed, "'nobody'", "mine"):
-        load_dataset(whole.model_copy(update={"leave_out": str(listed)}))
+        load_dataset(config.model_copy(update={"leave_out": str(listed)}))
 
 
 def test_a_benchmark_is_read_and_prepared_without_what_is_left_out(tmp_path, published):

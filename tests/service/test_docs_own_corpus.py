@@ -70,19 +70,19 @@ def _run(script: str, folder: Path, variables: dict[str, str]) -> str:
         start_new_session=True,
     )
     try:
-        said, complained = shell.communicate()
+        stdout, stderr = shell.communicate()
     except BaseException:
         os.killpg(shell.pid, signal.SIGKILL)
         raise
     service = folder / "service.log"
-    assert shell.returncode == 0, f"{said}\n{complained}\n{service.read_text() if service.exists() else ''}"
-    return said
+    assert shell.returncode == 0, f"{stdout}\n{stderr}\n{service.read_text() if service.exists() else ''}"
+    return stdout
 
 
 def test_the_page_can_be_followed_from_start_to_end(walked):
-    folder, said, _ = walked
-    assert "no question stands in two splits, by id or by words" in said
-    assert '{"status":"ready"}' in said
+    folder, stdout, _ = walked
+    assert "no question stands in two splits, by id or by words" in stdout
+    assert '{"status":"ready"}' in stdout
     results = json.loads((folder / "runs/mine/results.json").read_text())
     assert results
     assert "<html" in (folder / "runs/mine/report.html").read_text()
@@ -90,8 +90,8 @@ def test_the_page_can_be_followed_from_start_to_end(walked):
 
 
 def test_the_rewrite_of_a_question_is_printed(walked):
-    _, said, _ = walked
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{") and '"rewrites"' in line]
+    _, stdout, _ = walked
+    lines = [json.loads(line) for line in stdout.splitlines() if line.startswith("{") and '"rewrites"' in line]
     assert lines[-1]["question"] == "Delete a folder with everything in it"
     assert {"question", "rewrites", "think", "plan"} <= set(lines[-1])
 
@@ -103,10 +103,10 @@ def test_the_service_of_the_page_ends_with_its_shell(walked):
 
 
 def test_the_token_is_written_nowhere(walked):
-    folder, said, _ = walked
+    folder, stdout, _ = walked
     token = folder.with_name("token").read_text()
     assert len(token) == 32
-    assert token not in said
+    assert token not in stdout
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert [path for path in files if token.encode() in path.read_bytes()] == []
 
@@ -136,9 +136,9 @@ def test_pandas_reads_the_scores_as_they_are_in_the_latex_table(tabled):
     }  # fmt: skip
     ndcg = scores[scores.metric == "ndcg@10"]
     means = ndcg.pivot(index="label", columns="environment", values="mean")
-    shown = _latex_rows((folder / "tables.tex").read_text())
-    assert shown == {label: [f"{row[name]:.3f}" for name in ("bm25", "minilm")] for label, row in means.iterrows()}
-    assert all(label in printed for label in shown)
+    table_rows = _latex_rows((folder / "tables.tex").read_text())
+    assert table_rows == {label: [f"{row[name]:.3f}" for name in ("bm25", "minilm")] for label, row in means.iterrows()}
+    assert all(label in printed for label in table_rows)
     assert ((ndcg.low <= ndcg["mean"]) & (ndcg["mean"] <= ndcg.high)).all()
 
 
@@ -153,8 +153,8 @@ def test_pandas_reads_the_comparisons(tabled):
     assert ((tests.wins + tests.ties + tests.losses) == tests.n).all()
     assert (tests.p <= tests.p_holm).all()
     assert {"raw", "weighted_words"} <= set(tests.against)
-    place = ["environment", "system", "turn", "metric"]
-    joined = tests.merge(scores[[*place, "mean"]], on=place)
+    keys = ["environment", "system", "turn", "metric"]
+    joined = tests.merge(scores[[*keys, "mean"]], on=keys)
     assert len(joined) == len(tests)
     assert (joined.mean_a - joined["mean"]).abs().max() < 1e-12
 
@@ -198,10 +198,10 @@ def _latex_rows(text: str) -> dict[str, list[str]]:
 
 def _commands_of_page(table: bool) -> list[str]:
     """The shell blocks of the section TABLE, or of all others."""
-    found = [
+    commands = [
         block.text
         for block in blocks("own-corpus.md")
         if block.language == "bash" and (block.section == TABLE) == table
     ]
-    assert len(found) >= (2 if table else 6)
-    return found
+    assert len(commands) >= (2 if table else 6)
+    return commands

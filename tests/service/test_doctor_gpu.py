@@ -27,10 +27,10 @@ def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
     assert (finding.state, finding.remedy) == ("ok", "")
     assert "sdpa float32" in finding.said
     assert "flat bfloat16" in finding.said
-    whole = packing._packed
+    pack = packing._packed
 
     def shifted(paths, attention, device):
-        inputs, rows, tokens = whole(paths, attention, device)
+        inputs, rows, tokens = pack(paths, attention, device)
         return {**inputs, "position_ids": inputs["position_ids"] // 2}, rows, tokens
 
     monkeypatch.setattr(packing, "_packed", shifted)
@@ -80,11 +80,11 @@ def test_processes_add_up(monkeypatch):
 
 
 def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
-    seen = []
+    started = []
 
     def run(command, **options):
         name, path = command[-2:]
-        seen.append(name)
+        started.append(name)
         if name == "gradients":
             return SimpleNamespace(returncode=-11, stderr="Segmentation fault\n")
         if name == "vllm":
@@ -98,7 +98,7 @@ def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
     checks["faiss"] = lambda device, work: 1 / 0
     monkeypatch.setattr(gpu, "CHECKS", checks)
     findings = {finding.name: finding for finding in gpu.gpu_findings(7)}
-    assert seen == list(findings) == ["gradients", "update", "faiss", "vllm", "nccl"]
+    assert started == list(findings) == ["gradients", "update", "faiss", "vllm", "nccl"]
     states = {name: finding.state for name, finding in findings.items()}
     assert states == {"gradients": "failed", "update": "ok", "faiss": "failed", "vllm": "failed", "nccl": "ok"}
     assert "Segmentation fault" in findings["gradients"].said
@@ -119,13 +119,13 @@ def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--gpu", "--json"])
     assert (ended.value.code or 0) == code
-    told = json.loads(capsys.readouterr().out)
-    assert told["ready"] == (code == 0)
-    assert [finding["name"] for finding in told["findings"]] == ["nccl"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["ready"] == (code == 0)
+    assert [finding["name"] for finding in report["findings"]] == ["nccl"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_without_a_gpu_a_check_says_so(tmp_path):
     gpu.write_check("nccl", str(tmp_path / "finding.json"))
-    told = json.loads((tmp_path / "finding.json").read_text())
-    assert (told["state"], told["said"]) == ("failed", "torch sees no GPU")
+    finding = json.loads((tmp_path / "finding.json").read_text())
+    assert (finding["state"], finding["said"]) == ("failed", "torch sees no GPU")

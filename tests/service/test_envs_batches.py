@@ -49,8 +49,8 @@ def test_compiled_rankings_are_the_plain_ones_to_the_last_bit(paths, batch):
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(TEXTS | st.text(max_size=30), max_size=5))
 def test_words_known_from_earlier_texts_are_those_that_the_tokeniser_finds(paths, texts):
-    vocabulary, place = paths[0]._engine.batch._vocabulary, paths[1]._engine._words._position
-    expected = [[place(word) for word in bm25.tokenise([text])[0]] for text in texts]
+    vocabulary, position = paths[0]._engine.batch._vocabulary, paths[1]._engine._words._position
+    expected = [[position(word) for word in bm25.tokenise([text])[0]] for text in texts]
     assert vocabulary([*texts, *texts]) == [*expected, *expected]
     assert [vocabulary([text]) for text in texts] == [[numbers] for numbers in expected]
 

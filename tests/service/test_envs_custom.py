@@ -19,7 +19,7 @@ GUIDE = blocks("add-a-retriever.md")
 @pytest.fixture
 def config(small_environment, tmp_path):
     file = tmp_path / "trigrams.py"
-    (code,) = (each.text for each in GUIDE if each.language == "python" and "class Retriever" in each.text)
+    (code,) = (block.text for block in GUIDE if block.language == "python" and "class Retriever" in block.text)
     file.write_text(code, encoding="utf-8")
     cut = {"index": str(tmp_path / "index"), "block_mib": 1e-4}
     return small_environment.model_copy(update={"retriever": f"python:{file}", **cut})
@@ -80,7 +80,7 @@ def test_a_file_that_is_no_retriever_is_refused(config, tmp_path):
 
 
 def test_every_block_of_settings_in_the_guide_is_valid(tmp_path):
-    settings = [each.text for each in GUIDE if each.language == "yaml"]
+    settings = [block.text for block in GUIDE if block.language == "yaml"]
     assert len(settings) >= 4
     for number, text in enumerate(settings):
         file = tmp_path / f"{number}.yaml"

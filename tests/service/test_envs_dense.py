@@ -77,8 +77,8 @@ def test_a_long_text_is_cut_and_still_ends_with_the_closing_token(qwen):
     recipe = find_recipe("qwen3-embedding-0.6b", qwen).model_copy(update={"max_length": 6})
     encoder = dense.Encoder.open(recipe)
     tokenizer = AutoTokenizer.from_pretrained(qwen)
-    kept = tokenizer.decode(tokenizer(DOCUMENTS[4])["input_ids"][:5])
-    np.testing.assert_allclose(encoder.documents([DOCUMENTS[4]])[0], qwen_by_hand(qwen, kept), atol=1e-5)
+    truncated = tokenizer.decode(tokenizer(DOCUMENTS[4])["input_ids"][:5])
+    np.testing.assert_allclose(encoder.documents([DOCUMENTS[4]])[0], qwen_by_hand(qwen, truncated), atol=1e-5)
 
 
 def test_a_tokenizer_that_does_not_close_a_text_is_refused(tmp_path):
@@ -109,10 +109,10 @@ class Axes:
     dimension: int = 2
 
     def __post_init__(self):
-        self.asked = []
+        self.embedded = []
 
     def queries(self, texts):
-        self.asked += texts
+        self.embedded += texts
         return np.array([[float(value) for value in text.split()] for text in texts], dtype=np.float32)
 
 
@@ -121,7 +121,7 @@ def test_each_distinct_text_is_embedded_once_over_all_batches():
     retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
     for _ in range(2):
         retriever.rank([probe(("1 0", 1.0), ("0 1", 0.2)), probe(("1 0", 2.0)), probe(("1 0", -1.0))], [2, 2, 2])
-    assert sorted(encoder.asked) == ["0 1", "1 0"]
+    assert sorted(encoder.embedded) == ["0 1", "1 0"]
 
 
 def test_what_the_cache_of_embeddings_forgets_is_embedded_again():
@@ -134,7 +134,7 @@ def test_what_the_cache_of_embeddings_forgets_is_embedded_again():
     for text in ("1 0", "0 1", "1 0", "1 1", "1 0", "0 1"):
         (ranking,) = retriever.rank([probe((text, 1.0))], [2])
         assert ranking.scores.tolist() == sorted((float(value) for value in text.split()), reverse=True)
-    assert encoder.asked == ["1 0", "0 1", "1 1", "0 1"]
+    assert encoder.embedded == ["1 0", "0 1", "1 1", "0 1"]
 
 
 def test_a_probe_that_says_nothing_has_an_empty_ranking():
@@ -147,8 +147,8 @@ def test_equal_documents_stand_in_corpus_order_for_any_limit_and_batch():
     vectors = np.tile(np.array([[0.6, 0.8]], dtype=np.float32), (12, 1))
     vectors[7] = [1.0, 0.0]
     retriever = dense.Dense(Axes(), vectors)
-    many = retriever.rank([probe(("1 0", 1.0))] * 30, [5] * 30)
-    for ranking in [*many, *retriever.rank([probe(("1 0", 1.0))], [5])]:
+    rankings = retriever.rank([probe(("1 0", 1.0))] * 30, [5] * 30)
+    for ranking in [*rankings, *retriever.rank([probe(("1 0", 1.0))], [5])]:
         assert ranking.documents.tolist() == [7, 0, 1, 2, 3]
 
 
@@ -170,9 +170,9 @@ def test_a_sentence_transformers_folder_is_used_as_it_is():
     encoder = dense.Encoder.open(find_recipe(MINILM))
     filled = (encoder.recipe.similarity, encoder.recipe.query_template, encoder.recipe.max_length, encoder.dimension)
     assert filled == ("cos", "{text}", 256, 384)
-    named = dense.Encoder.open(find_recipe("all-minilm-l6-v2", MINILM))
-    np.testing.assert_allclose(encoder.queries(QUERIES), named.queries(QUERIES), atol=1e-6)
-    assert encoder.fingerprint == named.fingerprint
+    by_name = dense.Encoder.open(find_recipe("all-minilm-l6-v2", MINILM))
+    np.testing.assert_allclose(encoder.queries(QUERIES), by_name.queries(QUERIES), atol=1e-6)
+    assert encoder.fingerprint == by_name.fingerprint
 
 
 def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
@@ -192,8 +192,8 @@ def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
 
 
 def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(bert, tmp_path):
-    other = save_bert(tmp_path, seed=1)
-    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": other, "query_max_length": 8})
+    query_model = save_bert(tmp_path, seed=1)
+    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": query_model, "query_max_length": 8})
     encoder = dense.Encoder.open(recipe)
     articles = [
         Document("1", "Heat", "the heat transfer of a slab"),
@@ -203,10 +203,10 @@ def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(be
         hidden_states(bert, article.title, article.text, truncation=True, max_length=512)[0].numpy()
         for article in articles
     ]
-    found = encoder.documents([encoder.recipe.content_of(article) for article in articles])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    vectors = encoder.documents([encoder.recipe.content_of(article) for article in articles])
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
     for text in ("heat", articles[1].text):
-        expected = hidden_states(other, text, truncation=True, max_length=8)[0].numpy()
+        expected = hidden_states(query_model, text, truncation=True, max_length=8)[0].numpy()
         np.testing.assert_allclose(encoder.queries([text])[0], expected, atol=1e-5)
     assert encoder.fingerprint != dense.Encoder.open(recipe.model_copy(update={"query_model": bert})).fingerprint
 

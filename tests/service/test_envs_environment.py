@@ -118,7 +118,7 @@ def test_a_batch_equals_one_by_one_and_ranks_equal_probes_once(environment, monk
         plan(("heat", None), k=1),
         plan(("wing", None), ("heat", 1), fuse="sum", k=2),
     ]
-    alone = [environment.search([each])[0] for each in plans]
+    alone = [environment.search([single])[0] for single in plans]
     ranked = []
     rank = environment._retriever.rank
 
@@ -160,11 +160,11 @@ def test_exponential_gain_is_chosen_by_the_configuration(tmp_path):
 
 def test_a_question_id_of_the_test_is_no_training_question(tmp_path):
     """Rankings are scored by id: one id has one judgement, and that is the test's."""
-    other = Split(
+    train = Split(
         questions=[Question(id="q2", text="heat"), Question(id="q9", text="fog")],
         qrels={"q2": {"a": 1}, "q9": {"a": 1}},
     )
-    environment = built(config_of(tmp_path, Dataset(name="tiny", corpus=CORPUS, splits={"train": other, "test": TEST})))
+    environment = built(config_of(tmp_path, Dataset(name="tiny", corpus=CORPUS, splits={"train": train, "test": TEST})))
     assert [question.id for question in environment.questions("train")] == ["q9"]
     assert "q2" in [question.id for question in environment.questions("test")]
 

@@ -9,7 +9,7 @@ from querylect.eval.spec_tables import label
 from querylect.eval.table import Arm
 
 from ..command import end, mistake
-from ..service.test_cli import room  # noqa: F401 (a fixture)
+from ..service.test_cli import replace_function  # noqa: F401 (a fixture)
 
 PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 
@@ -28,9 +28,9 @@ def path(tmp_path):
     return str(tmp_path / "plan.yaml")
 
 
-def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys):  # noqa: F811
-    plans = room("eval.spec", "evaluate_spec", (Path("out/tables.md"), None))
-    runs = room("eval.run", "evaluate_each", [Path("report.html")])
+def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(replace_function, path, capsys):  # noqa: F811
+    plans = replace_function("eval.spec", "evaluate_spec", (Path("out/tables.md"), None))
+    runs = replace_function("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid", "--trust") == 0
     assert end("eval", "tiny", "--overwrite") == 0
@@ -43,16 +43,16 @@ def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys
     assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
 
 
-def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(room, path, capsys):  # noqa: F811
-    room("eval.spec", "evaluate_spec", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
+def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, capsys):  # noqa: F811
+    replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
     assert end("eval", path) == 1
     told = capsys.readouterr()
     assert told.out == "tables.md\n"
     assert "incomplete: 2 of 3 cells failed" in told.err
 
 
-def test_flags_stand_for_a_plan(room):  # noqa: F811
-    plans = room("eval.spec", "evaluate_spec", (Path("tables.md"), None))
+def test_flags_stand_for_a_plan(replace_function):  # noqa: F811
+    plans = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
     flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
     (((plan, output, check, overwrite, trust), _),) = plans
@@ -61,9 +61,9 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
     assert (plan.limit, plan.systems["mine"].turns) == (4, 2)
 
 
-def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
-    plans = room("eval.spec", "evaluate_spec", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
-    runs = room("eval.run", "evaluate_each", [Path("report.html")])
+def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(replace_function, path, capsys):  # noqa: F811
+    plans = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
+    runs = replace_function("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "--check-baselines") == 1
     assert end("eval", "tiny", "--check-baselines") == 0
     for check in (plans[0][0][2], runs[0][0][-2]):
@@ -76,8 +76,8 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
     assert "the tables of a spec" in told.err
 
 
-def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811
-    plans = room("eval.spec", "evaluate_spec", (Path("tables.md"), None))
+def test_an_endpoint_stands_for_the_model_of_all_rewriters(replace_function):  # noqa: F811
+    plans = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
     asked = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
     assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *asked) == 0
     llm = plans[0][0][0].systems["hyde"].llm
