@@ -321,7 +321,9 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
     assert titles(right, "lessons", {"fat", "statin"}) == {"statin": "About statin"}
 
 
-def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, tmp_path, replace_function, monkeypatch):
+def test_the_commands_are_quoted_and_are_those_of_the_folders(
+    evaluated, drift, tmp_path, replace_function, monkeypatch
+):
     training = run(tmp_path / "runs" / "mine").rename(tmp_path / "runs" / "my run")
     page = write_report([training, drift, evaluated], tmp_path / "my page.html", 4).read_text()
     written = re.findall(r"<dd><pre tabindex=\"0\">(.*?)</pre>", page)

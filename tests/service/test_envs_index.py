@@ -58,10 +58,10 @@ def left_in(config):
 @pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
 def test_a_built_index_is_verified_and_ranks(config, engine):
     config = config.model_copy(update={"engine": engine})
-    seen = []
-    manifest = build_index(config, progress=lambda done, total: seen.append((done, total)))
+    progress_calls = []
+    manifest = build_index(config, progress=lambda done, total: progress_calls.append((done, total)))
     assert verify_index(config.index) == manifest
-    assert seen[-1] == (40, 40)
+    assert progress_calls[-1] == (40, 40)
     assert (manifest.documents, manifest.recipe.name, manifest.engine) == (40, "bm25", engine)
     assert manifest.versions["bm25s"]
     assert ranked(reopened(config))[0]
@@ -163,9 +163,9 @@ def test_a_manifest_that_was_changed_is_refused(config):
 
 def test_an_index_of_another_corpus_is_refused(config, tmp_path):
     build_index(config)
-    other = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
+    larger = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
     with refused(IndexFolderError, "other-corpus", "'data', 40", "'other' (41"):
-        reopened(other)
+        reopened(larger)
 
 
 def test_an_index_of_another_engine_or_retriever_is_refused(config):
@@ -177,29 +177,29 @@ def test_an_index_of_another_engine_or_retriever_is_refused(config):
 
 
 def test_an_existing_index_is_replaced_only_when_asked(config, tmp_path):
-    before = build_index(config)
-    other = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
+    original = build_index(config)
+    larger = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
     with refused(IndexFolderError, "already-exists", config.index, "--overwrite"):
-        build_index(other)
-    assert verify_index(config.index) == before
-    after = build_index(other, overwrite=True)
-    assert verify_index(config.index) == after != before
+        build_index(larger)
+    assert verify_index(config.index) == original
+    replaced = build_index(larger, overwrite=True)
+    assert verify_index(config.index) == replaced != original
     assert left_in(config) == ["it"]
 
 
 def test_a_folder_that_is_no_index_is_never_overwritten(config):
     os.makedirs(config.index)
-    mine = os.path.join(config.index, "thesis.tex")
-    with open(mine, "w", encoding="utf-8"):
+    user_file = os.path.join(config.index, "thesis.tex")
+    with open(user_file, "w", encoding="utf-8"):
         pass
     with refused(IndexFolderError, "not-an-index", config.index):
         build_index(config, overwrite=True)
-    assert os.path.exists(mine)
+    assert os.path.exists(user_file)
 
 
 @pytest.mark.parametrize("standing", [False, True])
 def test_ctrl_c_leaves_nothing_new_and_the_old_index_whole(config, standing):
-    before = build_index(config) if standing else None
+    original = build_index(config) if standing else None
 
     def interrupt(done, total):
         raise KeyboardInterrupt
@@ -208,12 +208,12 @@ def test_ctrl_c_leaves_nothing_new_and_the_old_index_whole(config, standing):
         build_index(config, overwrite=True, progress=interrupt)
     assert left_in(config) == (["it"] if standing else [])
     if standing:
-        assert verify_index(config.index) == before
+        assert verify_index(config.index) == original
 
 
 @pytest.mark.parametrize("standing", [False, True])
 def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(config, standing):
-    before = build_index(config) if standing else None
+    original = build_index(config) if standing else None
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
     try:
@@ -223,11 +223,11 @@ def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(co
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert left_in(config) == (["it"] if standing else [])
     if standing:
-        assert verify_index(config.index) == before
+        assert verify_index(config.index) == original
 
 
 def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
-    before = build_index(config)
+    original = build_index(config)
     rename = Path.rename
 
     def failing(self, target):
@@ -239,9 +239,9 @@ def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
         patch.setattr(Path, "rename", failing)
         with pytest.raises(StorageError):
             build_index(config, overwrite=True)
-    assert verify_index(config.index) == before
+    assert verify_index(config.index) == original
     assert left_in(config) == [".it.parts", "it"]
-    assert build_index(config, overwrite=True) == before
+    assert build_index(config, overwrite=True) == original
     assert left_in(config) == ["it"]
 
 
@@ -259,7 +259,7 @@ def test_the_index_hash_is_the_same_for_every_build_and_tells_content_apart(conf
         check=True,
     )
     assert built.stdout == build_index(config).index_hash + "\n"
-    other = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
+    larger = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
     reference = config.model_copy(update={"engine": "rank_bm25"})
-    different = {build_index(each, overwrite=True).index_hash for each in (config, other, reference)}
+    different = {build_index(variant, overwrite=True).index_hash for variant in (config, larger, reference)}
     assert len(different) == 3

@@ -45,7 +45,7 @@ from ..raising import refused
 
 TITLES = ["Heat", "Wings", "Layers", "", "Plates", "Air", "Tunnels"]
 TEXTS = [*DOCUMENTS, "a stream of air", "heat of a wing in air"]
-CORPUS = [Document(f"d{place}", title, text) for place, (title, text) in enumerate(zip(TITLES, TEXTS, strict=True))]
+CORPUS = [Document(f"d{number}", title, text) for number, (title, text) in enumerate(zip(TITLES, TEXTS, strict=True))]
 ALL = len(CORPUS)
 PROBES = [
     [("heat transfer in air", 1.0)],
@@ -100,13 +100,15 @@ def unit(vector):
 
 
 def bm25_by_hand(models, text, document):
-    texts = tokenise([each.contents for each in CORPUS])
-    words, own, mean = tokenise([text])[0], texts[CORPUS.index(document)], np.mean([len(each) for each in texts])
+    documents = tokenise([entry.contents for entry in CORPUS])
+    words, mean = documents[CORPUS.index(document)], np.mean([len(tokens) for tokens in documents])
     score = 0.0
-    for word in words:
-        df = sum(word in each for each in texts)
-        tf = own.count(word)
-        score += np.log(1 + (len(texts) - df + 0.5) / (df + 0.5)) * tf / (tf + 1.2 * (0.25 + 0.75 * len(own) / mean))
+    for query_word in tokenise([text])[0]:
+        df = sum(query_word in tokens for tokens in documents)
+        tf = words.count(query_word)
+        score += (
+            np.log(1 + (len(documents) - df + 0.5) / (df + 0.5)) * tf / (tf + 1.2 * (0.25 + 0.75 * len(words) / mean))
+        )
     return score
 
 
@@ -122,8 +124,8 @@ def bge_by_hand(models, text, document):
 def generic_by_hand(models, text, document):
     """Mean of the tokens, cosine, documents as `title: … text: …`, queries behind `query: `."""
     query = hidden_states(models["one"], f"query: {text}").numpy().astype(np.float64).mean(axis=0)
-    written = f"title: {document.title} text: {document.text}"
-    return unit(hidden_states(models["one"], written).numpy().astype(np.float64).mean(axis=0)) @ unit(query)
+    filled_template = f"title: {document.title} text: {document.text}"
+    return unit(hidden_states(models["one"], filled_template).numpy().astype(np.float64).mean(axis=0)) @ unit(query)
 
 
 @cache
@@ -174,18 +176,18 @@ ONLY_ABOVE_0 = {"bm25", "splade"}
 
 
 def scores_by_hand(kind, models, terms):
-    """Score of every ranked document for a probe, by place in the corpus."""
+    """Score of every ranked document for a probe, by position in the corpus."""
     by_hand = KINDS[kind][0]
-    said = [(text, weight) for text, weight in terms if text.strip() and weight]
+    weighted_texts = [(text, weight) for text, weight in terms if text.strip() and weight]
     scores = {
-        place: sum(weight * by_hand(models, text, document) for text, weight in said)
-        for place, document in enumerate(CORPUS)
+        position: sum(weight * by_hand(models, text, document) for text, weight in weighted_texts)
+        for position, document in enumerate(CORPUS)
     }
-    return {place: score for place, score in scores.items() if score > 0 or kind not in ONLY_ABOVE_0}
+    return {position: score for position, score in scores.items() if score > 0 or kind not in ONLY_ABOVE_0}
 
 
 def order(scores):
-    return sorted(scores, key=lambda place: -scores[place])
+    return sorted(scores, key=lambda position: -scores[position])
 
 
 def probe(terms):
@@ -203,13 +205,13 @@ def opened(config):
 
 
 def check(environment, expected, k=ALL):
-    """Rankings of all probes, alone and together, against scores by place."""
+    """Rankings of all probes, alone and together, against scores by position."""
     together = environment.search(plans(k))
     assert together == [environment.search([plan])[0] for plan in plans(k)]
     for ranking, scores in zip(together, expected, strict=True):
-        assert [hit.id for hit in ranking] == [f"d{place}" for place in order(scores)][:k]
+        assert [hit.id for hit in ranking] == [f"d{position}" for position in order(scores)][:k]
         np.testing.assert_allclose(
-            [hit.score for hit in ranking], [scores[place] for place in order(scores)][:k], rtol=1e-4, atol=1e-4
+            [hit.score for hit in ranking], [scores[position] for position in order(scores)][:k], rtol=1e-4, atol=1e-4
         )
 
 
@@ -235,13 +237,13 @@ def test_a_cross_encoder_scores_the_best_documents_of_any_kind(kind, activation,
     expected = []
     for terms in PROBES:
         candidates = order(scores_by_hand(kind, models, terms))[:4]
-        said = [(text, weight) for text, weight in terms if text.strip() and weight]
+        weighted_texts = [(text, weight) for text, weight in terms if text.strip() and weight]
         logits = {
-            place: [(weight, cross_by_hand(models, text, CORPUS[place])) for text, weight in said]
-            for place in candidates
+            position: [(weight, cross_by_hand(models, text, CORPUS[position])) for text, weight in weighted_texts]
+            for position in candidates
         }
         curve = (lambda x: 1 / (1 + np.exp(-x))) if activation == "sigmoid" else float
-        expected.append({place: sum(w * curve(x) for w, x in parts) for place, parts in logits.items()})
+        expected.append({position: sum(w * curve(x) for w, x in parts) for position, parts in logits.items()})
     environment = opened(config)
     check(environment, expected, k=4)
     check(environment, expected, k=2)
@@ -280,20 +282,20 @@ def test_documents_that_are_left_out_are_no_request_beyond_the_depth(configs, mo
         environment = opened(config)
         (plan, *_) = plans(3)
         (ranking,) = environment.search([plan])
-        (rest,) = environment.search([PlanWithout(probes=plan.probes, k=3, without=(ranking[0].id,))])
+        (filtered,) = environment.search([PlanWithout(probes=plan.probes, k=3, without=(ranking[0].id,))])
         assert len(ranking) == 3
-        assert [hit.id for hit in rest] == [hit.id for hit in ranking[1:]]
+        assert [hit.id for hit in filtered] == [hit.id for hit in ranking[1:]]
 
 
 def test_every_pair_is_scored_once(configs, models, monkeypatch):
-    asked = []
+    scored_pairs = []
     scores = Reranker.scores
-    monkeypatch.setattr(Reranker, "scores", lambda self, pairs: asked.extend(pairs) or scores(self, pairs))
+    monkeypatch.setattr(Reranker, "scores", lambda self, pairs: scored_pairs.extend(pairs) or scores(self, pairs))
     environment = opened(reranked(configs, models, depth=3))
     for _ in range(2):
         environment.search(plans(3))
-    assert asked
-    assert len(asked) == len(set(asked))
+    assert scored_pairs
+    assert len(scored_pairs) == len(set(scored_pairs))
 
 
 def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_path, run_app):
@@ -304,11 +306,13 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
         return configs[kind].model_copy(update={"recipe": recipe, "index": str(tmp_path / kind)})
 
     config = short("medcpt")
-    whole, cut = "a wing", "the heat transfer of a slab in a wind tunnel"
+    short_text, long_text = "a wing", "the heat transfer of a slab in a wind tunnel"
     plans = [
-        SearchPlan.of(whole, k=2),
-        SearchPlan.of(cut, k=2),
-        SearchPlan(probes=[probe([(whole, 1.0), (cut, 0.5)]), probe([(cut, 1.0)]), probe([(" ", 1.0)])], k=2),
+        SearchPlan.of(short_text, k=2),
+        SearchPlan.of(long_text, k=2),
+        SearchPlan(
+            probes=[probe([(short_text, 1.0), (long_text, 0.5)]), probe([(long_text, 1.0)]), probe([(" ", 1.0)])], k=2
+        ),
     ]
     environment = opened(config)
     assert [ranking.truncated for ranking in environment.search(plans)] == [0, 1, 2]
@@ -333,8 +337,8 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
             ]
             assert [record.truncated for record in records] == [0, 1, 2]
         method = make_method("std_rag", {"answers": False}, RetrieverCard("medcpt", "dense"))
-        asked = [Question("a", whole), Question("b", cut)]
-        assert [run.spent.truncated for run in Runner(None, {"": client}).run(method, asked)] == [0, 1]
+        questions = [Question("a", short_text), Question("b", long_text)]
+        assert [run.spent.truncated for run in Runner(None, {"": client}).run(method, questions)] == [0, 1]
 
 
 def member_of(config):
@@ -363,8 +367,8 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, configs, model
     for terms in PROBES:
         scores = {}
         for kind in ("bm25", "medcpt", "splade"):
-            for rank, place in enumerate(order(scores_by_hand(kind, models, terms))[:depth], start=1):
-                scores[place] = scores.get(place, 0) + 1 / (60 + rank)
+            for rank, position in enumerate(order(scores_by_hand(kind, models, terms))[:depth], start=1):
+                scores[position] = scores.get(position, 0) + 1 / (60 + rank)
         expected.append(scores)
     k = min(depth, len(CORPUS))
     environment = opened(hybrid(configs, folder, depth))
@@ -487,17 +491,18 @@ def test_blocks_of_an_index_of_words_make_the_same_index_as_one(models, tmp_path
     from querylect.envs.retrievers.splade import Splade
 
     splade = Splade.open(find_recipe("splade", models["mlm"]))
-    whole, parts = tmp_path / "whole", [tmp_path / "0", tmp_path / "1", tmp_path / "2"]
-    for folder in (whole, *parts, tmp_path / "one", tmp_path / "three"):
+    single_part, parts = tmp_path / "whole", [tmp_path / "0", tmp_path / "1", tmp_path / "2"]
+    for folder in (single_part, *parts, tmp_path / "one", tmp_path / "three"):
         folder.mkdir()
-    splade.write_part(whole, CORPUS)
+    splade.write_part(single_part, CORPUS)
     for part, documents in zip(parts, (CORPUS[:2], CORPUS[2:3], CORPUS[3:]), strict=True):
         splade.write_part(part, documents)
-    splade.merge([whole], tmp_path / "one")
+    splade.merge([single_part], tmp_path / "one")
     splade.merge(parts, tmp_path / "three")
     for name in POSTINGS:
-        one, three = (np.load(tmp_path / folder / name) for folder in ("one", "three"))
-        np.testing.assert_allclose(one, three, atol=1e-4)  # batches of other shapes are rounded differently
+        merged_one, merged_three = (np.load(tmp_path / folder / name) for folder in ("one", "three"))
+        # batches of other shapes are rounded differently
+        np.testing.assert_allclose(merged_one, merged_three, atol=1e-4)
 
 
 def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, tmp_path):
@@ -522,8 +527,8 @@ def test_splade_computes_in_bfloat16_where_the_recipe_says_so(configs, folder, t
     rounded = {"index": str(tmp_path / "bfloat16"), "recipe": RecipeConfig(dtype="bfloat16")}
     opened(configs["splade"].model_copy(update=rounded))
     weights = [np.load(index / POSTINGS[0]) for index in (folder / "splade", tmp_path / "bfloat16")]
-    assert {each.dtype for each in weights} == {np.dtype(np.float32)}
-    exact, coarse = (torch.from_numpy(each) for each in weights)
+    assert {array.dtype for array in weights} == {np.dtype(np.float32)}
+    exact, coarse = (torch.from_numpy(array) for array in weights)
     assert torch.equal(coarse, coarse.bfloat16().float())
     assert not torch.equal(exact, exact.bfloat16().float())
     assert coarse.sum() == pytest.approx(exact.sum().item(), rel=0.01)
@@ -535,22 +540,22 @@ def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, 
 
     recipe = find_recipe("splade", models["mlm"]).model_copy(update={"query_max_length": 4})
     splade = Splade.open(recipe)
-    ((places, weights),) = splade.queries([CORPUS[1].contents])
+    ((token_ids, weights),) = splade.queries([CORPUS[1].contents])
     with torch.no_grad():
         cut = loaded(models["mlm"], AutoModelForMaskedLM)(CORPUS[1].contents, truncation=True, max_length=4).logits[0]
     expected = torch.log1p(torch.relu(cut)).max(dim=0).values.numpy()
-    found = np.zeros_like(expected)
-    found[places] = weights
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    actual = np.zeros_like(expected)
+    actual[token_ids] = weights
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
     splade.write_part(tmp_path, [CORPUS[1]])
-    whole = words_by_hand(models["mlm"], CORPUS[1].contents)
-    np.testing.assert_allclose(np.load(tmp_path / POSTINGS[0]), whole[whole > 0], atol=1e-4)
+    uncut = words_by_hand(models["mlm"], CORPUS[1].contents)
+    np.testing.assert_allclose(np.load(tmp_path / POSTINGS[0]), uncut[uncut > 0], atol=1e-4)
 
 
 def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, models):
     config, medcpt = configs["yaml"], configs["medcpt"]
-    for each in (config, medcpt):
-        opened(each)
+    for settings in (config, medcpt):
+        opened(settings)
     built, invalid = (IndexFolderError, "other-settings"), (ConfigError, "invalid-recipe")
     for changes, (error, code), field in (
         ({"query_template": "question: {text}"}, built, "query_template"),
@@ -561,9 +566,9 @@ def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, mo
         recipe = config.recipe.model_copy(update=changes)
         with refused(error, code, field):
             Environment.open(config.model_copy(update={"recipe": recipe}))
-    other = RecipeConfig(query_model=models["one"])
+    other_recipe = RecipeConfig(query_model=models["one"])
     with refused(IndexFolderError, "other-weights", medcpt.index):
-        Environment.open(medcpt.model_copy(update={"recipe": other}))
+        Environment.open(medcpt.model_copy(update={"recipe": other_recipe}))
     unpaired = RecipeConfig(query_model=models["two"], pair=False)
     with refused(IndexFolderError, "other-settings", "pair"):
         Environment.open(medcpt.model_copy(update={"recipe": unpaired}))
@@ -573,15 +578,17 @@ def test_an_index_of_one_precision_is_not_searched_with_another(configs, tmp_pat
     config = configs["bge"]
     hashes = {}
     for built in (None, "float32", "bfloat16"):
-        mine = config.model_copy(update={"index": str(tmp_path / str(built)), "recipe": RecipeConfig(dtype=built)})
-        hashes[built] = build_index(mine).index_hash
-        for asked in (None, "float32", "bfloat16"):
-            other = mine.model_copy(update={"recipe": RecipeConfig(dtype=asked)})
-            if (built == "bfloat16") == (asked == "bfloat16"):
-                assert Environment.open(other).index_hash == hashes[built]
+        built_config = config.model_copy(
+            update={"index": str(tmp_path / str(built)), "recipe": RecipeConfig(dtype=built)}
+        )
+        hashes[built] = build_index(built_config).index_hash
+        for searched in (None, "float32", "bfloat16"):
+            searched_config = built_config.model_copy(update={"recipe": RecipeConfig(dtype=searched)})
+            if (built == "bfloat16") == (searched == "bfloat16"):
+                assert Environment.open(searched_config).index_hash == hashes[built]
             else:
                 with refused(IndexFolderError, "other-settings", "dtype"):
-                    Environment.open(other)
+                    Environment.open(searched_config)
     assert hashes[None] == hashes["float32"] != hashes["bfloat16"]
     fields = content_fields(open_index(str(tmp_path / "None")).manifest.recipe)
     assert "dtype" not in fields, "indexes built before there was a choice keep their hash"

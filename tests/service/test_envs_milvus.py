@@ -77,12 +77,12 @@ def test_signed_probes_rank_and_score_as_with_the_local_index(kind, dataset, ret
     milvus = built(settings(dataset, tmp_path / "milvus", engine="milvus", **retrievers[kind]))
     expected = local.search(PLANS)
     assert milvus.search(PLANS) == expected
-    assert [milvus.search([each])[0] for each in PLANS] == expected
+    assert [milvus.search([single])[0] for single in PLANS] == expected
     assert milvus.card["engine"] == "milvus"
     assert milvus.card.get("frequent_terms") == local.card.get("frequent_terms")
     assert milvus.index_hash != local.index_hash
     long = plan([("heat " * 600, 1.0), ("wing", 1.0)])
-    assert [one.search([long])[0].truncated for one in (local, milvus)] == [int(kind == "dense")] * 2
+    assert [environment.search([long])[0].truncated for environment in (local, milvus)] == [int(kind == "dense")] * 2
 
 
 def test_an_approximate_index_scores_exactly_what_it_retrieves(dataset, retrievers, tmp_path):
@@ -113,7 +113,7 @@ def test_members_of_a_hybrid_may_be_in_milvus(dataset, retrievers, tmp_path):
             settings(dataset, tmp_path / engine / "hybrid", retriever="hybrid", hybrid=HybridConfig(members=members))
         )
 
-    plans = [each for each in PLANS if each.k < 201]
+    plans = [single for single in PLANS if single.k < 201]
     assert hybrid("milvus").search(plans) == hybrid("bm25s").search(plans)
 
 
@@ -121,17 +121,17 @@ def test_members_of_a_hybrid_may_be_in_milvus(dataset, retrievers, tmp_path):
 @pytest.mark.parametrize("kind", ["bm25", "dense"])
 def test_any_way_to_build_gives_the_same_index(kind, dataset, retrievers, tmp_path):
     """Blocks of another size, several processes, and shards; each in a database of its own."""
-    whole = built(settings(dataset, tmp_path / "whole", engine="milvus", **retrievers[kind]))
+    reference = built(settings(dataset, tmp_path / "whole", engine="milvus", **retrievers[kind]))
     coarse = settings(dataset, tmp_path / "coarse", engine="milvus", **retrievers[kind])
     coarse = coarse.model_copy(update={"block_mib": 1.0})
-    assert built(coarse).index_hash == whole.index_hash
+    assert built(coarse).index_hash == reference.index_hash
     workers = settings(dataset, tmp_path / "workers", engine="milvus", **retrievers[kind])
-    assert build_index(workers, workers=2).index_hash == whole.index_hash
+    assert build_index(workers, workers=2).index_hash == reference.index_hash
     shards = settings(dataset, tmp_path / "shards", engine="milvus", **retrievers[kind])
     for shard in (1, 2):
         build_shard(shards, shard, 2)
-    assert merge_index(shards).index_hash == whole.index_hash
-    assert Environment.open(shards).search(PLANS) == whole.search(PLANS)
+    assert merge_index(shards).index_hash == reference.index_hash
+    assert Environment.open(shards).search(PLANS) == reference.search(PLANS)
 
 
 def test_a_load_that_was_interrupted_goes_on(dataset, retrievers, tmp_path, monkeypatch):
@@ -158,9 +158,9 @@ def test_a_load_that_was_interrupted_goes_on(dataset, retrievers, tmp_path, monk
 
     monkeypatch.setattr(Collection, "_call", counted)
     environment = built(config)
-    before = {position for positions in blocks for position in positions.tolist()}
-    assert before.isdisjoint(position for rows in sent for position in rows)
-    assert len(before) + sum(map(len, sent)) == len(CORPUS) - 1
+    loaded_first = {position for positions in blocks for position in positions.tolist()}
+    assert loaded_first.isdisjoint(position for rows in sent for position in rows)
+    assert len(loaded_first) + sum(map(len, sent)) == len(CORPUS) - 1
     assert environment.search(PLANS) == built(settings(dataset, tmp_path / "local")).search(PLANS)
 
 
@@ -178,8 +178,8 @@ def test_a_collection_that_was_changed_is_refused(kind, dataset, retrievers, tmp
     client = MilvusClient(f"{tmp_path}/index.milvus.db")
     name, row = described["collection"], int(list(described["checks"])[-1])
     stored = client.get(name, [row], ["position", "vector"])[0]
-    other = dict.fromkeys(stored["vector"], 9.0) if kind == "bm25" else [0.5] * len(stored["vector"])
-    client.upsert(name, [{"position": row, "vector": other}])
+    changed_vector = dict.fromkeys(stored["vector"], 9.0) if kind == "bm25" else [0.5] * len(stored["vector"])
+    client.upsert(name, [{"position": row, "vector": changed_vector}])
     with refused(IndexFolderError, "other-content", name, row):
         Environment.open(config)
     client.upsert(name, [{"position": row, "vector": stored["vector"]}])
@@ -203,8 +203,10 @@ def test_an_embedded_database_is_opened_by_one_process(dataset, tmp_path):
     config = settings(dataset, tmp_path / "index", engine="milvus")
     build_index(config)
     program = f"from pymilvus import MilvusClient; MilvusClient({str(tmp_path / 'index.milvus.db')!r})"
-    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert other.returncode != 0, "this process has it open"
+    second_process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert second_process.returncode != 0, "this process has it open"
     holder = f"import time; {program}; print('open', flush=True); time.sleep(600)"
     uri = str(tmp_path / "other.db")
     process = subprocess.Popen(

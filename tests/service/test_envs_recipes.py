@@ -96,7 +96,7 @@ def test_an_instruction_without_a_place_stands_before_the_query():
 
 def test_a_document_is_wrapped_whole_or_by_parts_or_stays_a_pair():
     document = Document("d", "{body} Fever", "High {title} temperature")
-    for changes, written in (
+    for changes, expected in (
         ({}, "{body} Fever High {title} temperature"),
         ({"document_template": "passage: {text}"}, "passage: {body} Fever High {title} temperature"),
         ({"document_template": "{title} | {body}."}, "{body} Fever | High {title} temperature."),
@@ -104,7 +104,7 @@ def test_a_document_is_wrapped_whole_or_by_parts_or_stays_a_pair():
         ({"pair": True}, ("{body} Fever", "High {title} temperature")),
     ):
         recipe = configured("contriever", **changes)
-        assert recipe.document_text(recipe.content_of(document)) == written
+        assert recipe.document_text(recipe.content_of(document)) == expected
 
 
 def test_a_document_template_takes_the_place_of_the_pair():

@@ -45,13 +45,13 @@ def words(field):
 @cache
 def bm25(field, text, document):
     """Lucene's BM25 over one field."""
-    own, mean = words(field)[document], np.mean([len(each) for each in words(field).values()])
+    document_words, mean = words(field)[document], np.mean([len(field_words) for field_words in words(field).values()])
     score = 0.0
     for word in text.lower().split():
-        df = sum(word in each for each in words(field).values())
+        df = sum(word in field_words for field_words in words(field).values())
         idf = math.log(1 + (len(CORPUS) - df + 0.5) / (df + 0.5))
-        tf = own.count(word)
-        score += idf * tf / (tf + 1.2 * (0.25 + 0.75 * len(own) / mean)) if tf else 0.0
+        tf = document_words.count(word)
+        score += idf * tf / (tf + 1.2 * (0.25 + 0.75 * len(document_words) / mean)) if tf else 0.0
     return score
 
 
@@ -60,7 +60,7 @@ class StandIn:
 
     def __init__(self, vectors=None, space="innerproduct"):
         self.vectors, self.space = vectors, space
-        self.trouble, self.asked, self.headers = [], [], []
+        self.trouble, self.requests, self.headers = [], [], []
         self.uuid, self.count = "first", len(CORPUS)
 
     async def __call__(self, scope, receive, send):
@@ -82,35 +82,37 @@ class StandIn:
             return JSONResponse({"count": self.count})
         if path != "/_msearch":
             return JSONResponse({"error": {"type": "index_not_found_exception"}, "status": 404}, 404)
-        said = [json.loads(line) for line in lines.splitlines()]
-        assert all(header["index"] == "mine" for header in said[::2])
-        self.asked.append(said[1::2])
-        responses = [self.search(body) for body in said[1::2]]
+        messages = [json.loads(line) for line in lines.splitlines()]
+        assert all(header["index"] == "mine" for header in messages[::2])
+        self.requests.append(messages[1::2])
+        responses = [self.search(body) for body in messages[1::2]]
         if self.trouble:
             trouble = self.trouble.pop(0)
             return trouble(responses)
         return JSONResponse({"took": 1, "responses": responses})
 
     def search(self, body):
-        scores = {place: self.score(body["query"], document) for place, document in enumerate(CORPUS)}
-        found = sorted((place for place, score in scores.items() if score is not None), key=lambda p: -scores[p])
-        hits = [{"_id": f"d{place}", "_score": scores[place]} for place in found[: body["size"]]]
+        scores = {position: self.score(body["query"], document) for position, document in enumerate(CORPUS)}
+        ranking = sorted(
+            (position for position, score in scores.items() if score is not None), key=lambda p: -scores[p]
+        )
+        hits = [{"_id": f"d{position}", "_score": scores[position]} for position in ranking[: body["size"]]]
         return {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}, "status": 200}
 
     def score(self, query, document):
         """The score of a query that a document matches, else None."""
         ((kind, body),) = query.items()
         if kind == "match":
-            ((field, said),) = body.items()
-            assert said["boost"] >= 0, "negative boosts are refused"
-            score = bm25(field, said["query"], document)
-            return said["boost"] * score if score else None
+            ((field, arguments),) = body.items()
+            assert arguments["boost"] >= 0, "negative boosts are refused"
+            score = bm25(field, arguments["query"], document)
+            return arguments["boost"] * score if score else None
         if kind == "ids":
             return 0.0 if document.id in body["values"] else None
         if kind == "knn":
             return self.near(np.array(body["vector"]["vector"]), self.vectors[CORPUS.index(document)])
-        must = [self.score(each, document) for each in [*body.get("filter", []), *body.get("must", [])]]
-        should = [self.score(each, document) for each in body.get("should", [])]
+        must = [self.score(clause, document) for clause in [*body.get("filter", []), *body.get("must", [])]]
+        should = [self.score(clause, document) for clause in body.get("should", [])]
         matched = [score for score in should if score is not None]
         if None in must or (not must and not matched):
             return None
@@ -153,19 +155,19 @@ def opened(config):
 
 
 def scores_by_hand(terms, fields=("title", "text")):
-    said = [(text, weight) for text, weight in terms if text.strip()]
+    weighted_texts = [(text, weight) for text, weight in terms if text.strip()]
     scores = {
-        document.id: sum(weight * bm25(field, text, document) for text, weight in said for field in fields)
+        document.id: sum(weight * bm25(field, text, document) for text, weight in weighted_texts for field in fields)
         for document in CORPUS
     }
     return {id_: score for id_, score in scores.items() if score > 1e-12}
 
 
 def check(ranking, scores, k):
-    found = {hit.id: hit.score for hit in ranking}
+    score_by_id = {hit.id: hit.score for hit in ranking}
     best = sorted(scores.values(), reverse=True)[:k]
     assert [hit.score for hit in ranking] == pytest.approx(best)
-    assert found == pytest.approx({id_: scores[id_] for id_ in found})
+    assert score_by_id == pytest.approx({id_: scores[id_] for id_ in score_by_id})
 
 
 @pytest.mark.parametrize(("fields", "k"), [(["title", "text"], 1), (["text"], 5), (["title", "text"], 80)])
@@ -182,10 +184,10 @@ def test_signed_probes_score_as_computed_by_hand(config, fields, k):
 def test_more_probes_than_one_request_takes_are_all_ranked(config, stand_in):
     environment = opened(config)
     terms = [[("heat", 1 + number / 100), ("wing", 1.0)] for number in range(130)]
-    rankings = environment.search([plan(each, 3) for each in terms])
-    assert [len(searches) for searches in stand_in.asked] == [64, 64, 2]
-    for ranking, each in zip(rankings, terms, strict=True):
-        check(ranking, scores_by_hand(each), 3)
+    rankings = environment.search([plan(probe_terms, 3) for probe_terms in terms])
+    assert [len(searches) for searches in stand_in.requests] == [64, 64, 2]
+    for ranking, probe_terms in zip(rankings, terms, strict=True):
+        check(ranking, scores_by_hand(probe_terms), 3)
 
 
 def test_more_documents_are_fetched_until_no_other_can_belong_to_the_ranking(config, stand_in):
@@ -193,7 +195,7 @@ def test_more_documents_are_fetched_until_no_other_can_belong_to_the_ranking(con
     terms = [("heat", 1.0), ("heat", -0.999), ("slab", 0.001)]
     (ranking,) = environment.search([plan(terms, 5)])
     check(ranking, scores_by_hand(terms), 5)
-    sizes = [searches[0]["size"] for searches in stand_in.asked if "filter" not in searches[0]["query"]["bool"]]
+    sizes = [searches[0]["size"] for searches in stand_in.requests if "filter" not in searches[0]["query"]["bool"]]
     assert sizes[0] == 5 + 16
     assert sizes == sorted(set(sizes))
     assert len(sizes) > 1
@@ -215,22 +217,26 @@ def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp
 
     async def replay(scope, receive, send):
         if scope["type"] == "http":
-            asked = (scope["method"], scope["path"], objects((await receive()).get("body", b"").decode()))
-            (each,) = (each for each in exchange if (each["method"], each["path"], objects(each["lines"])) == asked)
-            used.append(each)
-            await JSONResponse(each["answer"], each["status"])(scope, receive, send)
+            request = (scope["method"], scope["path"], objects((await receive()).get("body", b"").decode()))
+            (recorded,) = (
+                recorded
+                for recorded in exchange
+                if (recorded["method"], recorded["path"], objects(recorded["lines"])) == request
+            )
+            used.append(recorded)
+            await JSONResponse(recorded["answer"], recorded["status"])(scope, receive, send)
 
     with run_app(replay) as url:
         remote = RemoteConfig(url=url, index="wards")
         config = small_environment.model_copy(update={"remote": remote, "index": str(tmp_path / "index")})
         environment = opened(config)
         rankings = environment.search([plan([("headache", 1.0)], 3), plan([("blood", 2.0), ("cholesterol", -0.5)], 3)])
-    found = [[(hit.id, round(hit.score, 6)) for hit in ranking] for ranking in rankings]
-    assert found == [
+    rounded = [[(hit.id, round(hit.score, 6)) for hit in ranking] for ranking in rankings]
+    assert rounded == [
         [("aspirin", 1.386294), ("triptan", 1.150728)],
         [("insulin", 2.407946), ("statin", 1.512066)],
     ]
-    assert all(each in used for each in exchange)
+    assert all(recorded in used for recorded in exchange)
 
 
 @pytest.mark.parametrize("space", ["innerproduct", "cosinesimil"])
@@ -320,9 +326,9 @@ def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, ru
 
 
 def test_nothing_listens_at_the_url(dataset, tmp_path, caplog):
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         with refused(EnvironmentUnavailableError, None, url, "refused"):
             build_index(settings(dataset, tmp_path, url, deadline=0.1))
     assert not (tmp_path / "index").exists()
@@ -355,10 +361,10 @@ def test_what_the_service_calls_wrong_is_an_error_at_once(config, stand_in):
             ["'foreign'"],
         ),
     ):
-        stand_in.trouble, before = [trouble], len(stand_in.asked)
+        stand_in.trouble, earlier_requests = [trouble], len(stand_in.requests)
         with refused(error, code, *facts):
             environment.search([plan(PROBES[0])])
-        assert len(stand_in.asked) == before + 1
+        assert len(stand_in.requests) == earlier_requests + 1
 
 
 def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(config, stand_in):

@@ -120,7 +120,7 @@ def telling(small_environment, tmp_path, monkeypatch):
     return start
 
 
-def said_in_the_end(service):
+def output_at_exit(service):
     service.send_signal(signal.SIGTERM)
     return service.stdout.read() + service.stderr.read()
 
@@ -145,12 +145,12 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(
         with open_environment(config.env, config.client) as client:
             assert client.environment().corpus_size == 6
         assert discover_services(config.env) == [ServiceAddress(url, "s3cret")]
-        other = config.env.model_copy(update={"index": "indexes/other"})
+        other_environment = config.env.model_copy(update={"index": "indexes/other"})
         with refused(ConfigError, "no-service", "/indexes/other", tmp_path / "services"):
-            discover_services(other)
-        said = said_in_the_end(service)
-    assert url in said
-    assert "s3cret" not in said
+            discover_services(other_environment)
+        output = output_at_exit(service)
+    assert url in output
+    assert "s3cret" not in output
 
 
 def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(telling, small_environment):
@@ -159,16 +159,16 @@ def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(telling,
         assert httpx.get(f"{address['url']}/v1/environment", trust_env=False).status_code == 401
         with open_environment(small_environment, ClientConfig()) as client:
             assert client.environment().corpus_size == 6
-        assert address["token"] not in said_in_the_end(service)
+        assert address["token"] not in output_at_exit(service)
 
 
 def test_of_two_environments_over_one_index_each_finds_its_own_service(small_environment, tmp_path, monkeypatch):
-    other = small_environment.model_copy(update={"gain": "exponential"})
+    exponential = small_environment.model_copy(update={"gain": "exponential"})
     register_service(tmp_path / "a.json", "http://127.0.0.1:1", small_environment)
-    register_service(tmp_path / "b.json", "http://127.0.0.1:2", other)
+    register_service(tmp_path / "b.json", "http://127.0.0.1:2", exponential)
     monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
     assert discover_services(small_environment) == [ServiceAddress("http://127.0.0.1:1")]
-    moved = other.model_copy(update={"host": "10.0.0.1", "port": 80})
+    moved = exponential.model_copy(update={"host": "10.0.0.1", "port": 80})
     assert discover_services(moved) == [ServiceAddress("http://127.0.0.1:2")]
     with refused(ConfigError, "no-service", small_environment.index, tmp_path):
         discover_services(small_environment.model_copy(update={"engine": "rank_bm25"}))
@@ -191,15 +191,15 @@ def test_no_proxy_stands_between_a_run_and_a_service_of_its_own(monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.2:{server.server_port}"
 
-        async def asked(config):
+        async def answer_with(config):
             transport = Transport(config, [url])
             try:
                 return await transport.text(transport.replicas[0], "/")
             finally:
                 await transport.close()
 
-        assert asyncio.run(asked(ClientConfig())) == "here"
-        assert asyncio.run(asked(ClientConfig(urls=[url]))) is None, "the proxy, which is not there, was asked"
+        assert asyncio.run(answer_with(ClientConfig())) == "here"
+        assert asyncio.run(answer_with(ClientConfig(urls=[url]))) is None, "the proxy, which is not there, was asked"
         server.shutdown()
 
 
@@ -227,13 +227,13 @@ def test_the_address_that_another_machine_reaches(capsys):
 
 
 def test_a_wait_in_vain_says_who_is_missing(tmp_path, small_environment, capsys):
-    began = time.monotonic()
+    start = time.monotonic()
     assert "0 of 2" in ready.wait(tmp_path, 2, 0)
     register_service(tmp_path / "it.json", "http://127.0.0.1:1", small_environment)
-    said = ready.wait(tmp_path, 1, 0)
-    assert "1 of 1" in said
-    assert "http://127.0.0.1:1" in said
-    assert time.monotonic() - began < 60
+    message = ready.wait(tmp_path, 1, 0)
+    assert "1 of 1" in message
+    assert "http://127.0.0.1:1" in message
+    assert time.monotonic() - start < 60
     assert ready.main([str(tmp_path), "1", "0"]) == 1
     assert os.listdir(tmp_path) == ["it.json"]
     (tmp_path / "gone.json").symlink_to("nowhere")  # as one that goes while the folder is read

@@ -26,21 +26,21 @@ STEPS = [
 
 
 def test_every_call_answers_as_over_http(small_environment, run_app):
-    here = InProcessClient(small_environment)
+    in_process = InProcessClient(small_environment)
     with (
         run_app(create_app(Environment.open(small_environment), small_environment)) as url,
-        SyncEnvironmentClient(ClientConfig(urls=[url])) as there,
+        SyncEnvironmentClient(ClientConfig(urls=[url])) as over_http,
     ):
-        assert here.environment() == there.environment()
-        assert here.questions("test") == there.questions("test")
+        assert in_process.environment() == over_http.environment()
+        assert in_process.questions("test") == over_http.questions("test")
         for metrics in ((), ("recall@3", "mrr@10")):
-            assert here.step(STEPS, with_text=True, metrics=metrics) == there.step(
+            assert in_process.step(STEPS, with_text=True, metrics=metrics) == over_http.step(
                 STEPS, with_text=True, metrics=metrics
             )
-        assert here.step(STEPS) == there.step(STEPS)
+        assert in_process.step(STEPS) == over_http.step(STEPS)
         plans = [step.plan for step in STEPS]
-        assert here.search(plans) == there.search(plans)
-        assert here.search(plans, with_text=False) == there.search(plans, with_text=False)
+        assert in_process.search(plans) == over_http.search(plans)
+        assert in_process.search(plans, with_text=False) == over_http.search(plans, with_text=False)
 
 
 def test_what_cannot_be_answered_is_refused(small_environment):

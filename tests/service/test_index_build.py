@@ -88,13 +88,13 @@ def parts_of(config):
 @pytest.mark.parametrize("config", ["bm25s", "rank_bm25"], indirect=True)
 def test_any_number_of_shards_gives_the_same_bytes(config):
     """Those of the other kinds: test_envs_kinds.py."""
-    whole = build_index(config)
-    assert whole.documents == DOCUMENTS
+    reference = build_index(config)
+    assert reference.documents == DOCUMENTS
     for shards in (1, 3):
         cut = at(config, f"cut{shards}")
         for shard in range(shards, 0, -1):
             build_shard(cut, shard, shards)
-        assert merge_index(cut).index_hash == whole.index_hash
+        assert merge_index(cut).index_hash == reference.index_hash
         assert content_of(cut) == content_of(config)
     assert sorted(os.listdir(Path(config.index).parent)) == ["cut1", "cut3", "it"]
 
@@ -102,13 +102,13 @@ def test_any_number_of_shards_gives_the_same_bytes(config):
 @pytest.mark.parametrize("config", ["dense"], indirect=True)
 @pytest.mark.usefixtures("forked_workers")
 def test_any_number_of_workers_gives_the_same_bytes(config):
-    whole, seen = build_index(config), []
+    reference, progress_calls = build_index(config), []
     worked = at(config, "worked")
-    manifest = build_index(worked, workers=2, progress=lambda done, total: seen.append((done, total)))
-    assert manifest.index_hash == whole.index_hash
+    manifest = build_index(worked, workers=2, progress=lambda done, total: progress_calls.append((done, total)))
+    assert manifest.index_hash == reference.index_hash
     assert content_of(worked) == content_of(config)
-    assert seen[-1] == (DOCUMENTS, DOCUMENTS)
-    assert seen == sorted(seen, key=lambda pair: pair[0])
+    assert progress_calls[-1] == (DOCUMENTS, DOCUMENTS)
+    assert progress_calls == sorted(progress_calls, key=lambda pair: pair[0])
     assert active_children() == []
 
 
@@ -132,7 +132,7 @@ def test_a_build_with_workers_opens_the_kind_once_for_itself(config, monkeypatch
 
 def test_the_size_of_the_blocks_does_not_show_in_a_bm25_index(config):
     cut = [at(config, str(size)).model_copy(update={"block_mib": size / 2**20}) for size in (700, 1500, 10**6)]
-    assert len({build_index(each).index_hash for each in cut}) == 1
+    assert len({build_index(block_config).index_hash for block_config in cut}) == 1
 
 
 KILLED = """
@@ -170,7 +170,7 @@ for moment in (1, total // 3, 2 * total // 3, total):
 def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(config, tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr(os, "fsync", flushed.append)
-    whole = build_index(config)
+    reference = build_index(config)
     monkeypatch.undo()
     builds = forked([config.model_dump_json(), str(len(flushed))], tmp_path / "builds", os.environ, KILLED)
     ended = builds.stdout.split()
@@ -180,20 +180,20 @@ def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(confi
         assert not Path(killed.index).exists()
         finished = {path: path.stat().st_mtime_ns for path in parts_of(killed) if not path.suffix}
         assert bool(finished) == (moment != "1")
-        assert build_index(killed).index_hash == whole.index_hash
+        assert build_index(killed).index_hash == reference.index_hash
         assert content_of(killed) == content_of(config)
     assert not [name for name in os.listdir(Path(config.index).parent) if name.startswith(".")]
 
 
 def test_finished_parts_are_not_written_again(config, tmp_path, monkeypatch):
-    written = []
+    parts = []
     real = Bm25Kind.write_part
 
-    def counted(kind, folder, documents, *rest):
-        if len(written) == 3 and not (tmp_path / "again").exists():
+    def counted(kind, folder, documents, *options):
+        if len(parts) == 3 and not (tmp_path / "again").exists():
             raise KeyboardInterrupt
-        written.append(tuple(documents))
-        real(kind, folder, documents, *rest)
+        parts.append(tuple(documents))
+        real(kind, folder, documents, *options)
 
     monkeypatch.setattr(Bm25Kind, "write_part", counted)
     with pytest.raises(KeyboardInterrupt):
@@ -201,21 +201,21 @@ def test_finished_parts_are_not_written_again(config, tmp_path, monkeypatch):
     assert len(parts_of(config)) == 3
     (tmp_path / "again").touch()
     build_index(config)
-    assert len(written) == len(set(written))
-    assert len(written) > 5
+    assert len(parts) == len(set(parts))
+    assert len(parts) > 5
 
 
 def test_parts_of_another_build_are_refused_until_the_user_lets_them_go(config, tmp_path):
     build_shard(config, 1, 2)
-    other = config.model_copy(update={"engine": "rank_bm25"})
+    other_engine = config.model_copy(update={"engine": "rank_bm25"})
     with refused(IndexFolderError, "other-settings", "engine", "--restart"):
-        build_index(other)
+        build_index(other_engine)
     with refused(IndexFolderError, "other-settings", "dataset and origin"):
         build_shard(config.model_copy(update={"dataset": write_corpus(tmp_path / "b", changed=5)}), 2, 2)
     with refused(IndexFolderError, "other-settings", "engine"):
-        merge_index(other)
+        merge_index(other_engine)
     assert len(parts_of(config)) > 2
-    assert build_index(other, restart=True).engine == "rank_bm25"
+    assert build_index(other_engine, restart=True).engine == "rank_bm25"
     assert not parts_of(config)
 
 
@@ -275,8 +275,8 @@ def test_a_damaged_part_is_never_merged(config, harm):
     elif harm == "remove":
         (part / "words.bin").unlink()
     else:
-        said = json.loads((part / "part.json").read_text())
-        (part / "part.json").write_text(json.dumps(said | {"plan": "0" * 64}))
+        record = json.loads((part / "part.json").read_text())
+        (part / "part.json").write_text(json.dumps(record | {"plan": "0" * 64}))
     for build in (merge_index, build_index):
         with refused(IndexFolderError, "damaged-part", part.name):
             build(config)
@@ -312,33 +312,33 @@ def test_an_error_in_a_block_names_its_line(config, tmp_path):
 
 
 def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypatch):
-    held = []
+    batches = []
     real = Bm25Kind.write_part
     monkeypatch.setattr(
         Bm25Kind,
         "write_part",
-        lambda kind, folder, documents, *rest: held.append(documents) or real(kind, folder, documents, *rest),
+        lambda kind, folder, documents, *options: batches.append(documents) or real(kind, folder, documents, *options),
     )
     build_index(config)
-    assert sum(map(len, held)) == DOCUMENTS
-    assert max(map(len, held)) < 30
+    assert sum(map(len, batches)) == DOCUMENTS
+    assert max(map(len, batches)) < 30
     _, lines = open_corpus(config.dataset).blocks(1500)
     assert lines == len((tmp_path / "data" / "corpus.jsonl").read_text().split("\n"))
     for size in (1, 7, 100, 10**6):
         corpus = open_corpus(config.dataset)
-        read = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
-        assert read == list(load_beir(tmp_path / "data").corpus)
-    assert open_index(config.index).manifest.corpus_hash == corpus_hash(read)
+        loaded = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
+        assert loaded == list(load_beir(tmp_path / "data").corpus)
+    assert open_index(config.index).manifest.corpus_hash == corpus_hash(loaded)
 
 
 def test_an_environment_takes_documents_from_the_index_and_reads_no_corpus(config, tmp_path):
     build_index(config)
-    whole = load_dataset(config.dataset)
+    dataset = load_dataset(config.dataset)
     path = tmp_path / "data" / "corpus.jsonl"
     path.unlink()
     environment = Environment.open(config)
     assert environment.corpus_size == DOCUMENTS
-    assert [environment.document(document.id) for document in whole.corpus] == list(whole.corpus)
+    assert [environment.document(document.id) for document in dataset.corpus] == list(dataset.corpus)
     assert environment.search([SearchPlan.of("word44")])[0][0].id == "d44"
     with pytest.raises(KeyError):
         environment.document("d90")
@@ -387,13 +387,13 @@ def test_a_job_array_builds_shards_that_its_task_0_merges(config, tmp_path):
     overrides = ["tiny", *(f"env.{name}={value}" for name, value in settings.items())]
     script = Path(__file__).parents[2] / "slurm" / "index_array.sh"
     command = Path(sys.executable).with_name("querylect")
-    for task, count, said in (("1", "2", "shard 1/2"), ("2", "2", "shard 2/2"), ("0", "1", f"{DOCUMENTS} documents")):
+    for task, count, fact in (("1", "2", "shard 1/2"), ("2", "2", "shard 2/2"), ("0", "1", f"{DOCUMENTS} documents")):
         slurm = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": count, "SLURM_SUBMIT_DIR": str(tmp_path)}
         slurm |= {"QUERYLECT": str(command), "QUERYLECT_SLURM": str(script.parent)}
-        told = subprocess.run(
+        process = subprocess.run(
             ["bash", script, *overrides], env=os.environ | slurm, check=True, capture_output=True, text=True
         )
-        assert said in told.stdout
+        assert fact in process.stdout
     assert verify_index(config.index).documents == DOCUMENTS
 
 

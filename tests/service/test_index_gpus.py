@@ -10,7 +10,7 @@ from querylect.envs.retrievers import gpu_index, nearest
 from querylect.errors import ModelError, RequestError
 
 from ..raising import refused
-from .test_index_vectors import WIDTH, opened, written
+from .test_index_vectors import WIDTH, opened, vector_text
 
 IVFPQ = {"search": "ivfpq", "ivf_lists": 20, "ivf_probes": 5, "pq_bytes": 8}
 VECTORS = np.random.default_rng(0).normal(size=(3000, WIDTH)).astype(np.float32)
@@ -35,22 +35,24 @@ def gpus(monkeypatch):
 
 
 def probes(rows):
-    return [Probe(terms=(Term(text=written(row)), Term(text=written(-rows[0]), weight=0.5))) for row in rows]
+    return [Probe(terms=(Term(text=vector_text(row)), Term(text=vector_text(-rows[0]), weight=0.5))) for row in rows]
 
 
 def same_rankings(ours, theirs, rows, limit=10):
-    for one, other in zip(*(index.rank(probes(rows), [limit] * len(rows)) for index in (ours, theirs)), strict=True):
-        assert one.documents.tolist() == other.documents.tolist()
-        assert one.scores.tolist() == other.scores.tolist()
+    for actual, expected in zip(
+        *(index.rank(probes(rows), [limit] * len(rows)) for index in (ours, theirs)), strict=True
+    ):
+        assert actual.documents.tolist() == expected.documents.tolist()
+        assert actual.scores.tolist() == expected.scores.tolist()
 
 
 @pytest.mark.parametrize("replicas", [False, True], ids=["parts", "replicas"])
 def test_a_flat_index_on_three_gpus_ranks_and_scores_like_one(tmp_path, gpus, replicas):
     """With more vectors than are converted at once, and equal vectors on different GPUs."""
-    many = np.random.default_rng(0).normal(size=(nearest._ROWS + 4465, WIDTH)).astype(np.float32)
-    many[[7, 30_000, 70_000]] = many[3]
+    vectors = np.random.default_rng(0).normal(size=(nearest._ROWS + 4465, WIDTH)).astype(np.float32)
+    vectors[[7, 30_000, 70_000]] = vectors[3]
     settings = {"device": "gpu", "gpus": [2, 5, 3], "gpu_replicas": replicas}
-    same_rankings(opened(tmp_path / "gpus", many, **settings), opened(tmp_path / "cpu", many), many[:20])
+    same_rankings(opened(tmp_path / "gpus", vectors, **settings), opened(tmp_path / "cpu", vectors), vectors[:20])
     sizes = [70_001] * 3 if replicas else [23_333, 23_334, 23_334]
     assert [(gpu, dtype, index.ntotal) for gpu, dtype, index in gpus] == [
         (gpu, "float32", size) for gpu, size in zip((2, 5, 3), sizes, strict=True)

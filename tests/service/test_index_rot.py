@@ -169,8 +169,8 @@ HARMS = {
 def test_a_file_changed_in_place_while_a_process_serves_it_is_a_503_that_names_it(built, tmp_path, kind):
     folder = Path(shutil.copytree(built(kind).index, tmp_path / "index"))
     config = built(kind).model_copy(update={"index": str(folder), "log": "none"})
-    own = {"hnsw": ("vectors.npy", "nearest.faiss")}
-    files = [folder / name for name in own.get(kind, [*verify_index(folder).files])]
+    checked_files = {"hnsw": ("vectors.npy", "nearest.faiss")}
+    files = [folder / name for name in checked_files.get(kind, [*verify_index(folder).files])]
     searches = 0
     with served(config, tmp_path) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
         expected = [rankings_of(http, f"heat {word}") for word in WORDS]

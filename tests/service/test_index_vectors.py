@@ -43,7 +43,7 @@ class Axes:
         return np.array([json.loads(text) for text in texts], dtype=np.float32)
 
 
-def written(row):
+def vector_text(row):
     return json.dumps([float(value) for value in row])
 
 
@@ -74,9 +74,9 @@ def opened(folder, vectors, **settings):
 def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path, vectors, kind):
     random = np.random.default_rng(1)
     mixed = [(vectors[a], vectors[b]) for a, b in random.integers(ROWS, size=(40, 2))]
-    probes = [Probe(terms=(Term(text=written(a)), Term(text=written(b), weight=-0.4))) for a, b in mixed]
+    probes = [Probe(terms=(Term(text=vector_text(a)), Term(text=vector_text(b), weight=-0.4))) for a, b in mixed]
     rankings = opened(tmp_path, vectors, **kind).rank(probes, [10] * 40)
-    found = 0
+    retrieved = 0
     for (plus, minus), ranking in zip(mixed, rankings, strict=True):
         scores = vectors.astype(kind.get("dtype", "float32")).astype(np.float64) @ (
             plus - 0.4 * minus.astype(np.float64)
@@ -84,8 +84,8 @@ def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path
         np.testing.assert_allclose(ranking.scores, scores[ranking.documents], rtol=1e-4)
         assert (np.diff(ranking.scores) <= 0).all()
         assert len(set(ranking.documents.tolist())) == 10
-        found += len(set(ranking.documents.tolist()) & set(np.argsort(-scores)[:10].tolist()))
-    assert found == 400 if "search" not in kind else found > 360
+        retrieved += len(set(ranking.documents.tolist()) & set(np.argsort(-scores)[:10].tolist()))
+    assert retrieved == 400 if "search" not in kind else retrieved > 360
 
 
 @pytest.mark.parametrize(
@@ -96,23 +96,23 @@ def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path
     ],
 )
 def test_a_deeper_search_finds_more(tmp_path, vectors, kind, depth, shallow, deep):
-    probes = [Probe(terms=(Term(text=written(row)),)) for row in vectors[:60]]
-    found = []
+    probes = [Probe(terms=(Term(text=vector_text(row)),)) for row in vectors[:60]]
+    retrieved = []
     for value in (shallow, deep):
         rankings = opened(tmp_path / str(value), vectors, **kind, **{depth: value}).rank(probes, [10] * 60)
         nearest_ten = np.argsort(-(vectors @ vectors[:60].T), axis=0)[:10].T
         pairs = zip(rankings, nearest_ten.tolist(), strict=True)
-        found.append(sum(len(set(ranking.documents.tolist()) & set(ten)) for ranking, ten in pairs))
-    assert found[0] < found[1]
+        retrieved.append(sum(len(set(ranking.documents.tolist()) & set(ten)) for ranking, ten in pairs))
+    assert retrieved[0] < retrieved[1]
 
 
 def test_float16_is_searched_piece_by_piece_like_one_piece(tmp_path, vectors, monkeypatch):
-    probes = [Probe(terms=(Term(text=written(row)),)) for row in vectors[:20]]
-    whole = opened(tmp_path / "a", vectors, dtype="float16").rank(probes, [30] * 20)
+    probes = [Probe(terms=(Term(text=vector_text(row)),)) for row in vectors[:20]]
+    at_once = opened(tmp_path / "a", vectors, dtype="float16").rank(probes, [30] * 20)
     monkeypatch.setattr(nearest, "_ROWS", 7)
     pieces = opened(tmp_path / "b", vectors, dtype="float16").rank(probes, [30] * 20)
-    for one, other in zip(whole, pieces, strict=True):
-        assert one.documents.tolist() == other.documents.tolist()
+    for expected, actual in zip(at_once, pieces, strict=True):
+        assert expected.documents.tolist() == actual.documents.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS[2:], ids=NAMES[2:])
@@ -127,7 +127,7 @@ def test_an_approximate_index_is_the_same_file_every_time(tmp_path, vectors, kin
 def test_fewer_documents_than_asked_for_are_all_ranked(tmp_path, vectors):
     for number, kind in enumerate(KINDS[:4]):
         retriever = opened(tmp_path / str(number), vectors[:5], **kind)
-        (ranking,) = retriever.rank([Probe(terms=(Term(text=written(vectors[0])),))], [10])
+        (ranking,) = retriever.rank([Probe(terms=(Term(text=vector_text(vectors[0])),))], [10])
         assert sorted(ranking.documents.tolist()) == [0, 1, 2, 3, 4]
 
 

@@ -58,13 +58,13 @@ def test_a_reply_is_asked_for_once_and_every_change_asks_anew(run_app, tmp_path)
     with serving(run_app, server) as url:
 
         def calls(prompt=QUESTION, draw=GREEDY, **settings):
-            before = len(server.bodies)
+            earlier = len(server.bodies)
             config = LlmConfig(**{"model": "m", "base_url": url, "cache": str(tmp_path / "c.sqlite"), **settings})
             with open_llm(config) as llm:
                 (reply,) = llm.ask([prompt], draw)
                 assert reply.texts[0].text == "an answer"
                 assert llm.costs.calls + llm.costs.cached == 1
-            return len(server.bodies) - before
+            return len(server.bodies) - earlier
 
         assert calls() == 1
         assert calls() == 0

@@ -88,7 +88,10 @@ def test_an_answer_ends_with_its_last_part(after):
     assert value(FULL + after, Judgement) == JUDGED
     assert value(f"Explanation: so\nVerdict: no\nThe reply{after}", YesNo) == YesNo(explanation="so", verdict=False)
     pair = "Statement: 1\nAttributed: yes\nReason: said\n\nStatement: 2\nAttributed: no\nReason: not said"
-    assert [one.attributed for one in value(f"{pair}\n\nSo much.", Attributions).statements] == [True, False]
+    assert [statement.attributed for statement in value(f"{pair}\n\nSo much.", Attributions).statements] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,9 +196,11 @@ def test_texts_of_one_word_in_any_language_and_options_of_any_number(letters):
         "Discriminating features:\n1. 发热\n2. 答案：咳嗽\nReasoning: 对\nConfirming evidence: رئة\nBest guess: J\n"
         "Best guess text: 肺炎"
     )
-    found = value(text, ChosenHypothesis)
-    assert found.discriminating_features == ("发热", "答案：咳嗽"), "a label is one of the form's own, nothing else"
-    assert (found.confirming_evidence, found.best_guess, found.guess) == (("رئة",), "J", "肺炎")
+    hypothesis = value(text, ChosenHypothesis)
+    assert hypothesis.discriminating_features == ("发热", "答案：咳嗽"), (
+        "a label is one of the form's own, nothing else"
+    )
+    assert (hypothesis.confirming_evidence, hypothesis.best_guess, hypothesis.guess) == (("رئة",), "J", "肺炎")
     assert value("Questions: why?", Written) == Written(questions=["why?"])
     assert value("Questions:\n1. Warum?\n2. 为什么？\n\n3. لماذا؟", Written).questions == [
         "Warum?",
@@ -254,15 +259,15 @@ class Script:
 
     identity = {"local": "script"}  # noqa: RUF012
 
-    def __init__(self, *texts, told=True):
-        self.texts, self.told, self.asked = list(texts), told, []
+    def __init__(self, *texts, prefilled=True):
+        self.texts, self.prefilled, self.prompts = list(texts), prefilled, []
 
     def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
-            self.asked.append(prompt)
+        for index, prompt in enumerate(prompts):
+            self.prompts.append(prompt)
             text = self.texts.pop(0)
-            said = (prompt.opening if self.told else "") + text if text is not None else None
-            deliver(place, MissingResponse("gone") if said is None else LlmResponse((Text(said, True),), 1, 1))
+            reply = (prompt.opening if self.prefilled else "") + text if text is not None else None
+            deliver(index, MissingResponse("gone") if reply is None else LlmResponse((Text(reply, True),), 1, 1))
 
 
 EXAMPLE = WorkedExample("Reply: 4", YesNo(explanation="four", verdict=True))
@@ -276,7 +281,7 @@ def test_one_prompt_is_said_in_either_way():
     assert EXAMPLE.json == '{"explanation": "four", "verdict": true}'
     as_lines = PROMPT.worded(YesNo, "lines")
     assert (as_lines.version, as_lines.opening) == ("judge-1/lines", "Explanation:")
-    assert [one["role"] for one in as_lines.messages] == ["user", "assistant", "user"]
+    assert [message["role"] for message in as_lines.messages] == ["user", "assistant", "user"]
     assert as_lines.messages[0]["content"] == f"Judge the reply.\n\n{request(YesNo)}\n\nReply: 4"
     assert as_lines.messages[1]["content"] == "Explanation: four\nVerdict: yes"
     assert as_lines.messages[2]["content"] == "Reply: 5"
@@ -290,8 +295,8 @@ def test_a_wrong_answer_is_mended_once_from_where_it_went_wrong():
     assert (right.value, len(right.replies)) == (YesNo(explanation="right", verdict=True), 1)
     assert (mended.value, len(mended.replies)) == (YesNo(explanation="so.", verdict=False), 2)
     assert failed.value is None
-    assert script.asked[3].opening == "Explanation: so.\nVerdict:"
-    assert script.asked[4].opening == "Explanation: no\nVerdict:"
+    assert script.prompts[3].opening == "Explanation: so.\nVerdict:"
+    assert script.prompts[4].opening == "Explanation: no\nVerdict:"
 
 
 def case(number):
@@ -299,23 +304,23 @@ def case(number):
 
 
 def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
-    script = Script("Sure! Verdict: yes", "Explanation: so\nVerdict: yes", told=False)
+    script = Script("Sure! Verdict: yes", "Explanation: so\nVerdict: yes", prefilled=False)
     (outcome,) = ask_structured(Llm(script), [case(1)], YesNo, SamplingParams(), "lines")
     assert (outcome.value, len(outcome.replies)) == (YesNo(explanation="so", verdict=True), 2)
-    said, ask = script.asked[1].messages[-2:]
-    assert said["content"] == "Sure! Verdict: yes"
-    assert "explanation: Field required" in ask["content"]
-    assert ask["content"].endswith(
+    answer, correction = script.prompts[1].messages[-2:]
+    assert answer["content"] == "Sure! Verdict: yes"
+    assert "explanation: Field required" in correction["content"]
+    assert correction["content"].endswith(
         "\nWrite all of it again, each of these labels on a line of its own: Explanation, Verdict"
     )
-    assert "<" not in ask["content"], "a small model copies what it is shown"
-    assert script.asked[1].version == "judge-1/lines"
+    assert "<" not in correction["content"], "a small model copies what it is shown"
+    assert script.prompts[1].version == "judge-1/lines"
 
 
 def test_every_example_of_a_judge_is_an_answer_of_its_form():
-    shown = [one for one in vars(judge_prompts).values() if isinstance(one, WorkedExample)]
-    assert len(shown) == 10
-    for example in shown:
+    examples = [attribute for attribute in vars(judge_prompts).values() if isinstance(attribute, WorkedExample)]
+    assert len(examples) == 10
+    for example in examples:
         assert value(render(example.answer), type(example.answer)) == example.answer
         assert read(example.json, type(example.answer)).value == example.answer
 
@@ -336,12 +341,12 @@ def test_a_cut_off_tail_never_raises():
 def test_a_model_that_runs_here_finds_its_answer_begun(tiny_policy, tmp_path, form):
     config = LlmConfig(model=str(tiny_policy), dtype="float32", cache=str(tmp_path / "cache"))
     plain = Prompt(({"role": "user", "content": "judge"},))
-    begun = Prompt(plain.messages, opening=opening(form))
+    prefilled = Prompt(plain.messages, opening=opening(form))
     with open_llm(config) as llm:
-        first, second = llm.ask([plain, begun], SamplingParams(max_tokens=8))
-        assert (llm.costs.calls, llm.key(plain, SamplingParams()) == llm.key(begun, SamplingParams())) == (2, False)
+        first, second = llm.ask([plain, prefilled], SamplingParams(max_tokens=8))
+        assert (llm.costs.calls, llm.key(plain, SamplingParams()) == llm.key(prefilled, SamplingParams())) == (2, False)
         assert second.texts[0].text.startswith(opening(form))
         assert second.prompt_tokens > first.prompt_tokens
         assert second.tokens <= 8, "what was begun for it is read, not written"
-        assert llm.ask([begun], SamplingParams(max_tokens=8)) == [second]
-    assert open_llm(config).ask([begun], SamplingParams(max_tokens=8)) == [second], "and known again"
+        assert llm.ask([prefilled], SamplingParams(max_tokens=8)) == [second]
+    assert open_llm(config).ask([prefilled], SamplingParams(max_tokens=8)) == [second], "and known again"

@@ -41,15 +41,17 @@ def test_first_tokens_are_read_in_the_batch_as_they_are_alone(model):
 def test_a_prompt_is_read_once_for_its_text_and_its_first_tokens(model, monkeypatch):
     from querylect.rollouts.engines.transformers import TransformersEngine
 
-    llm, read, hidden = model(), [], TransformersEngine._hidden
+    llm, token_counts, hidden = model(), [], TransformersEngine._hidden
     llm.ask(PROMPTS[:1], SamplingParams(max_tokens=1))  # loads it
     monkeypatch.setattr(
-        TransformersEngine, "_hidden", lambda self, ids, *rest: (read.append(ids.numel()), hidden(self, ids, *rest))[1]
+        TransformersEngine,
+        "_hidden",
+        lambda self, ids, *options: (token_counts.append(ids.numel()), hidden(self, ids, *options))[1],
     )
     llm.ask(PROMPTS, SamplingParams(max_tokens=1))
-    plain = read.copy()
+    plain = token_counts.copy()
     llm.ask(PROMPTS, SamplingParams(max_tokens=1, first_logprobs=4))
-    assert read == 2 * plain
+    assert token_counts == 2 * plain
 
 
 @pytest.mark.parametrize(
@@ -80,9 +82,9 @@ def test_greedy_texts_are_those_of_transformers(model, tiny_policy):
     ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
     with torch.inference_mode():
         logits = plain(input_ids=ids).logits[0, -1].log_softmax(-1)
-    written = plain.generate(input_ids=ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
-    said = tokenizer.decode(written, clean_up_tokenization_spaces=False)
-    assert reply.texts[0].text == said.removesuffix("<|im_end|>")
+    ids_out = plain.generate(input_ids=ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+    expected = tokenizer.decode(ids_out, clean_up_tokenization_spaces=False)
+    assert reply.texts[0].text == expected.removesuffix("<|im_end|>")
     assert reply.prompt_tokens == ids.shape[1]
     values, best = logits.topk(3)
     likeliest = dict(zip(map(tokenizer.decode, best.flip(0).tolist()), values.flip(0).tolist(), strict=True))
@@ -124,11 +126,11 @@ def test_other_weights_in_the_same_folder_are_another_model(tmp_path):
     from ..tiny import save_tiny
 
     folder = save_tiny(tmp_path / "m")
-    seen = open_llm(LlmConfig(model=str(folder), cache=None)).identity
+    identity = open_llm(LlmConfig(model=str(folder), cache=None)).identity
     save_tiny(folder, seed=1)
-    assert open_llm(LlmConfig(model=str(folder), cache=None)).identity != seen
+    assert open_llm(LlmConfig(model=str(folder), cache=None)).identity != identity
     auto = PolicyConfig(model=str(folder))
-    assert seen["dtype"] == str(torch_dtype(auto)).removeprefix("torch."), "auto is not the same on every device"
+    assert identity["dtype"] == str(torch_dtype(auto)).removeprefix("torch."), "auto is not the same on every device"
     with refused(ModelError, None, tmp_path / "nowhere"):
         open_llm(LlmConfig(model=str(tmp_path / "nowhere"), cache=None))
 

@@ -28,22 +28,26 @@ def children():
 def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block(small_environment, monkeypatch):
     """Every user of the machine can connect to the port; the token of another service opens nothing either."""
     monkeypatch.setenv("QUERYLECT_TOKEN", "known-to-others")
-    shown = small_environment.model_copy(update={"playground": True})
+    playground = small_environment.model_copy(update={"playground": True})
     assert EnvironmentConfig().playground is False
-    before = children()
-    with suppress(KeyboardInterrupt), local_service(shown) as service, local_service(small_environment) as other:
+    earlier = children()
+    with (
+        suppress(KeyboardInterrupt),
+        local_service(playground) as service,
+        local_service(small_environment) as second_service,
+    ):
         assert service.url.startswith("http://127.0.0.1:")
         assert len(service.token) >= 32
-        assert service.token != other.token
-        for headers in ({}, {"Authorization": "Bearer known-to-others"}, other.headers):
+        assert service.token != second_service.token
+        for headers in ({}, {"Authorization": "Bearer known-to-others"}, second_service.headers):
             answer = httpx.get(f"{service.url}/v1/questions?split=test", headers=headers, trust_env=False)
             assert answer.status_code == 401
         judgements = f"{service.url}/page/judgements?question_id=q-head"
         assert httpx.get(judgements, headers=service.headers, trust_env=False).status_code == 403, "not even to it"
-        started = children() - before
+        started = children() - earlier
         assert len(started) == 2
         for child in map(psutil.Process, started):
-            assert not {service.token, other.token} & {*child.cmdline(), *child.environ().values()}
+            assert not {service.token, second_service.token} & {*child.cmdline(), *child.environ().values()}
             assert os.getpgid(child.pid) != os.getpgid(0), "Ctrl-C in a terminal must reach the parent alone"
         with SyncEnvironmentClient(ClientConfig(), [service]) as client:
             (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
@@ -57,15 +61,15 @@ def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block
 
 
 def test_what_the_service_cannot_open_is_the_users_error_here(small_environment):
-    before = children()
+    earlier = children()
     missing = small_environment.model_copy(update={"index": "/nonexistent/index"})
-    with pytest.raises(IndexFolderError) as here:
+    with pytest.raises(IndexFolderError) as in_process:
         Environment.open(missing)
     facts = "/nonexistent/index", "querylect index build"
-    with refused(IndexFolderError, here.value.code, *facts) as failed, local_service(missing):
+    with refused(IndexFolderError, in_process.value.code, *facts) as failed, local_service(missing):
         pass
     assert failed.value.exit_code == 2
-    assert children() <= before
+    assert children() <= earlier
 
 
 @pytest.mark.parametrize(
@@ -88,10 +92,10 @@ def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(
     python.write_text(f"#!/bin/bash\n{script}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    before = children()
+    earlier = children()
     with refused(EnvironmentUnavailableError, code, *facts), local_service(small_environment, ready_seconds=seconds):
         pass
-    assert children() <= before
+    assert children() <= earlier
 
 
 PARENT = textwrap.dedent(
@@ -119,30 +123,30 @@ PARENT = textwrap.dedent(
 
 
 @pytest.mark.parametrize(
-    ("number", "where"),
+    ("number", "mode"),
     [(signal.SIGINT, "main"), (signal.SIGKILL, "thread"), (signal.SIGKILL, "forking")],
 )
-def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, tmp_path, number, where):
-    with Piped([small_environment.model_dump_json(), where], tmp_path, code=PARENT) as parent:
+def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, tmp_path, number, mode):
+    with Piped([small_environment.model_dump_json(), mode], tmp_path, code=PARENT) as parent:
         url = json.loads(parent.stdout.readline())
         assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
         child, *forked = psutil.Process(parent.pid).children()
         os.killpg(parent.pid, number)
         parent.wait(60)
-    gone, alive = psutil.wait_procs([child], timeout=60)
+    ended, alive = psutil.wait_procs([child], timeout=60)
     for process in [*alive, *forked]:
         with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
             process.kill()
-    assert gone == [child]
+    assert ended == [child]
     assert parent.returncode == (1 if number == signal.SIGINT else -number)
 
 
 def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog):
     """A bus error comes from an index file that is cut in the middle of a read through mapped memory."""
-    before = children()
+    earlier = children()
     with local_service(small_environment):
-        (child,) = children() - before
+        (child,) = children() - earlier
         os.kill(child, signal.SIGBUS)
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert all(fact in caplog.text for fact in ("-7, SIGBUS; ", "querylect index verify"))
-    assert children() <= before
+    assert children() <= earlier

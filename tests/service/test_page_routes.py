@@ -82,13 +82,13 @@ def test_judgements_that_wait_for_a_check_of_the_index_hold_up_nobody(service, e
     with service(playground=True) as http:
         monkeypatch.setattr(environment, "intact", intact)
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(http.get, "/page/judgements", params={"question_id": "q-head"})
+            pending = pool.submit(http.get, "/page/judgements", params={"question_id": "q-head"})
             try:
                 assert checking.wait(30)
                 assert http.get("/healthz", timeout=10).status_code == 200
             finally:
                 checked.set()
-            assert waiting.result().status_code == 200
+            assert pending.result().status_code == 200
 
 
 def test_judgements_are_shown_only_where_the_owner_says_so(service, caplog):
@@ -101,10 +101,10 @@ def test_judgements_are_shown_only_where_the_owner_says_so(service, caplog):
     assert "playground" not in caplog.text
 
     with service(playground=True) as http:
-        told = http.get("/page/judgements", params={"question_id": "q-head"}).json()
+        judgements = http.get("/page/judgements", params={"question_id": "q-head"}).json()
         unknown = http.get("/page/judgements", params={"question_id": "q-nobody"})
         schema = http.get("/v1/openapi.json").text
-    assert told["relevant"] == [
+    assert judgements["relevant"] == [
         {"id": "triptan", "grade": 2, "title": "About triptan"},
         {"id": "aspirin", "grade": 1, "title": "About aspirin"},
     ]
@@ -123,8 +123,8 @@ def test_a_document_of_grade_0_is_not_shown_as_relevant(small_environment, run_a
     assert environment.judgements("q-head") == {"triptan": 2, "aspirin": 1, "statin": 0}
     assert environment.settings_hash != Environment.open(small_environment).settings_hash
     with run_app(create_app(environment, config)) as url:
-        told = httpx.get(f"{url}/page/judgements", params={"question_id": "q-head"}, trust_env=False).json()
-    assert [document["id"] for document in told["relevant"]] == ["triptan", "aspirin"]
+        answer = httpx.get(f"{url}/page/judgements", params={"question_id": "q-head"}, trust_env=False).json()
+    assert [document["id"] for document in answer["relevant"]] == ["triptan", "aspirin"]
 
 
 class Saying:
@@ -133,10 +133,10 @@ class Saying:
     name = "stand-in"
 
     def __init__(self, answer):
-        self.answer, self.asked = answer, []
+        self.answer, self.questions = answer, []
 
     def __call__(self, question, card, search):
-        self.asked.append((question.text, *question.options, card["kind"]))
+        self.questions.append((question.text, *question.options, card["kind"]))
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -147,13 +147,13 @@ def test_a_generated_rewrite_is_a_plan_or_says_what_was_wrong(service):
     writer = Saying(PageRewrite(text="…", plan=plan, think="why"))
     with service(writer=writer) as http:
         assert http.get("/page/about").json()["rewriter"] == "stand-in"
-        told = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
-        assert writer.asked == [("my head hurts", "bm25")]
-        assert (told["think"], told["failure"]) == ("why", "")
-        assert SearchPlan.model_validate(told["plan"]) == plan
+        rewrite = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
+        assert writer.questions == [("my head hurts", "bm25")]
+        assert (rewrite["think"], rewrite["failure"]) == ("why", "")
+        assert SearchPlan.model_validate(rewrite["plan"]) == plan
         writer.answer = PageRewrite(text="<b>", plan=None, failure="missing think")
         failed = http.post("/page/rewrite", json={"question": "x", "options": ["yes", "no"]}).json()
-        assert writer.asked[-1] == ("x", "yes", "no", "bm25")
+        assert writer.questions[-1] == ("x", "yes", "no", "bm25")
         assert (failed["text"], failed["plan"], failed["failure"]) == ("<b>", None, "missing think")
 
 
@@ -192,7 +192,7 @@ def test_a_question_that_is_none_never_reaches_the_rewriter(service, body):
     with service(writer=writer) as http:
         answer = http.post("/page/rewrite", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
-    assert writer.asked == []
+    assert writer.questions == []
 
 
 def test_one_rewrite_at_a_time_and_searches_go_on(service):
@@ -254,9 +254,12 @@ def test_a_policy_is_loaded_once(policy, environment, monkeypatch):
         return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
 
     monkeypatch.setattr(TransformersEngine, "generate", say)
-    kept = writer(Question("page", "my head hurts"), environment.card)
+    rewrite = writer(Question("page", "my head hurts"), environment.card)
     assert loads == [1]
-    assert [(term.text, term.weight) for term in kept.plan.probes[0].terms] == [("my head hurts", 0.5), ("migraine", 1)]
+    assert [(term.text, term.weight) for term in rewrite.plan.probes[0].terms] == [
+        ("my head hurts", 0.5),
+        ("migraine", 1),
+    ]
     assert "shorten the question" in writer(Question("page", "head " * 4000), environment.card).failure
 
 
@@ -264,19 +267,19 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
     from querylect.rollouts.engines.base import Completion
     from querylect.rollouts.engines.transformers import TransformersEngine
 
-    asked = []
+    prompt_texts = []
 
     def say(engine, prompts, n, sampling):
-        asked.append(engine.tokenizer.decode(prompts[0]))
+        prompt_texts.append(engine.tokenizer.decode(prompts[0]))
         return [[Completion(engine.tokenizer("migraine</rewrite>")["input_ids"], [], True)]]
 
     small = policy.model_copy(update={"rewriter": RewriterConfig(name="small", prompt="hpo")})
     writer = PageWriter(Rewriter(of_config("tiny", small, None, None)))
     monkeypatch.setattr(TransformersEngine, "generate", say)
-    written = writer(Question("page", "my head hurts"), environment.card)
-    assert asked[0].endswith("<think></think><rewrite>")
-    assert written.plan is not None
-    assert [term.text for term in written.plan.probes[0].terms] == ["migraine"]
+    rewrite = writer(Question("page", "my head hurts"), environment.card)
+    assert prompt_texts[0].endswith("<think></think><rewrite>")
+    assert rewrite.plan is not None
+    assert [term.text for term in rewrite.plan.probes[0].terms] == ["migraine"]
 
 
 def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, service, run_app, monkeypatch):

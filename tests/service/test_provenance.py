@@ -16,8 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def git(folder: Path, *arguments: str) -> str:
-    named = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", "-C", folder, *named, *arguments], check=True, capture_output=True, text=True).stdout
+    settings = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
+    return subprocess.run(
+        ["git", "-C", folder, *settings, *arguments], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_git_says_commit_and_whether_files_that_it_knows_differ(tmp_path, monkeypatch):
@@ -70,7 +72,7 @@ def test_every_start_of_a_run_is_kept_until_it_begins_anew(tmp_path):
     def steps() -> list[int]:
         import json
 
-        return [one["step"] for one in json.loads((tmp_path / "provenance.json").read_text())["starts"]]
+        return [entry["step"] for entry in json.loads((tmp_path / "provenance.json").read_text())["starts"]]
 
     assert steps() == [0, 5]
     folder.note_start(provenance.this_start(0, environment))
@@ -87,6 +89,6 @@ def test_the_versions_for_gpus_are_within_the_bounds(python):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(line.split("==") for line in (ROOT / "constraints-gpu.txt").read_text().split())
     pins = {normal(name): version for name, version in pins.items()}
-    for one in [*map(Requirement, project["dependencies"]), *known_extras()["gpu"]]:
-        if one.marker is None or one.marker.evaluate({"python_version": python}):
-            assert pins[normal(one.name)] in one.specifier, one
+    for requirement in [*map(Requirement, project["dependencies"]), *known_extras()["gpu"]]:
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
+            assert pins[normal(requirement.name)] in requirement.specifier, requirement

@@ -60,8 +60,8 @@ def served(tmp_path, corpus):  # noqa: F811
     return corpus
 
 
-def changed(env, **own):
-    return env.model_copy(update={"question_index": env.question_index.model_copy(update=own)})
+def changed(env, **changes):
+    return env.model_copy(update={"question_index": env.question_index.model_copy(update=changes)})
 
 
 def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
@@ -102,12 +102,12 @@ def brute_force(env, terms, k):
 
     probe = Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
     (ranked,) = open_retriever(index, questions_settings(env)).rank([probe], [len(index.documents)])
-    found = {}
-    for place, score in zip(ranked.documents.tolist(), ranked.scores.tolist(), strict=True):
-        own = answers[index.documents.id(place)]
-        for content in sorted(own, key=lambda name: -sum(name in row for row in answers.values())):
-            found.setdefault(content, score)
-    return dict(list(found.items())[:k])
+    scores = {}
+    for position, score in zip(ranked.documents.tolist(), ranked.scores.tolist(), strict=True):
+        contents = answers[index.documents.id(position)]
+        for content in sorted(contents, key=lambda name: -sum(name in row for row in answers.values())):
+            scores.setdefault(content, score)
+    return dict(list(scores.items())[:k])
 
 
 @pytest.mark.parametrize("base", ["bm25", "dense"])
@@ -127,15 +127,15 @@ def test_every_plan_is_ranked_as_by_brute_force(served, tmp_path, base):
             for terms in PROBES
         ]
         for terms, ranking in zip(PROBES, environment.search(plans), strict=True):
-            wanted = brute_force(env, terms, k)
-            assert [hit.id for hit in ranking] == list(wanted), terms
-            assert [hit.score for hit in ranking] == pytest.approx(list(wanted.values()))
+            expected = brute_force(env, terms, k)
+            assert [hit.id for hit in ranking] == list(expected), terms
+            assert [hit.score for hit in ranking] == pytest.approx(list(expected.values()))
     both = SearchPlan(probes=tuple(plan.probes[0] for plan in plans[:2]), fuse="interleave", k=4)
-    one, two = ([hit.id for hit in environment.search([plan])[0]] for plan in plans[:2])
-    woven = list(dict.fromkeys(name for pair in zip(one, two, strict=False) for name in pair))[:4]
+    first, second = ([hit.id for hit in environment.search([plan])[0]] for plan in plans[:2])
+    woven = list(dict.fromkeys(name for pair in zip(first, second, strict=False) for name in pair))[:4]
     assert [hit.id for hit in environment.search([both])[0]][: len(woven)] == woven
     (cut,) = environment.search([SearchPlan(probes=(plans[0].probes[0].model_copy(update={"k": 1}),), k=6)])
-    assert [hit.id for hit in cut] == one[:1]
+    assert [hit.id for hit in cut] == first[:1]
     (nothing,) = environment.search([SearchPlan.of("statin", k=6)])
     assert "word" not in [hit.id for hit in nothing], "a content without a question is never found"
 
@@ -237,18 +237,18 @@ def lines_of(env, name):
 
 def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811
     config = tmp_path / "mine.yaml"
-    own = corpus.model_dump(mode="json", include={"dataset", "retriever", "question_index", "index"})
-    config.write_text(json.dumps({"env": own}))
+    settings = corpus.model_dump(mode="json", include={"dataset", "retriever", "question_index", "index"})
+    config.write_text(json.dumps({"env": settings}))
     file = tmp_path / "vetted.jsonl"
     file.write_text(json.dumps({"question": "headache?", "contents": ["aspirin"]}) + "\n")
     for arguments in (["questions", str(config), "--add", str(file)], ["build", str(config)], ["verify", str(config)]):
         with pytest.raises(SystemExit) as ended:
             main(["index", *arguments])
         assert not ended.value.code
-    said = capsys.readouterr().out
-    assert "1 questions of 6 contents, 5 of which have none" in said
-    assert "0 calls, 0 tokens read, 0 written" in said
-    assert f"{corpus.index}: 6 documents, every file as its manifest says" in said
+    stdout = capsys.readouterr().out
+    assert "1 questions of 6 contents, 5 of which have none" in stdout
+    assert "0 calls, 0 tokens read, 0 written" in stdout
+    assert f"{corpus.index}: 6 documents, every file as its manifest says" in stdout
     with pytest.raises(SystemExit) as ended:
         main(["index", "questions", "demo"])
     assert ended.value.code == 2
@@ -256,17 +256,17 @@ def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corp
 
 
 def test_an_evaluation_over_datasets_names_folders_by_dataset():
-    own = {"folder": "q/{dataset}", "index": "i/{dataset}"}
+    folders = {"folder": "q/{dataset}", "index": "i/{dataset}"}
     plan = SpecConfig.model_validate(
         {
             "datasets": {name: {"kind": "beir", "path": name} for name in ("one", "two")},
-            "environments": {"qb": {"env": {"retriever": "qb-rag", "question_index": own}}},
+            "environments": {"qb": {"env": {"retriever": "qb-rag", "question_index": folders}}},
             "systems": {"plain": {}},
         }
     )
     env = searched_here(plan, plan.environments["qb"], "two", plan.datasets["two"])
     assert (env.question_index.folder, env.question_index.index) == ("q/two", "i/two")
-    other = plan.environments["qb"].model_copy(
+    changed_environment = plan.environments["qb"].model_copy(
         update={"env": changed(plan.environments["qb"].env, answers="first", seed=3)}
     )
-    assert searched_here(plan, other, "two", plan.datasets["two"]).index != env.index
+    assert searched_here(plan, changed_environment, "two", plan.datasets["two"]).index != env.index

@@ -23,13 +23,13 @@ def ended(*arguments):
 @pytest.fixture
 def config(lessons, speaking, tmp_path):
     """A run of one step whose documents are found by one question each, which shares no word with their text."""
-    asked = tmp_path / "vetted.jsonl"
+    vetted = tmp_path / "vetted.jsonl"
     rows = [{"question": f"When do people take {name}?", "contents": [name]} for name in TEXTS]
-    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    own = {"folder": str(tmp_path / "questions"), "index": str(tmp_path / "of-questions")}
-    settings = {"retriever": "qb-rag", "question_index": own, "index": str(tmp_path / "index")}
+    vetted.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folders = {"folder": str(tmp_path / "questions"), "index": str(tmp_path / "of-questions")}
+    settings = {"retriever": "qb-rag", "question_index": folders, "index": str(tmp_path / "index")}
     env = EnvironmentConfig.model_validate({**lessons.model_dump(mode="json"), **settings})
-    write_question_index(QuestionsConfig(), env, own["folder"], add=asked)
+    write_question_index(QuestionsConfig(), env, folders["folder"], add=vetted)
     build_index(env)
     (tmp_path / "prompt.yaml").write_text(PROMPT)
     values = {
@@ -59,9 +59,9 @@ def test_training_and_evaluation_search_questions(config, tmp_path, capsys):
     (step,) = records(tmp_path / "runs" / "run" / "metrics.jsonl")
     assert step["reward/turn1"] > 0.1
     assert step["grad_norm"] > 0
-    found = rankings(records(tmp_path / "runs" / "run" / "rollouts.jsonl"))
-    assert set().union(*found) == set(TEXTS), "contents are found, and no question"
-    assert max(map(len, found)) == 1, "a query names one medicine, and one question does"
+    ids = rankings(records(tmp_path / "runs" / "run" / "rollouts.jsonl"))
+    assert set().union(*ids) == set(TEXTS), "contents are found, and no question"
+    assert max(map(len, ids)) == 1, "a query names one medicine, and one question does"
     capsys.readouterr()
     assert ended("eval", str(tmp_path / "runs" / "run")) == 0
     report = Path(capsys.readouterr().out.splitlines()[-1])

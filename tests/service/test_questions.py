@@ -40,11 +40,11 @@ def folder_of(env):
 def matrix_of(folder):
     """Contents by the text of the question."""
     index = open_question_index(folder)
-    found = {question.text: [] for question in index.questions()}
+    contents = {question.text: [] for question in index.questions()}
     texts = {question.id: question.text for question in index.questions()}
     for answer in index.answers():
-        found[texts[answer.question]].append(answer.content)
-    return found
+        contents[texts[answer.question]].append(answer.content)
+    return contents
 
 
 def journal_of(tmp_path):
@@ -52,9 +52,9 @@ def journal_of(tmp_path):
 
 
 def test_answerable_questions_are_kept_with_their_contents(tmp_path, corpus):  # noqa: F811
-    told = Told()
-    with asking(told) as config:
-        said = write_question_index(config, corpus, folder_of(corpus))
+    model = Told()
+    with asking(model) as config:
+        description = write_question_index(config, corpus, folder_of(corpus))
     assert matrix_of(folder_of(corpus)) == {
         HEAD: ["aspirin", "triptan"],
         "What is aspirin for?": ["aspirin"],
@@ -64,7 +64,7 @@ def test_answerable_questions_are_kept_with_their_contents(tmp_path, corpus):  #
         "Warum bin ich bei Vitamin-D-Mangel so müde?": ["fremd"],
         "維生素D缺乏有什麼症狀？": ["fremd"],
     }
-    wanted = {
+    expected_counts = {
         "contents": 6,
         "contents_asked": 6,
         "contents_missing": 0,
@@ -79,74 +79,77 @@ def test_answerable_questions_are_kept_with_their_contents(tmp_path, corpus):  #
         "questions": 7,
         "pairs_written": 8,
     }
-    assert {name: said.counts[name] for name in wanted} == wanted
-    assert said.costs == {"calls": 6 + 9, "prompt_tokens": 15 * 7, "tokens": 15 * 3}
-    assert said.asked["writer"]["model"] == "told"
-    assert {said.asked["writer_prompt"], said.asked["judge_prompt"]} == {"qb-rag-questions-1", "qb-rag-judge-1"}
+    assert {name: description.counts[name] for name in expected_counts} == expected_counts
+    assert description.costs == {"calls": 6 + 9, "prompt_tokens": 15 * 7, "tokens": 15 * 3}
+    assert description.asked["writer"]["model"] == "told"
+    assert {description.asked["writer_prompt"], description.asked["judge_prompt"]} == {
+        "qb-rag-questions-1",
+        "qb-rag-judge-1",
+    }
     assert not journal_of(tmp_path).exists()
-    assert verify_question_index(folder_of(corpus)).description == said
+    assert verify_question_index(folder_of(corpus)).description == description
 
 
 def test_what_is_not_the_form_is_mended_once_and_then_a_failure_on_record(tmp_path, corpus):  # noqa: F811
-    told = Told({**WRITTEN, "citrus": "Here are questions!", "word": '{"questions": ["one", {"a": 1, "b": 2}]}'})
-    told.garbled = {"What is aspirin for?"}
-    with asking(told) as config:
-        said = write_question_index(config, corpus, folder_of(corpus))
-        assert (said.counts["contents_failed"], said.counts["questions_unjudged"]) == (2, 1)
-        assert told.about.count("citrus") == told.about.count("word") == 2
-        assert told.judged.count(("aspirin", "What is aspirin for?")) == 2
-        asked = {row["id"]: row for row in read_jsonl(tmp_path / "questions" / "asked.jsonl")}
-        assert asked["citrus"]["text"] == "Here are questions!"
-        assert "questions.1: Input should be a valid string" in asked["word"]["failure"]
-        assert asked["aspirin"]["judged"][1]["answerable"] is None
+    model = Told({**WRITTEN, "citrus": "Here are questions!", "word": '{"questions": ["one", {"a": 1, "b": 2}]}'})
+    model.garbled = {"What is aspirin for?"}
+    with asking(model) as config:
+        description = write_question_index(config, corpus, folder_of(corpus))
+        assert (description.counts["contents_failed"], description.counts["questions_unjudged"]) == (2, 1)
+        assert model.about.count("citrus") == model.about.count("word") == 2
+        assert model.judged.count(("aspirin", "What is aspirin for?")) == 2
+        rows = {row["id"]: row for row in read_jsonl(tmp_path / "questions" / "asked.jsonl")}
+        assert rows["citrus"]["text"] == "Here are questions!"
+        assert "questions.1: Input should be a valid string" in rows["word"]["failure"]
+        assert rows["aspirin"]["judged"][1]["answerable"] is None
         assert "What is aspirin for?" not in matrix_of(folder_of(corpus)), "unjudged is not answerable"
-        before = told.asked
+        answered = model.asked
         write_question_index(config, corpus, folder_of(corpus))
-        assert told.asked == before, "a failure on record is not asked for again"
+        assert model.asked == answered, "a failure on record is not asked for again"
 
 
 def test_a_missing_reply_is_told_and_only_it_is_asked_again(tmp_path, corpus):  # noqa: F811
-    told = Told()
-    told.silent = lambda text: "Text: About citrus" in text
-    with asking(told) as config:
+    model = Told()
+    model.silent = lambda text: "Text: About citrus" in text
+    with asking(model) as config:
         with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
         assert open_question_index(folder_of(corpus)).description.counts["contents_missing"] == 1
         assert "citrus" not in str(matrix_of(folder_of(corpus)))
-        told.silent, told.about[:] = lambda text: False, []
-        said = write_question_index(config, corpus, folder_of(corpus))
-    assert told.about == ["citrus"]
-    assert (said.counts["contents_missing"], said.questions) == (0, 7)
+        model.silent, model.about[:] = lambda text: False, []
+        description = write_question_index(config, corpus, folder_of(corpus))
+    assert model.about == ["citrus"]
+    assert (description.counts["contents_missing"], description.questions) == (0, 7)
 
 
 def test_a_model_that_breaks_off_ends_the_run_and_what_was_answered_is_kept(tmp_path, corpus, monkeypatch):  # noqa: F811
     monkeypatch.setattr("querylect.questions.asking.BATCH", 2)
-    told = Told()
-    told.broken = lambda text: "About triptan" in text
-    with asking(told) as config:
+    model = Told()
+    model.broken = lambda text: "About triptan" in text
+    with asking(model) as config:
         with pytest.raises(ConnectionAbortedError):
             write_question_index(config, corpus, folder_of(corpus))
         assert not (tmp_path / "questions").exists()
         assert [row["id"] for row in read_jsonl(journal_of(tmp_path) / "asked.jsonl")] == ["aspirin", "insulin"]
-        told.broken, told.about[:] = lambda text: False, []
+        model.broken, model.about[:] = lambda text: False, []
         write_question_index(config, corpus, folder_of(corpus))
-    assert told.about == ["citrus", "triptan", "word", "fremd"]
+    assert model.about == ["citrus", "triptan", "word", "fremd"]
 
 
 @pytest.mark.usefixtures("impatient")
 def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     """One that refuses one content and garbles a verdict; then one that nobody serves."""
-    told = Told()
-    server = ChatServer(lambda body: told.reply(body["messages"][0]["content"]))
+    model = Told()
+    server = ChatServer(lambda body: model.reply(body["messages"][0]["content"]))
     server.always = lambda body: (400, {}) if "Text: About citrus" in str(body) else None
     with run_app(server.app) as url:
         config = QuestionsConfig(writer=WordedLlmConfig(model="told", base_url=f"{url}/v1", cache=None), per_content=3)
         with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
     assert open_question_index(folder_of(corpus)).description.questions == 6
-    gone = WordedLlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
+    unreachable = WordedLlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
     with pytest.raises(EngineUnavailableError):
-        write_question_index(config.model_copy(update={"writer": gone}), corpus, tmp_path / "other")
+        write_question_index(config.model_copy(update={"writer": unreachable}), corpus, tmp_path / "other")
     assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
 
 
@@ -176,13 +179,13 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
     done = forked([], tmp_path / "killed", os.environ, textwrap.dedent(code))
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "questions").exists()
-    told = Told()
-    with asking(told) as config:
-        said = write_question_index(config, corpus, folder_of(corpus))
-        assert told.about == ["citrus", "triptan", "word", "fremd"]
+    model = Told()
+    with asking(model) as config:
+        description = write_question_index(config, corpus, folder_of(corpus))
+        assert model.about == ["citrus", "triptan", "word", "fremd"]
         again = write_question_index(config, corpus, tmp_path / "at-once")
     assert matrix_of(tmp_path / "at-once") == matrix_of(folder_of(corpus))
-    assert again.hash == said.hash
+    assert again.hash == description.hash
 
 
 def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
@@ -196,57 +199,57 @@ def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
 
 
 def test_a_corpus_that_has_grown_or_changed_is_asked_about_where_it_differs(tmp_path, corpus):  # noqa: F811
-    told = Told()
-    with asking(told) as config:
+    model = Told()
+    with asking(model) as config:
         first = write_question_index(config, corpus, folder_of(corpus))
-        told.about[:] = []
-        told.written["ginger"] = ["What settles my stomach?", HEAD]
+        model.about[:] = []
+        model.written["ginger"] = ["What settles my stomach?", HEAD]
         grown = {**TEXTS, "insulin": "insulin lowers blood sugar", "ginger": "ginger helps against nausea"}
         del grown["word"]
         save_corpus(tmp_path / "data", grown)
-        said = write_question_index(config, corpus, folder_of(corpus))
-    assert sorted(told.about) == ["ginger", "insulin"]
+        description = write_question_index(config, corpus, folder_of(corpus))
+    assert sorted(model.about) == ["ginger", "insulin"]
     assert matrix_of(folder_of(corpus))[HEAD] == ["aspirin", "triptan", "ginger"]
-    assert (first.rounds, said.rounds) == (1, 2)
+    assert (first.rounds, description.rounds) == (1, 2)
     rounds = {name: content.round for name, content in open_question_index(folder_of(corpus)).contents().items()}
     assert rounds == {"aspirin": 0, "insulin": 1, "citrus": 0, "triptan": 0, "fremd": 0, "ginger": 1}
-    assert said.hash != first.hash
+    assert description.hash != first.hash
 
 
 def test_other_settings_are_refused_by_name_and_overwrite_asks_again(tmp_path, corpus):  # noqa: F811
-    told = Told()
-    with asking(told) as config:
+    model = Told()
+    with asking(model) as config:
         write_question_index(config, corpus, folder_of(corpus))
-        other = config.model_copy(update={"words": 50})
+        shorter = config.model_copy(update={"words": 50})
         with refused(ConfigError, "other-settings", folder_of(corpus), "words 1500", " 50", "--overwrite"):
-            write_question_index(other, corpus, folder_of(corpus))
-        told.about[:] = []
-        write_question_index(other, corpus, folder_of(corpus), overwrite=True)
-    assert len(told.about) == 6
+            write_question_index(shorter, corpus, folder_of(corpus))
+        model.about[:] = []
+        write_question_index(shorter, corpus, folder_of(corpus), overwrite=True)
+    assert len(model.about) == 6
 
 
 def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F811
-    told = Told()
-    with asking(told, mean=0.5) as config:
+    model = Told()
+    with asking(model, mean=0.5) as config:
         write_question_index(config, corpus, folder_of(corpus))
         shutil.copytree(folder_of(corpus), tmp_path / "before")
-        asked = told.asked
+        answered = model.asked
         add = tmp_path / "live.jsonl"
         rows = [
             {"question": "Does lemon juice help?", "contents": ["citrus"]},
             {"question": HEAD, "contents": ["word"]},
         ]
         add.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        said = write_question_index(config, corpus, folder_of(corpus), add=add)
-        assert told.asked == asked
+        description = write_question_index(config, corpus, folder_of(corpus), add=add)
+        assert model.asked == answered
         matrix = matrix_of(folder_of(corpus))
         assert matrix[LEMON] == ["citrus"]
         assert "word" in matrix[HEAD]
-        assert (said.counts["pairs_vetted"], said.counts["questions_judged"]) == (2, 9)
+        assert (description.counts["pairs_vetted"], description.counts["questions_judged"]) == (2, 9)
         sampled = write_question_index(config, corpus, tmp_path / "sampled", start=tmp_path / "before")
         assert sampled.questions == 3
-        assert said.questions == 3 + len({HEAD, LEMON} - set(matrix_of(tmp_path / "sampled")))
-        assert write_question_index(config, corpus, folder_of(corpus)).hash == said.hash, "they stay"
+        assert description.questions == 3 + len({HEAD, LEMON} - set(matrix_of(tmp_path / "sampled")))
+        assert write_question_index(config, corpus, folder_of(corpus)).hash == description.hash, "they stay"
         add.write_text(json.dumps({"question": "?", "contents": ["aspirine"]}))
         with refused(DataError, "unknown-content", add, "'?'", "'aspirine'"):
             write_question_index(config, corpus, folder_of(corpus), add=add)
@@ -259,9 +262,9 @@ def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
     add = tmp_path / "live.jsonl"
     add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
     config = QuestionsConfig(writer=WordedLlmConfig(model=str(tmp_path / "nowhere")))
-    said = write_question_index(config, corpus, folder_of(corpus), add=add)
+    description = write_question_index(config, corpus, folder_of(corpus), add=add)
     assert matrix_of(folder_of(corpus)) == {HEAD: ["triptan", "aspirin"]}
-    assert (said.asked, said.counts["contents_without_a_question"]) == ({}, 4)
+    assert (description.asked, description.counts["contents_without_a_question"]) == ({}, 4)
     save_corpus(tmp_path / "data", {**TEXTS, "aspirin": "other words"})
     with refused(DataError, "changed-content", "'aspirin'"):
         write_question_index(config, corpus, folder_of(corpus), add=add)
@@ -272,51 +275,53 @@ def test_an_index_of_vetted_questions_alone_is_taken_over_without_asking(tmp_pat
     add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
     nobody = QuestionsConfig(writer=WordedLlmConfig(model=str(tmp_path / "nowhere")))
     write_question_index(nobody, corpus, folder_of(corpus), add=add)
-    said = write_question_index(nobody, corpus, tmp_path / "copy", start=folder_of(corpus))
-    assert (matrix_of(tmp_path / "copy"), said.asked) == ({HEAD: ["triptan", "aspirin"]}, {})
+    description = write_question_index(nobody, corpus, tmp_path / "copy", start=folder_of(corpus))
+    assert (matrix_of(tmp_path / "copy"), description.asked) == ({HEAD: ["triptan", "aspirin"]}, {})
     add.write_text(json.dumps({"question": LEMON, "contents": ["citrus"]}))
     more = write_question_index(nobody, corpus, tmp_path / "more", start=folder_of(corpus), add=add)
     assert (more.questions, more.counts["contents_asked"]) == (2, 0)
-    told = Told()
-    with asking(told) as config:
+    model = Told()
+    with asking(model) as config:
         write_question_index(config, corpus, folder_of(corpus))
-    assert len(told.about) == 6, "without --from the contents are asked about"
+    assert len(model.about) == 6, "without --from the contents are asked about"
 
 
 @pytest.mark.parametrize(("how", "mean", "left"), [("set", 0.5, 3), ("set", 1.0, 6), ("set", 50, 7), ("content", 1, 5)])
 def test_down_sampling_is_seeded_nested_and_asks_nothing(tmp_path, corpus, how, mean, left):  # noqa: F811
-    told = Told()
-    with asking(told) as config:
+    model = Told()
+    with asking(model) as config:
         write_question_index(config, corpus, folder_of(corpus))
-        asked = told.asked
+        answered = model.asked
         small = config.model_copy(update={"mean": mean, "sample": how})
-        said = write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
-        kept = matrix_of(tmp_path / "small")
+        description = write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
+        sampled = matrix_of(tmp_path / "small")
         with refused(IndexFolderError, "already-exists", tmp_path / "small", "--overwrite", "--to"):
             write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
         larger = config.model_copy(update={"mean": mean + (0.25 if how == "set" else 1), "sample": how})
         write_question_index(larger, corpus, tmp_path / "larger", start=folder_of(corpus))
-        assert set(kept) <= set(matrix_of(tmp_path / "larger"))
+        assert set(sampled) <= set(matrix_of(tmp_path / "larger"))
         seeds = set()
         for seed in range(6):
-            other = small.model_copy(update={"seed": seed})
-            seeds.add(write_question_index(other, corpus, tmp_path / f"s{seed}", start=folder_of(corpus)).hash)
+            reseeded = small.model_copy(update={"seed": seed})
+            seeds.add(write_question_index(reseeded, corpus, tmp_path / f"s{seed}", start=folder_of(corpus)).hash)
         assert len(seeds) > 1 or left == 7
-        assert told.asked == asked
-    whole = matrix_of(folder_of(corpus))
-    assert all(contents == whole[text] for text, contents in kept.items())
+        assert model.asked == answered
+    unsampled = matrix_of(folder_of(corpus))
+    assert all(contents == unsampled[text] for text, contents in sampled.items())
     if how == "set":
-        assert len(kept) == said.questions == left
+        assert len(sampled) == description.questions == left
     else:
-        assert len({content for contents in kept.values() for content in contents}) == left, "no content loses its last"
-        assert len(kept) in (4, 5)
+        assert len({content for contents in sampled.values() for content in contents}) == left, (
+            "no content loses its last"
+        )
+        assert len(sampled) in (4, 5)
 
 
 def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: F811
-    told = Told()
-    with asking(told, limit=2) as config:
-        said = write_question_index(config, corpus, folder_of(corpus))
-        assert (told.about, said.counts["contents"]) == (["word", "insulin"], 2)
+    model = Told()
+    with asking(model, limit=2) as config:
+        description = write_question_index(config, corpus, folder_of(corpus))
+        assert (model.about, description.counts["contents"]) == (["word", "insulin"], 2)
         silent = Told(dict.fromkeys(TEXTS, "hm"))
     with asking(silent) as config:
         with refused(DataError, "no-questions", "6 of the writer's answers", tmp_path / ".none.parts" / "asked.jsonl"):
@@ -327,25 +332,33 @@ def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: 
 def test_questions_and_verdicts_may_be_written_in_lines(tmp_path, corpus):  # noqa: F811
     class InLines(Told):
         def generate(self, prompts, draw, deliver, costs):
-            for place, prompt in enumerate(prompts):
+            for index, prompt in enumerate(prompts):
                 head, case = prompt.messages[0]["content"], prompt.messages[-1]["content"]
                 if head.startswith("You are"):
                     name = next(name for name in TEXTS if f"About {name}" in case)
-                    text = "\n".join(["Questions:", *(f"{n}. {one}" for n, one in enumerate(WRITTEN[name], start=1))])
+                    text = "\n".join(
+                        ["Questions:", *(f"{n}. {question}" for n, question in enumerate(WRITTEN[name], start=1))]
+                    )
                     text = text if WRITTEN[name] else "Questions: none"
                 else:
-                    text = f"Explanation: so\nAnswerable: {'no' if any(one in case for one in WRONG) else 'yes'}"
-                deliver(place, LlmResponse((Text(text, True),), 7, 3))
+                    text = (
+                        f"Explanation: so\nAnswerable: {'no' if any(question in case for question in WRONG) else 'yes'}"
+                    )
+                deliver(index, LlmResponse((Text(text, True),), 7, 3))
 
     with asking(InLines(), form="lines") as config:
-        said = write_question_index(config, corpus, folder_of(corpus))
-    assert (said.counts["questions_kept"], said.counts["questions_dropped"], said.counts["contents_failed"]) == (
+        description = write_question_index(config, corpus, folder_of(corpus))
+    assert (
+        description.counts["questions_kept"],
+        description.counts["questions_dropped"],
+        description.counts["contents_failed"],
+    ) == (
         8,
         1,
         0,
     )
-    assert said.asked["writer_prompt"] == "qb-rag-questions-1/lines"
-    assert said.asked["judge_prompt"] == "qb-rag-judge-1/lines"
+    assert description.asked["writer_prompt"] == "qb-rag-questions-1/lines"
+    assert description.asked["judge_prompt"] == "qb-rag-judge-1/lines"
 
 
 def test_yes_or_no_is_judged_by_the_likelier_first_token(tmp_path, corpus):  # noqa: F811
@@ -354,21 +367,21 @@ def test_yes_or_no_is_judged_by_the_likelier_first_token(tmp_path, corpus):  # n
     assert yes_or_no("Yes.", {}) is True
     assert yes_or_no("**no**", {"The": -0.1}) is False
     assert yes_or_no("Maybe", {"Maybe": -0.1}) is None
-    told = Told()
-    with asking(told, judge_form="yes_no") as config:
-        said = write_question_index(config, corpus, folder_of(corpus))
-    assert said.asked["judge_prompt"] == "qb-rag-judge-yes-no-1"
-    assert {draw.first_logprobs for draw in told.draws} == {0, 20}
-    assert (said.counts["questions_kept"], said.counts["questions_dropped"]) == (8, 1)
+    model = Told()
+    with asking(model, judge_form="yes_no") as config:
+        description = write_question_index(config, corpus, folder_of(corpus))
+    assert description.asked["judge_prompt"] == "qb-rag-judge-yes-no-1"
+    assert {draw.first_logprobs for draw in model.draws} == {0, 20}
+    assert (description.counts["questions_kept"], description.counts["questions_dropped"]) == (8, 1)
 
 
 def test_prompts_hold_what_the_paper_says_and_no_more_words_than_allowed():
     content = Document("d", "Title", "one two three four")
-    asked = writer_prompt(content, 20, "written for a test", 3).worded(Written).messages[0]["content"]
-    assert asked.endswith("Text: Title one two\nQuestions:")
-    assert asked.count("20 questions") == 2
+    prompt = writer_prompt(content, 20, "written for a test", 3).worded(Written).messages[0]["content"]
+    assert prompt.endswith("Text: Title one two\nQuestions:")
+    assert prompt.count("20 questions") == 2
     for word in ("teacher", "first person", "high-school", '"questions"', "was written for a test", "do not copy"):
-        assert word in asked
+        assert word in prompt
     judged = judge_prompt("why?", content, 100).worded(Verdict).messages[0]["content"]
     assert "Text: Title one two three four\n\nQuestion: why?\n" in judged
     assert judged.index("explanation") < judged.index('answerable":'), "reasons first"
@@ -384,8 +397,7 @@ def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
         open_question_index(folder_of(corpus))
     described.write_text(text)
     file = tmp_path / "questions" / "answers.jsonl"
-    whole = file.read_text()
-    file.write_text(whole.replace("written", "vetted!"))
+    file.write_text(file.read_text().replace("written", "vetted!"))
     open_question_index(folder_of(corpus))
     with refused(IndexFolderError, None, "answers.jsonl", "sha256"):
         verify_question_index(folder_of(corpus))
@@ -415,6 +427,6 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
 
 def test_half_a_line_swallows_no_other(tmp_path):
     (tmp_path / "asked.jsonl").write_text('{"key": "half a')
-    one = LineAnswers("key", "aspirin", "hash", (PairJudgement("why?", True),), 1, "", "", LineCost(1, None, 3))
-    AnswerJournal(tmp_path).answers.append([one])
-    assert AnswerJournal(tmp_path).answers.by_key == {"key": one}
+    saved = LineAnswers("key", "aspirin", "hash", (PairJudgement("why?", True),), 1, "", "", LineCost(1, None, 3))
+    AnswerJournal(tmp_path).answers.append([saved])
+    assert AnswerJournal(tmp_path).answers.by_key == {"key": saved}

@@ -30,20 +30,20 @@ HEAD = "What helps when my head hurts?"
 class Rewords(Told):
     """Also rephrases questions, and writes a further one for a content."""
 
-    def __init__(self, **written):
+    def __init__(self, **replies):
         super().__init__()
-        self.further, self.listed = written, {}
+        self.further, self.listed = replies, {}
 
-    def reply(self, said):
-        if "in other words, as another person" in said:
-            original = re.findall("Question: (.*)", said)[-1]
+    def reply(self, prompt):
+        if "in other words, as another person" in prompt:
+            original = re.findall("Question: (.*)", prompt)[-1]
             return json.dumps({"question": original if "aspirin" in original else f"In other words: {original}"})
-        if "Questions that exist" in said:
-            text, listed = re.findall("Text: (.*)\n\nQuestions that exist:\n((?:.+\n?)+)", said)[-1]
+        if "Questions that exist" in prompt:
+            text, listed = re.findall("Text: (.*)\n\nQuestions that exist:\n((?:.+\n?)+)", prompt)[-1]
             name = text.split()[1]
             self.listed[name] = listed
             return self.further.get(name, "no idea")
-        return super().reply(said)
+        return super().reply(prompt)
 
 
 @pytest.fixture
@@ -60,12 +60,14 @@ def texts_of(folder):
 
 def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_path, indexed):
     with asking(Rewords()) as config:
-        made = write_test_set("rephrased", config, indexed, tmp_path / "rephrased")
-    found = texts_of(tmp_path / "rephrased")
-    assert found[f"In other words: {HEAD}"] == ["aspirin", "triptan"]
-    known = {question.text for question in open_question_index(indexed.question_index.folder).questions()}
-    assert not known & found.keys()
-    assert (made.questions, made.repeated, made.failed) == (len(known) - 1, 1, 0), "one was repeated word for word"
+        summary = write_test_set("rephrased", config, indexed, tmp_path / "rephrased")
+    contents = texts_of(tmp_path / "rephrased")
+    assert contents[f"In other words: {HEAD}"] == ["aspirin", "triptan"]
+    indexed_texts = {question.text for question in open_question_index(indexed.question_index.folder).questions()}
+    assert not indexed_texts & contents.keys()
+    assert (summary.questions, summary.repeated, summary.failed) == (len(indexed_texts) - 1, 1, 0), (
+        "one was repeated word for word"
+    )
     assert len(load_beir(tmp_path / "rephrased").corpus) == 6, "all contents"
     meta = json.loads((tmp_path / "rephrased" / "meta.json").read_text())
     assert (meta["writer"], meta["prompt"]) == ({"model": "told"}, "qb-rag-rephrase-1")
@@ -75,34 +77,34 @@ def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_pa
         with refused(DataError, "already-exists", tmp_path / "some"):
             write_test_set("rephrased", config, indexed, tmp_path / "some", limit=3)
     paper = load_paper("qb_rag", [f"tasks.rephrase.data={tmp_path / 'rephrased'}"])
-    assert len(read_items("rephrase", paper.tasks["rephrase"], None, 0).items) == made.questions
+    assert len(read_items("rephrase", paper.tasks["rephrase"], None, 0).items) == summary.questions
 
 
 def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):
-    told = Rewords(
+    model = Rewords(
         aspirin='{"question": "Does aspirin upset the stomach?"}',
         insulin='{"question": "Who found insulin?"}',
         citrus='{"question": "What helps when my head hurts? "}',
         triptan='{"question": "Is triptan for children?"}',
     )
-    told.wrong.add("Who found insulin?")
-    with asking(told) as config:
-        made = write_test_set("new", config, indexed, tmp_path / "new")
+    model.wrong.add("Who found insulin?")
+    with asking(model) as config:
+        summary = write_test_set("new", config, indexed, tmp_path / "new")
     assert texts_of(tmp_path / "new") == {
         "Does aspirin upset the stomach?": ["aspirin"],
         "Is triptan for children?": ["triptan"],
     }
-    assert (made.questions, made.dropped, made.repeated, made.failed) == (2, 1, 1, 2)
-    assert told.listed["aspirin"].startswith(f"- {HEAD}\n- What is aspirin for?")
-    assert told.listed["word"].startswith("(none)")
+    assert (summary.questions, summary.dropped, summary.repeated, summary.failed) == (2, 1, 1, 2)
+    assert model.listed["aspirin"].startswith(f"- {HEAD}\n- What is aspirin for?")
+    assert model.listed["word"].startswith("(none)")
 
 
 def test_missing_replies_and_no_question_at_all_write_nothing(tmp_path, indexed):
-    told = Rewords()
-    with asking(told) as config:
+    model = Rewords()
+    with asking(model) as config:
         with refused(DataError, "no-questions", "questions.writer.model"):
             write_test_set("new", config, indexed, tmp_path / "new")
-        told.silent = lambda text: True
+        model.silent = lambda text: True
         with refused(IncompleteError, None, "6 of 6"):
             write_test_set("new", config, indexed, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -133,20 +135,28 @@ def test_the_commands(tmp_path, indexed, capsys):
 def test_mean_similarities_are_those_of_all_pairs(seed):
     rng = np.random.default_rng(seed)
     questions, contents = rng.normal(size=(9, 5)), rng.normal(size=(4, 5)) * 7
-    of = rng.integers(0, 4, 9)
+    content_of = rng.integers(0, 4, 9)
 
     def cosine(a, b):
         return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
     pairs = [(i, j) for i in range(9) for j in range(9) if i != j]
-    found = similarities(questions, contents, of)
+    means = similarities(questions, contents, content_of)
     for actual, values in (
-        (found.same_content, [cosine(questions[i], questions[j]) for i, j in pairs if of[i] == of[j]]),
-        (found.different_contents, [cosine(questions[i], questions[j]) for i, j in pairs if of[i] != of[j]]),
-        (found.own_content, [cosine(questions[i], contents[of[i]]) for i in range(9)]),
+        (means.same_content, [cosine(questions[i], questions[j]) for i, j in pairs if content_of[i] == content_of[j]]),
         (
-            found.other_contents,
-            [cosine(q, contents[c]) for q, own in zip(questions, of, strict=True) for c in range(4) if c != own],
+            means.different_contents,
+            [cosine(questions[i], questions[j]) for i, j in pairs if content_of[i] != content_of[j]],
+        ),
+        (means.own_content, [cosine(questions[i], contents[content_of[i]]) for i in range(9)]),
+        (
+            means.other_contents,
+            [
+                cosine(q, contents[c])
+                for q, answer in zip(questions, content_of, strict=True)
+                for c in range(4)
+                if c != answer
+            ],
         ),
     ):
         assert actual == pytest.approx(np.mean(values))
@@ -155,12 +165,12 @@ def test_mean_similarities_are_those_of_all_pairs(seed):
 
 
 def test_similarities_of_an_index_are_by_its_own_encoder(tmp_path, indexed):
-    own = indexed.question_index.model_copy(
+    settings = indexed.question_index.model_copy(
         update={"retriever": "bge-small-en-v1.5", "model": save_bert(tmp_path / "bert"), "recipe": RecipeConfig()}
     )
-    env = indexed.model_copy(update={"question_index": own})
-    index = open_question_index(own.folder)
-    encoder = Encoder.open(recipe_of(env.model_copy(update={"retriever": own.retriever, "model": own.model})))
+    env = indexed.model_copy(update={"question_index": settings})
+    index = open_question_index(settings.folder)
+    encoder = Encoder.open(recipe_of(env.model_copy(update={"retriever": settings.retriever, "model": settings.model})))
     texts = {question.id: question.text for question in index.questions()}
     first = {}
     for answer in index.answers():

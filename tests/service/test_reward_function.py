@@ -30,11 +30,11 @@ def test_completions_are_read_strictly_and_searched_in_one_batch(reward):
     chat = [{"role": "assistant", "content": GOOD}]
     thought = [{"role": "assistant", "reasoning_content": "it aches", "content": "<rewrite>triptan headache</rewrite>"}]
     bad = ["triptan headache", render("", ["<rewrite>"]), "", [{"role": "assistant", "content": None}]]
-    before = reward._client.stats.requests
+    earlier = reward._client.stats.requests
     completions = [GOOD, chat, thought, render("", ["insulin"]), *bad]
     values = reward(["…"] * 8, completions, question_id=["head"] * 8, answer=["other columns"] * 8)
     assert values == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    searches = reward._client.stats.requests - before
+    searches = reward._client.stats.requests - earlier
     assert searches == 3, "two pages of questions, which are kept, and one search"
     assert reward(None, [GOOD], ["t-sugar"]) == [0.0]
     assert repr(reward) == f"RewardFunction(ndcg@10, rewriter='general', turn=1, {reward._client!r})"
@@ -52,8 +52,8 @@ def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tm
     (tmp_path / "prompt.yaml").write_text(PROMPT + "opening: <think></think><rewrite>\n")
     rewriter = RewriterConfig(name="small", prompt=str(tmp_path / "prompt.yaml"))
     with querylect.reward_function([lesson_url], rewriter) as reward:
-        whole = "<think></think><rewrite>triptan headache</rewrite>"
-        completions = [whole, "triptan headache</rewrite>", "triptan headache"]
+        with_opening = "<think></think><rewrite>triptan headache</rewrite>"
+        completions = [with_opening, "triptan headache</rewrite>", "triptan headache"]
         assert reward(completions=completions, question_id=["head"] * 3) == [1.0, 1.0, 0.0]
 
 
@@ -61,10 +61,10 @@ def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(l
     """Of a later turn it would keep a ranking that is not known here."""
     rewriter = RewriterConfig(name="general", stop=True)
     with querylect.reward_function(lesson_url, rewriter) as reward:
-        raw = Step(question_id="fat", plan=SearchPlan.of("fat in the blood"))
-        (found,) = reward._client.step([raw])
-        assert reward(completions=["<stop/>", GOOD], question_id=["fat", "head"]) == [found.reward, 1.0]
-        assert found.reward > 0
+        raw_step = Step(question_id="fat", plan=SearchPlan.of("fat in the blood"))
+        (raw_result,) = reward._client.step([raw_step])
+        assert reward(completions=["<stop/>", GOOD], question_id=["fat", "head"]) == [raw_result.reward, 1.0]
+        assert raw_result.reward > 0
     with refused(ConfigError, "unknown-earlier-turns", "turn is 2", "rewriter.stop"):
         querylect.reward_function(lesson_url, rewriter, turn=2)
 
@@ -86,14 +86,14 @@ def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, gone):  # noqa
         reward._client = served
 
 
-def trainer_of(reward, speaking, folder, *others, **changes):
+def trainer_of(reward, speaking, folder, *functions, **changes):
     from trl import GRPOTrainer
 
     return GRPOTrainer(
         model=str(speaking),
         args=grpo_config(folder, max_completion_length=6, **changes),
         train_dataset=reward.dataset("train"),
-        reward_funcs=[reward, *others],
+        reward_funcs=[reward, *functions],
     )
 
 
@@ -109,9 +109,9 @@ def test_trl_trains_two_steps_on_what_its_samples_find(reward, speaking, tmp_pat
     assert len(logged) == len(batches) == 2
     for batch, mean in zip(batches, logged, strict=True):
         plans = {text: text.removeprefix("<think></think><rewrite>").removesuffix("</rewrite>") for _, text in batch}
-        kept = [(name, plans[text]) for name, text in batch if render("", [plans[text]]) == text]
-        assert kept, batch
-        results = reward._client.step([Step(question_id=name, plan=SearchPlan.of(word)) for name, word in kept])
+        well_formed = [(name, plans[text]) for name, text in batch if render("", [plans[text]]) == text]
+        assert well_formed, batch
+        results = reward._client.step([Step(question_id=name, plan=SearchPlan.of(word)) for name, word in well_formed])
         assert mean == pytest.approx(sum(result.reward for result in results) / 4, abs=1e-6)
     assert moved
 
@@ -126,8 +126,8 @@ def test_verifiers_scores_a_trace_with_it(reward, gone):  # noqa: F811
 
     def scored(reply):
         task = RewriteTask(vf.TaskData(id="head", prompt="my head hurts"))
-        about = vf.TraceTask(type="RewriteTask", data=task.data)
-        trace = vf.Trace(task=about, agent=vf.AgentInfo(config=vf.AgentConfig()), root_reply=reply)
+        trace_task = vf.TraceTask(type="RewriteTask", data=task.data)
+        trace = vf.Trace(task=trace_task, agent=vf.AgentInfo(config=vf.AgentConfig()), root_reply=reply)
         asyncio.run(task.score(trace))
         return trace.reward
 

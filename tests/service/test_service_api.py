@@ -54,11 +54,11 @@ def problem(answer, status):
 def test_health_and_description(http, environment):
     assert http.get("/healthz").json() == {"status": "ok"}
     assert http.get("/readyz").json() == {"status": "ready"}
-    told = http.get("/v1/environment").json()
-    assert (told["corpus_size"], told["corpus_hash"]) == (6, environment.corpus_hash)
-    assert (told["index_hash"], told["retriever"]) == (environment.index_hash, environment.card)
-    assert told["splits"] == {"test": 3, "train": 1}
-    assert told["limits"]["max_plans"] == 8
+    description = http.get("/v1/environment").json()
+    assert (description["corpus_size"], description["corpus_hash"]) == (6, environment.corpus_hash)
+    assert (description["index_hash"], description["retriever"]) == (environment.index_hash, environment.card)
+    assert description["splits"] == {"test": 3, "train": 1}
+    assert description["limits"]["max_plans"] == 8
 
 
 def test_pages_of_questions_join_to_the_split(http, environment):
@@ -70,12 +70,12 @@ def test_pages_of_questions_join_to_the_split(http, environment):
 
 def test_search_gives_the_rankings_of_the_environment(http, environment):
     plans = [SearchPlan.of("headache", k=2), SearchPlan.of("blood glucose"), SearchPlan.of("unseenword")]
-    told = http.post("/v1/search", json={"plans": [p.model_dump() for p in plans]}).json()
+    answer = http.post("/v1/search", json={"plans": [p.model_dump() for p in plans]}).json()
     expected = environment.search(plans)
-    assert [[(h["id"], h["score"]) for h in r] for r in told["rankings"]] == [
+    assert [[(h["id"], h["score"]) for h in r] for r in answer["rankings"]] == [
         [(hit.id, hit.score) for hit in ranking] for ranking in expected
     ]
-    top = told["rankings"][1][0]
+    top = answer["rankings"][1][0]
     assert (top["title"], top["text"]) == ("About insulin", "insulin lowers blood glucose")
     bare = http.post("/v1/search", json={"plans": [plans[0].model_dump()], "with_text": False}).json()
     assert all(set(hit) == {"id", "score"} for hit in bare["rankings"][0])
@@ -178,8 +178,8 @@ def test_the_token_is_asked_for_and_checked(environment, small_environment, run_
         assert http.get("/v1/environment", headers=right).status_code == 200
 
 
-class Held:
-    """An environment whose searches wait until they are let go, or fail."""
+class BlockingEnvironment:
+    """An environment whose searches wait until `free` is set, or fail."""
 
     def __init__(self, environment):
         self._environment = environment
@@ -201,10 +201,10 @@ class Held:
 
 
 @pytest.fixture
-def held(environment):
-    held = Held(environment)
-    yield held
-    held.free.set()
+def blocking(environment):
+    blocking = BlockingEnvironment(environment)
+    yield blocking
+    blocking.free.set()
 
 
 def test_the_largest_weights_rank_as_small_ones(http):
@@ -216,21 +216,21 @@ def test_the_largest_weights_rank_as_small_ones(http):
     assert rankings[1][0]["score"] == pytest.approx(4e6 * rankings[0][0]["score"])
 
 
-def test_the_service_stays_ready_while_a_training_step_is_searched(held, small_environment, run_app):
+def test_the_service_stays_ready_while_a_training_step_is_searched(blocking, small_environment, run_app):
     """All requests that a client sends at once, of 128 plans each."""
 
     async def ask(url):
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             texts = [[f"headache {n} {i} " + "blood " * 60 for i in range(128)] for n in range(16)]
             bodies = [{"plans": [plan(text, k=1) for text in part], "with_text": False} for part in texts]
-            asked = [asyncio.create_task(http.post("/v1/search", json=body)) for body in bodies]
+            requests = [asyncio.create_task(http.post("/v1/search", json=body)) for body in bodies]
             while "querylect_queue_plans 2048.0" not in (await http.get("/metrics")).text:
                 assert (await http.get("/readyz")).status_code == 200
             assert (await http.get("/readyz")).status_code == 200
-            held.free.set()
-            return await asyncio.gather(*asked)
+            blocking.free.set()
+            return await asyncio.gather(*requests)
 
-    with run_app(create_app(held, small_environment)) as url:
+    with run_app(create_app(blocking, small_environment)) as url:
         assert {answer.status_code for answer in asyncio.run(ask(url))} == {200}
 
 
@@ -254,10 +254,10 @@ def test_long_texts_that_methods_send_are_taken(environment, small_environment, 
         assert httpx.post(f"{url}/v1/search", json={"plans": plans * 2}, timeout=60).status_code == 413
 
 
-def test_a_failure_inside_is_a_500_without_its_trace(held, small_environment, run_app, caplog):
-    held.error = ZeroDivisionError("secret inside")
-    held.free.set()
-    with run_app(create_app(held, small_environment)) as url:
+def test_a_failure_inside_is_a_500_without_its_trace(blocking, small_environment, run_app, caplog):
+    blocking.error = ZeroDivisionError("secret inside")
+    blocking.free.set()
+    with run_app(create_app(blocking, small_environment)) as url:
         answer = httpx.post(f"{url}/v1/search", json={"plans": [plan("a")]}, headers={"X-Request-ID": "req-7"})
         assert "req-7" in problem(answer, 500)["detail"]
         assert "secret" not in answer.text
@@ -267,7 +267,7 @@ def test_a_failure_inside_is_a_500_without_its_trace(held, small_environment, ru
 
 
 def test_a_reward_that_is_no_number_is_a_500_not_a_reward(environment, small_environment, run_app):
-    class Broken(Held):
+    class Broken(BlockingEnvironment):
         def score(self, question_id, ranking, metrics):
             return dict.fromkeys(metrics, float("nan"))
 
@@ -297,10 +297,10 @@ def test_a_host_of_another_machine_cannot_be_served(small_environment):
 
 
 def test_a_missing_index_is_said_before_anything_listens(small_environment):
-    told = []
+    urls = []
     with refused(IndexFolderError, None, "/nonexistent/index", "querylect index build"):
-        serve(small_environment.model_copy(update={"index": "/nonexistent/index"}), ready=told.append)
-    assert told == []
+        serve(small_environment.model_copy(update={"index": "/nonexistent/index"}), ready=urls.append)
+    assert urls == []
 
 
 def test_which_hosts_are_loopback():

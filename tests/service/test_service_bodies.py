@@ -37,9 +37,9 @@ def test_no_call_reads_the_items_of_an_endless_list(trained_run, lessons, run_ap
     with run_app(app) as url, httpx.Client(base_url=url) as http:
         assert {path for path, methods in app.openapi()["paths"].items() if "post" in methods} <= lists.keys()
         for path, name in lists.items():
-            few, many = (json.dumps({name: [{}] * count}) for count in (3, 200_000))
-            assert http.post(path, content=few, headers=JSON).status_code == 422
-            answer = http.post(path, content=many, headers=JSON)
+            short_body, long_body = (json.dumps({name: [{}] * count}) for count in (3, 200_000))
+            assert http.post(path, content=short_body, headers=JSON).status_code == 422
+            answer = http.post(path, content=long_body, headers=JSON)
             assert (answer.status_code, answer.json()["status"]) == (413, 413)
             assert len(answer.content) < 1000
 

@@ -30,9 +30,9 @@ def with_token(serving):
 
 def ask(url, path, **headers):
     """One GET with exactly these headers; "PORT" in a value is the service's port."""
-    place = urlsplit(url)
-    lines = [f"{name.replace('_', '-')}: {value.replace('PORT', str(place.port))}" for name, value in headers.items()]
-    with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
+    address = urlsplit(url)
+    lines = [f"{name.replace('_', '-')}: {value.replace('PORT', str(address.port))}" for name, value in headers.items()]
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
         connection.sendall("\r\n".join([f"GET {path} HTTP/1.1", *lines, "Connection: close", "", ""]).encode())
         answer = b""
         while part := connection.recv(65536):

@@ -60,18 +60,21 @@ def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings,
         for process in [first, *began_again]:
             process.close()
     assert began_again, "the service was killed during the run"
-    found = records(run / "metrics.jsonl")
-    assert len(found) == 4
-    assert all(line["unscorable/turn1"] == line["unscorable/turn2"] == 0 for line in found)
+    metrics = records(run / "metrics.jsonl")
+    assert len(metrics) == 4
+    assert all(line["unscorable/turn1"] == line["unscorable/turn2"] == 0 for line in metrics)
     assert without_seconds(run / "metrics.jsonl") == without_seconds(straight / "metrics.jsonl")
-    kept = [[tree["turns"] for tree in records(folder / "rollouts.jsonl")] for folder in (run, straight)]
-    assert kept[0] == kept[1], "the same samples with the same rewards, none twice and none missing"
-    here, graded = Environment.open(lessons), 0
+    turns = [[tree["turns"] for tree in records(folder / "rollouts.jsonl")] for folder in (run, straight)]
+    assert turns[0] == turns[1], "the same samples with the same rewards, none twice and none missing"
+    environment, graded = Environment.open(lessons), 0
     for tree in records(run / "rollouts.jsonl"):
         for node in [*tree["turns"], *(child for turn in tree["turns"] for child in turn["children"])]:
             if not node["failure"]:
-                (ranking,) = here.search([SearchPlan.of(node["rewrites"][0])])
+                (ranking,) = environment.search([SearchPlan.of(node["rewrites"][0])])
                 assert node["ranking"] == [hit.id for hit in ranking]
-                assert node["metrics"]["ndcg@10"] == here.score(tree["question_id"], ranking, ["ndcg@10"])["ndcg@10"]
+                assert (
+                    node["metrics"]["ndcg@10"]
+                    == environment.score(tree["question_id"], ranking, ["ndcg@10"])["ndcg@10"]
+                )
                 graded += 1
     assert graded > 20, "and they are what those rankings are worth"

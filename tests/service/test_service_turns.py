@@ -32,9 +32,9 @@ def configs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kinds")
     corpus = [Document(f"d{n}", "", "a wing in air " * (n % 5 + 1) + f"layer {n}") for n in range(20)]
     save_beir(Dataset("wings", corpus, {"test": Split([Question("q", "heat")], {"q": {"d0": 1}})}), folder / "data")
-    made = partial(EnvironmentConfig, dataset=DatasetConfig(kind="beir", path=str(folder / "data")))
-    bm25 = made(index=str(folder / "bm25"))
-    dense = made(retriever="contriever", model=save_bert(folder / "encoder"), index=str(folder / "dense"))
+    settings = partial(EnvironmentConfig, dataset=DatasetConfig(kind="beir", path=str(folder / "data")))
+    bm25 = settings(index=str(folder / "bm25"))
+    dense = settings(retriever="contriever", model=save_bert(folder / "encoder"), index=str(folder / "dense"))
     cross = RerankConfig(model=save_cross_encoder(folder / "cross"), depth=DEPTH)
     for config in (bm25, dense):
         build_index(config)
@@ -51,7 +51,7 @@ COSTLY = {
 def test_a_cheap_request_is_answered_before_a_costly_one_is_done(kind, configs, run_app, monkeypatch):
     """What the model does first for the costly one waits until the cheap one is in the queue, and whatever it does next
     until the cheap one is answered."""
-    began, queued, cheap_done, sizes = (*(threading.Event() for _ in range(3)), [])
+    started, queued, cheap_done, sizes = (*(threading.Event() for _ in range(3)), [])
     owner, name = {"dense": (Encoder, "queries"), "reranked": (Reranker, "scores")}[kind]
     compute = getattr(owner, name)
 
@@ -59,16 +59,16 @@ def test_a_cheap_request_is_answered_before_a_costly_one_is_done(kind, configs, 
         texts = {item if kind == "dense" else item[0] for item in inputs}
         sizes.append(len(inputs))
         if "air" not in texts:
-            gate = cheap_done if began.is_set() else queued
-            began.set()
+            gate = cheap_done if started.is_set() else queued
+            started.set()
             assert gate.wait(60)
         return compute(self, inputs)
 
     async def ask(url):
         async with httpx.AsyncClient(base_url=url, timeout=120) as http:
-            body = {"plans": [each.model_dump() for each in COSTLY[kind]]}
+            body = {"plans": [costly_plan.model_dump() for costly_plan in COSTLY[kind]]}
             costly = asyncio.create_task(http.post("/v1/search", json=body))
-            assert await asyncio.to_thread(began.wait, 60)
+            assert await asyncio.to_thread(started.wait, 60)
             cheap = asyncio.create_task(http.post("/v1/search", json={"plans": [plan("air").model_dump()]}))
             while f"querylect_queue_plans {len(body['plans']) + 1}.0" not in (await http.get("/metrics")).text:
                 pass
@@ -84,20 +84,20 @@ def test_a_cheap_request_is_answered_before_a_costly_one_is_done(kind, configs, 
         scores = asyncio.run(ask(url))
     monkeypatch.undo()
     expected = Environment.open(configs[kind]).search([*COSTLY[kind], plan("air")])
-    for found, ranking in zip(scores, expected, strict=True):
-        assert found == pytest.approx([hit.score for hit in ranking], rel=1e-4, abs=1e-4)
+    for actual, ranking in zip(scores, expected, strict=True):
+        assert actual == pytest.approx([hit.score for hit in ranking], rel=1e-4, abs=1e-4)
     assert len(sizes) > 2
 
 
 def test_every_kind_states_what_costs_it_time(configs):
     """BM25 characters, an encoder the texts that it reads and no more of them than it reads, a reranker pairs."""
     works = {kind: Environment.open(config).work for kind, config in configs.items()}
-    long, few, many = plan("wing " * 4000), plan("wing"), plan(*(f"wing {n}" for n in range(64)))
+    long_text, one_text, many_texts = plan("wing " * 4000), plan("wing"), plan(*(f"wing {n}" for n in range(64)))
     blank = plan("wing", " ")
-    assert works["bm25"](long) > 4000
+    assert works["bm25"](long_text) > 4000
     for kind in ("dense", "reranked"):
-        assert works[kind](many) > 60 * works[kind](few)
-        assert works[kind](blank) <= works[kind](few) + 100
-    assert works["dense"](long) == works["dense"](plan("wing " * 8000)) < TURN_WORK
+        assert works[kind](many_texts) > 60 * works[kind](one_text)
+        assert works[kind](blank) <= works[kind](one_text) + 100
+    assert works["dense"](long_text) == works["dense"](plan("wing " * 8000)) < TURN_WORK
     assert works["reranked"](plan("a", "b")) - works["reranked"](plan("a")) > 15 * 200
-    assert works["reranked"](many) > BATCH_WORK
+    assert works["reranked"](many_texts) > BATCH_WORK

@@ -10,10 +10,10 @@ def test_every_process_asks_the_service_that_one_of_them_started(small_environme
     monkeypatch.setenv("QUERYLECT_TOKEN", "of-another-service")
     config = RunConfig.model_validate({"env": small_environment.model_dump()})
 
-    def asked(processes):
+    def corpus_size(processes):
         with shared_environment(config, processes) as client:
             size = client.environment().corpus_size
             processes.all_gather(None)  # the service ends with the process that started it
             return size
 
-    assert side_by_side(2, asked) == [6, 6]
+    assert side_by_side(2, corpus_size) == [6, 6]

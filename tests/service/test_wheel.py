@@ -31,21 +31,21 @@ def tracked() -> list[str]:
     """The files of this repository, as they are committed or about to be."""
     if not (ROOT / ".git").exists():
         pytest.skip("no git checkout: what belongs into the wheel is read from git")
-    asked = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
-    return [name for name in run(*asked, cwd=ROOT).stdout.splitlines() if (ROOT / name).is_file()]
+    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    return [name for name in run(*command, cwd=ROOT).stdout.splitlines() if (ROOT / name).is_file()]
 
 
 @pytest.fixture(scope="module")
 def wheel(tracked, tmp_path_factory) -> Path:
     """The wheel of a copy of this checkout, built without isolation and without network."""
     pytest.importorskip("setuptools")
-    source, place = tmp_path_factory.mktemp("source") / "checkout", tmp_path_factory.mktemp("wheel")
+    source, folder = tmp_path_factory.mktemp("source") / "checkout", tmp_path_factory.mktemp("wheel")
     for name in tracked:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
     pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet")
-    run(*pip, "--wheel-dir", place, source, cwd=place)
-    (built,) = place.glob("querylect-*.whl")
+    run(*pip, "--wheel-dir", folder, source, cwd=folder)
+    (built,) = folder.glob("querylect-*.whl")
     return built
 
 
@@ -59,14 +59,14 @@ def test_the_wheel_holds_the_namespace_querylect_alone(wheel):
 def test_the_wheel_holds_every_module_and_all_data_and_nothing_else(wheel, tracked):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("querylect/")}
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    rooms = {name.split(".")[1] for name in listed if "." in name}
-    rooms |= {name.split("/")[0] for name in tracked if name.endswith("/__init__.py")} - {"tests", "benchmarks"}
-    wanted = {
+    folders = {name.split(".")[1] for name in listed if "." in name}
+    folders |= {name.split("/")[0] for name in tracked if name.endswith("/__init__.py")} - {"tests", "benchmarks"}
+    expected = {
         name
         for name in tracked
-        if (name.endswith((".py", *DATA)) or name == "py.typed") and ("/" not in name or name.split("/")[0] in rooms)
+        if (name.endswith((".py", *DATA)) or name == "py.typed") and ("/" not in name or name.split("/")[0] in folders)
     }
-    assert names == {f"querylect/{name}" for name in wanted}
+    assert names == {f"querylect/{name}" for name in expected}
 
 
 def test_an_installed_wheel_runs_from_anywhere(wheel, tmp_path):
@@ -75,8 +75,8 @@ def test_an_installed_wheel_runs_from_anywhere(wheel, tmp_path):
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target", site, wheel, cwd=elsewhere)
     (script,) = (site / "bin").glob("querylect*")
     path = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(site), "HOME": str(elsewhere)}
-    told = run(sys.executable, "-c", "import querylect; print(querylect.__file__)", cwd=elsewhere, **path).stdout
-    assert Path(told.strip()).is_relative_to(site)
+    stdout = run(sys.executable, "-c", "import querylect; print(querylect.__file__)", cwd=elsewhere, **path).stdout
+    assert Path(stdout.strip()).is_relative_to(site)
     assert "drift" in run(sys.executable, script, "--help", cwd=elsewhere, **path).stdout
     assert "name: tiny" in run(sys.executable, script, "train", "tiny", "--dry-run", cwd=elsewhere, **path).stdout
     code = "from querylect.sources import known_extras; print(*known_extras())"
@@ -128,11 +128,11 @@ def test_the_package_alone_is_a_client_with_metrics_and_rewriting(wheel, setting
     (tmp_path / "mine.yaml").write_text(dump_config(settings), encoding="utf-8")
     with serving(run_app, ChatServer(lambda body: "<think>so</think><rewrite>triptan headache</rewrite>")) as endpoint:
         (url,) = settings.client.urls
-        shown = run(python, "-c", LIGHT, "mine.yaml", url, endpoint, cwd=tmp_path, **os.environ).stdout
+        stdout = run(python, "-c", LIGHT, "mine.yaml", url, endpoint, cwd=tmp_path, **os.environ).stdout
         arguments = ("rewrite", "mine.yaml", "--endpoint", endpoint, "--model", "m", "-q", "my head")
         script = tmp_path / "venv" / "bin" / "querylect"
         assert "triptan headache" in run(script, *arguments, cwd=tmp_path, **os.environ).stdout
-    assert shown == "head 0.7602 triptan headache 2 False\n", "2 / (2 + 1 / log2(3)), without the grade 1"
+    assert stdout == "head 0.7602 triptan headache 2 False\n", "2 / (2 + 1 / log2(3)), without the grade 1"
     for command, extra in (("train demo", "train"), ("index build demo", "serve"), ("rewrite demo -q x", None)):
         done = subprocess.run([script, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 2
