@@ -7,8 +7,8 @@ from querylect.configs.schema import QuestionsConfig
 from querylect.eval.answers.run import answer_questions
 from querylect.questions.build import write_question_index
 
-from ..asked import Told, corpus  # noqa: F401 (a fixture)
 from ..chat_server import ChatServer, last_user
+from ..question_models import QuestionModel, corpus  # noqa: F401 (a fixture)
 from . import test_answers, test_papers
 from .test_papers import server, values  # noqa: F401 (fixtures)
 
@@ -61,14 +61,14 @@ def test_the_reader_of_answers(answers_config, records, server, mine):  # noqa: 
 
 
 def test_the_writer_and_the_judge_of_questions(run_app, corpus, mine):  # noqa: F811
-    told = Told()
-    server = ChatServer(lambda body: told.reply(last_user(body)))  # noqa: F811
+    question_model = QuestionModel()
+    server = ChatServer(lambda body: question_model.reply(last_user(body)))  # noqa: F811
     texts = {
         "questions": "MINE\nText: {content}\nQuestions:",
         "answerable": "FITS\nText: {content}\n\nQuestion: {question}\nAnswer with JSON.",
     }
     with run_app(server.app) as url:
-        model = {"model": "told", "base_url": f"{url}/v1", "cache": None}
+        model = {"model": "scripted", "base_url": f"{url}/v1", "cache": None}
         config = QuestionsConfig(writer={**model, "prompts": mine(**texts)}, per_content=3)
         description = write_question_index(config, corpus, corpus.question_index.folder)
     assert {last_user(body).split()[0] for body in server.bodies} == {"MINE", "FITS"}

@@ -19,8 +19,8 @@ from querylect.envs.retrievers.open import verify_indexes
 from querylect.envs.server.app import create_app
 from querylect.errors import EnvironmentUnavailableError, IndexFolderError
 
-from ..asked import save_corpus
 from ..encoders import save_bert, save_mlm
+from ..question_models import save_corpus
 from ..raising import refused
 from ..served import served
 from .test_qb_rag import add_questions

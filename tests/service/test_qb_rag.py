@@ -30,8 +30,8 @@ from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import QUESTION_INDEX, query_form
 
-from ..asked import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
 from ..jsonl import read_jsonl
+from ..question_models import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
 from ..raising import refused
 
 VETTED = {

@@ -10,8 +10,8 @@ from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.builder.build import build_index
 from querylect.questions.build import write_question_index
 
-from ..asked import QuestionsConfig
 from ..lessons import PROMPT, TEXTS, records
+from ..question_models import QuestionsConfig
 
 
 def ended(*arguments):

@@ -24,10 +24,10 @@ from querylect.questions.asking import AnswerJournal, LineAnswers, LineCost, Pai
 from querylect.questions.build import write_question_index
 from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_or_no
 
-from ..asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, save_corpus  # noqa: F401 (a fixture)
 from ..chat_server import ChatServer, impatient  # noqa: F401 (fixture)
 from ..forked import forked
 from ..jsonl import read_jsonl
+from ..question_models import QUESTIONS, TEXTS, WRONG, QuestionModel, corpus, questions_config, save_corpus  # noqa: F401 (a fixture)
 from ..raising import refused
 
 HEAD, LEMON = "What helps when my head hurts?", "Does lemon juice help?"
@@ -52,8 +52,8 @@ def journal_of(tmp_path):
 
 
 def test_answerable_questions_are_kept_with_their_contents(tmp_path, corpus):  # noqa: F811
-    model = Told()
-    with asking(model) as config:
+    model = QuestionModel()
+    with questions_config(model) as config:
         description = write_question_index(config, corpus, folder_of(corpus))
     assert matrix_of(folder_of(corpus)) == {
         HEAD: ["aspirin", "triptan"],
@@ -81,7 +81,7 @@ def test_answerable_questions_are_kept_with_their_contents(tmp_path, corpus):  #
     }
     assert {name: description.counts[name] for name in expected_counts} == expected_counts
     assert description.costs == {"calls": 6 + 9, "prompt_tokens": 15 * 7, "tokens": 15 * 3}
-    assert description.asked["writer"]["model"] == "told"
+    assert description.asked["writer"]["model"] == "scripted"
     assert {description.asked["writer_prompt"], description.asked["judge_prompt"]} == {
         "qb-rag-questions-1",
         "qb-rag-judge-1",
@@ -91,63 +91,67 @@ def test_answerable_questions_are_kept_with_their_contents(tmp_path, corpus):  #
 
 
 def test_what_is_not_the_form_is_mended_once_and_then_a_failure_on_record(tmp_path, corpus):  # noqa: F811
-    model = Told({**WRITTEN, "citrus": "Here are questions!", "word": '{"questions": ["one", {"a": 1, "b": 2}]}'})
+    model = QuestionModel(
+        {**QUESTIONS, "citrus": "Here are questions!", "word": '{"questions": ["one", {"a": 1, "b": 2}]}'}
+    )
     model.garbled = {"What is aspirin for?"}
-    with asking(model) as config:
+    with questions_config(model) as config:
         description = write_question_index(config, corpus, folder_of(corpus))
         assert (description.counts["contents_failed"], description.counts["questions_unjudged"]) == (2, 1)
-        assert model.about.count("citrus") == model.about.count("word") == 2
+        assert model.contents.count("citrus") == model.contents.count("word") == 2
         assert model.judged.count(("aspirin", "What is aspirin for?")) == 2
         rows = {row["id"]: row for row in read_jsonl(tmp_path / "questions" / "asked.jsonl")}
         assert rows["citrus"]["text"] == "Here are questions!"
         assert "questions.1: Input should be a valid string" in rows["word"]["failure"]
         assert rows["aspirin"]["judged"][1]["answerable"] is None
         assert "What is aspirin for?" not in matrix_of(folder_of(corpus)), "unjudged is not answerable"
-        answered = model.asked
+        answered = model.answered
         write_question_index(config, corpus, folder_of(corpus))
-        assert model.asked == answered, "a failure on record is not asked for again"
+        assert model.answered == answered, "a failure on record is not asked for again"
 
 
 def test_a_missing_reply_is_told_and_only_it_is_asked_again(tmp_path, corpus):  # noqa: F811
-    model = Told()
+    model = QuestionModel()
     model.silent = lambda text: "Text: About citrus" in text
-    with asking(model) as config:
+    with questions_config(model) as config:
         with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
         assert open_question_index(folder_of(corpus)).description.counts["contents_missing"] == 1
         assert "citrus" not in str(matrix_of(folder_of(corpus)))
-        model.silent, model.about[:] = lambda text: False, []
+        model.silent, model.contents[:] = lambda text: False, []
         description = write_question_index(config, corpus, folder_of(corpus))
-    assert model.about == ["citrus"]
+    assert model.contents == ["citrus"]
     assert (description.counts["contents_missing"], description.questions) == (0, 7)
 
 
 def test_a_model_that_breaks_off_ends_the_run_and_what_was_answered_is_kept(tmp_path, corpus, monkeypatch):  # noqa: F811
     monkeypatch.setattr("querylect.questions.asking.BATCH", 2)
-    model = Told()
+    model = QuestionModel()
     model.broken = lambda text: "About triptan" in text
-    with asking(model) as config:
+    with questions_config(model) as config:
         with pytest.raises(ConnectionAbortedError):
             write_question_index(config, corpus, folder_of(corpus))
         assert not (tmp_path / "questions").exists()
         assert [row["id"] for row in read_jsonl(journal_of(tmp_path) / "asked.jsonl")] == ["aspirin", "insulin"]
-        model.broken, model.about[:] = lambda text: False, []
+        model.broken, model.contents[:] = lambda text: False, []
         write_question_index(config, corpus, folder_of(corpus))
-    assert model.about == ["citrus", "triptan", "word", "fremd"]
+    assert model.contents == ["citrus", "triptan", "word", "fremd"]
 
 
 @pytest.mark.usefixtures("impatient")
 def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     """One that refuses one content and garbles a verdict; then one that nobody serves."""
-    model = Told()
+    model = QuestionModel()
     server = ChatServer(lambda body: model.reply(body["messages"][0]["content"]))
     server.always = lambda body: (400, {}) if "Text: About citrus" in str(body) else None
     with run_app(server.app) as url:
-        config = QuestionsConfig(writer=WordedLlmConfig(model="told", base_url=f"{url}/v1", cache=None), per_content=3)
+        config = QuestionsConfig(
+            writer=WordedLlmConfig(model="scripted", base_url=f"{url}/v1", cache=None), per_content=3
+        )
         with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
     assert open_question_index(folder_of(corpus)).description.questions == 6
-    unreachable = WordedLlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
+    unreachable = WordedLlmConfig(model="scripted", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
     with pytest.raises(EngineUnavailableError):
         write_question_index(config.model_copy(update={"writer": unreachable}), corpus, tmp_path / "other")
     assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
@@ -160,7 +164,7 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
         from querylect.configs.schema import EnvironmentConfig
         from querylect.questions import asking as questions_asking, build
         from querylect.storage import KeyedJournal
-        from querylect.tests.asked import Told, asking
+        from querylect.tests.question_models import QuestionModel, questions_config
         questions_asking.BATCH = 1
         append = KeyedJournal.append
 
@@ -173,16 +177,16 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
 
         KeyedJournal.append = dying
         env = EnvironmentConfig.model_validate_json({corpus.model_dump_json()!r})
-        with asking(Told()) as config:
+        with questions_config(QuestionModel()) as config:
             build.write_question_index(config, env, {folder_of(corpus)!r})
     """
     done = forked([], tmp_path / "killed", os.environ, textwrap.dedent(code))
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "questions").exists()
-    model = Told()
-    with asking(model) as config:
+    model = QuestionModel()
+    with questions_config(model) as config:
         description = write_question_index(config, corpus, folder_of(corpus))
-        assert model.about == ["citrus", "triptan", "word", "fremd"]
+        assert model.contents == ["citrus", "triptan", "word", "fremd"]
         again = write_question_index(config, corpus, tmp_path / "at-once")
     assert matrix_of(tmp_path / "at-once") == matrix_of(folder_of(corpus))
     assert again.hash == description.hash
@@ -199,16 +203,16 @@ def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
 
 
 def test_a_corpus_that_has_grown_or_changed_is_asked_about_where_it_differs(tmp_path, corpus):  # noqa: F811
-    model = Told()
-    with asking(model) as config:
+    model = QuestionModel()
+    with questions_config(model) as config:
         first = write_question_index(config, corpus, folder_of(corpus))
-        model.about[:] = []
-        model.written["ginger"] = ["What settles my stomach?", HEAD]
+        model.contents[:] = []
+        model.questions["ginger"] = ["What settles my stomach?", HEAD]
         grown = {**TEXTS, "insulin": "insulin lowers blood sugar", "ginger": "ginger helps against nausea"}
         del grown["word"]
         save_corpus(tmp_path / "data", grown)
         description = write_question_index(config, corpus, folder_of(corpus))
-    assert sorted(model.about) == ["ginger", "insulin"]
+    assert sorted(model.contents) == ["ginger", "insulin"]
     assert matrix_of(folder_of(corpus))[HEAD] == ["aspirin", "triptan", "ginger"]
     assert (first.rounds, description.rounds) == (1, 2)
     rounds = {name: content.round for name, content in open_question_index(folder_of(corpus)).contents().items()}
@@ -217,23 +221,23 @@ def test_a_corpus_that_has_grown_or_changed_is_asked_about_where_it_differs(tmp_
 
 
 def test_other_settings_are_refused_by_name_and_overwrite_asks_again(tmp_path, corpus):  # noqa: F811
-    model = Told()
-    with asking(model) as config:
+    model = QuestionModel()
+    with questions_config(model) as config:
         write_question_index(config, corpus, folder_of(corpus))
         shorter = config.model_copy(update={"words": 50})
         with refused(ConfigError, "other-settings", folder_of(corpus), "words 1500", " 50", "--overwrite"):
             write_question_index(shorter, corpus, folder_of(corpus))
-        model.about[:] = []
+        model.contents[:] = []
         write_question_index(shorter, corpus, folder_of(corpus), overwrite=True)
-    assert len(model.about) == 6
+    assert len(model.contents) == 6
 
 
 def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F811
-    model = Told()
-    with asking(model, mean=0.5) as config:
+    model = QuestionModel()
+    with questions_config(model, mean=0.5) as config:
         write_question_index(config, corpus, folder_of(corpus))
         shutil.copytree(folder_of(corpus), tmp_path / "before")
-        answered = model.asked
+        answered = model.answered
         add = tmp_path / "live.jsonl"
         rows = [
             {"question": "Does lemon juice help?", "contents": ["citrus"]},
@@ -241,7 +245,7 @@ def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F
         ]
         add.write_text("".join(json.dumps(row) + "\n" for row in rows))
         description = write_question_index(config, corpus, folder_of(corpus), add=add)
-        assert model.asked == answered
+        assert model.answered == answered
         matrix = matrix_of(folder_of(corpus))
         assert matrix[LEMON] == ["citrus"]
         assert "word" in matrix[HEAD]
@@ -280,18 +284,18 @@ def test_an_index_of_vetted_questions_alone_is_taken_over_without_asking(tmp_pat
     add.write_text(json.dumps({"question": LEMON, "contents": ["citrus"]}))
     more = write_question_index(nobody, corpus, tmp_path / "more", start=folder_of(corpus), add=add)
     assert (more.questions, more.counts["contents_asked"]) == (2, 0)
-    model = Told()
-    with asking(model) as config:
+    model = QuestionModel()
+    with questions_config(model) as config:
         write_question_index(config, corpus, folder_of(corpus))
-    assert len(model.about) == 6, "without --from the contents are asked about"
+    assert len(model.contents) == 6, "without --from the contents are asked about"
 
 
 @pytest.mark.parametrize(("how", "mean", "left"), [("set", 0.5, 3), ("set", 1.0, 6), ("set", 50, 7), ("content", 1, 5)])
 def test_down_sampling_is_seeded_nested_and_asks_nothing(tmp_path, corpus, how, mean, left):  # noqa: F811
-    model = Told()
-    with asking(model) as config:
+    model = QuestionModel()
+    with questions_config(model) as config:
         write_question_index(config, corpus, folder_of(corpus))
-        answered = model.asked
+        answered = model.answered
         small = config.model_copy(update={"mean": mean, "sample": how})
         description = write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
         sampled = matrix_of(tmp_path / "small")
@@ -305,7 +309,7 @@ def test_down_sampling_is_seeded_nested_and_asks_nothing(tmp_path, corpus, how, 
             reseeded = small.model_copy(update={"seed": seed})
             seeds.add(write_question_index(reseeded, corpus, tmp_path / f"s{seed}", start=folder_of(corpus)).hash)
         assert len(seeds) > 1 or left == 7
-        assert model.asked == answered
+        assert model.answered == answered
     unsampled = matrix_of(folder_of(corpus))
     assert all(contents == unsampled[text] for text, contents in sampled.items())
     if how == "set":
@@ -318,35 +322,35 @@ def test_down_sampling_is_seeded_nested_and_asks_nothing(tmp_path, corpus, how, 
 
 
 def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: F811
-    model = Told()
-    with asking(model, limit=2) as config:
+    model = QuestionModel()
+    with questions_config(model, limit=2) as config:
         description = write_question_index(config, corpus, folder_of(corpus))
-        assert (model.about, description.counts["contents"]) == (["word", "insulin"], 2)
-        silent = Told(dict.fromkeys(TEXTS, "hm"))
-    with asking(silent) as config:
+        assert (model.contents, description.counts["contents"]) == (["word", "insulin"], 2)
+        silent = QuestionModel(dict.fromkeys(TEXTS, "hm"))
+    with questions_config(silent) as config:
         with refused(DataError, "no-questions", "6 of the writer's answers", tmp_path / ".none.parts" / "asked.jsonl"):
             write_question_index(config, corpus, tmp_path / "none")
         assert len(read_jsonl(tmp_path / ".none.parts" / "asked.jsonl")) == 6, "the texts can be looked at"
 
 
 def test_questions_and_verdicts_may_be_written_in_lines(tmp_path, corpus):  # noqa: F811
-    class InLines(Told):
+    class InLines(QuestionModel):
         def generate(self, prompts, draw, deliver, costs):
             for index, prompt in enumerate(prompts):
                 head, case = prompt.messages[0]["content"], prompt.messages[-1]["content"]
                 if head.startswith("You are"):
                     name = next(name for name in TEXTS if f"About {name}" in case)
                     text = "\n".join(
-                        ["Questions:", *(f"{n}. {question}" for n, question in enumerate(WRITTEN[name], start=1))]
+                        ["Questions:", *(f"{n}. {question}" for n, question in enumerate(QUESTIONS[name], start=1))]
                     )
-                    text = text if WRITTEN[name] else "Questions: none"
+                    text = text if QUESTIONS[name] else "Questions: none"
                 else:
                     text = (
                         f"Explanation: so\nAnswerable: {'no' if any(question in case for question in WRONG) else 'yes'}"
                     )
                 deliver(index, LlmResponse((Text(text, True),), 7, 3))
 
-    with asking(InLines(), form="lines") as config:
+    with questions_config(InLines(), form="lines") as config:
         description = write_question_index(config, corpus, folder_of(corpus))
     assert (
         description.counts["questions_kept"],
@@ -367,8 +371,8 @@ def test_yes_or_no_is_judged_by_the_likelier_first_token(tmp_path, corpus):  # n
     assert yes_or_no("Yes.", {}) is True
     assert yes_or_no("**no**", {"The": -0.1}) is False
     assert yes_or_no("Maybe", {"Maybe": -0.1}) is None
-    model = Told()
-    with asking(model, judge_form="yes_no") as config:
+    model = QuestionModel()
+    with questions_config(model, judge_form="yes_no") as config:
         description = write_question_index(config, corpus, folder_of(corpus))
     assert description.asked["judge_prompt"] == "qb-rag-judge-yes-no-1"
     assert {draw.first_logprobs for draw in model.draws} == {0, 20}
@@ -388,11 +392,11 @@ def test_prompts_hold_what_the_paper_says_and_no_more_words_than_allowed():
 
 
 def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
-    with asking(Told()) as config:
+    with questions_config(QuestionModel()) as config:
         write_question_index(config, corpus, folder_of(corpus))
     described = tmp_path / "questions" / "questions.json"
     text = described.read_text()
-    described.write_text(text.replace('"told"', '"bold"'))
+    described.write_text(text.replace('"scripted"', '"bold"'))
     with refused(IndexFolderError, None, folder_of(corpus), "questions.json", " hash"):
         open_question_index(folder_of(corpus))
     described.write_text(text)
@@ -413,7 +417,7 @@ def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
 def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
     dates = tmp_path / "dates.jsonl"
     dates.write_text('{"_id": "triptan", "date": "2025-02-01"}\n{"_id": "aspirin", "date": "2024-02-01T10:00"}\n')
-    with asking(Told(), dates=str(dates)) as config:
+    with questions_config(QuestionModel(), dates=str(dates)) as config:
         write_question_index(config, corpus, folder_of(corpus))
         found = {name: content.date for name, content in open_question_index(folder_of(corpus)).contents().items()}
         assert {name: date for name, date in found.items() if date} == {

@@ -20,14 +20,14 @@ from querylect.questions.build import write_question_index
 from querylect.questions.similarity import question_similarities, similarities
 from querylect.questions.test_sets import write_test_set
 
-from ..asked import Told, asking, corpus  # noqa: F401 (a fixture)
 from ..encoders import save_bert
+from ..question_models import QuestionModel, corpus, questions_config  # noqa: F401 (a fixture)
 from ..raising import refused
 
 HEAD = "What helps when my head hurts?"
 
 
-class Rewords(Told):
+class Rewords(QuestionModel):
     """Also rephrases questions, and writes a further one for a content."""
 
     def __init__(self, **replies):
@@ -48,7 +48,7 @@ class Rewords(Told):
 
 @pytest.fixture
 def indexed(corpus):  # noqa: F811
-    with asking(Told()) as config:
+    with questions_config(QuestionModel()) as config:
         write_question_index(config, corpus, corpus.question_index.folder)
     return corpus
 
@@ -59,7 +59,7 @@ def texts_of(folder):
 
 
 def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_path, indexed):
-    with asking(Rewords()) as config:
+    with questions_config(Rewords()) as config:
         summary = write_test_set("rephrased", config, indexed, tmp_path / "rephrased")
     contents = texts_of(tmp_path / "rephrased")
     assert contents[f"In other words: {HEAD}"] == ["aspirin", "triptan"]
@@ -70,8 +70,8 @@ def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_pa
     )
     assert len(load_beir(tmp_path / "rephrased").corpus) == 6, "all contents"
     meta = json.loads((tmp_path / "rephrased" / "meta.json").read_text())
-    assert (meta["writer"], meta["prompt"]) == ({"model": "told"}, "qb-rag-rephrase-1")
-    with asking(Rewords()) as config:
+    assert (meta["writer"], meta["prompt"]) == ({"model": "scripted"}, "qb-rag-rephrase-1")
+    with questions_config(Rewords()) as config:
         some = write_test_set("rephrased", config, indexed, tmp_path / "some", limit=3)
         assert some.questions + some.repeated == 3
         with refused(DataError, "already-exists", tmp_path / "some"):
@@ -88,7 +88,7 @@ def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):
         triptan='{"question": "Is triptan for children?"}',
     )
     model.wrong.add("Who found insulin?")
-    with asking(model) as config:
+    with questions_config(model) as config:
         summary = write_test_set("new", config, indexed, tmp_path / "new")
     assert texts_of(tmp_path / "new") == {
         "Does aspirin upset the stomach?": ["aspirin"],
@@ -101,7 +101,7 @@ def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):
 
 def test_missing_replies_and_no_question_at_all_write_nothing(tmp_path, indexed):
     model = Rewords()
-    with asking(model) as config:
+    with questions_config(model) as config:
         with refused(DataError, "no-questions", "questions.writer.model"):
             write_test_set("new", config, indexed, tmp_path / "new")
         model.silent = lambda text: True
@@ -116,7 +116,7 @@ def test_the_commands(tmp_path, indexed, capsys):
     settings["question_index"] |= {"retriever": "bge-small-en-v1.5", "model": model}
     file = tmp_path / "qb.yaml"
     file.write_text(yaml.safe_dump({"env": settings}))
-    with asking(Rewords()), pytest.raises(SystemExit) as ended:
+    with questions_config(Rewords()), pytest.raises(SystemExit) as ended:
         main(["index", "test-questions", str(file), "--kind", "rephrased", "--to", str(tmp_path / "set")])
     assert ended.value.code in (0, None)
     assert "1 that stand in the index" in capsys.readouterr().out

@@ -14,8 +14,8 @@ from querylect.questions.build import write_question_index
 from querylect.questions.completion import Completed, complete
 from querylect.questions.extend import Similar, completed_answers, similar_contents
 
-from ..asked import TEXTS, Told, asking, corpus  # noqa: F401 (a fixture)
 from ..jsonl import read_jsonl, write_jsonl
+from ..question_models import TEXTS, QuestionModel, corpus, questions_config  # noqa: F401 (a fixture)
 from ..raising import refused
 
 
@@ -94,36 +94,36 @@ def pairs_of(folder, source):
 
 def test_similar_contents_are_taken_or_judged_and_never_asked_twice(tmp_path, corpus):  # noqa: F811
     """The word headache stands in two contents, stops in one."""
-    told = Told(SILENT | {"aspirin": ["Is headache bad?"], "triptan": ["Who stops it?"]})
-    told.wrong = {("triptan", "Is headache bad?")}
-    with asking(told) as config:
+    model = QuestionModel(SILENT | {"aspirin": ["Is headache bad?"], "triptan": ["Who stops it?"]})
+    model.wrong = {("triptan", "Is headache bad?")}
+    with questions_config(model) as config:
         unjudged = extended(corpus, tmp_path, config, judge=False)
         said = write_question_index(unjudged, corpus, tmp_path / "unjudged")
         assert pairs_of(tmp_path / "unjudged", "similar") == {(question_id("Is headache bad?"), "triptan")}
         assert said.counts["pairs_similar"] == 1
         high = extended(corpus, tmp_path, config, threshold=99.0)
         assert write_question_index(high, corpus, tmp_path / "high").counts["pairs_similar"] == 0
-        told.judged[:] = []
+        model.judged[:] = []
         judged = extended(corpus, tmp_path, config)
         said = write_question_index(judged, corpus, tmp_path / "judged", start=tmp_path / "unjudged")
-        assert told.judged == [("triptan", "Is headache bad?")]
+        assert model.judged == [("triptan", "Is headache bad?")]
         assert (said.counts["pairs_similar"], said.counts["pairs_judged"]) == (0, 1), "the judge said no"
-        told.wrong, told.judged[:] = set(), []
+        model.wrong, model.judged[:] = set(), []
         write_question_index(judged, corpus, tmp_path / "judged")
-        assert told.judged == []
+        assert model.judged == []
         write_question_index(config, corpus, tmp_path / "judged")
         assert len(read_jsonl(tmp_path / "judged" / "pairs.jsonl")) == 1, "verdicts outlast an index without extension"
 
 
 def test_a_pair_without_a_reply_is_missing_and_asked_again(tmp_path, corpus):  # noqa: F811
-    told = Told(SILENT | {"aspirin": ["Is headache bad?"]})
-    told.silent = lambda text: "Text: About triptan" in text and "Is headache" in text
-    with asking(told) as config:
+    model = QuestionModel(SILENT | {"aspirin": ["Is headache bad?"]})
+    model.silent = lambda text: "Text: About triptan" in text and "Is headache" in text
+    with questions_config(model) as config:
         own = extended(corpus, tmp_path, config)
         with refused(IncompleteError, None, "1 replies", tmp_path / "q"):
             write_question_index(own, corpus, tmp_path / "q")
         assert open_question_index(tmp_path / "q").description.counts["pairs_missing"] == 1
-        told.silent = lambda text: False
+        model.silent = lambda text: False
         said = write_question_index(own, corpus, tmp_path / "q")
     assert (said.counts["pairs_missing"], said.counts["pairs_similar"]) == (0, 1)
 

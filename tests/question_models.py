@@ -1,4 +1,4 @@
-"""A corpus of six contents, and a model that writes and judges questions as it is told to."""
+"""A corpus of six contents, and a scripted model that writes and judges questions about them."""
 
 import json
 import re
@@ -22,7 +22,7 @@ TEXTS = {
     "word": "statin",
     "fremd": "Vitamin-D-Mangel führt zu Müdigkeit 維生素D",
 }
-WRITTEN = {
+QUESTIONS = {
     "aspirin": ["What helps when my head hurts?", "What is aspirin for?", "Who invented the telephone?"],
     "insulin": ["What lowers the sugar in my blood?", "  what LOWERS the sugar   in my blood? ", ""],
     "citrus": ["Why did sailors bleed from the gums?"],
@@ -33,57 +33,58 @@ WRITTEN = {
 WRONG = {"Who invented the telephone?"}
 
 
-class Told:
-    """Writes what it is told for each content, and judges a question answerable unless it is told not to.
+class QuestionModel:
+    """Writes `questions` for each content, and judges every question answerable that is not in `wrong`.
 
-    `silent` says of a prompt's text whether it gets no reply; `broken` whether asking it ends the run.
+    A prompt gets no reply if `silent` is true of its text, and raises if `broken` is; a question in `garbled` gets a
+    verdict of the wrong format. `contents` and `judged` record the prompts that were answered.
     """
 
-    identity = {"model": "told"}  # noqa: RUF012
+    identity = {"model": "scripted"}  # noqa: RUF012
 
-    def __init__(self, written=WRITTEN, wrong=WRONG):
-        self.written, self.wrong, self.garbled = dict(written), set(wrong), set()
+    def __init__(self, questions=QUESTIONS, wrong=WRONG):
+        self.questions, self.wrong, self.garbled = dict(questions), set(wrong), set()
         self.silent = self.broken = lambda text: False
-        self.about, self.judged, self.draws = [], [], []
+        self.contents, self.judged, self.draws = [], [], []
 
     @property
-    def asked(self):
+    def answered(self):
         """How many prompts were answered."""
-        return len(self.about) + len(self.judged)
+        return len(self.contents) + len(self.judged)
 
     def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
-            first = prompt.messages[0]["content"]
-            if self.broken(first):
+        for index, prompt in enumerate(prompts):
+            message = prompt.messages[0]["content"]
+            if self.broken(message):
                 raise ConnectionAbortedError("the model is gone")
-            if self.silent(first):
-                deliver(place, MissingResponse("silent"))
+            if self.silent(message):
+                deliver(index, MissingResponse("silent"))
                 continue
             self.draws.append(draw)
-            deliver(place, LlmResponse((Text(self.reply(first), True, {}),), 7, 3))
+            deliver(index, LlmResponse((Text(self.reply(message), True, {}),), 7, 3))
 
-    def reply(self, said):
-        if said.endswith("Questions:"):
-            text = said.rpartition("Text: ")[2].removesuffix("\nQuestions:")
-            name = next(name for name in self.written if text.startswith(f"About {name}"))
-            self.about.append(name)
-            own = self.written[name]
-            return own if isinstance(own, str) else json.dumps({"questions": own}, ensure_ascii=False)
-        text, question = re.search(r"Text: (.*)\n\nQuestion: (.*)\n", said).groups()
+    def reply(self, message):
+        if message.endswith("Questions:"):
+            text = message.rpartition("Text: ")[2].removesuffix("\nQuestions:")
+            name = next(name for name in self.questions if text.startswith(f"About {name}"))
+            self.contents.append(name)
+            questions = self.questions[name]
+            return questions if isinstance(questions, str) else json.dumps({"questions": questions}, ensure_ascii=False)
+        text, question = re.search(r"Text: (.*)\n\nQuestion: (.*)\n", message).groups()
         name = text.split()[1]
         self.judged.append((name, question))
         if question in self.garbled:
             return "perhaps"
         verdict = question not in self.wrong and (name, question) not in self.wrong
-        if "Yes or No" in said:
+        if "Yes or No" in message:
             return "Yes" if verdict else "No"
         return json.dumps({"explanation": "because", "answerable": verdict})
 
 
 @contextmanager
-def asking(told, **settings):
-    """`QuestionsConfig` whose models are what is told."""
-    with patch("querylect.questions.build.open_llm", lambda config: Llm(told)):
+def questions_config(model, **settings):
+    """`QuestionsConfig` whose writer and judge are `model`."""
+    with patch("querylect.questions.build.open_llm", lambda config: Llm(model)):
         yield QuestionsConfig(**{"per_content": 3, **settings})
 
 
@@ -96,14 +97,17 @@ def save_corpus(folder, texts=TEXTS):
     )
     train = Split([Question("q-sugar", "sugar in the blood")], {"q-sugar": {"insulin": 1}})
     shutil.rmtree(folder, ignore_errors=True)
-    save_beir(Dataset("told", corpus, {"test": test, "train": train}), folder)
+    save_beir(Dataset("medicines", corpus, {"test": test, "train": train}), folder)
     return DatasetConfig(kind="beir", path=str(folder))
 
 
 @pytest.fixture
 def corpus(tmp_path):
     """An environment over the corpus, and where its indexes go."""
-    own = QuestionIndexConfig(folder=str(tmp_path / "questions"), index=str(tmp_path / "of-questions"))
+    question_index = QuestionIndexConfig(folder=str(tmp_path / "questions"), index=str(tmp_path / "of-questions"))
     return EnvironmentConfig(
-        dataset=save_corpus(tmp_path / "data"), retriever="qb-rag", question_index=own, index=str(tmp_path / "index")
+        dataset=save_corpus(tmp_path / "data"),
+        retriever="qb-rag",
+        question_index=question_index,
+        index=str(tmp_path / "index"),
     )
