@@ -1,4 +1,4 @@
-"""TRL's own GRPOTrainer on a tiny model: its settings, what a training logs and moves; and a service that is gone."""
+"""TRL's own GRPOTrainer on a tiny model: its settings, what a training logs and moves, and an unavailable client."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +10,8 @@ from querylect.envs.client.client import SyncEnvironmentClient
 
 
 @pytest.fixture
-def gone() -> Iterator[SyncEnvironmentClient]:
-    """A client of a service that is not there."""
+def unavailable_client() -> Iterator[SyncEnvironmentClient]:
+    """A client whose service is down."""
     with SyncEnvironmentClient(ClientConfig(deadline=0.3), ["http://127.0.0.1:9"]) as client:
         yield client
 
@@ -39,7 +39,7 @@ def grpo_config(folder: Path, **changes: Any) -> Any:
 
 def train(trainer: Any) -> tuple[list[dict[str, Any]], bool]:
     """Train; the logged steps and whether a weight has moved."""
-    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    initial = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
     trainer.train()
-    moved = any(not value.equal(before[name]) for name, value in trainer.model.named_parameters())
+    moved = any(not value.equal(initial[name]) for name, value in trainer.model.named_parameters())
     return [entry for entry in trainer.state.log_history if "reward" in entry], moved

@@ -18,7 +18,7 @@ from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import RequestError
 
-from ..grpo import gone, grpo_config, train  # noqa: F401 (a fixture)
+from ..grpo import grpo_config, train, unavailable_client  # noqa: F401 (a fixture)
 from ..tiny import tiny_model, tiny_tokenizer
 
 SECOND = 1 / math.log2(3)
@@ -38,11 +38,11 @@ def test_the_last_search_is_the_reward(client):
     assert rollout.get_reward() == 0.0
 
 
-def test_an_outage_is_no_reward_whatever_was_found_before_and_after(client, gone):  # noqa: F811
+def test_an_outage_is_no_reward_whatever_was_found_before_and_after(client, unavailable_client):  # noqa: F811
     rollout = RetrievalEnvironment(client)
     rollout.reset(question_id="q-head")
     rollout.search("triptan headache")
-    rollout._client = gone
+    rollout._client = unavailable_client
     assert "did not answer" in rollout.search("triptan")
     rollout._client = client
     rollout.search("triptan headache")
@@ -115,11 +115,11 @@ def test_trl_stops_where_the_service_refuses(client, tmp_path, monkeypatch):
         trainer.train()
 
 
-def test_an_outage_teaches_trl_nothing(client, gone, tmp_path):  # noqa: F811
+def test_an_outage_teaches_trl_nothing(client, unavailable_client, tmp_path):  # noqa: F811
     trainer = trainer_of(client, tmp_path, [[call("triptan")], ["that is all"]], max_steps=1)
     for environment in trainer._environment_pool[None]:
-        environment._client = gone
-    trainer.environment_factories = {None: environment_factory(gone)}
+        environment._client = unavailable_client
+    trainer.environment_factories = {None: environment_factory(unavailable_client)}
     entries, moved = train(trainer)
     assert entries[0]["rewards/RetrievalEnvironment/mean"] is None
     assert not moved

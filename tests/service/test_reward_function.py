@@ -13,7 +13,7 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestEr
 from querylect.inference.adapters.reward import RewardFunction
 from querylect.rewriters.parse import render
 
-from ..grpo import gone, grpo_config, train  # noqa: F401 (a fixture)
+from ..grpo import grpo_config, train, unavailable_client  # noqa: F401 (a fixture)
 from ..lessons import PROMPT
 from ..raising import refused
 
@@ -69,7 +69,7 @@ def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(l
         querylect.reward_function(lesson_url, rewriter, turn=2)
 
 
-def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, gone):  # noqa: F811
+def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, unavailable_client):  # noqa: F811
     with refused(ConfigError, "missing-column", "question_id"):
         reward(["…"], [GOOD])
     with refused(RequestError, "unknown-question", "q-nobody"):
@@ -77,7 +77,7 @@ def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, gone):  # noqa
     with refused(ConfigError, "staged-rewriter", "hcqr"):
         querylect.reward_function(lesson_url, "hcqr")
     assert reward.value("head", GOOD) == 1.0
-    reward._client, served = gone, reward._client
+    reward._client, served = unavailable_client, reward._client
     try:
         assert reward(["…"] * 2, [GOOD, "no format"], question_id=["head"] * 2) == [None, 0.0]
         with refused(EnvironmentUnavailableError, None, "head", "127.0.0.1:9"):
@@ -116,7 +116,7 @@ def test_trl_trains_two_steps_on_what_its_samples_find(reward, speaking, tmp_pat
     assert moved
 
 
-def test_verifiers_scores_a_trace_with_it(reward, gone):  # noqa: F811
+def test_verifiers_scores_a_trace_with_it(reward, unavailable_client):  # noqa: F811
     vf = pytest.importorskip("verifiers.v1", reason="no verifiers: pip install -e '.[verifiers]'")
 
     class RewriteTask(vf.Task):
@@ -132,7 +132,7 @@ def test_verifiers_scores_a_trace_with_it(reward, gone):  # noqa: F811
         return trace.reward
 
     assert (scored(GOOD), scored("no format")) == (1.0, 0.0)
-    reward._client, served = gone, reward._client
+    reward._client, served = unavailable_client, reward._client
     try:
         with pytest.raises(Exception, match="unscorable"):
             scored(GOOD)
