@@ -61,7 +61,7 @@ def free_port() -> int:
             return port
 
 
-def places(count: int) -> list[dict[str, str]]:
+def launcher_variables(count: int) -> list[dict[str, str]]:
     """What a launcher tells each of its processes."""
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(count)]
@@ -79,17 +79,17 @@ class Started:
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        written = folder / "run.yaml"
-        written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+        config_path = folder / "run.yaml"
+        config_path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
         self.processes = [
             Forked(
-                ["train", str(written), *arguments],
+                ["train", str(config_path), *arguments],
                 folder / f"out-{rank}",
                 folder / f"err-{rank}",
-                place | surroundings,
+                variables | surroundings,
                 code=code,
             )
-            for rank, place in enumerate(places(count))
+            for rank, variables in enumerate(launcher_variables(count))
         ]
 
     def __enter__(self) -> "Started":
@@ -104,14 +104,14 @@ class Started:
         """Their exit codes, once all have ended."""
         return [process.wait(400) for process in self.processes]
 
-    def said(self, rank: int) -> str:
+    def stderr(self, rank: int) -> str:
         """What one of them wrote to stderr."""
         return (self.folder / f"err-{rank}").read_text()
 
     def wait_for_step(self, metrics: Path, step: int) -> int:
         until = time.monotonic() + 240
         while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= step):
-            assert all(process.poll() is None for process in self.processes), "one ended by itself:\n" + self.said(0)
+            assert all(process.poll() is None for process in self.processes), "one ended by itself:\n" + self.stderr(0)
             assert time.monotonic() < until
             time.sleep(0.05)
         return len(metrics.read_bytes().splitlines())

@@ -96,8 +96,9 @@ def test_a_disk_that_is_full_ends_all_processes_and_keeps_the_checkpoint_before(
     for limit in limits:
         arguments = ("--resume", "train.steps=2", str(limit))
         with Started(config, tmp_path / "full", 2, *arguments, code=LIMITED, **FSDP2) as started:
-            assert started.codes() == [1, 1], started.said(0) + started.said(1)
-            assert [f"{folder.checkpoints / 'checkpoint-2'}" in started.said(rank) for rank in (0, 1)] == [True, False]
+            assert started.codes() == [1, 1], started.stderr(0) + started.stderr(1)
+            checkpoint = str(folder.checkpoints / "checkpoint-2")
+            assert [checkpoint in started.stderr(rank) for rank in (0, 1)] == [True, False]
         assert contents(folder.checkpoints) == before
     fork_fsdp(config, tmp_path, "--resume", "train.steps=2")
     one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
@@ -112,8 +113,8 @@ def test_a_collapsed_policy_ends_all_processes_after_a_checkpoint(settings, tmp_
     steps = {"train.questions_per_step": 2, "train.steps": 8, "train.save_steps": 8}
     config = change(settings, **FULL, **guard, **steps)
     with Started(config, tmp_path / "two", 2, **FSDP2) as started:
-        assert started.codes() == [1, 1], started.said(0) + started.said(1)
-        assert ["the run stops at step 4" in started.said(rank) for rank in (0, 1)] == [True, False]
+        assert started.codes() == [1, 1], started.stderr(0) + started.stderr(1)
+        assert ["the run stops at step 4" in started.stderr(rank) for rank in (0, 1)] == [True, False]
     folder = RunFolder(Path(config.output) / config.name)
     assert [path.name for path in folder.checkpoints.iterdir()] == ["checkpoint-4"]
     assert not folder.final.exists()

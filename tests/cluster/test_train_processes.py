@@ -20,7 +20,7 @@ from querylect.train.run import train
 from ..forked import Forked
 from ..lessons import ENDLESS, change, records, without_seconds
 from ..raising import refused
-from ..several import FSDP2, Started, free_port, places
+from ..several import FSDP2, Started, free_port, launcher_variables
 from ..train.test_train_gradient import brute_force_gradients, made_up_rewards, relative_difference
 
 PER_MICRO_BATCH = ("entropy", "kl", "clip_ratio", "tokens/packed", "tokens/flat")
@@ -77,7 +77,7 @@ def test_two_processes_are_one_process(settings, tmp_path, changes):
     assert sum(line["grad_norm"] > 0 for line in records(one / "metrics.jsonl")) >= 2, "it has something to learn"
     both = change(config, output=str(tmp_path / "both"))
     with Started(both, tmp_path / "two", 2) as started:
-        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+        assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
     assert_same_run(tmp_path / "both" / "run", one, config.train.learning_rate)
     told = [(tmp_path / "two" / f"out-{rank}").read_text().splitlines() for rank in (0, 1)]
     folder = str(tmp_path / "both" / "run")
@@ -90,7 +90,7 @@ def test_two_processes_send_weights_in_flight(settings, tmp_path):
     changes = {"train.questions_per_step": 4, "train.staleness": 2, "train.in_flight_updates": True}
     config = change(settings, **changes, **{"train.log_rollouts": 4})
     with Started(config, tmp_path / "two", 2) as started:
-        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+        assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
     folder = Path(config.output) / config.name
     metrics = records(folder / "metrics.jsonl")
     assert len(metrics) == 4
@@ -141,7 +141,7 @@ def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path
     config = change(settings, **changes, **{"policy.lora": None, "train.questions_per_step": 4, "train.steps": 1})
     code = inspect.getsource(made_up_rewards) + GRADIENTS
     with Started(config, tmp_path / "several", processes, code=code) as started:
-        assert started.codes() == [0] * processes, started.said(0) + started.said(1)
+        assert started.codes() == [0] * processes, started.stderr(0) + started.stderr(1)
     ranks = range(processes)
     written = [pickle.loads((tmp_path / "several" / f"run.yaml.{rank}").read_bytes()) for rank in ranks]
     assert [len(trees) for trees, _ in written] == [4 // processes] * processes
@@ -163,9 +163,9 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
         name = "querylect.envs.client.child_process"
         services = [sum(name in child.cmdline() for child in some) for some in children]
         started.processes[1].send_signal(signal.SIGTERM)
-        assert started.codes() == [75, 75], started.said(0) + started.said(1)
+        assert started.codes() == [75, 75], started.stderr(0) + started.stderr(1)
     assert services == [1, 0]
-    assert ["stopped: SIGTERM " in started.said(rank) for rank in (0, 1)] == [True, False]
+    assert ["stopped: SIGTERM " in started.stderr(rank) for rank in (0, 1)] == [True, False]
     reached = len(records(folder / "metrics.jsonl"))
     checkpoint = folder / "checkpoints" / f"checkpoint-{reached}"
     assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
@@ -180,8 +180,8 @@ def test_all_processes_of_a_run_end_where_another_command_is_at_work_in_its_fold
     """The main process alone takes the lock, and says who has it."""
     folder = Path(settings.output) / settings.name
     with only_command(folder), Started(settings, tmp_path / "two", 2) as started:
-        assert started.codes() == [1, 1], started.said(0) + started.said(1)
-        assert [f"process {os.getpid()} on " in started.said(rank) for rank in (0, 1)] == [True, False]
+        assert started.codes() == [1, 1], started.stderr(0) + started.stderr(1)
+        assert [f"process {os.getpid()} on " in started.stderr(rank) for rank in (0, 1)] == [True, False]
         assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
@@ -257,7 +257,7 @@ def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
     (tmp_path / "out").mkdir()
     running = [
         Forked([str(tmp_path / "out")], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", place, code=MEETINGS)
-        for rank, place in enumerate(places(2))
+        for rank, place in enumerate(launcher_variables(2))
     ]
     assert [process.wait(120) for process in running] == [0, 0]
     first, second = (eval((tmp_path / f"out-{rank}").read_text()) for rank in (0, 1))

@@ -17,7 +17,7 @@ from querylect.train.zero import OPTIMIZER_PARTS
 from ..forked import Forked, forked
 from ..lessons import change, records
 from ..raising import refused
-from ..several import Started, free_port, places
+from ..several import Started, free_port, launcher_variables
 from .test_train_processes import weights_of
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "deepspeed"
@@ -61,7 +61,7 @@ def fork_split(
 ) -> None:
     """Processes that all end well."""
     with Started(config, folder / "forked", processes, *arguments, code=code, **surroundings) as started:
-        assert started.codes() == [0] * processes, [started.said(rank)[-4000:] for rank in range(processes)]
+        assert started.codes() == [0] * processes, [started.stderr(rank)[-4000:] for rank in range(processes)]
 
 
 def needs_deepspeed():
@@ -105,7 +105,7 @@ def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(tmp_path, 
     """At 1e-6 hardly a bfloat16 weight changes, and nearly all copies do. ZeRO-3 leaves no weights to look at."""
     needs_deepspeed()
     config = str(CONFIGS / f"zero{stage}.json")
-    ended = forked([config], tmp_path / "moving", os.environ | places(1)[0], code=MOVING)
+    ended = forked([config], tmp_path / "moving", os.environ | launcher_variables(1)[0], code=MOVING)
     assert ended.returncode == 0, ended.stderr[-4000:]
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["types"] == ["torch.float32"]
@@ -180,7 +180,7 @@ def run_in_two(steps: list[tuple[str, str]], folder: Path) -> list[list[object]]
     arguments = [str(CONFIGS / "zero3.json"), *map(json.dumps, steps)]
     ends = [
         Forked(arguments, folder / f"out-{rank}", folder / f"err-{rank}", place, code=IN_TURN)
-        for rank, place in enumerate(places(2))
+        for rank, place in enumerate(launcher_variables(2))
     ]
     try:
         assert [end.wait(400) for end in ends] == [0, 0], (folder / "err-0").read_text()[-4000:]
@@ -359,7 +359,7 @@ def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
 def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    for name, value in places(1)[0].items():
+    for name, value in launcher_variables(1)[0].items():
         monkeypatch.setenv(name, value)
     with refused(ConfigError, "missing-package", "'.[gpu]'"):
         train(settings)

@@ -66,7 +66,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
 def test_two_processes_draw_the_same(straight, tmp_path):
     config = change(straight[0], output=str(tmp_path / "both"), **{"train.steps": 3})
     with Started(config, tmp_path / "two", 2) as started:
-        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+        assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
     for step in range(1, 4):
         assert asked(tmp_path / "both" / "run", step) == asked(straight[1], step)
 

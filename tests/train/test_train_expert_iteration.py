@@ -321,7 +321,7 @@ def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
     config = change(expert, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": 2})
     one = train(config)
     with Started(change(config, output=str(tmp_path / "both")), tmp_path / "two", 2) as started:
-        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+        assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
     two = tmp_path / "both" / "run"
     assert records(two / "warm_start.jsonl") == records(one / "warm_start.jsonl")
     warmed, alone = (load_file(folder / "warm_start" / "adapter_model.safetensors") for folder in (two, one))

@@ -98,7 +98,7 @@ def test_two_processes_ask_for_a_hypothesis_once_and_train_as_one(run, tmp_path)
     alone, server.bodies[:] = len(server.bodies), []
     both = change(config, output=str(tmp_path / "both"))
     with Started(both, tmp_path / "two", 2) as started:
-        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+        assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
     assert len(server.bodies) == alone > 0, "each question once"
     assert records(tmp_path / "both" / "run" / "rollouts.jsonl") == records(one / "rollouts.jsonl")
 
