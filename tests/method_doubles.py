@@ -23,16 +23,16 @@ class Scripted:
         self.answer, self.prompts, self.draws = answer, [], []
 
     def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
-            said = prompt.messages[-1]["content"]
-            self.prompts.append(said)
+        for index, prompt in enumerate(prompts):
+            message = prompt.messages[-1]["content"]
+            self.prompts.append(message)
             self.draws.append(draw)
-            answer = self.answer(said)
+            answer = self.answer(message)
             if answer is None:
-                deliver(place, MissingResponse("silent"))
+                deliver(index, MissingResponse("silent"))
             else:
                 text = answer if isinstance(answer, Text) else Text(answer, True)
-                deliver(place, LlmResponse((text,), 1, 1))
+                deliver(index, LlmResponse((text,), 1, 1))
 
 
 class ByStage:
@@ -40,19 +40,19 @@ class ByStage:
 
     identity = {"model": "staged"}  # noqa: RUF012
 
-    def __init__(self, answers, other):
-        self.answers, self.other, self.seen = answers, other, {}
+    def __init__(self, answers, default):
+        self.answers, self.default, self.prompts = answers, default, {}
 
     def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
+        for index, prompt in enumerate(prompts):
             stage = prompt.messages[0]["content"].removeprefix("Stage ")
-            self.seen.setdefault(stage, []).append(prompt)
-            text = Text(self.answers.get(stage, self.other), True, {"Yes": -0.1, "No": -2.0})
-            deliver(place, LlmResponse((text,) * draw.n, 1, 1))
+            self.prompts.setdefault(stage, []).append(prompt)
+            text = Text(self.answers.get(stage, self.default), True, {"Yes": -0.1, "No": -2.0})
+            deliver(index, LlmResponse((text,) * draw.n, 1, 1))
 
     def users(self, stage):
         """The user prompts of a stage."""
-        return [prompt.messages[1]["content"] for prompt in self.seen[stage]]
+        return [prompt.messages[1]["content"] for prompt in self.prompts[stage]]
 
 
 def every_placeholder(stage, fields):
@@ -77,22 +77,25 @@ class Shelf:
         columns = [self.table.get(probe.terms[0].text, []) for probe in plan.probes]
         depth = max(map(len, columns))
         turns = [column[rank] for rank in range(depth) for column in columns if rank < len(column)]
-        found = list({one.id: one for one in turns}.values())[: plan.k]
-        return [HitBody(id=one.id, score=-place, title=one.title, text=one.text) for place, one in enumerate(found)]
+        documents = list({document.id: document for document in turns}.values())[: plan.k]
+        return [
+            HitBody(id=document.id, score=-number, title=document.title, text=document.text)
+            for number, document in enumerate(documents)
+        ]
 
     @property
     def queries(self):
         return [[probe.terms[0].text for probe in plan.probes] for plan in self.plans]
 
 
-def made(method, **settings):
+def method_of(method, **settings):
     """A method of the table; none of those below speaks to a retriever of its own."""
     return make_method(method, settings, None)
 
 
-direct_gen, cot, std_rag = partial(made, "direct_gen"), partial(made, "cot"), partial(made, "std_rag")
-misknow, migres, qa_rag = partial(made, "misknow"), partial(made, "migres"), partial(made, "qa_rag")
-rerank, main_rag = partial(made, "rerank"), partial(made, "main_rag")
+direct_gen, cot, std_rag = partial(method_of, "direct_gen"), partial(method_of, "cot"), partial(method_of, "std_rag")
+misknow, migres, qa_rag = partial(method_of, "misknow"), partial(method_of, "migres"), partial(method_of, "qa_rag")
+rerank, main_rag = partial(method_of, "rerank"), partial(method_of, "main_rag")
 
 
 def doc(name, text=None, title=""):

@@ -16,40 +16,40 @@ class Script:
 
     def __init__(self, *texts):
         self.identity = {"local": "script"}
-        self.texts, self.asked, self.draws, self.prompts = list(texts), [], [], []
+        self.texts, self.prompt_texts, self.draws, self.prompts = list(texts), [], [], []
 
     def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
+        for index, prompt in enumerate(prompts):
             self.prompts.append(prompt)
-            self.asked.append(prompt.messages[-1]["content"])
+            self.prompt_texts.append(prompt.messages[-1]["content"])
             self.draws.append(draw)
-            said = self.texts.pop(0)
-            samples = [said] if isinstance(said, str) else said
+            reply = self.texts.pop(0)
+            samples = [reply] if isinstance(reply, str) else reply
             deliver(
-                place,
+                index,
                 MissingResponse("gone")
                 if samples is None
-                else LlmResponse(tuple(Text(one, True) for one in samples), 1, 1),
+                else LlmResponse(tuple(Text(sample, True) for sample in samples), 1, 1),
             )
 
 
 class Collection:
     """Ranks the documents, all of them or those of the first `known` text that the plan holds, and keeps the plans."""
 
-    def __init__(self, *names, texts=None, known=None):
-        self.names, self.texts, self.known, self.plans = names, texts or {}, known or {}, []
+    def __init__(self, *names, texts=None, by_text=None):
+        self.names, self.texts, self.by_text, self.plans = names, texts or {}, by_text or {}, []
 
     def search(self, plans, with_text=True):
         self.plans += plans
-        return [[self.hit(name, place) for place, name in enumerate(self.ranked(plan))] for plan in plans]
+        return [[self.hit(name, rank) for rank, name in enumerate(self.ranked(plan))] for plan in plans]
 
     def ranked(self, plan):
-        said = [term.text for probe in plan.probes for term in probe.terms]
-        names = next((names for text, names in self.known.items() if text in said), self.names)
+        texts = [term.text for probe in plan.probes for term in probe.terms]
+        names = next((names for text, names in self.by_text.items() if text in texts), self.names)
         return names[: plan.k]
 
-    def hit(self, name, place):
-        return HitBody(id=name, score=1 / (1 + place), title=f"About {name}", text=self.texts.get(name, f"{name} text"))
+    def hit(self, name, rank):
+        return HitBody(id=name, score=1 / (1 + rank), title=f"About {name}", text=self.texts.get(name, f"{name} text"))
 
 
 class Down:

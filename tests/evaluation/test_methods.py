@@ -12,7 +12,7 @@ from querylect.llms.structured import AskForm, FormPrompt
 from querylect.methods.method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep
 from querylect.methods.runner import Runner
 
-from ..method_doubles import made
+from ..method_doubles import method_of
 from ..raising import refused
 
 QUESTIONS = [Question(f"q{number}", text) for number, text in enumerate(["one", "two", "three", "silence", "five"])]
@@ -130,7 +130,7 @@ def test_a_search_that_would_rank_an_excluded_document_is_refused():
     with refused(ConfigError, "excluded-documents", "'q7'", "'shelf-0'"):
         Runner(Llm(Echo()), {"": shelf}).run(TwoStages(), [*QUESTIONS, excluding])
     assert shelf.batches == []
-    (ran,) = Runner(Llm(Echo()), {}).run(made("direct_gen"), [excluding])
+    (ran,) = Runner(Llm(Echo()), {}).run(method_of("direct_gen"), [excluding])
     assert not ran.outcome.failure
 
 
@@ -197,7 +197,7 @@ class ReadsOneWord(Shelf):
 def test_texts_of_a_search_that_were_read_only_in_part_are_counted_by_question():
     questions = [Question("short", "one"), Question("long", "two words")]
     runner = Runner(None, {"": ReadsOneWord()})
-    ran = runner.run(made("std_rag", answers=False), questions)
+    ran = runner.run(method_of("std_rag", answers=False), questions)
     assert [one.spent.truncated for one in ran] == [0, 1]
 
 

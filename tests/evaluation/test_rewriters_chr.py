@@ -91,12 +91,12 @@ def test_the_published_method_asks_once_for_json():
     assert terms(outcome.plan) == [[(PAIR["H_plus"], 1.0), (PAIR["H_minus"], -0.5)]]
     assert [document.id for document in outcome.documents] == ["a"]
     assert outcome.notes == {**PAIR, "penalty": 0.5}
-    (asked,) = model.asked
+    (asked,) = model.prompt_texts
     assert "A. amantadine\nB. ribavirin" in asked
     assert asked.count('"H_minus"') == 2
     assert "diagnosis" in asked
     run("chr", QUESTION, model := Script(json.dumps(PAIR)), shelf, field="any")
-    assert "diagnos" not in model.asked[0]
+    assert "diagnos" not in model.prompt_texts[0]
 
 
 @pytest.mark.parametrize(

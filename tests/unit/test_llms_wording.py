@@ -74,7 +74,7 @@ def test_every_stage_of_a_reader_judge_or_writer_takes_the_users_words(worded):
     ask_structured(worded, [judge_prompt("Why?", content, 9)], Verdict, draw)
     worded.ask([yes_no_prompt("Why?", content, 9)], draw)
 
-    assert set(worded.backend.seen) == set(MODEL_STAGES)
+    assert set(worded.backend.prompts) == set(MODEL_STAGES)
     seen = {stage: worded.backend.users(stage) for stage in MODEL_STAGES}
     common = "<question>What melts at {1538}?\n<options>A. mercury\nB. iron\n<question_with_options>"
     for stage in ("answer_choice", "alone_choice", "utility", "mimic"):

@@ -59,14 +59,15 @@ def test_every_stage_of_every_method_is_asked_in_the_users_words(name, worded):
     method = worded(name, own_words(name))
     (ran,) = Runner(Llm(model), {"": table}, form="lines").run(method, [QUESTION])
     assert ran.outcome.failure == ""
-    assert set(model.seen) == {f"{name}.{stage}" for stage in STAGES[name]}, "also where small models get other prompts"
-    for stage, asked in model.seen.items():
+    stages = {f"{name}.{stage}" for stage in STAGES[name]}
+    assert set(model.prompts) == stages, "also where small models get other prompts"
+    for stage, asked in model.prompts.items():
         for prompt in asked:
             user = prompt.messages[1]["content"]
             assert user.startswith("<question>Who tamed {the} red dog?\n<options>A. Ann\nB. Bob\n")
             assert prompt.version.startswith(f"{stage.partition('.')[2]}-")
             assert prompt.opening == ""
-    fields = {stage: model.users(stage)[-1] for stage in model.seen}
+    fields = {stage: model.users(stage)[-1] for stage in model.prompts}
     if name == "hcqr":
         assert "<guess>Ann\n<reasoning>so\n<evidence>tamers\n<features>red {guess}" in fields["hcqr.rewriter"]
     if name == "misknow":

@@ -52,8 +52,8 @@ def test_csqe_joins_question_passages_and_sentences():
     assert outcome.notes["dropped_sentences"] == 1
     assert outcome.notes["sentences"] == [BOTH_SENTENCES, []]
     assert [(draw.n, draw.temperature) for draw in model.draws] == [(2, 1.0), (2, 1.0)]
-    assert "1. About mako: Most sharks" in model.asked[0]
-    assert "About one" not in model.asked[0], "only the first two documents"
+    assert "1. About mako: Most sharks" in model.prompt_texts[0]
+    assert "About one" not in model.prompt_texts[0], "only the first two documents"
     assert [document.id for document in outcome.documents] == ["mako", "tuna"]
 
 
@@ -64,7 +64,7 @@ def test_csqe_goes_on_with_what_is_left():
     assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("shark", 1.0)]]
     outcome, _, model = csqe(["A passage."], searcher=Collection(), passages=1)
     assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("A passage.", 1.0)]]
-    assert len(model.asked) == 1, "there is nothing to pick from"
+    assert len(model.prompt_texts) == 1, "there is nothing to pick from"
     assert csqe(None, ["p"])[0].failure == csqe(["p"], None)[0].failure == MISSING
     assert csqe(searcher=Down())[0].failure == NO_RANKING
 
@@ -80,10 +80,10 @@ def test_thinkqe_grows_the_query_and_shows_no_document_twice():
     names = {"first": ["d5", "d0", "d1", "d7", "d8"], "second": ["d0", "d2", "d5", "d7", "d8", "d3"]}
     # The plan of a later round holds the earlier passages too: the newest one decides here.
     known = {"second": names["second"], "first": names["first"]}
-    shelf = Collection(*(f"d{number}" for number in range(9)), known=known)
+    shelf = Collection(*(f"d{number}" for number in range(9)), by_text=known)
     outcome, _, model = thinkqe("<think>a</think>first", "second", "third", searcher=shelf)
     assert outcome.notes["shown"] == [["d0", "d1"], ["d5", "d7"], ["d2", "d8"]]
-    assert "1. About d5: d5 text\n2. About d7" in model.asked[1]
+    assert "1. About d5: d5 text\n2. About d7" in model.prompt_texts[1]
     assert [plan.k for plan in shelf.plans] == [2, 4, 6, 3], "deep enough for two new documents"
     grown = [("first", 1.0), ("second", 1.0), ("third", 1.0)]
     assert [terms(plan)[0][1:] for plan in shelf.plans] == [grown[:size] for size in range(4)]
@@ -104,4 +104,4 @@ def test_thinkqe_counts_rounds_that_add_nothing():
     assert thinkqe("first", None, rounds=2)[0].failure == MISSING
     assert thinkqe("first", searcher=Down())[0].failure == NO_RANKING
     outcome, _, model = thinkqe("first", "second", searcher=Collection("d0"), rounds=2)
-    assert "No further passages" in model.asked[1]
+    assert "No further passages" in model.prompt_texts[1]

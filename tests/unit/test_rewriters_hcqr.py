@@ -209,7 +209,7 @@ def test_forms_do_not_mix_and_several_processes_ask_once(opened):
     ask_first_stage(second, [PLAIN, CHOICE], BASE, lambda ask: asked[0])
     assert "Best guess at the answer: blue light" in second.first(CHOICE)[0]["content"]
     assert second.first(PLAIN) == first.first(PLAIN)
-    assert len(opened[0]["base"].asked) == 2
+    assert len(opened[0]["base"].prompt_texts) == 2
 
 
 def identity(rewriter, **settings):
