@@ -81,10 +81,10 @@ def serving(hub: Hub) -> Iterator[str]:
     class OfDatasets(Handler):
         def answer(self) -> None:
             path = self.path.partition("?")[0]
-            about = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
+            dataset = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
             file = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
-            if about and about[1] in hub.repositories:
-                self.send(200, json.dumps(self.describe(about[1])).encode(), {"Content-Type": "application/json"})
+            if dataset and dataset[1] in hub.repositories:
+                self.send(200, json.dumps(self.describe(dataset[1])).encode(), {"Content-Type": "application/json"})
             elif file and file[3] in hub.repositories.get(file[1], {}):
                 self.give(file[3], hub.repositories[file[1]][file[3]])
             else:
@@ -94,24 +94,24 @@ def serving(hub: Hub) -> Iterator[str]:
         def describe(self, repo: str) -> dict:
             siblings = []
             for name, content in hub.repositories[repo].items():
-                each = {"rfilename": name, "size": len(content), "blobId": git_blob_id(content)}
+                entry = {"rfilename": name, "size": len(content), "blobId": git_blob_id(content)}
                 if name in hub.large:
                     sha256 = hashlib.sha256(content).hexdigest()
-                    each["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 130}
-                siblings.append(each)
+                    entry["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 130}
+                siblings.append(entry)
             return {"_id": "1", "id": repo, "sha": COMMIT, "private": False, "tags": [], "siblings": siblings}
 
         def give(self, name: str, content: bytes) -> None:
             head = self.command == "HEAD"
-            wanted = self.headers.get("Range")
-            begin = re.fullmatch(r"bytes=(\d+)-", wanted or "")
+            requested_range = self.headers.get("Range")
+            begin = re.fullmatch(r"bytes=(\d+)-", requested_range or "")
             start = int(begin[1]) if begin else 0
             etag = hashlib.sha256(content).hexdigest() if name in hub.large else git_blob_id(content)
             headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
             if not head:
-                hub.ranges.append((name, wanted))
+                hub.ranges.append((name, requested_range))
                 if name in hub.refused:
                     self.send(403, b'{"error": "not now"}', {})
                     return

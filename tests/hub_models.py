@@ -42,15 +42,15 @@ class Repository:
     def commit(self, branch: str, title: str, files: dict[str, bytes]) -> Commit:
         """Put `files` at the tip of the branch."""
         parent = self.branches.get(branch)
-        said = repr((branch, title, sorted(files), parent.id if parent else "", len(self.branches)))
-        self.branches[branch] = Commit(hashlib.sha1(said.encode()).hexdigest(), title, files, parent)
+        identity = repr((branch, title, sorted(files), parent.id if parent else "", len(self.branches)))
+        self.branches[branch] = Commit(hashlib.sha1(identity.encode()).hexdigest(), title, files, parent)
         return self.branches[branch]
 
     def find(self, revision: str) -> Commit | None:
         """The commit of a branch or of an id."""
         tips = list(self.branches.values())
         chain = [commit for tip in tips for commit in history(tip)]
-        return self.branches.get(revision) or next((one for one in chain if one.id == revision), None)
+        return self.branches.get(revision) or next((ancestor for ancestor in chain if ancestor.id == revision), None)
 
 
 def history(commit: Commit | None) -> Iterator[Commit]:
@@ -62,14 +62,14 @@ def history(commit: Commit | None) -> Iterator[Commit]:
 
 @dataclass
 class Hub:
-    """What the stand-in holds, and what it was asked."""
+    """What the stand-in holds, and the requests that it got."""
 
     token: str = "hf_writer"
     """The only one that it takes."""
     repositories: dict[str, Repository] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     """Large files by their sha256."""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     """Method and path of every request."""
     stored: list[str] = field(default_factory=list)
     """sha256 of every large file that was sent."""
@@ -114,7 +114,7 @@ def serving(hub: Hub) -> Iterator[str]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if self.headers.get("Transfer-Encoding") == "chunked":
                 body = self.chunks()
-            hub.asked.append(f"{method} {path}")
+            hub.requests.append(f"{method} {path}")
             status = hub.refuse(method, path)
             if status == 0:
                 self.close_connection = True
@@ -125,12 +125,12 @@ def serving(hub: Hub) -> Iterator[str]:
             self.route(method, path, body)
 
         def chunks(self) -> bytes:
-            found = b""
+            content = b""
             while size := int(self.rfile.readline().strip(), 16):
-                found += self.rfile.read(size)
+                content += self.rfile.read(size)
                 self.rfile.readline()
             self.rfile.readline()
-            return found
+            return content
 
         def route(self, method: str, path: str, body: bytes) -> None:
             if path == "/api/validate-yaml":
@@ -145,7 +145,7 @@ def serving(hub: Hub) -> Iterator[str]:
             elif path == "/api/repos/create":
                 self.create(json.loads(body))
             elif match := re.fullmatch(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", path):
-                self.say(200, {"objects": [self.wanted(one) for one in json.loads(body)["objects"]]})
+                self.say(200, {"objects": [self.upload_actions(entry) for entry in json.loads(body)["objects"]]})
             elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/([a-z]+)(?:/(.+))?)?", path):
                 self.model(method, match[1], match[2] or "revision", match[3], body)
             elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
@@ -153,58 +153,58 @@ def serving(hub: Hub) -> Iterator[str]:
             else:
                 self.say(404, {"error": "no such place"})
 
-        def create(self, said: dict) -> None:
-            name = f"{said['organization']}/{said['name']}"
+        def create(self, request: dict) -> None:
+            name = f"{request['organization']}/{request['name']}"
             if name in hub.repositories:
                 self.say(409, {"error": "You already created this model repo", "url": f"{hub.url}/{name}"})
                 return
             hub.repositories[name] = Repository(
-                private=said.get("visibility") == "private" or bool(said.get("private"))
+                private=request.get("visibility") == "private" or bool(request.get("private"))
             )
             hub.repositories[name].commit("main", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
             self.say(200, {"url": f"{hub.url}/{name}", "name": name, "id": "1"})
 
-        def wanted(self, one: dict) -> dict:
-            if one["oid"] in hub.objects:
-                return one
-            return {**one, "actions": {"upload": {"href": f"{hub.url}/objects/{one['oid']}"}}}
+        def upload_actions(self, entry: dict) -> dict:
+            if entry["oid"] in hub.objects:
+                return entry
+            return {**entry, "actions": {"upload": {"href": f"{hub.url}/objects/{entry['oid']}"}}}
 
-        def model(self, method: str, name: str, what: str, rest: str | None, body: bytes) -> None:
+        def model(self, method: str, name: str, what: str, remainder: str | None, body: bytes) -> None:
             repository = hub.repositories.get(name)
             if repository is None:
                 self.say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
                 return
             if what == "branch":
-                self.branch(repository, rest, json.loads(body or b"{}"))
+                self.branch(repository, remainder, json.loads(body or b"{}"))
                 return
-            revision, _, inside = (rest or "main").partition("/")
-            found = repository.find(revision)
-            if found is None:
+            revision, _, inside = (remainder or "main").partition("/")
+            commit = repository.find(revision)
+            if commit is None:
                 self.say(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
             elif what == "revision":
-                siblings = [{"rfilename": path} for path in sorted(found.files)]
-                about = {"_id": "1", "id": name, "sha": found.id, "private": repository.private, "tags": []}
-                self.say(200, {**about, "siblings": siblings})
+                siblings = [{"rfilename": path} for path in sorted(commit.files)]
+                description = {"_id": "1", "id": name, "sha": commit.id, "private": repository.private, "tags": []}
+                self.say(200, {**description, "siblings": siblings})
             elif what == "tree" and inside:  # exports have no folders
                 self.say(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
             elif what == "tree":
-                self.say(200, [_entry(path, content) for path, content in sorted(found.files.items())])
+                self.say(200, [_entry(path, content) for path, content in sorted(commit.files.items())])
             elif what == "commits":
                 date = "2026-01-01T00:00:00.000Z"
-                said = [
-                    {"id": one.id, "title": one.title, "message": "", "authors": [], "date": date}
-                    for one in history(found)
+                commits = [
+                    {"id": ancestor.id, "title": ancestor.title, "message": "", "authors": [], "date": date}
+                    for ancestor in history(commit)
                 ]
-                self.say(200, said)
+                self.say(200, commits)
             elif what == "preupload":
-                self.say(200, {"files": [self.mode(found, one) for one in json.loads(body)["files"]]})
+                self.say(200, {"files": [self.mode(commit, file) for file in json.loads(body)["files"]]})
             elif what == "commit":
-                self.commit(name, rest, found, body)
+                self.commit(name, remainder, commit, body)
             else:
                 self.say(404, {"error": "no such place"})
 
-        def branch(self, repository: Repository, name: str, said: dict) -> None:
-            start = repository.find(said.get("startingPoint", "main"))
+        def branch(self, repository: Repository, name: str, request: dict) -> None:
+            start = repository.find(request.get("startingPoint", "main"))
             if name in repository.branches:
                 self.say(409, {"error": "Reference already exists"})
             elif start is None:
@@ -213,48 +213,49 @@ def serving(hub: Hub) -> Iterator[str]:
                 repository.branches[name] = start
                 self.say(200, {})
 
-        def mode(self, found: Commit, one: dict) -> dict:
-            path, large = one["path"], _is_large(one["path"])
-            said = {"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
-            if path in found.files:
-                content = found.files[path]
-                said["oid"] = hashlib.sha256(content).hexdigest() if large else git_blob_id(content)
-            return said
+        def mode(self, commit: Commit, file: dict) -> dict:
+            path, large = file["path"], _is_large(file["path"])
+            answer = {"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
+            if path in commit.files:
+                content = commit.files[path]
+                answer["oid"] = hashlib.sha256(content).hexdigest() if large else git_blob_id(content)
+            return answer
 
-        def commit(self, name: str, branch: str, found: Commit, body: bytes) -> None:
-            files, title = dict(found.files), ""
+        def commit(self, name: str, branch: str, parent: Commit, body: bytes) -> None:
+            files, title = dict(parent.files), ""
             for line in filter(None, body.split(b"\n")):
-                said = json.loads(line)
-                value = said["value"]
-                if said["key"] == "header":
+                entry = json.loads(line)
+                value = entry["value"]
+                if entry["key"] == "header":
                     title = value["summary"]
-                elif said["key"] == "file":
+                elif entry["key"] == "file":
                     files[value["path"]] = base64.b64decode(value["content"])
-                elif said["key"] == "lfsFile":
+                elif entry["key"] == "lfsFile":
                     if value["oid"] not in hub.objects:
                         self.say(400, {"error": f"the content of {value['path']} was never sent"})
                         return
                     files[value["path"]] = hub.objects[value["oid"]]
-                elif said["key"] == "deletedFile":
+                elif entry["key"] == "deletedFile":
                     del files[value["path"]]
-            made = hub.repositories[name].commit(branch, title, files)
-            self.say(200, {"commitUrl": f"{hub.url}/{name}/commit/{made.id}", "commitOid": made.id, "success": True})
+            commit = hub.repositories[name].commit(branch, title, files)
+            url = f"{hub.url}/{name}/commit/{commit.id}"
+            self.say(200, {"commitUrl": url, "commitOid": commit.id, "success": True})
 
         def give(self, name: str, revision: str, path: str) -> None:
             repository = hub.repositories.get(name)
-            found = repository.find(revision) if repository else None
+            commit = repository.find(revision) if repository else None
             if repository is None:
                 self.say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
-            elif found is None:
+            elif commit is None:
                 self.say(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
-            elif path not in found.files:
+            elif path not in commit.files:
                 self.say(
-                    404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": found.id}
+                    404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit.id}
                 )
             else:
-                content = found.files[path]
+                content = commit.files[path]
                 etag = hashlib.sha256(content).hexdigest() if _is_large(path) else git_blob_id(content)
-                self.send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found.id})
+                self.send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": commit.id})
 
         def validate(self, content: str) -> None:
             values = yaml.safe_load(content.split("---\n")[1])
@@ -265,9 +266,9 @@ def serving(hub: Hub) -> Iterator[str]:
             errors = [{"message": message} for message in wrong]
             self.say(400 if wrong else 200, {"errors": errors, "warnings": []})
 
-        def say(self, status: int, said: object, headers: dict[str, str] | None = None) -> None:
-            error = {"X-Error-Message": said["error"]} if isinstance(said, dict) and "error" in said else {}
-            body = json.dumps(said).encode()
+        def say(self, status: int, content: object, headers: dict[str, str] | None = None) -> None:
+            error = {"X-Error-Message": content["error"]} if isinstance(content, dict) and "error" in content else {}
+            body = json.dumps(content).encode()
             self.send(status, body, {"Content-Type": "application/json", **error, **(headers or {})})
 
     with answered_by(OfModels) as hub.url:

@@ -39,8 +39,8 @@ class Model:
             logits = self.model(torch.tensor([[*prompt, *ids]])).logits[0, -1]
             scores = torch.log_softmax(logits / (temperature or 1.0), -1)
             ranked, order = scores.sort(descending=True)
-            gone = ranked.exp().cumsum(0) - ranked.exp() >= top_p
-            scores[order[gone]] = -torch.inf
+            outside_nucleus = ranked.exp().cumsum(0) - ranked.exp() >= top_p
+            scores[order[outside_nucleus]] = -torch.inf
             scores = torch.log_softmax(scores, -1)
             drawn = torch.multinomial(scores.exp(), 1, generator=generator) if temperature else scores.argmax()
             ids.append(token := int(drawn))
@@ -49,10 +49,10 @@ class Model:
 
     @torch.no_grad()
     def load(self, weights):
-        mine = dict(self.model.named_parameters())
+        parameters = dict(self.model.named_parameters())
         self.loaded.append([])
         for name, weight in weights:
-            mine[name].copy_(weight)
+            parameters[name].copy_(weight)
             self.loaded[-1].append(name)
 
 
@@ -90,17 +90,17 @@ class LLM:
         assert self.awake == {"weights", "kv_cache"}, "it sleeps"
         self.requests += list(zip(prompts, sampling_params, strict=True))
         return [
-            SimpleNamespace(outputs=[self._one(prompt["prompt_token_ids"], each, j) for j in range(each.n)])
-            for prompt, each in zip(prompts, sampling_params, strict=True)
+            SimpleNamespace(outputs=[self._complete(prompt["prompt_token_ids"], params, j) for j in range(params.n)])
+            for prompt, params in zip(prompts, sampling_params, strict=True)
         ]
 
-    def _one(self, prompt, asked, j):
-        assert asked.ignore_eos, "only the given ids stop"
+    def _complete(self, prompt, params, j):
+        assert params.ignore_eos, "only the given ids stop"
         ids, logprobs = self.answers.draw(
-            prompt, asked.seed + j, asked.temperature, asked.top_p, asked.max_tokens, asked.stop_token_ids
+            prompt, params.seed + j, params.temperature, params.top_p, params.max_tokens, params.stop_token_ids
         )
-        places = [{token: SimpleNamespace(logprob=value)} for token, value in zip(ids, logprobs, strict=True)]
-        return SimpleNamespace(token_ids=tuple(ids), logprobs=places, finish_reason="stop", left=len(ids))
+        top_logprobs = [{token: SimpleNamespace(logprob=value)} for token, value in zip(ids, logprobs, strict=True)]
+        return SimpleNamespace(token_ids=tuple(ids), logprobs=top_logprobs, finish_reason="stop", left=len(ids))
 
     @property
     def llm_engine(self):
@@ -112,7 +112,7 @@ class LLM:
         assert params.output_kind == "final only", "a token for each step otherwise"
         assert request_id not in self.running
         self.requests.append((prompt, params))
-        self.running[request_id] = self._one(prompt["prompt_token_ids"], params, 0)
+        self.running[request_id] = self._complete(prompt["prompt_token_ids"], params, 0)
 
     def step(self):
         """One token of every request: those are finished that have had as many steps as tokens."""
@@ -159,11 +159,11 @@ class LLM:
 
 @dataclass
 class Server:
-    """What a running server knows, and what it was asked."""
+    """What a running server knows, and the requests that it got."""
 
     answers: Model
     info: dict
-    asked: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
     events: list = field(default_factory=list)
     wire: queue.Queue = field(default_factory=queue.Queue)
     down: bool = False
@@ -198,7 +198,7 @@ def create_app(server):
     def completions(body: dict):
         if server.down:
             raise HTTPException(400, "the engine is dead")
-        server.asked.append(body)
+        server.requests.append(body)
         assert body["model"] == "the-policy"
         assert body["return_token_ids"]
         assert body["return_tokens_as_token_ids"]
@@ -212,15 +212,15 @@ def create_app(server):
                 )  # fmt: skip
                 tokens = [f"token_id:{token}" for token in ids]
                 tops = [{token: value} for token, value in zip(tokens, logprobs, strict=True)]
-                said = {"text_offset": [], "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}
+                values = {"text_offset": [], "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}
                 ended = {"finish_reason": "stop", "stop_reason": None, "text": "…", "prompt_logprobs": None}
                 choices.append(
-                    {"index": len(choices), "logprobs": said, "token_ids": ids, "prompt_token_ids": prompt, **ended}
+                    {"index": len(choices), "logprobs": values, "token_ids": ids, "prompt_token_ids": prompt, **ended}
                 )
         return {"id": "cmpl-1", "object": "text_completion", "model": "the-policy", "choices": choices}
 
     def noted(route, event, answer):
-        """A route that only notes that it was asked."""
+        """A route that only notes that it was called."""
 
         @app.post(route)
         def note():
@@ -246,9 +246,9 @@ def create_app(server):
 
     @app.post("/update_weights")
     def update(body: dict):
-        told = body["update_info"]
+        info = body["update_info"]
         received = []
-        for name, dtype, shape in zip(told["names"], told["dtype_names"], told["shapes"], strict=True):
+        for name, dtype, shape in zip(info["names"], info["dtype_names"], info["shapes"], strict=True):
             weight = server.wire.get(timeout=60)
             assert (str(weight.dtype), list(weight.shape)) == (f"torch.{dtype}", shape), name
             received.append((name, weight))
@@ -289,10 +289,10 @@ def install_vllm(patch):
 
 @contextmanager
 def serving(run_app, patch, folder, **info):
-    """A server for the model of `folder`; yields (its url, what it knows)."""
+    """A server for the model of `folder`; yields its URL and the double."""
     from trl.generation import vllm_client
 
-    known = {
+    config = {
         "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 8192},
         "cache_config": {"enable_prefix_caching": True},
         "weight_transfer_config": {"backend": "nccl"},
@@ -300,7 +300,7 @@ def serving(run_app, patch, folder, **info):
         "parallel_config": {"worker_extension_cls": ""},
         "scheduler_config": {"enable_chunked_prefill": True},
     }
-    server = Server(Model(folder), {**known, **info})
+    server = Server(Model(folder), {**config, **info})
 
     def send(iterator, group, src, post_iter_func):
         for item in iterator:

@@ -40,18 +40,18 @@ class WandbServer:
             if name == "wandb-summary.json":
                 self.summary[run] = json.loads(part["content"][-1])
 
-    def answer(self, operation: str, asked: dict) -> dict:
+    def answer(self, operation: str, variables: dict) -> dict:
         self.operations.append(operation)
         if operation == "UpsertBucket":
-            self.buckets.append(asked)
-            owner = {"id": "P", "name": asked["project"], "entity": {"id": "E", "name": "me"}}
-            name = {"name": asked["name"], "displayName": asked.get("displayName") or asked["name"]}
+            self.buckets.append(variables)
+            owner = {"id": "P", "name": variables["project"], "entity": {"id": "E", "name": "me"}}
+            name = {"name": variables["name"], "displayName": variables.get("displayName") or variables["name"]}
             return {"upsertBucket": {"bucket": {"id": "B", **name, "project": owner}, "inserted": True}}
         if operation == "CreateArtifact":
             artifact = {"id": "A", "state": "COMMITTED", "artifactSequence": {"latestArtifact": {"id": "A"}}}
             return {"createArtifact": {"artifact": artifact}}
         if operation == "CreateRunFiles":
-            files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in asked["files"]]
+            files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in variables["files"]]
             return {"createRunFiles": {"runID": "B", "uploadHeaders": [], "files": files}}
         return {"viewer": {"id": "V", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
 
@@ -65,17 +65,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") == "chunked":
-            read = b""
+            content = b""
             while size := int(self.rfile.readline().strip() or b"0", 16):
-                read += self.rfile.read(size)
+                content += self.rfile.read(size)
                 self.rfile.readline()
             self.rfile.readline()
         else:
-            read = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        return gzip.decompress(read) if self.headers.get("Content-Encoding") == "gzip" else read
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return gzip.decompress(content) if self.headers.get("Content-Encoding") == "gzip" else content
 
-    def _say(self, status: int, told: dict) -> None:
-        data = json.dumps(told).encode()
+    def _say(self, status: int, answer: dict) -> None:
+        data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -83,24 +83,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _any(self) -> None:
-        asked, served = self._body(), self.server.served
+        body, served = self._body(), self.server.served
         if served.mood == "slow":
             served.closing.wait()
         elif served.mood in ("401", "500"):
             self._say(int(served.mood), {"errors": [{"message": "no longer"}]})
         elif self.path == "/graphql":
-            question = json.loads(asked)
+            question = json.loads(body)
             answered = served.answer(question.get("operationName") or "", question.get("variables") or {})
             self._say(200, {"data": answered})
         elif self.path.endswith("/file_stream"):
             if served.mood.startswith("stream"):
                 self._say(int(served.mood.split()[1]), {"error": "no longer"})
                 return
-            served.streamed(self.path.split("/")[4], json.loads(asked))
+            served.streamed(self.path.split("/")[4], json.loads(body))
             self._say(200, {"exitcode": None, "limits": {}})
         else:
             if self.command == "PUT":
-                served.uploads[self.path.removeprefix("/upload/")] = asked
+                served.uploads[self.path.removeprefix("/upload/")] = body
             self._say(200, {})
 
     do_GET = do_POST = do_PUT = _any

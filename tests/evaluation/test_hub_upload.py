@@ -80,9 +80,9 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(
 
 def test_what_is_there_already_is_neither_made_nor_sent_again(hub, evaluated_run):
     publish(hub, evaluated_run)
-    before, hub.asked[:] = len(hub.repositories[NAME].branches["main"].files), []
+    before, hub.requests[:] = len(hub.repositories[NAME].branches["main"].files), []
     publish(hub, evaluated_run)
-    assert not [request for request in hub.asked if request.startswith(("PUT", "POST"))]
+    assert not [request for request in hub.requests if request.startswith(("PUT", "POST"))]
     publish(hub, evaluated_run, replace(MERGED, example="another question"))
     assert len(hub.stored) == len(set(hub.stored))
     assert exported_at(hub).member().chat.question == "another question"
@@ -99,10 +99,10 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
     assert set(evaluated_run.rglob("*")) == files
     assert hub.at(NAME, "checkpoint-2") == {".gitattributes": b"*.safetensors filter=lfs\n"}
     hub.refuse = lambda method, path: None
-    hub.asked[:] = []
+    hub.requests[:] = []
     stored = list(hub.stored)
     assert len(publish(hub, evaluated_run, wishes)) == 3
-    commits = [request for request in hub.asked if "/commit/" in request]
+    commits = [request for request in hub.requests if "/commit/" in request]
     assert commits == [f"POST /api/models/{NAME}/commit/checkpoint-2"]
     assert hub.stored == stored
     assert exported_at(hub, "checkpoint-2").run.step == 2
@@ -154,7 +154,7 @@ def test_a_surrounding_that_forbids_the_network_is_told(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with refused(HubRefusedError, "offline-mode", "HF_HUB_OFFLINE"):
         HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
@@ -213,7 +213,7 @@ def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, m
     monkeypatch.setattr("querylect.export.export.load", lambda *_: pytest.fail("a model was loaded"))
     with refused(HubRefusedError, "not-logged-in", NAME, "HF_TOKEN"):
         publish(hub, evaluated_run)
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):

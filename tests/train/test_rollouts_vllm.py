@@ -293,11 +293,11 @@ def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config
         weights.refresh()
         assert server.events == ["init", "pause keep", "start", "update", "finish", "reset", "resume"]
         engine.generate([*PROMPTS, PROMPTS[0]], 4, HOT)
-        assert sorted(body["prompt"] for body in server.asked) == sorted([p] for p in [*PROMPTS, PROMPTS[0]])
-        assert {(body["n"], body["logprobs"], tuple(body["stop_token_ids"])) for body in server.asked} == {
+        assert sorted(body["prompt"] for body in server.requests) == sorted([p] for p in [*PROMPTS, PROMPTS[0]])
+        assert {(body["n"], body["logprobs"], tuple(body["stop_token_ids"])) for body in server.requests} == {
             (4, 0, (tokenizer.eos_token_id,))
         }
-        seeds = sorted(body["seed"] for body in server.asked)
+        seeds = sorted(body["seed"] for body in server.requests)
         assert [seed - seeds[0] for seed in seeds] == [0, 4, 8, 12]
         weights.refresh()
         assert len(server.answers.loaded) == 2

@@ -298,7 +298,7 @@ def test_questions_are_rewritten_and_evaluated_with_the_engine_of_the_config(ser
         for one in (config, other)
     )
     assert given == expected
-    assert len(server.asked) == (2 if config.rollout.engine == "vllm_server" else 0)
+    assert len(server.requests) == (2 if config.rollout.engine == "vllm_server" else 0)
     with open_environment(config.env, config.client) as client:
         for each in (config, other):
             trees = greedy_trees(each, client, None, questions)

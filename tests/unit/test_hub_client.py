@@ -68,7 +68,7 @@ def test_a_repository_that_is_not_there_is_told_without_a_pause(hub, pauses):
     with refused(ModelError, "no-such-repository", "nobody/nothing"):
         open_trained("nobody/nothing")
     assert pauses == []
-    assert len(hub.asked) == 1
+    assert len(hub.requests) == 1
 
 
 def test_a_server_error_is_tried_again(hub, pauses):
