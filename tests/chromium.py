@@ -27,12 +27,12 @@ def browser():
         chromium.close()
 
 
-def installed_chromium(own):
+def installed_chromium(bundled):
     """The path of a Chromium: the one that is named, the first on the PATH, or playwright's `own`; None without any."""
-    named = os.environ.get("QUERYLECT_CHROMIUM")
-    if named and not shutil.which(named):
-        pytest.fail(f"QUERYLECT_CHROMIUM is {named!r}, which is no program")
-    return named or next(filter(None, map(shutil.which, NAMES)), shutil.which(own))
+    configured = os.environ.get("QUERYLECT_CHROMIUM")
+    if configured and not shutil.which(configured):
+        pytest.fail(f"QUERYLECT_CHROMIUM is {configured!r}, which is no program")
+    return configured or next(filter(None, map(shutil.which, NAMES)), shutil.which(bundled))
 
 
 _CONTRASTS = """() => {

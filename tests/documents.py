@@ -9,8 +9,8 @@ def pdf(*pages: str, title: str = "", encrypted: bool = False) -> bytes:
     kids = []
     for page in pages:
         lines = page.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)").splitlines()
-        shown = "BT /F1 11 Tf 50 750 Td 14 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
-        content = shown if page else "50 50 m 300 300 l S"
+        text_operators = "BT /F1 11 Tf 50 750 Td 14 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
+        content = text_operators if page else "50 50 m 300 300 l S"
         objects.append(f"<< /Length {len(content)} >>\nstream\n{content}\nendstream")
         resources = "<< /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >>"
         objects.append(

@@ -25,12 +25,12 @@ LAST = {"t-head": 1.0, "t-sugar": 0.0, "t-gums": 0.25, "t-fat": 0.5, "t-pills": 
 
 def environment_info(**changes) -> EnvironmentInfo:
     """What a made-up environment says of itself."""
-    told = {
+    values = {
         "name": "toy", "retriever": {"name": "bm25", "kind": "bm25"}, "corpus_size": 4, "corpus_hash": "c" * 64,
         "index_hash": "a" * 64, "settings_hash": "s", "gain": "linear", "splits": {},
         "limits": Limits(max_plans=100, max_k=100, max_body_bytes=10**6),
     }  # fmt: skip
-    return EnvironmentInfo(**told | changes)
+    return EnvironmentInfo(**values | changes)
 
 
 def evaluate(config, run, output, **options) -> Path:
@@ -92,10 +92,10 @@ def hostile(evaluated, tmp_path_factory) -> Path:
 
 def _changed(record, values):
     """Question and rewrite of a record made hostile, its score set, its ranking all documents in a fixed order."""
-    wanted = dict.fromkeys(record.metrics, values[record.question_id])
+    metrics = dict.fromkeys(record.metrics, values[record.question_id])
     ranking = tuple(sorted(TEXTS, reverse=record.turn > 0))
-    record = replace(record, metrics=wanted, ranking=ranking, scores=tuple(range(len(ranking), 0, -1)))
+    record = replace(record, metrics=metrics, ranking=ranking, scores=tuple(range(len(ranking), 0, -1)))
     if record.turn:
-        written = HOSTILE if record.question_id == "t-head" else f"{record.question_id} rewritten {record.turn}"
-        record = replace(record, rewrites=(written,), think="so it is", format_ok=True, plan=None)
+        rewrite = HOSTILE if record.question_id == "t-head" else f"{record.question_id} rewritten {record.turn}"
+        record = replace(record, rewrites=(rewrite,), think="so it is", format_ok=True, plan=None)
     return replace(record, question={"t-head": HOSTILE, "t-sugar": LONG}.get(record.question_id, record.question))

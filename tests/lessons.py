@@ -68,8 +68,8 @@ def save_chain(folder: Path, tokens: Sequence[str], links: Sequence[Link], heads
         model = LlamaForCausalLM(config).float()
         noise = 0.03 * torch.randn(vocabulary, width)
     follows = torch.zeros(vocabulary, vocabulary)
-    for before, after, slips in links:
-        last = tokenizer(before, add_special_tokens=False)["input_ids"][-1]
+    for previous, after, slips in links:
+        last = tokenizer(previous, add_special_tokens=False)["input_ids"][-1]
         next_ones = tokenizer.convert_tokens_to_ids(list(after)) or [tokenizer.eos_token_id]
         follows[last, next_ones] = 20.0 if slips is None else math.log(vocabulary / max(slips, 1e-6))
     with torch.no_grad():
@@ -181,10 +181,10 @@ def change(config: RunConfig, **values) -> RunConfig:
     plain = config.model_dump()
     for key, value in values.items():
         *path, last = key.split(".")
-        place = plain
+        section = plain
         for part in path:
-            place = place[part]
-        place[last] = value
+            section = section[part]
+        section[last] = value
     return RunConfig.model_validate(plain)
 
 

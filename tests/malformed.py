@@ -74,13 +74,13 @@ def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True
     from schemathesis.specs.openapi import checks
 
     document = document_of(url, headers)
-    for operation in (each for methods in document["paths"].values() for each in methods.values()):
-        operation.pop("security", None)  # or a token would be drawn as well, in the place of that in the headers
+    for described in (entry for methods in document["paths"].values() for entry in methods.values()):
+        described.pop("security", None)  # or a token would be drawn as well, in the place of that in the headers
     drawn_from = _with_short_lists(document) if short_lists else document
-    asking = [
-        found.ok()
-        for found in schemathesis.openapi.from_dict(drawn_from).get_all_operations()
-        if found.ok().method == "post" or found.ok().query
+    operations = [
+        drawn.ok()
+        for drawn in schemathesis.openapi.from_dict(drawn_from).get_all_operations()
+        if drawn.ok().method == "post" or drawn.ok().query
     ]
     sent = Sent()
     conforms = [
@@ -92,7 +92,7 @@ def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True
     modes = list(schemathesis.GenerationMode)
     with requests.Session() as session:
         session.trust_env = False
-        for operation in asking:
+        for operation in operations:
             for mode in modes:
 
                 def send(case):
@@ -110,7 +110,7 @@ def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True
                                 sent.blame(f"{what} for {case.as_curl_command(base_url=url)}")
 
                 drawing = settings(
-                    max_examples=max(1, number // (len(asking) * len(modes))),
+                    max_examples=max(1, number // (len(operations) * len(modes))),
                     database=None,
                     deadline=None,
                     derandomize=False,
@@ -136,12 +136,12 @@ def send_damaged(url, number, seed, headers=None, overload=False):
 
 def send_raw(url, number, seed):
     """`number` connections that say something which is no HTTP; each is answered 4xx and closed."""
-    draw, sent, place = random.Random(seed), Sent(), urlsplit(url)
+    draw, sent, address = random.Random(seed), Sent(), urlsplit(url)
     for _ in range(number):
-        with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
-            said = draw.choice(RAW)
+        with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+            content = draw.choice(RAW)
             try:
-                connection.sendall(said)
+                connection.sendall(content)
                 answer = connection.recv(65536)
             except ConnectionError:  # closed before all of it was sent, which is an answer too
                 sent.statuses["closed"] += 1
@@ -149,7 +149,7 @@ def send_raw(url, number, seed):
         status = answer[9:12].decode("latin-1")
         sent.statuses[int(status) if status.isdigit() else "closed"] += 1
         if not answer.startswith(b"HTTP/1.1 4"):
-            sent.blame(f"{answer[:60]!r} for the bytes {said[:60]!r}")
+            sent.blame(f"{answer[:60]!r} for the bytes {content[:60]!r}")
     return sent
 
 
@@ -187,24 +187,24 @@ def _valid(draw):
 def _broken(draw, value):
     """The value with one place of it, at any depth, replaced, removed, added or doubled."""
     value = copy.deepcopy(value)
-    place = value
+    container = value
     while True:
-        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        keys = list(container) if isinstance(container, dict) else list(range(len(container)))
         key = draw.choice(keys) if keys else None
-        inner = None if key is None else place[key]
+        inner = None if key is None else container[key]
         if isinstance(inner, (dict, list)) and inner and draw.random() < 0.8:
-            place = inner
+            container = inner
             continue
         how = draw.randrange(4)
         if key is None or how == 0:
-            if isinstance(place, dict):
-                place[draw.choice(["x", "k", "", "weight", "source", "plans"])] = draw.choice(ODD_VALUES)
+            if isinstance(container, dict):
+                container[draw.choice(["x", "k", "", "weight", "source", "plans"])] = draw.choice(ODD_VALUES)
             else:
-                place.append(draw.choice(ODD_VALUES))
+                container.append(draw.choice(ODD_VALUES))
         elif how == 1:
-            del place[key]
+            del container[key]
         else:
-            place[key] = draw.choice(ODD_VALUES)
+            container[key] = draw.choice(ODD_VALUES)
         return value
 
 
@@ -214,10 +214,10 @@ def _with_short_lists(node):
         return [_with_short_lists(item) for item in node]
     if not isinstance(node, dict):
         return node
-    found = {key: _with_short_lists(item) for key, item in node.items()}
-    if found.get("minItems"):
-        found["maxItems"] = DRAWN_ITEMS
-    return found
+    schema = {key: _with_short_lists(item) for key, item in node.items()}
+    if schema.get("minItems"):
+        schema["maxItems"] = DRAWN_ITEMS
+    return schema
 
 
 def _allowed(status, overload):

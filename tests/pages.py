@@ -23,8 +23,8 @@ class Block:
     @property
     def file(self) -> str | None:
         """The file that the block is to be written to: its first line is `# NAME` or `# NAME: …` (`%` in TeX)."""
-        found = re.match(r"[#%] ([\w-]+\.(?:py|yaml|tex))\b", self.text)
-        return found[1] if found else None
+        match = re.match(r"[#%] ([\w-]+\.(?:py|yaml|tex))\b", self.text)
+        return match[1] if match else None
 
 
 def blocks(page: str) -> list[Block]:
@@ -32,8 +32,10 @@ def blocks(page: str) -> list[Block]:
     text = (DOCS / page).read_text(encoding="utf-8")
     fenced = list(_BLOCK.finditer(text))
     code = [range(*block.span()) for block in fenced]
-    headings = [one for one in _HEADING.finditer(text) if not any(one.start() in span for span in code)]
-    return [
-        Block(block[1], block[2], next((one[1] for one in reversed(headings) if one.start() < block.start()), ""))
-        for block in fenced
-    ]
+    headings = [heading for heading in _HEADING.finditer(text) if not any(heading.start() in span for span in code)]
+    return [Block(block[1], block[2], _section(headings, block)) for block in fenced]
+
+
+def _section(headings: list[re.Match], block: re.Match) -> str:
+    """The last heading above a block."""
+    return next((heading[1] for heading in reversed(headings) if heading.start() < block.start()), "")

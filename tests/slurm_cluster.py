@@ -78,14 +78,14 @@ class Cluster:
 
     def submit(self, *arguments: str, cwd: Path, **more: str) -> str:
         """The id of a job that sbatch took."""
-        told = self.run("sbatch", "--parsable", *arguments, cwd=cwd, check=False, **more)
-        assert told.returncode == 0, told.stderr
-        return told.stdout.strip()
+        process = self.run("sbatch", "--parsable", *arguments, cwd=cwd, check=False, **more)
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
     def state(self, job: str) -> str:
         """What Slurm says of a job."""
-        told = self.run("scontrol", "show", "job", job, "-o").stdout
-        return re.search(r"JobState=(\w+)", told)[1]
+        description = self.run("scontrol", "show", "job", job, "-o").stdout
+        return re.search(r"JobState=(\w+)", description)[1]
 
     def wait(self, job: str, seconds: float = 240) -> str:
         """The state in which a job ended."""
@@ -135,49 +135,49 @@ def _start_daemons(cluster: Cluster, key: Path) -> None:
 def stop(cluster: Cluster) -> None:
     """End every daemon, and whatever still runs of a job."""
     cluster.run("scancel", "--user=root", check=False)
-    mine = [seen.process for seen in processes() if belongs(seen, cluster)]
+    job_processes = [info.process for info in processes() if belongs(info, cluster)]
     daemons = []
     for path in cluster.folder.glob("*.pid"):
         with suppress(psutil.NoSuchProcess, ValueError):  # one that has died keeps nobody from ending the others
             daemons.append(psutil.Process(int(path.read_text())))
-    for process in [*daemons, *mine]:
+    for process in [*daemons, *job_processes]:
         try:
             process.terminate()
         except psutil.NoSuchProcess:
             continue
-    _, left = psutil.wait_procs([*daemons, *mine], timeout=10)
+    _, left = psutil.wait_procs([*daemons, *job_processes], timeout=10)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A process as it was when it was looked at."""
+class ProcessInfo:
+    """A process with its environment and command line at the time of the listing."""
 
     process: psutil.Process
     environ: dict[str, str]
     cmdline: list[str]
 
 
-def processes() -> list[Seen]:
+def processes() -> list[ProcessInfo]:
     """Every process of this machine. Not psutil's iterator: its processes are shared between threads."""
-    found = []
+    infos = []
     for pid in psutil.pids():
         with suppress(psutil.Error):
             process = psutil.Process(pid)
-            found.append(Seen(process, process.environ(), process.cmdline()))
-    return found
+            infos.append(ProcessInfo(process, process.environ(), process.cmdline()))
+    return infos
 
 
-def belongs(seen: Seen, cluster: Cluster) -> bool:
+def belongs(info: ProcessInfo, cluster: Cluster) -> bool:
     """Whether a job of this Slurm started the process."""
-    return seen.environ.get("SLURM_CONF") == cluster.environment["SLURM_CONF"]
+    return info.environ.get("SLURM_CONF") == cluster.environment["SLURM_CONF"]
 
 
-def processes_of(cluster: Cluster, job: str) -> list[Seen]:
+def processes_of(cluster: Cluster, job: str) -> list[ProcessInfo]:
     """What runs of a job."""
-    return [seen for seen in processes() if belongs(seen, cluster) and seen.environ.get("SLURM_JOB_ID") == job]
+    return [info for info in processes() if belongs(info, cluster) and info.environ.get("SLURM_JOB_ID") == job]
 
 
 @pytest.fixture(scope="module")

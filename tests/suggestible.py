@@ -64,8 +64,8 @@ def world(tmp_path_factory) -> EnvironmentConfig:
     folder = tmp_path_factory.mktemp("world")
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
     splits = {}
-    for split, before in (("train", ""), ("validation", "tell me: "), ("test", "please: ")):
-        questions = [Question(f"{split}-{name}", f"{before}{text}") for name, (text, _) in ASKED.items()]
+    for split, prefix in (("train", ""), ("validation", "tell me: "), ("test", "please: ")):
+        questions = [Question(f"{split}-{name}", f"{prefix}{text}") for name, (text, _) in ASKED.items()]
         splits[split] = Split(questions, {f"{split}-{name}": grades for name, (_, grades) in ASKED.items()})
     save_beir(Dataset("world", corpus, splits), folder / "data")
     config = EnvironmentConfig(

@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_leaves
 class LiveBytes(TorchDispatchMode):
     """Within the block `peak` is the most bytes that tensors held at once, of those made in it and those of `known`."""
 
-    def __init__(self, known=()):
+    def __init__(self, tensors=()):
         super().__init__()
         self.alive, self.now, self.peak = {}, 0, 0
-        for tensor in known:
+        for tensor in tensors:
             self._take(tensor)
 
     def _take(self, tensor):
@@ -29,7 +29,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
-        for each in tree_leaves(result):
-            if isinstance(each, torch.Tensor):
-                self._take(each)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._take(leaf)
         return result

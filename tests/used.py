@@ -26,7 +26,7 @@ def make_own(folder: Path) -> None:
 
 def select_turn(folder: Path, turn: int) -> None:
     """Make a turn the one that won on the validation questions of a run."""
-    values = {f"ndcg/turn{one}": float(one == turn) for one in (1, 2)}
+    values = {f"ndcg/turn{number}": float(number == turn) for number in (1, 2)}
     record = {"step": 4, "questions": 5, "unscorable": 0, "turn": turn, **values}
     (folder / "validation.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
 
@@ -45,8 +45,8 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int = 1) -> Path:
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")
     select_turn(folder, turn)
     base, _ = load_policy(config.policy)
-    written = {"model": config.policy.model, "fingerprint": fingerprint(base)}
-    (folder / "base.json").write_text(json.dumps(written), encoding="utf-8")
+    base_model = {"model": config.policy.model, "fingerprint": fingerprint(base)}
+    (folder / "base.json").write_text(json.dumps(base_model), encoding="utf-8")
     policy = add_lora(base, config.policy)
     torch.manual_seed(0)
     with torch.no_grad():

@@ -15,8 +15,8 @@ def leaves(node):
 def equal_node_weights(monkeypatch, module=trainer):
     """A first turn of 4×4 weighs as much as a second turn, not as its four leaves."""
 
-    def equal(trees, found):
-        weighted = row_advantages(trees, found) / row_advantages(trees, _LeavesAsAdvantages())
+    def equal(trees, assigned):
+        weighted = row_advantages(trees, assigned) / row_advantages(trees, _LeavesAsAdvantages())
         return weighted.nan_to_num()  # rows that count for nothing
 
     monkeypatch.setattr(module, "row_advantages", equal)
@@ -40,10 +40,10 @@ def siblings_only(monkeypatch):
 def leaf_advantages_without_lambda(monkeypatch, module=trainer):
     """λ weighs a last turn in the values of earlier turns, and not in its own advantage."""
 
-    def without(trees, how, weights, *rest):
-        found = assign_credit(trees, how, weights, *rest)
+    def without(trees, how, weights, *options):
+        assigned = assign_credit(trees, how, weights, *options)
         last = {id(node): weights[node.turn - 1] for tree in trees for node in tree.walk() if not node.children}
-        return Credit({key: value / last.get(key, 1.0) for key, value in found.advantages.items()}, found.groups)
+        return Credit({key: value / last.get(key, 1.0) for key, value in assigned.advantages.items()}, assigned.groups)
 
     monkeypatch.setattr(module, "assign_credit", without)
 
@@ -67,26 +67,26 @@ def signal_only_normalizer(monkeypatch):
     """Tokens of turns that were compared with nothing leave the normalizer, so that the others count more."""
     last = []
 
-    def kept(trees, how, weights, *rest):
-        last[:] = [assign_credit(trees, how, weights, *rest)]
+    def recorded(trees, how, weights, *options):
+        last[:] = [assign_credit(trees, how, weights, *options)]
         return last[0]
 
-    monkeypatch.setattr(trainer, "assign_credit", kept)
-    monkeypatch.setattr(trainer, "row_mask", lambda trees, found, cut=False: row_mask(trees, last[0], cut))
+    monkeypatch.setattr(trainer, "assign_credit", recorded)
+    monkeypatch.setattr(trainer, "row_mask", lambda trees, assigned, cut=False: row_mask(trees, last[0], cut))
 
 
 def mean_over_a_whole_path(monkeypatch):
     """`loss_type: grpo` divides by the tokens of all turns of a path, not of each turn."""
 
-    def of_paths(trees, found):
+    def of_paths(trees, assigned):
         shares = [
-            len(node.completion_ids) * len(path) / sum(len(each.completion_ids) for each in path)
+            len(node.completion_ids) * len(path) / sum(len(turn.completion_ids) for turn in path)
             for tree in trees
             for path in tree.paths()
             for node in path
         ]
         assert len(shares) == len(list(row_turns(trees)))
-        return row_advantages(trees, found) * row_advantages(trees, found).new_tensor(shares)
+        return row_advantages(trees, assigned) * row_advantages(trees, assigned).new_tensor(shares)
 
     monkeypatch.setattr(trainer, "row_advantages", of_paths)
 
@@ -98,13 +98,13 @@ def mean_over_signal_only(monkeypatch):
 
 def cut_turns_trained(monkeypatch):
     """Turns that were cut stay in the loss and in its normalizer."""
-    monkeypatch.setattr(trainer, "row_mask", lambda trees, found, cut=False: row_mask(trees, found))
+    monkeypatch.setattr(trainer, "row_mask", lambda trees, assigned, cut=False: row_mask(trees, assigned))
 
 
 def cut_turns_in_the_normalizer(monkeypatch):
     """Turns that were cut are not trained, but their tokens still count in the normalizer."""
     monkeypatch.setattr(
-        trainer, "row_mask", lambda trees, found, cut=False: row_mask(trees, found, cut and found is not None)
+        trainer, "row_mask", lambda trees, assigned, cut=False: row_mask(trees, assigned, cut and assigned is not None)
     )
 
 

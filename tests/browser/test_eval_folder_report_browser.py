@@ -26,14 +26,14 @@ def visit(browser, address):
         context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
         page = context.new_page()
         page.set_default_timeout(60_000)
-        errors, asked = [], []
+        errors, requests = [], []
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(address)
         yield page
         assert errors == []
-        assert asked == [address]
+        assert requests == [address]
         assert page.evaluate("window.hurt") is None
         context.close()
 
@@ -45,7 +45,7 @@ def field(page, label):
     return page.get_by_role("search").get_by_label(label)
 
 
-def shown(page):
+def cards(page):
     """[(head, score of the raw question, score of the rewrite)] of the questions on the page."""
     return [
         (" ".join(card.locator("h3").inner_text().split()), *card.locator(".score").all_inner_texts())
@@ -61,14 +61,14 @@ def test_questions_are_filtered_and_read_by_what_is_shown(visit):
         assert status.inner_text() == "4 comparisons fit; the first 3 are shown."
         page.get_by_role("button", name="Show 1 more of 1").click()
         assert status.inner_text() == "4 comparisons fit."
-        assert shown(page) == [
+        assert cards(page) == [
             ("prompted, turn 2 −1.000 hurt", "ndcg@10 1.000", "ndcg@10 0.000"),
             ("prompted, turn 2 +0.500 helped", "ndcg@10 0.500", "ndcg@10 1.000"),
             ("prompted, turn 2 +0.250 helped", "ndcg@10 0.000", "ndcg@10 0.250"),
             ("prompted, turn 2 unchanged", "ndcg@10 0.500", "ndcg@10 0.500"),
         ]
         field(page, "Change").select_option("helped")
-        assert [head for head, *_ in shown(page)] == [
+        assert [head for head, *_ in cards(page)] == [
             "prompted, turn 2 +0.500 helped",
             "prompted, turn 2 +0.250 helped",
         ]
@@ -101,8 +101,8 @@ def test_hostile_and_endless_text_is_only_ever_text(visit):
         field(page, "System").select_option("prompted")
         field(page, "Turn").select_option("turn 2")
         field(page, "Change").select_option("helped")
-        said = page.locator("article").first.locator(".said").all_inner_texts()
-        assert said[:2] == [HOSTILE, HOSTILE]
+        texts = page.locator("article").first.locator(".said").all_inner_texts()
+        assert texts[:2] == [HOSTILE, HOSTILE]
         field(page, "Change").select_option("hurt")
         long = page.locator("article details.said")
         assert long.locator("summary").inner_text() == f"{LONG[:400]}…"
@@ -153,10 +153,10 @@ def test_the_page_can_be_read_and_used_without_a_mouse(visit, scheme):
         assert len(ratios) > 100
         assert min(ratios)[0] >= 4.5, min(ratios)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        named = page.evaluate(
+        labelled = page.evaluate(
             "[...document.querySelectorAll('svg')].every((one) => one.getAttribute('aria-label') && one.role === 'img')"
         )
-        assert named
+        assert labelled
         levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map((one) => Number(one.tagName[1]))")
         assert levels[0] == 1
         assert all(after <= before + 1 for before, after in pairwise(levels))

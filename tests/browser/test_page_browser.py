@@ -59,14 +59,14 @@ def visit(browser, environment, run_app):
             context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
             page = context.new_page()
             page.set_default_timeout(60_000)
-            errors, asked = [], []
+            errors, requests = [], []
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-            page.on("request", lambda request: asked.append(request.url))
+            page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+            page.on("request", lambda request: requests.append(request.url))
             page.goto(url)
             yield page
             assert [error for error in errors if not any(part in error for part in javascript_errors)] == []
-            assert all(address.startswith((url, "data:")) for address in asked)
+            assert all(address.startswith((url, "data:")) for address in requests)
             context.close()
 
     return open_page
@@ -91,8 +91,8 @@ def test_a_rewrite_is_ranked_beside_the_raw_question(visit):
         page.get_by_role("status").filter(has_text="rewrite").wait_for()
         ideal = 2 + 1 / math.log2(3)
         raw, new = 2 / math.log2(3) / ideal, 2 / ideal
-        said = f"nDCG@10: raw {raw:.3f}, rewrite {new:.3f} (+{new - raw:.3f})."
-        assert page.get_by_role("status").inner_text() == said
+        summary = f"nDCG@10: raw {raw:.3f}, rewrite {new:.3f} (+{new - raw:.3f})."
+        assert page.get_by_role("status").inner_text() == summary
         assert page.locator("#new-score").inner_text() == f"nDCG@10 {new:.3f} +{new - raw:.3f}"
         assert titles(page, "new") == ["About triptan"]
         assert page.locator("#new-hits").get_by_label("1 place up").count() == 1
@@ -164,12 +164,12 @@ def test_everything_can_be_done_from_the_keyboard(visit):
         page.keyboard.press("Control+Enter")
         page.get_by_role("status").filter(has_text="rewrite").wait_for()
         assert titles(page, "new") == ["About triptan"]
-        seen = []
+        focused = []
         for _ in range(5):
             page.keyboard.press("Tab")
-            seen.append(page.evaluate("document.activeElement.id"))
+            focused.append(page.evaluate("document.activeElement.id"))
             assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-        assert seen == ["fuse", "k", "compare", "copy", "plan"]
+        assert focused == ["fuse", "k", "compare", "copy", "plan"]
         unnamed = page.evaluate(
             "[...document.querySelectorAll('input, select, textarea')]"
             ".filter(e => !e.labels.length && !e.ariaLabel).map(e => e.id)"
@@ -235,11 +235,11 @@ def test_the_token_is_asked_for_and_kept_in_memory_alone(visit):
         ready(page)
         assert token.is_hidden()
         assert titles(page, "raw")
-        kept = page.evaluate(
+        stored = page.evaluate(
             "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state,"
             " [...document.querySelectorAll('input')].map(e => e.value)])"
         )
-        assert "s3cret" not in kept
+        assert "s3cret" not in stored
         page.reload()
         token.wait_for()
 
@@ -248,10 +248,10 @@ class Says:
     name = "runs/<demo>"
 
     def __init__(self, *answers):
-        self.answers, self.asked, self.histories = list(answers), [], []
+        self.answers, self.questions, self.histories = list(answers), [], []
 
     def __call__(self, question, card, search):
-        self.asked.append((question.text, *question.options))
+        self.questions.append((question.text, *question.options))
         self.histories.append([(entry.role, entry.text) for entry in question.history])
         return self.answers.pop(0)
 
@@ -277,7 +277,7 @@ def test_options_stand_below_their_question_and_go_to_the_rewriter(visit):
         page.get_by_role("button", name="Previous question").click()
         page.locator("#which", has_text="q-light").wait_for()
         assert options.count() == 0
-    assert writer.asked == [("which of these is baked", "<b>bread</b>", "a lamp"), ("baked",)]
+    assert writer.questions == [("which of these is baked", "<b>bread</b>", "a lamp"), ("baked",)]
 
 
 def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
@@ -301,8 +301,8 @@ def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
         assert page.locator("#written").inner_text() == "Thought: <u>why</u>"
         lines = page.get_by_label("One query a line")
         assert lines.input_value() == "triptan migraine | a \\| b ^0.25\nheadache"
-        shown = SearchPlan.model_validate_json(page.locator("#plan").inner_text())
-        assert shown == plan.model_copy(update={"k": 100})
+        displayed = SearchPlan.model_validate_json(page.locator("#plan").inner_text())
+        assert displayed == plan.model_copy(update={"k": 100})
         lines.fill("aspirin")
         page.get_by_role("button", name="Compare").click()
         page.locator("#plan", has_text="aspirin").wait_for()
