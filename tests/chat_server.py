@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks the chat-completions protocol, and misbehaves when it is told to."""
+"""A real HTTP server with the chat-completions protocol and scripted faults."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from .forked import Forked
 
 
 class ChatServer:
-    """`answer` makes a text of a request's body; `script` says for the next requests what to do instead.
+    """`answer` maps a request's body to a text; `script` holds faults for the next requests.
 
     What can be scripted: "hang" (until the client leaves), "garbage", "empty" (no choices), "null" (no content), "form"
     (JSON of another form), "cut" (the answer, cut), a dictionary (fields of the message; with "cut": True it is cut),
@@ -31,7 +31,7 @@ class ChatServer:
         self.always = None
         self.together = self.most_together = 0
         self.gather = 0
-        """Hold requests back until so many are there."""
+        """Answer only once this many requests have arrived."""
         self.app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
 
     async def complete(self, request: Request) -> Response:
@@ -43,25 +43,25 @@ class ChatServer:
         try:
             while self.most_together < self.gather:
                 await asyncio.sleep(0.002)
-            deed = self.always(body) if self.always else (self.script.popleft() if self.script else None)
-            if deed == "hang":
+            fault = self.always(body) if self.always else (self.script.popleft() if self.script else None)
+            if fault == "hang":
                 while not await request.is_disconnected():
                     await asyncio.sleep(0.01)
-            if isinstance(deed, tuple):
-                return JSONResponse({"error": {"message": "as told"}}, status_code=deed[0], headers=deed[1])
-            if deed == "garbage":
+            if isinstance(fault, tuple):
+                return JSONResponse({"error": {"message": "as told"}}, status_code=fault[0], headers=fault[1])
+            if fault == "garbage":
                 return Response('{"choices": [{"mess', media_type="application/json")
-            if deed == "form":
+            if fault == "form":
                 return JSONResponse({"status": "fine"})
-            return JSONResponse(self.completion(body, deed))
+            return JSONResponse(self.completion(body, fault))
         finally:
             self.together -= 1
 
-    def completion(self, body, deed):
-        count = 0 if deed == "empty" else min(body.get("n", 1), self.choices or 1000)
-        text = None if deed == "null" else self.answer(body)
-        fields = dict(deed) if isinstance(deed, dict) else {}
-        reason = "length" if deed == "cut" or fields.pop("cut", False) else "stop"
+    def completion(self, body, fault):
+        count = 0 if fault == "empty" else min(body.get("n", 1), self.choices or 1000)
+        text = None if fault == "null" else self.answer(body)
+        fields = dict(fault) if isinstance(fault, dict) else {}
+        reason = "length" if fault == "cut" or fields.pop("cut", False) else "stop"
         message = {"role": "assistant", "content": text} | fields
         choice = {"index": 0, "message": message, "finish_reason": reason}
         if body.get("logprobs"):

@@ -28,7 +28,7 @@ def browser():
 
 
 def installed_chromium(bundled):
-    """The path of a Chromium: the one that is named, the first on the PATH, or playwright's `own`; None without any."""
+    """The path of a Chromium: QUERYLECT_CHROMIUM, the first on the PATH, or playwright's, `bundled`; else None."""
     configured = os.environ.get("QUERYLECT_CHROMIUM")
     if configured and not shutil.which(configured):
         pytest.fail(f"QUERYLECT_CHROMIUM is {configured!r}, which is no program")

@@ -24,7 +24,7 @@ LAST = {"t-head": 1.0, "t-sugar": 0.0, "t-gums": 0.25, "t-fat": 0.5, "t-pills": 
 
 
 def environment_info(**changes) -> EnvironmentInfo:
-    """What a made-up environment says of itself."""
+    """The description of an environment that does not exist."""
     values = {
         "name": "toy", "retriever": {"name": "bm25", "kind": "bm25"}, "corpus_size": 4, "corpus_hash": "c" * 64,
         "index_hash": "a" * 64, "settings_hash": "s", "gain": "linear", "splits": {},
@@ -57,14 +57,14 @@ def plan_values(lessons, url, model, folder):
 
 
 def carry_out(values, overwrite=False, **changes):
-    """Carry out a plan; its folder, the content of its results.json, and the error of what failed."""
+    """Evaluate a plan; returns its folder, the content of its results.json, and the error of the failed cells."""
     path, failed = evaluate_spec(SpecConfig.model_validate({**values, **changes}), overwrite=overwrite)
     return path.parent, json.loads((path.parent / "results.json").read_text()), failed
 
 
 @pytest.fixture(scope="session")
 def evaluated(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
-    """The folder of a carried out plan; not to be changed."""
+    """The folder of an evaluated plan; not to be changed."""
     folder = tmp_path_factory.mktemp("evaluated")
     out, _, failed = carry_out(plan_values(lessons, lesson_url, speaking, folder))
     assert failed is None

@@ -46,12 +46,12 @@ def answered_by(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers every request by `answer`, and says nothing of it."""
+    """Answers every request by `answer`, without a log."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def answer(self) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Requests that mean nothing, sent to a running service, and what must hold of every answer to them.
+"""Malformed requests, sent to a running service, and what must hold for every answer.
 
 Three sources: schemathesis draws from the service's own OpenAPI document what fits it and what does not; `damaged`
 takes valid bodies and breaks them in one to three places, sends wrong methods, paths, parameters and headers; `RAW` is
@@ -135,7 +135,7 @@ def send_damaged(url, number, seed, headers=None, overload=False):
 
 
 def send_raw(url, number, seed):
-    """`number` connections that say something which is no HTTP; each is answered 4xx and closed."""
+    """`number` connections that send bytes which are no HTTP; each is answered 4xx and closed."""
     draw, sent, address = random.Random(seed), Sent(), urlsplit(url)
     for _ in range(number):
         with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
@@ -185,7 +185,7 @@ def _valid(draw):
 
 
 def _broken(draw, value):
-    """The value with one place of it, at any depth, replaced, removed, added or doubled."""
+    """The value with one entry, at any depth, replaced, removed or added."""
     value = copy.deepcopy(value)
     container = value
     while True:

@@ -1,4 +1,4 @@
-"""A model that answers by the words of its prompt, and knowledge bases that find what a table says."""
+"""A model that answers by the words of its prompt, and knowledge bases that rank as a table states."""
 
 import json
 from functools import partial
@@ -89,7 +89,7 @@ class Shelf:
 
 
 def method_of(method, **settings):
-    """A method of the table; none of those below speaks to a retriever of its own."""
+    """A method of METHODS without a retriever of its own."""
     return make_method(method, settings, None)
 
 

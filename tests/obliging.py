@@ -1,4 +1,4 @@
-"""A model that keeps to whatever form a prompt asks for, and says nothing that matters."""
+"""A model that answers in the format that a prompt requires, with arbitrary content."""
 
 import json
 import re
@@ -19,7 +19,7 @@ FORMS = {
     '"sufficient"': {"sufficient": False, "missing": ["more"]},
     '"queries"': {"queries": ["insulin glucose"]},
 }
-"""What the model says where a word of the prompt tells which form is asked for."""
+"""The answer by a word of the prompt that identifies the format."""
 
 
 def obliging(prompt: str) -> str:

@@ -12,7 +12,7 @@ BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense"
 
 
 class Script:
-    """Says the texts of a script, one prompt after another; a list is several samples, None is no reply."""
+    """Answers prompts with the texts of a script, in order; a list is several samples, None is no reply."""
 
     def __init__(self, *texts):
         self.identity = {"local": "script"}
@@ -34,7 +34,7 @@ class Script:
 
 
 class Collection:
-    """Ranks the documents, all of them or those of the first `known` text that the plan holds, and keeps the plans."""
+    """Ranks all documents, or those of the first text of `by_text` that the plan holds, and records the plans."""
 
     def __init__(self, *names, texts=None, by_text=None):
         self.names, self.texts, self.by_text, self.plans = names, texts or {}, by_text or {}, []

@@ -1,4 +1,4 @@
-"""Processes that train one run together: real ones, as a launcher starts them, and threads that meet as they do."""
+"""Processes of one training run: real ones, as a launcher starts them, and threads with the same collectives."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ from .forked import Forked
 
 
 class Beside(Processes):
-    """One of several processes that run as threads of this one. Who waits in vain at a meeting fails after 60 s."""
+    """One of several processes that run as threads of this one. A collective fails after 60 s."""
 
     def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
         super().__init__(rank, barrier.parties)
@@ -62,13 +62,13 @@ def free_port() -> int:
 
 
 def launcher_variables(count: int) -> list[dict[str, str]]:
-    """What a launcher tells each of its processes."""
+    """The environment variables that a launcher sets for each process."""
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(count)]
 
 
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "ACCELERATE_MIXED_PRECISION": "no"}
-"""What accelerate's launcher tells each process beside that where FSDP2 splits the weights."""
+"""The variables that accelerate's launcher adds for FSDP2."""
 
 
 class Started:
@@ -105,7 +105,7 @@ class Started:
         return [process.wait(400) for process in self.processes]
 
     def stderr(self, rank: int) -> str:
-        """What one of them wrote to stderr."""
+        """The stderr of one of them."""
         return (self.folder / f"err-{rank}").read_text()
 
     def wait_for_step(self, metrics: Path, step: int) -> int:

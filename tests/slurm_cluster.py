@@ -63,7 +63,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running Slurm and where its commands find it."""
+    """A running Slurm and the environment of its commands."""
 
     folder: Path
     environment: dict[str, str]
@@ -83,7 +83,7 @@ class Cluster:
         return process.stdout.strip()
 
     def state(self, job: str) -> str:
-        """What Slurm says of a job."""
+        """The state of a job."""
         description = self.run("scontrol", "show", "job", job, "-o").stdout
         return re.search(r"JobState=(\w+)", description)[1]
 
@@ -176,7 +176,7 @@ def belongs(info: ProcessInfo, cluster: Cluster) -> bool:
 
 
 def processes_of(cluster: Cluster, job: str) -> list[ProcessInfo]:
-    """What runs of a job."""
+    """The running processes of a job."""
     return [info for info in processes() if belongs(info, cluster) and info.environ.get("SLURM_JOB_ID") == job]
 
 

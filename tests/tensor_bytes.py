@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Within the block `peak` is the most bytes that tensors held at once, of those made in it and those of `known`."""
+    """`peak` is the largest number of bytes that the tensors of the block and `tensors` held at once."""
 
     def __init__(self, tensors=()):
         super().__init__()

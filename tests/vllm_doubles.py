@@ -29,7 +29,7 @@ class Model:
 
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.loaded = []
-        """The names of each change of weights."""
+        """The parameter names of each update."""
 
     @torch.no_grad()
     def draw(self, prompt, seed, temperature, top_p, max_tokens, stop):
@@ -57,7 +57,7 @@ class Model:
 
 
 STARTED = []
-"""The engines of the test under way."""
+"""The engines of the current test."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class SamplingParams:
 
 
 class LLM:
-    """vllm.LLM. Asleep at level 2 its weights are gone, and waking up does not bring them back."""
+    """vllm.LLM. Sleep at level 2 discards its weights, and waking up does not restore them."""
 
     def __init__(self, model, **settings):
         self.settings, self.answers, self.awake, self.requests = settings, Model(model), {"weights", "kv_cache"}, []
@@ -271,7 +271,7 @@ def create_app(server):
 
 
 def install_vllm(patch):
-    """Put the doubles where vLLM would be. TRL must have looked for it before."""
+    """Install the doubles as the module vllm. TRL must have been imported before."""
     from trl.generation import vllm_client
 
     module = ModuleType("vllm")

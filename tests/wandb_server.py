@@ -16,7 +16,7 @@ KEY = "k" * 40
 
 
 class WandbServer:
-    """What was asked so far, and how to answer."""
+    """The requests so far, and how to answer them."""
 
     def __init__(self) -> None:
         self.mood = "well"
@@ -31,7 +31,7 @@ class WandbServer:
         self.closing = threading.Event()
         self.url = ""
         self.close: Callable[[], None] = lambda: None
-        """Go away, before the end of the block that opened it."""
+        """Stop before the end of the block."""
 
     def streamed(self, run: str, body: dict) -> None:
         for name, part in body.get("files", {}).items():
@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: "_Server"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") == "chunked":

@@ -1,4 +1,4 @@
-"""Rules of credit that are wrong, put in the place of the product's: tests of the gradient must notice each of them."""
+"""Wrong rules of credit that replace the product's: tests of the gradient must detect each of them."""
 
 from statistics import fmean
 

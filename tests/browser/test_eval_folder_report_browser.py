@@ -19,7 +19,7 @@ def address(hostile, tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, address):
-    """`with visit() as page`: no error in its console, nothing asked for but the file, nothing hostile run."""
+    """`with visit() as page`: no error in its console, no request but that of the file, no hostile script run."""
 
     @contextmanager
     def open_page(scheme="light", width=1200):

@@ -27,7 +27,7 @@ STAGES = ["documents", "index", "questions", "training", "evaluation", "export"]
 
 @pytest.fixture(scope="module")
 def author(run_app):
-    """A served model that writes good questions: its URL, and what it was asked."""
+    """A served model that writes good questions: its URL and the chat server, which records the requests."""
     model = Author()
     server = ChatServer(answer=lambda body: model.reply(last_user(body)))
     with serving(run_app, server) as url:
@@ -36,7 +36,7 @@ def author(run_app):
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory, author, speaking):
-    """What the command is given, but for --to."""
+    """The arguments of the command without --to."""
     folder = tmp_path_factory.mktemp("adapt")
     settings = [*short_run(speaking, folder), "train.steps=3", "train.validate_steps=3"]
     settings += ["questions.form=json", "questions.judge_form=structured"]
@@ -50,7 +50,7 @@ def command(arguments, folder):
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory, arguments, service_in_thread):
-    """The folder of a whole call."""
+    """The output folder of one complete call."""
     folder = tmp_path_factory.mktemp("adapted") / "handbook"
     with pytest.raises(SystemExit) as ended:
         main(command(arguments, folder))
@@ -164,7 +164,7 @@ def test_a_dry_run_prints_stages_whose_commands_exist(arguments, tmp_path, capsy
 
 
 def test_the_stages_are_the_same_one_by_one(adapted, arguments, tmp_path):
-    """Their own commands write the same corpus and questions."""
+    """The commands of the single stages write the same corpus and questions."""
     folder = tmp_path / "handbook"
     source, settings = arguments[0], [argument for argument in arguments if "=" in argument]
     options = AdaptOptions(Path(source), folder, words=60, overlap=0)

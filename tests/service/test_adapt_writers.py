@@ -15,7 +15,7 @@ from ..handbook import CLARITY, THINGS, short_run
 
 @pytest.fixture
 def folder(tmp_path):
-    """A passage for each thing; users call it otherwise. Three in five are asked about in training."""
+    """One passage for each thing; questions use a synonym. Three in five have training questions."""
     corpus, splits = [], {"train": {}, "validation": {}, "test": {}}
     for number, (name, common) in enumerate(THINGS.items()):
         corpus.append(Document(name, f"Rule {number}", f"The {name} costs {number + 3} coins a month. {CLARITY}"))

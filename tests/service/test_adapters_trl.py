@@ -71,7 +71,7 @@ def call(query) -> str:
 
 
 def trainer_of(client, folder, turn_texts, **changes):
-    """GRPOTrainer on a tiny Llama, whose n-th turns of every generation are `said[n]`, cycled over the rollouts."""
+    """GRPOTrainer on a tiny Llama, whose n-th turns of every generation are `turn_texts[n]`, cycled over rollouts."""
     from trl import GRPOTrainer
     from trl.chat_template_utils import qwen3_chat_template
 

@@ -36,7 +36,7 @@ def _verifiers(monkeypatch):
 
 @pytest.fixture
 def model(run_app):
-    """`with model(replies) as (url, asked)`: an OpenAI-compatible server that says these replies in turn."""
+    """`with model(replies) as (url, requests)`: an OpenAI-compatible server that sends these replies in turn."""
 
     @contextmanager
     def start(replies):

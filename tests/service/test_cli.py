@@ -34,7 +34,7 @@ def test_the_run_folder_is_printed_where_a_tracker_turned_the_output_away(monkey
 
 @pytest.fixture
 def replace_function(monkeypatch):
-    """Put a function in the place of one that a command imports when it runs; gives the calls it got."""
+    """Replace a function that a command imports when it runs; returns the list of its calls."""
 
     def put(module: str, name: str, answer):
         calls = []
@@ -399,7 +399,7 @@ def test_the_module_runs_as_the_command_does(tmp_path):
 
 @pytest.mark.parametrize("package", ["deepspeed", None])
 def test_what_deepspeed_says_stays_out_of_stdout(package):
-    """With the package it speaks as it is imported; without it, a logger that is set up as its own is."""
+    """With DeepSpeed installed, its import logs; without it, a logger with the same settings does."""
     if package is not None:
         pytest.importorskip(package)
     speaks = (

@@ -1,4 +1,4 @@
-"""Rewards of one client are by one set of judgements, and belong to the plans that were asked."""
+"""All rewards of a client use one set of judgements and belong to the plans that it sent."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ STEPS = [Step(question_id="q-head", plan=SearchPlan.of(text, k=2)) for text in (
 
 
 def judged_otherwise(config: EnvironmentConfig, folder: Path) -> EnvironmentConfig:
-    """The same corpus and index with another grade of one document."""
+    """The same corpus and index with another grade for one document."""
     assert config.dataset.path is not None
     shutil.copytree(config.dataset.path, folder)
     qrels = folder / "qrels" / "test.tsv"
@@ -121,7 +121,7 @@ def test_an_answer_with_another_request_id_is_a_failed_attempt(environment, smal
 def test_the_answer_to_another_request_of_equal_shape_is_a_failed_attempt(
     environment, small_environment, run_app, call
 ):
-    """A cache in between may give the right id to the wrong body; the plans tell."""
+    """A cache in between may send the right id with the wrong body, whose plans differ."""
 
     with (
         run_app(Forging(create_app(environment, small_environment), lambda first, *_: first)) as url,

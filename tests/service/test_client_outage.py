@@ -24,7 +24,7 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestEr
 from ..raising import refused
 
 PATIENT = ClientConfig(urls=["http://unused"], timeout=20.0, deadline=35.0)
-"""However busy the machine is, only a service that is silent for ever takes that long. With the pauses of `clock`, the
+"""Only a service that never answers takes that long, even on a busy machine. With the pauses of `clock`, the
 last attempt before the deadline has 9 seconds."""
 BESIDE_A_STALL = PATIENT.model_copy(update={"timeout": 2.0})
 """What answers at all answers within this; a stall costs as much."""
@@ -291,7 +291,7 @@ def results_with(**changes):
 
 
 def forged(field, change):
-    """Changes one field of each result; of a dictionary or a ranking, every value or score in it."""
+    """Changes one field of each result; in a dictionary or a ranking, every value or score."""
 
     def changed(value):
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Configs: what loads, what is refused, and what a refusal names."""
+"""Configs: which ones load, which ones are refused, and what the error names."""
 
 import re
 from math import prod
@@ -29,7 +29,7 @@ PACKAGED = [
 
 @pytest.fixture
 def save_yaml(tmp_path):
-    """Write a YAML file and give its path."""
+    """A function that writes a YAML file and returns its path."""
 
     def write(text: str) -> str:
         path = tmp_path / "run.yaml"
@@ -64,7 +64,7 @@ def test_a_packaged_config_survives_a_round_trip_and_chooses_sensible_sizes(name
 
 
 def test_mixed_configs_name_every_retriever_in_its_prompt():
-    """Each member has an index of its own, and a prompt that tells which retriever will search."""
+    """Each member has its own index, and its prompt names the retriever."""
     for name, retrievers in (
         ("mix_bm25_minilm", ["bm25", "all-minilm-l6-v2"]),
         ("paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),

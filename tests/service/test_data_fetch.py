@@ -192,7 +192,7 @@ def test_all_sets_of_the_paper_are_known():
 
 
 class _Task:
-    """What `get_task` of mteb 2.26 gives of a task, as far as it is read."""
+    """The part of mteb 2.26's `get_task` result that is read."""
 
     def __init__(self, kind="Retrieval", modalities=("text",)):
         self.ignore_identical_ids = True

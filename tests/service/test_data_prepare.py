@@ -119,13 +119,13 @@ def test_an_encoder_is_asked_for(tmp_path, published):
 
 @pytest.mark.parametrize("block", [1, 3, 7, 100])
 def test_blocks_decide_nothing(tmp_path, monkeypatch, block):
-    """The greedy rule, one document after another, over vectors with chains of neighbours."""
+    """The greedy rule, document by document, over vectors with chains of neighbours."""
     monkeypatch.setattr(near, "BLOCK", block)
     angles = np.concatenate([np.linspace(0, 1.2, 25), [0.0, 0.5, 3.0, 3.0], np.linspace(1.3, 0, 20)])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
     class Fixed:
-        """Gives the vectors in order; a document's text is its place."""
+        """Returns the vectors by index, which is the text of each document."""
 
         def embed(self, documents):
             return vectors[[int(document.text) for document in documents]] * 3

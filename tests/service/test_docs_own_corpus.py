@@ -1,6 +1,6 @@
-"""docs/own-corpus.md, run as it stands: every file it shows is written, every command it shows is run, in order.
+"""docs/own-corpus.md as it is: every file that it shows is written, every command is run, in order.
 
-It is the whole way of a user: corpus, index, service, training, evaluation, export, each a process of its own. The
+It covers all steps of a user: corpus, index, service, training, evaluation, export, each a process of its own. The
 section with the table encodes a corpus, and is slow. Only the model and the corpus are smaller than the page's, by the
 variables that the page names.
 """
@@ -30,7 +30,7 @@ TABLE = "8. A table for a paper"
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory, tiny_policy):
-    """The folder in which the page was followed, what the commands printed, and the port of the service."""
+    """The folder in which the page's commands ran, their stdout, and the port of the service."""
     folder = tmp_path_factory.mktemp("own-corpus")
     for block in blocks("own-corpus.md"):
         if block.file:
@@ -45,14 +45,14 @@ def walked(tmp_path_factory, tiny_policy):
 
 @pytest.fixture(scope="module")
 def tabled(walked):
-    """The folder of the evaluation in the section TABLE, and what its commands printed."""
+    """The folder of the evaluation in the section TABLE, and the stdout of its commands."""
     folder, _, _ = walked
     printed = _run("".join(_commands_of_page(table=True)), folder, {})
     return folder / "evaluations/table", printed
 
 
 def _run(script: str, folder: Path, variables: dict[str, str]) -> str:
-    """What a shell prints in the folder; it and all that it starts are gone when this returns."""
+    """The stdout of a shell in the folder; the shell and its children have ended when this returns."""
     surroundings = {
         **os.environ,
         "PATH": f"{folder / '.bin'}:{os.environ['PATH']}",

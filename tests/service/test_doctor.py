@@ -1,4 +1,4 @@
-"""`querylect doctor`: what it says of this machine, of doctored ones, and of what a config needs."""
+"""`querylect doctor`: its findings about this machine, simulated machines, and what a config needs."""
 
 import json
 import os
@@ -30,14 +30,14 @@ HF_TOKEN = "hf_" + "t" * 34
 
 
 def program(folder: Path, name: str, script: str) -> None:
-    """A program of that name in a folder of PATH."""
+    """Write a program of that name into a folder of PATH."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
 
 
 def probe_printing(answer: str) -> subprocess.Popen[str]:
-    """A probe that answers so."""
+    """A probe process that runs this code."""
     return subprocess.Popen([sys.executable, "-c", answer], stdout=subprocess.PIPE, text=True)
 
 
@@ -182,14 +182,14 @@ def test_a_policy_of_unknown_size_has_no_estimate():
 
 
 def planned(capsys, *arguments):
-    """(exit code, what `querylect doctor ARGUMENTS` prints)."""
+    """(exit code, stdout) of `querylect doctor ARGUMENTS`."""
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *arguments])
     return ended.value.code or 0, capsys.readouterr().out
 
 
 def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, monkeypatch):
-    """Nothing of this machine is asked."""
+    """This machine is not probed."""
     monkeypatch.setattr(machines, "start_probe", lambda: pytest.fail("the machine was probed"))
     code, stdout = planned(capsys, "paper_contriever", "--gpus", "8", "--gpu-memory", "80", "--json")
     estimate = json.loads(stdout)

@@ -1,4 +1,4 @@
-"""`querylect doctor --gpu`: its checks on a processor at tiny sizes, and what it says where one of them goes wrong."""
+"""`querylect doctor --gpu`: its checks on a CPU at tiny sizes, and the findings if one of them fails."""
 
 # ruff: noqa: F811 (fixture)
 

@@ -1,4 +1,4 @@
-"""Work done by the batch is the work done one by one: compiled BM25, stems known by word, encoder batches by tokens."""
+"""Batched results equal single ones: compiled BM25, stems known by word, encoder batches by tokens."""
 
 import numpy as np
 import pytest

@@ -104,7 +104,7 @@ def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
 
 @dataclass
 class Axes:
-    """An encoder whose texts are vectors written out: "1 0" embeds as (1, 0). Counts what it is asked."""
+    """An encoder whose texts are vectors written out: "1 0" embeds as (1, 0). Records the texts that it embeds."""
 
     dimension: int = 2
 
@@ -212,7 +212,7 @@ def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(be
 
 
 def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(bert):
-    """Watched from inside: comparing vectors with another computation in bfloat16 would compare two roundings."""
+    """The dtype is checked inside the model: comparing bfloat16 vectors would compare two roundings."""
     recipe = find_recipe("contriever", bert)
     encoder = dense.Encoder.open(recipe.model_copy(update={"dtype": "bfloat16"}))
     transformer, pooling = encoder._model

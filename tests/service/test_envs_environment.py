@@ -159,7 +159,7 @@ def test_exponential_gain_is_chosen_by_the_configuration(tmp_path):
 
 
 def test_a_question_id_of_the_test_is_no_training_question(tmp_path):
-    """Rankings are scored by id: one id has one judgement, and that is the test's."""
+    """Rankings are scored by question id, so that an id has one judgement, the test's."""
     train = Split(
         questions=[Question(id="q2", text="heat"), Question(id="q9", text="fog")],
         qrels={"q2": {"a": 1}, "q9": {"a": 1}},

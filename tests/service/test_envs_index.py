@@ -82,7 +82,7 @@ def test_every_file_is_in_the_manifest_and_none_is_a_pickle(config):
 
 
 def test_a_file_that_is_cut_or_gone_is_noticed_when_the_index_is_opened_and_named(config):
-    """What has other content of the same size: test_index_rot.py."""
+    """Other content of the same size: test_index_rot.py."""
     for path in (Path(config.index, name) for name in build_index(config).files):
         good = path.read_bytes()
         for left in (0, len(good) // 2, len(good) - 1):

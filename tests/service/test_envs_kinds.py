@@ -78,7 +78,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the indexes lie that no test changes; each is built when it is first opened."""
+    """The folder of the indexes that no test changes; each is built when it is first opened."""
     return tmp_path_factory.mktemp("indexes")
 
 
@@ -217,7 +217,7 @@ def check(environment, expected, k=ALL):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_signed_probes_score_as_computed_by_hand_in_an_index_of_two_shards(kind, configs, models, tmp_path):
-    """Which is the index that one process makes."""
+    """The index is the same as that of one process."""
     expected = [scores_by_hand(kind, models, terms) for terms in PROBES]
     cut = configs[kind].model_copy(update={"index": str(tmp_path / "cut")})
     assert sum(build_shard(cut, shard, 2) for shard in (2, 1)) > 2
@@ -595,7 +595,7 @@ def test_an_index_of_one_precision_is_not_searched_with_another(configs, tmp_pat
 
 
 def test_every_model_is_loaded_to_the_chosen_device(configs, models, tmp_path, monkeypatch):
-    """There is no GPU here: two are claimed, and what was to be loaded to one is loaded to the CPU."""
+    """Without a GPU: two are simulated, and models are loaded to the CPU instead."""
     loads = []
 
     def recorded(load):

@@ -280,7 +280,7 @@ def test_a_served_collection_ranks_alike_and_its_outage_is_no_ranking(dataset, t
 
 
 def eventually(call):
-    """What a call gives once the client looks for the server again: the longer it was away, the longer it waits."""
+    """The result of a call after the client reconnects: the longer the outage, the longer the pauses."""
     until = time.monotonic() + 120
     while True:
         try:

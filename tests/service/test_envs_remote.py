@@ -1,4 +1,4 @@
-"""Documents in an OpenSearch-compatible service: what is asked, how answers become rankings, and what an outage is.
+"""Documents in an OpenSearch-compatible service: requests, rankings from its answers, and outages.
 
 `tests/recordings/opensearch.json` is an exchange in the form that OpenSearch's API reference describes; `StandIn`
 scores like such a service, and refuses what it refuses.
@@ -56,7 +56,7 @@ def bm25(field, text, document):
 
 
 class StandIn:
-    """A service with one index. `trouble` holds answers that are given, one each, instead of the right ones."""
+    """A service with one index. `trouble` holds faults: each replaces the answer to one request."""
 
     def __init__(self, vectors=None, space="innerproduct"):
         self.vectors, self.space = vectors, space

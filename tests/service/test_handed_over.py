@@ -1,4 +1,4 @@
-"""Addresses and tokens in files: who may read them, who finds them, and what is said where they cannot be used."""
+"""Addresses and tokens in files: permissions, discovery, and the errors if they cannot be used."""
 
 import asyncio
 import json
@@ -98,8 +98,8 @@ def test_a_run_and_a_service_end_with_that_sentence(token_file, small_environmen
 
 @pytest.fixture
 def telling(small_environment, tmp_path, monkeypatch):
-    """A function that starts `querylect serve` with further arguments: the process and the URL that it told in a file
-    of the folder QUERYLECT_SERVICES."""
+    """`with telling(*arguments) as (service, address)`: `querylect serve` with these arguments, and the address that it
+    registered in a file of the folder QUERYLECT_SERVICES."""
     services = tmp_path / "services"
     services.mkdir()
     settings = [f"env.{key}={json.dumps(value)}" for key, value in small_environment.model_dump(mode="json").items()

@@ -1,4 +1,4 @@
-"""Builds in parts: any number of shards and workers and any kill -9 in between give the same bytes."""
+"""Builds in parts: every number of shards and workers, and a kill -9 at any time, give the same bytes."""
 
 import fcntl
 import json
@@ -64,7 +64,7 @@ def bert(tmp_path_factory):
 
 @pytest.fixture
 def config(request, tmp_path, bert):
-    """Settings of an index in parts: BM25, or what a test asks for by its parameter."""
+    """Settings of an index in parts: BM25, or those of the test's parameter."""
     engine = getattr(request, "param", "bm25s")
     kind = {"retriever": "contriever", "model": bert} if engine == "dense" else {"engine": engine}
     return EnvironmentConfig(

@@ -133,7 +133,7 @@ def test_a_flipped_byte_of_any_file_of_qb_rag_is_found_where_an_opening_verifies
 
 
 def rankings_of(http, text):
-    """The status of a search, and what it says: rankings or the detail of the problem."""
+    """The status of a search, and its rankings or the detail of the problem."""
     plan = SearchPlan.of(text).model_dump()
     answer = http.post("/v1/search", json={"plans": [plan], "with_text": True})
     step = http.post("/v1/step", json={"steps": [{"question_id": "q", "plan": plan}]})
@@ -229,7 +229,7 @@ def test_earlier_rot_that_makes_a_search_fail_is_a_503_with_the_file(built, tmp_
 
 
 def test_a_file_damaged_during_a_search_is_refused_until_opened_anew(built, tmp_path):
-    """What was read meanwhile may be cached; the file made whole again does not mend that."""
+    """Damaged data may be cached, so restoring the file is not enough."""
     folder = Path(shutil.copytree(built("bm25").index, tmp_path / "index"))
     environment = Environment.open(built("bm25").model_copy(update={"index": str(folder)}))
     content = (folder / "documents.bin").read_bytes()
@@ -250,7 +250,7 @@ def test_a_file_damaged_during_a_search_is_refused_until_opened_anew(built, tmp_
 
 
 def test_damage_that_one_thread_finds_is_not_forgotten_by_another(built, monkeypatch):
-    """Answers are written in threads beside the search; one looks at the files just before the other finds damage."""
+    """Answers are written in threads beside the search; one checks the files just before another detects damage."""
     environment, looks = Environment.open(built("bm25")), []
 
     def meanwhile():

@@ -1,4 +1,4 @@
-"""Vectors of an index: kinds of search against exact search, memory that is told and refused, damage."""
+"""Vectors of an index: kinds of search against exact search, memory estimates and limits, damage."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ NAMES = ["-".join(str(value) for value in kind.values()) for kind in KINDS]
 
 
 class Axes:
-    """An encoder whose texts are vectors written out."""
+    """An encoder whose texts are vectors as JSON."""
 
     dimension = WIDTH
 

@@ -1,4 +1,4 @@
-"""The cache of replies: what was said is not asked again, by any process, and a kill damages nothing."""
+"""The cache of replies: no process repeats a cached request, and a kill damages nothing."""
 
 import os
 import signal

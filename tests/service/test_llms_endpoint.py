@@ -1,4 +1,4 @@
-"""An endpoint over real HTTP that answers, refuses, stalls and talks nonsense: what is lost is missing, never empty."""
+"""An endpoint over real HTTP that answers, refuses, stalls or sends garbage: lost replies are missing, never empty."""
 
 import json
 from contextlib import ExitStack

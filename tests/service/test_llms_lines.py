@@ -1,4 +1,4 @@
-"""Answers as labelled lines: what is read, where an answer ends, what is wrong, and what a model is asked."""
+"""Answers as labelled lines: parsing, the end of an answer, failures, and the prompts."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The service as a child process: it answers, it says why it cannot, and it is always gone afterwards."""
+"""The service as a child process: it answers, reports why it cannot, and has always ended afterwards."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def children():
 
 
 def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block(small_environment, monkeypatch):
-    """Every user of the machine can connect to the port; the token of another service opens nothing either."""
+    """Every user of the machine can connect to the port; the token of another service is refused, too."""
     monkeypatch.setenv("QUERYLECT_TOKEN", "known-to-others")
     playground = small_environment.model_copy(update={"playground": True})
     assert EnvironmentConfig().playground is False

@@ -1,4 +1,4 @@
-"""The calls behind the playground: what is open, what must be switched on, and what a trainer can never see."""
+"""The routes of the playground: which are open, which must be enabled, and what a trainer can never read."""
 
 import base64
 import hashlib
@@ -128,7 +128,7 @@ def test_a_document_of_grade_0_is_not_shown_as_relevant(small_environment, run_a
 
 
 class Saying:
-    """A writer that says the same to every question, or raises."""
+    """A rewriter with the same answer to every question, or an error."""
 
     name = "stand-in"
 
@@ -283,7 +283,7 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
 
 
 def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, service, run_app, monkeypatch):
-    """Its hypothesis comes from an endpoint, its queries from the policy; a model that writes none is told as it is."""
+    """Its hypothesis comes from an endpoint, its queries from the policy; without a hypothesis the answer is a failure."""
     from querylect.rollouts.engines.base import Completion
     from querylect.rollouts.engines.transformers import TransformersEngine
 

@@ -1,4 +1,4 @@
-"""Mistakes that settings alone show are told before PyTorch is imported, a model opened or a search asked for."""
+"""Mistakes in settings are reported before PyTorch is imported, a model opened or a search sent."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What a run says of where it comes from: git, versions, the GPU file."""
+"""The provenance of a run: git, versions, the GPU file."""
 
 import re
 import subprocess

@@ -92,7 +92,7 @@ PROBES = [
 
 
 def brute_force(env, terms, k):
-    """Rank every question by the questions' own environment, then go down the list."""
+    """Rank every question in the environment of the questions, then take the contents in that order."""
     folder = open_question_index(env.question_index.folder)
     answers = {}
     for answer in folder.answers():

@@ -1,4 +1,4 @@
-"""A policy is trained and evaluated on an index of questions by the commands: to both it is an environment like any."""
+"""A policy is trained and evaluated on an index of questions by the commands, as on any environment."""
 
 import json
 from pathlib import Path

@@ -140,7 +140,7 @@ def test_a_model_that_breaks_off_ends_the_run_and_what_was_answered_is_kept(tmp_
 
 @pytest.mark.usefixtures("impatient")
 def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
-    """One that refuses one content and garbles a verdict; then one that nobody serves."""
+    """One that refuses one content and garbles a verdict, then one that is down."""
     model = QuestionModel()
     server = ChatServer(lambda body: model.reply(body["messages"][0]["content"]))
     server.always = lambda body: (400, {}) if "Text: About citrus" in str(body) else None

@@ -58,7 +58,7 @@ def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tm
 
 
 def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(lesson_url):
-    """Of a later turn it would keep a ranking that is not known here."""
+    """In a later turn it would keep the ranking of the turn before, which is unknown."""
     rewriter = RewriterConfig(name="general", stop=True)
     with querylect.reward_function(lesson_url, rewriter) as reward:
         raw_step = Step(question_id="fat", plan=SearchPlan.of("fat in the blood"))

@@ -1,4 +1,4 @@
-"""Requests that hold too much, sent to a real service: refused before their items are read, and nobody waits."""
+"""Requests that are too large, sent to a real service: refused before parsing, without delaying others."""
 
 import json
 import runpy
@@ -24,7 +24,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def test_no_call_reads_the_items_of_an_endless_list(trained_run, lessons, run_app):  # noqa: F811
-    """An item that were read would be found wrong: 422."""
+    """Parsing an item would give 422."""
     rewriter = Rewriter.from_pretrained(trained_run[1])
     app = create_app(Environment.open(lessons), lessons, None, PageWriter(rewriter), partial(mount, rewriter=rewriter))
     lists = {

@@ -1,4 +1,4 @@
-"""Whom a service without a token answers: programs of this machine and its own page, no page of another site."""
+"""A service without a token answers programs of this machine and its own page, but no page of another site."""
 
 import json
 import socket

@@ -33,7 +33,7 @@ SERVICE = textwrap.dedent(
 
 
 def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings, lessons, tmp_path):
-    """Worth its seconds: a real run against a real process that dies while it searches for the second step."""
+    """A real run against a real process that dies while it searches for the second step."""
     straight = train(change(settings, name="straight"))
     config = lessons.model_copy(update={"port": free_port()})
 

@@ -1,4 +1,4 @@
-"""Requests that mean nothing: refused every time as the service's OpenAPI document says, and nothing stays behind.
+"""Malformed requests: refused as the service's OpenAPI document declares, without side effects.
 
 The number of requests is that of QUERYLECT_REQUESTS (400 where unset); `benchmarks/attack.py requests` sends them
 to any service.
@@ -80,7 +80,7 @@ def test_the_document_is_valid_and_declares_problems_the_token_and_no_form_but_o
 
 
 def test_an_answer_that_the_document_does_not_declare_is_noticed(small_environment, run_app):
-    """The net has no hole: a 500, a body of another form and an undeclared status are each found, by both senders."""
+    """A 500, a body of another form and an undeclared status are each detected by both senders."""
     app = create_app(Environment.open(small_environment), small_environment)
     violations = {}
 

@@ -145,7 +145,7 @@ def patient(environment, small_environment):
 
 
 def received(connection):
-    """All that the service says until it closes the connection."""
+    """All bytes that the service sends until it closes the connection."""
     parts = []
     while part := connection.recv(65536):
         parts.append(part)
@@ -307,7 +307,7 @@ def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_tak
 
 
 def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
-    """Its connection holds the answer in memory; it is closed by the service, not kept until the client is gone."""
+    """Its connection holds the answer in memory, so the service closes it before the client does."""
     monkeypatch.setattr(serving, "STALLED_SECONDS", 0.5)
 
     async def endless(reader, writer):
@@ -513,7 +513,7 @@ def _until_two_work(parent, killed=frozenset()):
 
 
 def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(start_workers):
-    """Worth its seconds: three real processes, of which one is killed the hard way, and then the parent."""
+    """Three real processes, of which one is killed with SIGKILL, and then the parent."""
     parent = start_workers(in_worker="", log="none")
     url = parent.stdout.readline().strip()
     assert url.startswith("http://127.0.0.1:")
@@ -623,7 +623,7 @@ def test_what_a_worker_cannot_open_is_the_users_error(small_environment, monkeyp
 
 
 def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environment, small_environment, run_app):
-    """Far more than may wait: each client's samples add up to what it asked for, and no 503 has become a reward."""
+    """Far more requests than may wait: every sample is scored or unscorable, and no 503 becomes a reward."""
     config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "max_pending": 4, "max_plans": 4})
     words = ["headache", "blood", "glucose", "scurvy", "migraine"]
     steps = [Step(question_id="q-head", plan=SearchPlan.of(f"{word} {n}")) for n in range(8) for word in words]

@@ -1,6 +1,6 @@
 """The environment is right: un-rewritten nDCG@10 on SciFact, asked over HTTP, equals what is published.
 
-Worth its time: it is the only check that goes from files on disk through tokeniser or encoder, index, process, HTTP,
+It is the only check that goes from files on disk through tokeniser or encoder, index, process, HTTP,
 fusion and metric to a number that others measured. A shifted ranking or a wrong gain moves it by more than the
 tolerance, as do MiniLM's first token in place of the mean and lost titles. That vectors are those of
 sentence-transformers is checked elsewhere (test_envs_peers.py).

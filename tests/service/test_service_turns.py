@@ -1,4 +1,4 @@
-"""One request cannot hold everybody up: real retrievers whose costly requests are searched in turns with cheap ones."""
+"""One request cannot delay all others: costly requests are searched in turns with cheap ones, by real retrievers."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ def plan(*texts):
 
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory):
-    """Settings of opened kinds over twenty documents that hold the word wing."""
+    """Settings of three kinds of retriever over twenty documents that hold the word wing."""
     folder = tmp_path_factory.mktemp("kinds")
     corpus = [Document(f"d{n}", "", "a wing in air " * (n % 5 + 1) + f"layer {n}") for n in range(20)]
     save_beir(Dataset("wings", corpus, {"test": Split([Question("q", "heat")], {"q": {"d0": 1}})}), folder / "data")
@@ -90,7 +90,7 @@ def test_a_cheap_request_is_answered_before_a_costly_one_is_done(kind, configs, 
 
 
 def test_every_kind_states_what_costs_it_time(configs):
-    """BM25 characters, an encoder the texts that it reads and no more of them than it reads, a reranker pairs."""
+    """BM25: characters; an encoder: texts, cut at its maximum length; a reranker: pairs."""
     works = {kind: Environment.open(config).work for kind, config in configs.items()}
     long_text, one_text, many_texts = plan("wing " * 4000), plan("wing"), plan(*(f"wing {n}" for n in range(64)))
     blank = plan("wing", " ")

@@ -1,4 +1,4 @@
-"""Processes that train together ask one service, with the token that only they know."""
+"""The processes of a training run share one service and its secret token."""
 
 from querylect.configs.schema import RunConfig
 from querylect.train.distributed.collectives import shared_environment
