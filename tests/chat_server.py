@@ -48,7 +48,7 @@ class ChatServer:
                 while not await request.is_disconnected():
                     await asyncio.sleep(0.01)
             if isinstance(fault, tuple):
-                return JSONResponse({"error": {"message": "as told"}}, status_code=fault[0], headers=fault[1])
+                return JSONResponse({"error": {"message": "scripted failure"}}, status_code=fault[0], headers=fault[1])
             if fault == "garbage":
                 return Response('{"choices": [{"mess', media_type="application/json")
             if fault == "form":

@@ -283,7 +283,7 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
 
 
 def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, service, run_app, monkeypatch):
-    """Its hypothesis comes from an endpoint, its queries from the policy; without a hypothesis the answer is a failure."""
+    """Its hypothesis comes from an endpoint, its queries from the policy; without one the answer is a failure."""
     from querylect.rollouts.engines.base import Completion
     from querylect.rollouts.engines.transformers import TransformersEngine
 
