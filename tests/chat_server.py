@@ -93,8 +93,8 @@ def last_user(body) -> str:
 
 
 def killed_while_asking(server: ChatServer, replies: int, folder: Path, *arguments: str) -> list[str]:
-    """What a command of querylect asked that got so many replies and was killed while it waited for the next. Its
-    output goes to the folder."""
+    """Run a command of querylect and kill it while it waits for the reply after `replies` others; returns the last
+    message of each answered request. The folder gets its stdout and stderr."""
     stuck = threading.Event()
 
     def stall(body):

@@ -94,7 +94,7 @@ def _entry(path: str, content: bytes) -> dict:
     return entry
 
 
-def ask_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_endpoint(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the URL that of the Hub, as HF_ENDPOINT does before the Hub's client is imported."""
     from huggingface_hub import constants, hf_api
 
@@ -120,7 +120,7 @@ def serving(hub: Hub) -> Iterator[str]:
                 self.close_connection = True
                 return
             if status is not None:
-                self.say(status, {"error": f"made to fail with {status}"})
+                self.respond(status, {"error": f"made to fail with {status}"})
                 return
             self.route(method, path, body)
 
@@ -139,30 +139,30 @@ def serving(hub: Hub) -> Iterator[str]:
                 hub.stored.append(match[1])
                 assert hashlib.sha256(body).hexdigest() == match[1], "the content is not what was announced"
                 hub.objects[match[1]] = body
-                self.say(200, {})
+                self.respond(200, {})
             elif self.headers.get("Authorization") != f"Bearer {hub.token}":
-                self.say(401, {"error": "Invalid username or password."})
+                self.respond(401, {"error": "Invalid username or password."})
             elif path == "/api/repos/create":
                 self.create(json.loads(body))
             elif match := re.fullmatch(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", path):
-                self.say(200, {"objects": [self.upload_actions(entry) for entry in json.loads(body)["objects"]]})
+                self.respond(200, {"objects": [self.upload_actions(entry) for entry in json.loads(body)["objects"]]})
             elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/([a-z]+)(?:/(.+))?)?", path):
                 self.model(method, match[1], match[2] or "revision", match[3], body)
             elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
                 self.give(match[1], match[2], match[3])
             else:
-                self.say(404, {"error": "no such place"})
+                self.respond(404, {"error": "no such place"})
 
         def create(self, request: dict) -> None:
             name = f"{request['organization']}/{request['name']}"
             if name in hub.repositories:
-                self.say(409, {"error": "You already created this model repo", "url": f"{hub.url}/{name}"})
+                self.respond(409, {"error": "You already created this model repo", "url": f"{hub.url}/{name}"})
                 return
             hub.repositories[name] = Repository(
                 private=request.get("visibility") == "private" or bool(request.get("private"))
             )
             hub.repositories[name].commit("main", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
-            self.say(200, {"url": f"{hub.url}/{name}", "name": name, "id": "1"})
+            self.respond(200, {"url": f"{hub.url}/{name}", "name": name, "id": "1"})
 
         def upload_actions(self, entry: dict) -> dict:
             if entry["oid"] in hub.objects:
@@ -172,7 +172,7 @@ def serving(hub: Hub) -> Iterator[str]:
         def model(self, method: str, name: str, what: str, remainder: str | None, body: bytes) -> None:
             repository = hub.repositories.get(name)
             if repository is None:
-                self.say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+                self.respond(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
                 return
             if what == "branch":
                 self.branch(repository, remainder, json.loads(body or b"{}"))
@@ -180,38 +180,38 @@ def serving(hub: Hub) -> Iterator[str]:
             revision, _, inside = (remainder or "main").partition("/")
             commit = repository.find(revision)
             if commit is None:
-                self.say(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
+                self.respond(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
             elif what == "revision":
                 siblings = [{"rfilename": path} for path in sorted(commit.files)]
                 description = {"_id": "1", "id": name, "sha": commit.id, "private": repository.private, "tags": []}
-                self.say(200, {**description, "siblings": siblings})
+                self.respond(200, {**description, "siblings": siblings})
             elif what == "tree" and inside:  # exports have no folders
-                self.say(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
+                self.respond(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
             elif what == "tree":
-                self.say(200, [_entry(path, content) for path, content in sorted(commit.files.items())])
+                self.respond(200, [_entry(path, content) for path, content in sorted(commit.files.items())])
             elif what == "commits":
                 date = "2026-01-01T00:00:00.000Z"
                 commits = [
                     {"id": ancestor.id, "title": ancestor.title, "message": "", "authors": [], "date": date}
                     for ancestor in history(commit)
                 ]
-                self.say(200, commits)
+                self.respond(200, commits)
             elif what == "preupload":
-                self.say(200, {"files": [self.mode(commit, file) for file in json.loads(body)["files"]]})
+                self.respond(200, {"files": [self.mode(commit, file) for file in json.loads(body)["files"]]})
             elif what == "commit":
                 self.commit(name, remainder, commit, body)
             else:
-                self.say(404, {"error": "no such place"})
+                self.respond(404, {"error": "no such place"})
 
         def branch(self, repository: Repository, name: str, request: dict) -> None:
             start = repository.find(request.get("startingPoint", "main"))
             if name in repository.branches:
-                self.say(409, {"error": "Reference already exists"})
+                self.respond(409, {"error": "Reference already exists"})
             elif start is None:
-                self.say(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
+                self.respond(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
             else:
                 repository.branches[name] = start
-                self.say(200, {})
+                self.respond(200, {})
 
         def mode(self, commit: Commit, file: dict) -> dict:
             path, large = file["path"], _is_large(file["path"])
@@ -232,24 +232,24 @@ def serving(hub: Hub) -> Iterator[str]:
                     files[value["path"]] = base64.b64decode(value["content"])
                 elif entry["key"] == "lfsFile":
                     if value["oid"] not in hub.objects:
-                        self.say(400, {"error": f"the content of {value['path']} was never sent"})
+                        self.respond(400, {"error": f"the content of {value['path']} was never sent"})
                         return
                     files[value["path"]] = hub.objects[value["oid"]]
                 elif entry["key"] == "deletedFile":
                     del files[value["path"]]
             commit = hub.repositories[name].commit(branch, title, files)
             url = f"{hub.url}/{name}/commit/{commit.id}"
-            self.say(200, {"commitUrl": url, "commitOid": commit.id, "success": True})
+            self.respond(200, {"commitUrl": url, "commitOid": commit.id, "success": True})
 
         def give(self, name: str, revision: str, path: str) -> None:
             repository = hub.repositories.get(name)
             commit = repository.find(revision) if repository else None
             if repository is None:
-                self.say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+                self.respond(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
             elif commit is None:
-                self.say(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
+                self.respond(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
             elif path not in commit.files:
-                self.say(
+                self.respond(
                     404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit.id}
                 )
             else:
@@ -264,9 +264,9 @@ def serving(hub: Hub) -> Iterator[str]:
             if base is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base):
                 wrong.append('"base_model" must be the id of a model on the Hub')
             errors = [{"message": message} for message in wrong]
-            self.say(400 if wrong else 200, {"errors": errors, "warnings": []})
+            self.respond(400 if wrong else 200, {"errors": errors, "warnings": []})
 
-        def say(self, status: int, content: object, headers: dict[str, str] | None = None) -> None:
+        def respond(self, status: int, content: object, headers: dict[str, str] | None = None) -> None:
             error = {"X-Error-Message": content["error"]} if isinstance(content, dict) and "error" in content else {}
             body = json.dumps(content).encode()
             self.send(status, body, {"Content-Type": "application/json", **error, **(headers or {})})

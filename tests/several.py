@@ -16,7 +16,7 @@ from querylect.train.distributed.processes import Processes
 from .forked import Forked
 
 
-class Beside(Processes):
+class ProcessInThread(Processes):
     """One of several processes that run as threads of this one. A collective fails after 60 s."""
 
     def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
@@ -37,7 +37,7 @@ def side_by_side(count: int, act: Callable[[Processes], Any]) -> list[Any]:
 
     def run(rank: int) -> Any:
         try:
-            return act(Beside(rank, board, barrier))
+            return act(ProcessInThread(rank, board, barrier))
         except Exception as error:  # noqa: BLE001 (compared by the test)
             return error
 

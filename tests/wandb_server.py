@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         return gzip.decompress(content) if self.headers.get("Content-Encoding") == "gzip" else content
 
-    def _say(self, status: int, answer: dict) -> None:
+    def _respond(self, status: int, answer: dict) -> None:
         data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -87,21 +87,21 @@ class _Handler(BaseHTTPRequestHandler):
         if served.mood == "slow":
             served.closing.wait()
         elif served.mood in ("401", "500"):
-            self._say(int(served.mood), {"errors": [{"message": "no longer"}]})
+            self._respond(int(served.mood), {"errors": [{"message": "no longer"}]})
         elif self.path == "/graphql":
             question = json.loads(body)
             answered = served.answer(question.get("operationName") or "", question.get("variables") or {})
-            self._say(200, {"data": answered})
+            self._respond(200, {"data": answered})
         elif self.path.endswith("/file_stream"):
             if served.mood.startswith("stream"):
-                self._say(int(served.mood.split()[1]), {"error": "no longer"})
+                self._respond(int(served.mood.split()[1]), {"error": "no longer"})
                 return
             served.streamed(self.path.split("/")[4], json.loads(body))
-            self._say(200, {"exitcode": None, "limits": {}})
+            self._respond(200, {"exitcode": None, "limits": {}})
         else:
             if self.command == "PUT":
                 served.uploads[self.path.removeprefix("/upload/")] = body
-            self._say(200, {})
+            self._respond(200, {})
 
     do_GET = do_POST = do_PUT = _any
 

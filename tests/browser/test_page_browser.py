@@ -244,7 +244,7 @@ def test_the_token_is_asked_for_and_kept_in_memory_alone(visit):
         token.wait_for()
 
 
-class Says:
+class ScriptedWriter:
     name = "runs/<demo>"
 
     def __init__(self, *answers):
@@ -257,7 +257,7 @@ class Says:
 
 
 def test_options_stand_below_their_question_and_go_to_the_rewriter(visit):
-    writer = Says(*[PageRewrite("…", SearchPlan.of("bread"))] * 2)
+    writer = ScriptedWriter(*[PageRewrite("…", SearchPlan.of("bread"))] * 2)
     with visit(writer=writer) as page:
         ready(page)
         options = page.get_by_role("list", name="Options of the question")
@@ -288,7 +288,9 @@ def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
         ),
         fuse="interleave",
     )
-    writer = Says(PageRewrite("…", plan, think="<u>why</u>"), PageRewrite("no <tags>", None, failure="missing think"))
+    writer = ScriptedWriter(
+        PageRewrite("…", plan, think="<u>why</u>"), PageRewrite("no <tags>", None, failure="missing think")
+    )
     with visit(writer=writer) as page:
         ready(page)
         generate = page.get_by_role("button", name="Generate with runs/<demo>")
@@ -313,7 +315,7 @@ def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
 
 
 def test_a_conversation_that_is_typed_goes_to_the_rewriter(visit):
-    writer = Says(*[PageRewrite("…", SearchPlan.of("triptan"))] * 2)
+    writer = ScriptedWriter(*[PageRewrite("…", SearchPlan.of("triptan"))] * 2)
     with visit(writer=writer) as page:
         ready(page)
         page.get_by_text("Conversation before it").click()

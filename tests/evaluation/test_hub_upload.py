@@ -14,7 +14,7 @@ from querylect.export.upload import SAFE, HubRepository
 
 from ..command import end
 from ..exported import snippet
-from ..hub_models import Hub, ask_at, serving
+from ..hub_models import Hub, serving, use_endpoint
 from ..raising import logged, refused
 
 NAME = "acme/rewriter"
@@ -70,7 +70,7 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(
     assert read_exported(down) == main
     code = snippet((down / "README.md").read_text(), "transformers")
     assert not re.search(r"(from|import)\s+querylect\b", code)
-    ask_at(hub.url, monkeypatch)
+    use_endpoint(hub.url, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     capsys.readouterr()
     exec(compile(code, "README.md", "exec"), {})

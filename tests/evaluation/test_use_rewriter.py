@@ -36,7 +36,7 @@ from querylect.rollouts.policy import load_policy
 
 from ..command import end
 from ..growers import engine_of
-from ..hub_models import Hub, Repository, ask_at, serving
+from ..hub_models import Hub, Repository, serving, use_endpoint
 from ..lessons import change
 from ..raising import logged, refused
 
@@ -159,7 +159,7 @@ def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, expor
     monkeypatch.setenv("HF_TOKEN", hub.token)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with serving(hub) as url:
-        ask_at(url, monkeypatch)
+        use_endpoint(url, monkeypatch)
         with Rewriter.from_pretrained("acme/rewriter", revision="main") as downloaded:
             assert downloaded.rewrite("my head hurts").record() == rewriter.rewrite("my head hurts").record()
         with refused(ModelError, None, "no revision 'v9'"):

@@ -75,7 +75,7 @@ def trainer_of(client, folder, turn_texts, **changes):
     from trl import GRPOTrainer
     from trl.chat_template_utils import qwen3_chat_template
 
-    class Speaking(GRPOTrainer):
+    class ScriptedTrainer(GRPOTrainer):
         turns = 0
 
         def _generate_single_turn(self, prompt_ids, *arguments, **options):
@@ -88,7 +88,7 @@ def trainer_of(client, folder, turn_texts, **changes):
 
     tokenizer = tiny_tokenizer(qwen3_chat_template)
     sampling = {"max_completion_length": 600, "generation_kwargs": {"max_new_tokens": 2}}
-    return Speaking(
+    return ScriptedTrainer(
         model=tiny_model(vocab_size=len(tokenizer)),
         args=grpo_config(folder, **sampling, **changes),
         processing_class=tokenizer,

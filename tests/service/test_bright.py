@@ -251,15 +251,15 @@ def test_clients_know_what_a_question_excludes(client):
 def test_a_rewriter_of_the_page_is_not_shown_what_a_picked_question_excludes(env, run_app):
     excluded_hits = []
 
-    class Looking:
-        name = "looking"
+    class SearchingWriter:
+        name = "searching"
 
         def __call__(self, question, card, search):
             (ranking,) = search([MOTHS])
             excluded_hits.append({hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"]))
             return PageRewrite(text="…", plan=MOTHS)
 
-    app = create_app(Environment.open(env), env, writer=Looking())
+    app = create_app(Environment.open(env), env, writer=SearchingWriter())
     with run_app(app) as url, httpx.Client(base_url=url, timeout=30) as http:
         for fields in ({"question_id": "0"}, {"question_id": "1"}, {}):
             assert http.post("/page/rewrite", json={"question": EXAMPLES[0]["query"], **fields}).status_code == 200

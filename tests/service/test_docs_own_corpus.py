@@ -29,7 +29,7 @@ TABLE = "8. A table for a paper"
 
 
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory, tiny_policy):
+def page_run(tmp_path_factory, tiny_policy):
     """The folder in which the page's commands ran, their stdout, and the port of the service."""
     folder = tmp_path_factory.mktemp("own-corpus")
     for block in blocks("own-corpus.md"):
@@ -44,9 +44,9 @@ def walked(tmp_path_factory, tiny_policy):
 
 
 @pytest.fixture(scope="module")
-def tabled(walked):
+def table_run(page_run):
     """The folder of the evaluation in the section TABLE, and the stdout of its commands."""
-    folder, _, _ = walked
+    folder, _, _ = page_run
     printed = _run("".join(_commands_of_page(table=True)), folder, {})
     return folder / "evaluations/table", printed
 
@@ -79,8 +79,8 @@ def _run(script: str, folder: Path, variables: dict[str, str]) -> str:
     return stdout
 
 
-def test_the_page_can_be_followed_from_start_to_end(walked):
-    folder, stdout, _ = walked
+def test_the_page_can_be_followed_from_start_to_end(page_run):
+    folder, stdout, _ = page_run
     assert "no question stands in two splits, by id or by words" in stdout
     assert '{"status":"ready"}' in stdout
     results = json.loads((folder / "runs/mine/results.json").read_text())
@@ -89,21 +89,21 @@ def test_the_page_can_be_followed_from_start_to_end(walked):
     assert len((folder / "runs/mine/metrics.jsonl").read_text().splitlines()) == 3
 
 
-def test_the_rewrite_of_a_question_is_printed(walked):
-    _, stdout, _ = walked
+def test_the_rewrite_of_a_question_is_printed(page_run):
+    _, stdout, _ = page_run
     lines = [json.loads(line) for line in stdout.splitlines() if line.startswith("{") and '"rewrites"' in line]
     assert lines[-1]["question"] == "Delete a folder with everything in it"
     assert {"question", "rewrites", "think", "plan"} <= set(lines[-1])
 
 
-def test_the_service_of_the_page_ends_with_its_shell(walked):
-    _, _, port = walked
+def test_the_service_of_the_page_ends_with_its_shell(page_run):
+    _, _, port = page_run
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_the_token_is_written_nowhere(walked):
-    folder, stdout, _ = walked
+def test_the_token_is_written_nowhere(page_run):
+    folder, stdout, _ = page_run
     token = folder.with_name("token").read_text()
     assert len(token) == 32
     assert token not in stdout
@@ -111,14 +111,14 @@ def test_the_token_is_written_nowhere(walked):
     assert [path for path in files if token.encode() in path.read_bytes()] == []
 
 
-def test_a_policy_can_be_exported(walked):
-    folder, _, _ = walked
+def test_a_policy_can_be_exported(page_run):
+    folder, _, _ = page_run
     assert json.loads((folder / "exported" / "querylect.json").read_text())["run"]["name"] == "mine"
 
 
 @pytest.mark.slow
-def test_the_table_has_the_systems_of_the_page_on_two_retrievers(tabled):
-    folder, _ = tabled
+def test_the_table_has_the_systems_of_the_page_on_two_retrievers(table_run):
+    folder, _ = table_run
     table = json.loads((folder / "results.json").read_text())["tables"][0]
     assert table["environments"] == ["bm25", "minilm"]
     systems = {row["system"] for row in table["rows"]} - {"best_training_free"}
@@ -128,8 +128,8 @@ def test_the_table_has_the_systems_of_the_page_on_two_retrievers(tabled):
 
 
 @pytest.mark.slow
-def test_pandas_reads_the_scores_as_they_are_in_the_latex_table(tabled):
-    folder, printed = tabled
+def test_pandas_reads_the_scores_as_they_are_in_the_latex_table(table_run):
+    folder, printed = table_run
     scores = pandas.read_csv(folder / "scores.csv")
     assert {name: scores[name].dtype.kind for name in ("turn", "mean", "low", "high", "n", "of")} == {
         "turn": "i", "mean": "f", "low": "f", "high": "f", "n": "i", "of": "i",
@@ -143,8 +143,8 @@ def test_pandas_reads_the_scores_as_they_are_in_the_latex_table(tabled):
 
 
 @pytest.mark.slow
-def test_pandas_reads_the_comparisons(tabled):
-    folder, _ = tabled
+def test_pandas_reads_the_comparisons(table_run):
+    folder, _ = table_run
     tests, scores = (pandas.read_csv(folder / f"{name}.csv") for name in ("comparisons", "scores"))
     numbers = ["difference", "low", "high", "p", "p_holm", "effect_size"]
     assert [tests[name].dtype.kind for name in numbers] == ["f"] * len(numbers)
@@ -160,8 +160,8 @@ def test_pandas_reads_the_comparisons(tabled):
 
 
 @pytest.mark.slow
-def test_latex_compiles_the_table(tabled):
-    folder, _ = tabled
+def test_latex_compiles_the_table(table_run):
+    folder, _ = table_run
     if shutil.which("pdflatex") is None:
         pytest.skip("there is no pdflatex (on Debian: apt-get install texlive-latex-recommended)")
     (block,) = [block for block in blocks("own-corpus.md") if block.section == TABLE and block.language == "sh"]

@@ -193,7 +193,7 @@ def test_a_file_changed_in_place_while_a_process_serves_it_is_a_503_that_names_i
         assert http.get("/readyz").status_code == 200, "whole again"
 
 
-def rotten(config, tmp_path, name, change):
+def damaged_copy(config, tmp_path, name, change):
     """The settings of a copy of an index in which the array of a file was changed before it was opened."""
     folder = Path(shutil.copytree(config.index, tmp_path / "index"))
     array = np.load(folder / name)
@@ -219,7 +219,7 @@ ROTTEN = {
 def test_earlier_rot_that_makes_a_search_fail_is_a_503_with_the_file(built, tmp_path, run_app, name):
     """Without `env.verify` nothing is read at opening; a search that fails has all files checked."""
     kind, file, change = ROTTEN[name]
-    config, path = rotten(built(kind), tmp_path, file, change)
+    config, path = damaged_copy(built(kind), tmp_path, file, change)
     app = create_app(Environment.open(config), config)
     with run_app(app) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
         for text in ("heat", "wing"):

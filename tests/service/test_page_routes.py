@@ -127,7 +127,7 @@ def test_a_document_of_grade_0_is_not_shown_as_relevant(small_environment, run_a
     assert [document["id"] for document in answer["relevant"]] == ["triptan", "aspirin"]
 
 
-class Saying:
+class ScriptedWriter:
     """A rewriter with the same answer to every question, or an error."""
 
     name = "stand-in"
@@ -144,7 +144,7 @@ class Saying:
 
 def test_a_generated_rewrite_is_a_plan_or_says_what_was_wrong(service):
     plan = SearchPlan.of("triptan")
-    writer = Saying(PageRewrite(text="…", plan=plan, think="why"))
+    writer = ScriptedWriter(PageRewrite(text="…", plan=plan, think="why"))
     with service(writer=writer) as http:
         assert http.get("/page/about").json()["rewriter"] == "stand-in"
         rewrite = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
@@ -158,13 +158,13 @@ def test_a_generated_rewrite_is_a_plan_or_says_what_was_wrong(service):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "says"),
+    ("error", "status", "fact"),
     [(ModelError("no weights here"), 500, "stand-in failed: no weights"), (RequestError("too long"), 422, "too long")],
 )
-def test_a_rewriter_that_fails_says_why(service, error, status, says):
-    with service(writer=Saying(error)) as http:
+def test_a_rewriter_that_fails_says_why(service, error, status, fact):
+    with service(writer=ScriptedWriter(error)) as http:
         answer = http.post("/page/rewrite", json={"question": "x"})
-        assert (answer.status_code, says in answer.json()["detail"]) == (status, True)
+        assert (answer.status_code, fact in answer.json()["detail"]) == (status, True)
         assert http.get("/readyz").status_code == 200
 
 
@@ -188,7 +188,7 @@ def test_without_a_rewriter_the_page_says_how_to_have_one(service):
     ],
 )
 def test_a_question_that_is_none_never_reaches_the_rewriter(service, body):
-    writer = Saying(PageRewrite("", None))
+    writer = ScriptedWriter(PageRewrite("", None))
     with service(writer=writer) as http:
         answer = http.post("/page/rewrite", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
@@ -198,7 +198,7 @@ def test_a_question_that_is_none_never_reaches_the_rewriter(service, body):
 def test_one_rewrite_at_a_time_and_searches_go_on(service):
     started, finish = threading.Event(), threading.Event()
 
-    class Slow(Saying):
+    class Slow(ScriptedWriter):
         def __call__(self, question, card, search):
             started.set()
             assert finish.wait(30)
@@ -248,12 +248,12 @@ def test_a_policy_is_loaded_once(policy, environment, monkeypatch):
     assert random.plan is None
     assert random.failure
 
-    def say(engine, prompts, n, sampling):
+    def generate(engine, prompts, n, sampling):
         assert (n, sampling.temperature) == (1, 0.0)
         ids = engine.tokenizer("<think>why</think><rewrite>migraine</rewrite>")["input_ids"]
         return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
 
-    monkeypatch.setattr(TransformersEngine, "generate", say)
+    monkeypatch.setattr(TransformersEngine, "generate", generate)
     rewrite = writer(Question("page", "my head hurts"), environment.card)
     assert loads == [1]
     assert [(term.text, term.weight) for term in rewrite.plan.probes[0].terms] == [
@@ -269,13 +269,13 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
 
     prompt_texts = []
 
-    def say(engine, prompts, n, sampling):
+    def generate(engine, prompts, n, sampling):
         prompt_texts.append(engine.tokenizer.decode(prompts[0]))
         return [[Completion(engine.tokenizer("migraine</rewrite>")["input_ids"], [], True)]]
 
     small = policy.model_copy(update={"rewriter": RewriterConfig(name="small", prompt="hpo")})
     writer = PageWriter(Rewriter(of_config("tiny", small, None, None)))
-    monkeypatch.setattr(TransformersEngine, "generate", say)
+    monkeypatch.setattr(TransformersEngine, "generate", generate)
     rewrite = writer(Question("page", "my head hurts"), environment.card)
     assert prompt_texts[0].endswith("<think></think><rewrite>")
     assert rewrite.plan is not None
@@ -292,7 +292,7 @@ def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, servic
     parts = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"]}
     parts |= {"best_guess": "sugar", "best_guess_text": "sugar"}
 
-    def say(engine, prompts, n, sampling):
+    def generate(engine, prompts, n, sampling):
         assert "Best guess at the answer: sugar" in engine.tokenizer.decode(prompts[0])
         ids = engine.tokenizer("glucose\nQuery 2: blood\nQuery 3: insulin")["input_ids"]
         return [[Completion(ids, [], True)]]
@@ -305,7 +305,7 @@ def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, servic
         staged = policy.model_copy(update={"rewriter": settings})
         writer = PageWriter(Rewriter(of_config("tiny", staged, None, None)))
         writer(Question("page", "what lowers it?"), environment.card)  # loads the policy, which samples to check itself
-        monkeypatch.setattr(TransformersEngine, "generate", say)
+        monkeypatch.setattr(TransformersEngine, "generate", generate)
         with service(writer=writer) as http:
             first = http.post("/page/rewrite", json={"question": "what lowers it?", "options": ["insulin", "tea"]})
             plan = first.json()["plan"]

@@ -7,7 +7,7 @@ from querylect.errors import DownloadError, ModelError
 from querylect.hub_client import CONNECT_SECONDS, fail_fast_without_hub
 from querylect.inference.load import open_trained
 
-from ..hub_models import Hub, Repository, ask_at, serving
+from ..hub_models import Hub, Repository, serving, use_endpoint
 from ..raising import refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub: pip install -e '.[serve]'")
@@ -33,7 +33,7 @@ def closed(monkeypatch):
     """The Hub's address is a port where nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: no other process gets it
-        ask_at(f"http://127.0.0.1:{taken.getsockname()[1]}", monkeypatch)
+        use_endpoint(f"http://127.0.0.1:{taken.getsockname()[1]}", monkeypatch)
         yield
 
 
@@ -41,7 +41,7 @@ def closed(monkeypatch):
 def hub(monkeypatch):
     stand_in = Hub()
     with serving(stand_in) as stand_in.url:
-        ask_at(stand_in.url, monkeypatch)
+        use_endpoint(stand_in.url, monkeypatch)
         monkeypatch.setenv("HF_TOKEN", stand_in.token)
         yield stand_in
 

@@ -97,9 +97,9 @@ def test_a_run_and_a_service_end_with_that_sentence(token_file, small_environmen
 
 
 @pytest.fixture
-def telling(small_environment, tmp_path, monkeypatch):
-    """`with telling(*arguments) as (service, address)`: `querylect serve` with these arguments, and the address that it
-    registered in a file of the folder QUERYLECT_SERVICES."""
+def start_service(small_environment, tmp_path, monkeypatch):
+    """`with start_service(*arguments) as (service, address)`: `querylect serve` with further arguments, and the address
+    that it registered in a file of the folder QUERYLECT_SERVICES."""
     services = tmp_path / "services"
     services.mkdir()
     settings = [f"env.{key}={json.dumps(value)}" for key, value in small_environment.model_dump(mode="json").items()
@@ -126,7 +126,7 @@ def output_at_exit(service):
 
 
 def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(
-    telling, small_environment, tmp_path, monkeypatch
+    start_service, small_environment, tmp_path, monkeypatch
 ):
     """A real service as a job starts it: facing another machine, with its token in a file."""
     token = tmp_path / "token"
@@ -134,7 +134,7 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(
     token.chmod(0o600)
     monkeypatch.setenv("QUERYLECT_TOKEN_FILE", str(token))
     as_no_run_has_it = ["env.host=0.0.0.0", "env.port=1", "env.playground=true"]
-    with telling("--facing", "127.0.0.1", *as_no_run_has_it) as (service, address):
+    with start_service("--facing", "127.0.0.1", *as_no_run_has_it) as (service, address):
         url = address["url"]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d{2,}", url)
         judgements, token = f"{url}/page/judgements?question_id=q-head", {"Authorization": "Bearer s3cret"}
@@ -153,8 +153,8 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(
     assert "s3cret" not in output
 
 
-def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(telling, small_environment):
-    with telling() as (service, address):
+def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(start_service, small_environment):
+    with start_service() as (service, address):
         assert len(address["token"]) >= 32
         assert httpx.get(f"{address['url']}/v1/environment", trust_env=False).status_code == 401
         with open_environment(small_environment, ClientConfig()) as client:
