@@ -105,8 +105,8 @@ with SyncEnvironmentClient(ClientConfig(urls=[service])) as client:
     (question, *_) = client.questions("train")
     (step,) = client.step([Step(question_id=question.id, plan=SearchPlan.of("triptan"))])
     with querylect.Rewriter.from_pretrained(config, endpoint=endpoint, model="m") as rewriter:
-        found = rewriter.search(question, client, turns=2)
-print(question.id, round(step.reward, 4), found.rewrite.text, len(found.ranking), "torch" in sys.modules)
+        result = rewriter.search(question, client, turns=2)
+print(question.id, round(step.reward, 4), result.rewrite.text, len(result.ranking), "torch" in sys.modules)
 """
 
 
