@@ -35,11 +35,11 @@ def corpus(tmp_path_factory):
     """Five documents and five questions, as a BEIR folder."""
     folder = tmp_path_factory.mktemp("corpus") / "data"
     documents = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
-    asked = [Question(name, text) for name, (text, _) in ASKED.items()]
+    questions = [Question(name, text) for name, (text, _) in ASKED.items()]
     grades = {name: grade for name, (_, grade) in ASKED.items()}
-    held_out = [Question(f"t-{one.id}", f"please: {one.text}") for one in asked]
+    held_out = [Question(f"t-{question.id}", f"please: {question.text}") for question in questions]
     test = Split(held_out, {f"t-{name}": grade for name, grade in grades.items()})
-    save_beir(Dataset("lessons", documents, {"train": Split(asked, grades), "test": test}), folder)
+    save_beir(Dataset("lessons", documents, {"train": Split(questions, grades), "test": test}), folder)
     return folder
 
 
@@ -83,8 +83,9 @@ class Site:
 
     def steps(self, name="run"):
         with suppress(FileNotFoundError):
-            whole = (self.run(name) / "metrics.jsonl").read_text().rpartition("\n")[0]  # the last may be half a line
-            return [json.loads(line)["step"] for line in whole.splitlines()]
+            text = (self.run(name) / "metrics.jsonl").read_text()
+            complete_lines = text.rpartition("\n")[0].splitlines()  # the last may be half a line
+            return [json.loads(line)["step"] for line in complete_lines]
         return []
 
     def wait(self, job, state):
@@ -93,11 +94,11 @@ class Site:
     def until(self, job, what):
         """Wait for something that a job brings about."""
         until = time.monotonic() + SECONDS
-        while not (found := what()):
+        while not (value := what()):
             assert self.cluster.state(job) in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), self.logs()
             assert time.monotonic() < until, self.logs()
             time.sleep(0.1)
-        return found
+        return value
 
 
 @pytest.fixture
@@ -107,12 +108,12 @@ def site(cluster, corpus, speaking, tmp_path):  # noqa: F811
 
 def listening(running):
     """The addresses at which they take connections."""
-    found = set()
-    for seen in running:
+    addresses = set()
+    for snapshot in running:
         with suppress(psutil.NoSuchProcess):
-            connections = seen.process.net_connections("tcp")
-            found |= {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
-    return found
+            connections = snapshot.process.net_connections("tcp")
+            addresses |= {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 def test_two_jobs_of_one_node_and_a_chain_end_without_leaking_tokens(site):
@@ -120,8 +121,8 @@ def test_two_jobs_of_one_node_and_a_chain_end_without_leaking_tokens(site):
     own, and evaluation, written and submitted by `querylect launch`."""
     alone = site.submit("slurm/grpo_contriever.sh", "run.yaml", "name=alone", *MINILM)
     layout = ["--nodes", "2", "--retriever-nodes", "1", "--shards", "2"]
-    told = site.launch("run.yaml", "name=chain", "--chain", *layout).stdout
-    ids = dict(reversed(line.split()) for line in told.splitlines())
+    stdout = site.launch("run.yaml", "name=chain", "--chain", *layout).stdout
+    ids = dict(reversed(line.split()) for line in stdout.splitlines())
     assert list(ids) == [f"runs/chain/job/{name}.sh" for name in ("index", "merge", "train", "eval")]
     chain = ids["runs/chain/job/train.sh"]
 
@@ -137,8 +138,8 @@ def test_two_jobs_of_one_node_and_a_chain_end_without_leaking_tokens(site):
         addresses = listening(running)
         assert addresses, "a service listens"
         assert all(ip_address(address).is_loopback for address in addresses)
-        assert not any(token in " ".join(seen.cmdline) for seen in processes())
-        assert not any(token in " ".join(seen.environ.values()) for seen in running)
+        assert not any(token in " ".join(snapshot.cmdline) for snapshot in processes())
+        assert not any(token in " ".join(snapshot.environ.values()) for snapshot in running)
         site.wait(job, "COMPLETED")
         assert site.steps(name) == [1, 2]
         assert (site.run(name) / "final").is_dir()
@@ -149,8 +150,8 @@ def test_two_jobs_of_one_node_and_a_chain_end_without_leaking_tokens(site):
         tokens = list(pool.map(look, (alone, chain), ("alone", "chain")))
     everything = [path for path in site.folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in everything if any(token.encode() in path.read_bytes() for token in tokens)]
-    said = (site.run("chain") / "logs" / "waiting.log").read_text()
-    assert re.search(r"ready: http://127\.0\.0\.1:\d+\n", said)
+    waiting_log = (site.run("chain") / "logs" / "waiting.log").read_text()
+    assert re.search(r"ready: http://127\.0\.0\.1:\d+\n", waiting_log)
     assert (site.run("chain") / "logs" / "retriever-node-b.log").exists()
     assert (site.folder / "indexes" / "minilm" / "manifest.json").exists()
     site.wait(ids["runs/chain/job/eval.sh"], "COMPLETED")
@@ -168,7 +169,7 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     site.until(job, lambda: len(site.steps()) > reached)
 
     services = site.run() / "services"
-    (retriever,) = [one for one in processes_of(site.cluster, job) if is_serving(one)]
+    (retriever,) = [snapshot for snapshot in processes_of(site.cluster, job) if is_serving(snapshot)]
     retriever.process.kill()
     site.wait(job, "FAILED")
     (log,) = site.folder.glob(f"*-{job}.log")
@@ -177,8 +178,8 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     assert not services.exists()
 
     second = site.submit(*endless)
-    before = len(site.steps())
-    site.until(second, lambda: len(site.steps()) > before + 1 and processes_of(site.cluster, second))
+    earlier_steps = len(site.steps())
+    site.until(second, lambda: len(site.steps()) > earlier_steps + 1 and processes_of(site.cluster, second))
     third = site.submit(*endless)
     site.wait(third, "FAILED")
     assert f"Another job works in runs/run: job {second} on " in site.logs()
@@ -196,17 +197,17 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
 def restarted(site):
     """The step from which the requeued job goes on, once it says so."""
     log = (site.run() / "logs" / "trainer.log").read_text()
-    found = re.search(r"continuing from step (\d+)", log)
-    if found is None:
+    resumed = re.search(r"continuing from step (\d+)", log)
+    if resumed is None:
         return None
     (stopped_at,) = re.findall(r"checkpoint-(\d+) holds its last finished step", log)
     *_, finished = re.findall(r"step (\d+)/500", log.partition("stopped: ")[0])
-    assert found[1] == stopped_at == finished, "at most the step in progress is lost"
-    return int(found[1])
+    assert resumed[1] == stopped_at == finished, "at most the step in progress is lost"
+    return int(resumed[1])
 
 
-def is_serving(seen):
-    return {"serve", "--tell"} <= set(seen.cmdline)
+def is_serving(snapshot):
+    return {"serve", "--tell"} <= set(snapshot.cmdline)
 
 
 def test_several_processes_of_a_node_train_and_the_signal_reaches_both(site):
@@ -279,14 +280,14 @@ def test_every_node_saves_where_the_script_alone_is_told_to_end(site):
 
 
 def test_what_slurm_refuses_is_one_sentence_with_its_remedy(site):
-    told = site.launch("run.yaml", "--partition", "nowhere", check=False)
-    assert told.returncode == 2
-    (line,) = told.stderr.splitlines()
+    result = site.launch("run.yaml", "--partition", "nowhere", check=False)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
     assert "nvalid partition" in line
     assert line.endswith(
         f"There are: main. Name one with --partition or as SBATCH_PARTITION in {SLURM.resolve() / 'cluster.sh'}."
     )
-    told = site.launch("run.yaml", "--time", "soon", check=False)
-    assert told.returncode == 2
-    assert "Invalid --time specification" in told.stderr
-    assert "--nodes" in told.stderr
+    result = site.launch("run.yaml", "--time", "soon", check=False)
+    assert result.returncode == 2
+    assert "Invalid --time specification" in result.stderr
+    assert "--nodes" in result.stderr

@@ -28,8 +28,8 @@ def sbatch(tmp_path, monkeypatch):
 
 
 def test_a_time_limit_is_read_as_slurm_reads_it():
-    known = {"90": 5400, "10:30": 630, "1:00:00": 3600, "2-12": 216_000, "0-0:20": 1200, "1-02:03:04": 93_784}
-    assert {time: seconds_of(time) for time in known} == known
+    seconds = {"90": 5400, "10:30": 630, "1:00:00": 3600, "2-12": 216_000, "0-0:20": 1200, "1-02:03:04": 93_784}
+    assert {time: seconds_of(time) for time in seconds} == seconds
     assert [seconds_of(time) for time in ("soon", "UNLIMITED", "1:2:3:4", "")] == [None] * 4
 
 
@@ -46,13 +46,13 @@ def test_other_time_limits_are_left_to_slurm(time):
 
 
 def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, tmp_path):
-    (told,) = launch(load_config("tiny", []), LaunchOptions())
-    assert told[0] == "12"
-    written = tmp_path / "here" / "runs" / "tiny" / "job"
-    before = {path: path.read_text() for path in written.iterdir()}
+    (submitted,) = launch(load_config("tiny", []), LaunchOptions())
+    assert submitted[0] == "12"
+    job_folder = tmp_path / "here" / "runs" / "tiny" / "job"
+    before = {path: path.read_text() for path in job_folder.iterdir()}
     with refused(ConfigError, "other-settings", "runs/tiny/job/config.yaml", "name=…"):
         launch(load_config("tiny", ["seed=9"]), LaunchOptions(nodes=2))
-    assert {path: path.read_text() for path in written.iterdir()} == before
+    assert {path: path.read_text() for path in job_folder.iterdir()} == before
     launch(load_config("tiny", []), LaunchOptions(nodes=2))
 
 
@@ -65,16 +65,16 @@ def test_what_slurm_refused_stands_in_no_way(sbatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "remedy"),
+    ("message", "remedy"),
     [
         ("Batch job submission failed: Requested node configuration is not available", "--nodes"),
         ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "`sinfo`"),
         ("invalid partition specified: nowhere", "--partition"),
     ],
 )
-def test_what_slurm_says_has_its_remedy(sbatch, said, remedy):
-    sbatch(f"echo 'sbatch: error: {said}' >&2; exit 1")
-    with refused(ClusterError, "job-refused", said, remedy):
+def test_what_slurm_says_has_its_remedy(sbatch, message, remedy):
+    sbatch(f"echo 'sbatch: error: {message}' >&2; exit 1")
+    with refused(ClusterError, "job-refused", message, remedy):
         launch(load_config("tiny", []), LaunchOptions())
 
 

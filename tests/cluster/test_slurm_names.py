@@ -45,14 +45,14 @@ def hostile_config():
 def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(here, tmp_path):
     config = hostile_config()
     (tmp_path / "temporary").mkdir()
-    told = dry_run(config, LaunchOptions(), True, tmp_path / "temporary")
-    heads = [line.partition(": ")[2] for line in told.splitlines() if line.startswith("── ")]
+    output = dry_run(config, LaunchOptions(), True, tmp_path / "temporary")
+    heads = [line.partition(": ")[2] for line in output.splitlines() if line.startswith("── ")]
     assert len(heads) == 4
     run = f"{HOSTILE}/{config.name}"
     for head in heads:
         assert shlex.split(head)[0] == "sbatch"
         assert shlex.split(head)[-1].startswith(f"{run}/job/")
-    commands = [*heads, *(line for line in told.splitlines() if line.startswith("    ") and "marker" in line)]
+    commands = [*heads, *(line for line in output.splitlines() if line.startswith("    ") and "marker" in line)]
     assert len(commands) > 6, "index, retriever, trainer, eval"
     for command in commands:
         pasted = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, text=True, check=True)
@@ -103,12 +103,12 @@ def test_a_run_in_a_folder_of_an_odd_name_is_submitted_and_trained(here, tmp_pat
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     ((_, script),) = launch(odd_config(), LaunchOptions())
-    asked = (here / "asked").read_text().splitlines()
-    assert asked[1:3] == ["--job-name=train-tiny", f"--output={ODD.replace('%', '%%')}/tiny/logs/job-train-%j.log"]
-    assert asked[-1] == str(script)
+    arguments = (here / "asked").read_text().splitlines()
+    assert arguments[1:3] == ["--job-name=train-tiny", f"--output={ODD.replace('%', '%%')}/tiny/logs/job-train-%j.log"]
+    assert arguments[-1] == str(script)
     assert "job-name" not in "".join(line for line in script.read_text().splitlines() if line.startswith("#SBATCH"))
     again = script.read_text().splitlines()[1].removeprefix("# ")
-    assert shlex.split(again) == ["sbatch", *asked[1:]]
+    assert shlex.split(again) == ["sbatch", *arguments[1:]]
     subprocess.run(["bash", script], check=True, capture_output=True)
     assert load_config("seen.yaml", []) == odd_config()
     assert {path.name for path in here.iterdir()} == {"asked", "seen.yaml", ODD}
@@ -118,8 +118,8 @@ def test_slurm_takes_a_run_in_a_folder_of_an_odd_name(cluster, here, tmp_path): 
     trainer_of(tmp_path)
     around = {"QUERYLECT_CLUSTER": str(tmp_path / "cluster.sh"), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
     (here / "odd.yaml").write_text(f'output: "{ODD}"\nname: odd\nclient: {{urls: ["http://127.0.0.1:1"]}}\n')
-    told = cluster.run(sys.executable, "-m", "querylect", "launch", "odd.yaml", cwd=here, **around).stdout
-    number, script = told.rstrip("\n").split(" ", 1)
+    stdout = cluster.run(sys.executable, "-m", "querylect", "launch", "odd.yaml", cwd=here, **around).stdout
+    number, script = stdout.rstrip("\n").split(" ", 1)
     assert cluster.wait(number) == "COMPLETED"
     log = here / ODD / "odd" / "logs" / f"job-train-{number}.log"
     assert "done: " in log.read_text()

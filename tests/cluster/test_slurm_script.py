@@ -38,16 +38,16 @@ def test_a_job_that_goes_back_into_the_queue_may_and_keeps_its_log(script):
 
 
 def test_a_job_that_fails_says_why_and_hands_on_the_exit_code(tmp_path):
-    told = bash("grpo_contriever.sh", "tiny", "train.stps=5", cwd=tmp_path)
-    assert told.returncode == 2
-    assert "train.steps" in told.stderr
+    result = bash("grpo_contriever.sh", "tiny", "train.stps=5", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "train.steps" in result.stderr
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
 def test_a_module_in_the_folder_of_submission_is_not_imported(tmp_path):
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
-    told = bash("grpo_bm25.sh", "tiny", "--dry-run", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
+    result = bash("grpo_bm25.sh", "tiny", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
     assert not (tmp_path / "imported").exists()
 
 
@@ -70,9 +70,9 @@ def test_a_module_in_the_folder_of_submission_is_not_imported(tmp_path):
     ],
 )
 def test_a_dry_run_says_who_runs_where_and_begins_nothing(script, more, expected, tmp_path):
-    told = bash(script, "--dry-run", cwd=tmp_path, SBATCH_PARTITION="gpu", **more)
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
+    result = bash(script, "--dry-run", cwd=tmp_path, SBATCH_PARTITION="gpu", **more)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
     assert lines[0] == "sbatch"
     assert "    --signal=B:USR1@600" in lines
     assert "    SBATCH_PARTITION=gpu" in lines
@@ -107,9 +107,9 @@ def test_a_dry_run_says_who_runs_where_and_begins_nothing(script, more, expected
     ],
 )
 def test_all_weights_take_all_gpus_and_adapters_one(script, arguments, more, launched, tmp_path):
-    told = bash(script, *arguments, "--dry-run", cwd=tmp_path, **more)
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
+    result = bash(script, *arguments, "--dry-run", cwd=tmp_path, **more)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
     trainer = lines[lines.index("trainer") + 1]
     for part in launched.split(" ") if launched.startswith("--") else [launched]:
         assert {"zero2": "/zero2.json ", "zero3": "/zero3.json ", "fsdp2": "/fsdp2.yaml "}.get(part, part) in trainer
@@ -120,9 +120,9 @@ AHEAD = ["train.staleness=1", "train.questions_per_step=510"]
 
 
 def test_some_gpus_of_a_node_may_sample_while_the_others_train(tmp_path):
-    told = bash("grpo_contriever.sh", *AHEAD, "--dry-run", cwd=tmp_path, VLLM_GPUS="3")
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
+    result = bash("grpo_contriever.sh", *AHEAD, "--dry-run", cwd=tmp_path, VLLM_GPUS="3")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
     vllm, trainer = (lines[lines.index(name) + 1].replace("\\", "") for name in ("vllm", "trainer"))
     assert "env CUDA_VISIBLE_DEVICES=5,6,7 " in vllm
     assert "--data_parallel_size 3 --host 127.0.0.1" in vllm
@@ -132,32 +132,37 @@ def test_some_gpus_of_a_node_may_sample_while_the_others_train(tmp_path):
 
 
 def test_the_gpus_that_sample_are_those_that_the_job_sees_last(tmp_path):
-    given = {"VLLM_GPUS": "1", "GPUS_PER_NODE": "3", "CUDA_VISIBLE_DEVICES": "7,4,2", "VLLM_ARGS": "--enforce_eager"}
-    told = bash("grpo_contriever.sh", *AHEAD, "--dry-run", cwd=tmp_path, **given)
-    assert told.returncode == 0, told.stderr
-    lines = [line.replace("\\", "") for line in told.stdout.splitlines()]
+    variables = {
+        "VLLM_GPUS": "1",
+        "GPUS_PER_NODE": "3",
+        "CUDA_VISIBLE_DEVICES": "7,4,2",
+        "VLLM_ARGS": "--enforce_eager",
+    }
+    result = bash("grpo_contriever.sh", *AHEAD, "--dry-run", cwd=tmp_path, **variables)
+    assert result.returncode == 0, result.stderr
+    lines = [line.replace("\\", "") for line in result.stdout.splitlines()]
     assert "env CUDA_VISIBLE_DEVICES=2 " in lines[lines.index("vllm") + 1]
     assert "--enforce_eager --host" in lines[lines.index("vllm") + 1]
     assert "env CUDA_VISIBLE_DEVICES=7,4 " in lines[lines.index("trainer") + 1]
 
 
 @pytest.mark.parametrize(
-    ("script", "given"),
+    ("script", "variables"),
     [
         ("grpo_contriever.sh", {"VLLM_GPUS": "8"}),
         ("grpo_nodes.sh", {"VLLM_GPUS": "3", "NODES": "2"}),
         ("grpo_vllm_server.sh", {"VLLM_GPUS": "3"}),
     ],
 )
-def test_gpus_for_vllm_that_the_job_cannot_give_are_refused(script, given, tmp_path):
-    told = bash(script, *AHEAD, "--dry-run", cwd=tmp_path, **given)
-    assert told.returncode == 2
-    assert f"VLLM_GPUS is {given['VLLM_GPUS']}, of 8 GPUs" in told.stderr
+def test_gpus_for_vllm_that_the_job_cannot_give_are_refused(script, variables, tmp_path):
+    result = bash(script, *AHEAD, "--dry-run", cwd=tmp_path, **variables)
+    assert result.returncode == 2
+    assert f"VLLM_GPUS is {variables['VLLM_GPUS']}, of 8 GPUs" in result.stderr
 
 
 def test_a_node_that_generates_lets_another_train_ahead(tmp_path):
-    told = bash("grpo_vllm_server.sh", "train.staleness=1", "--dry-run", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
+    result = bash("grpo_vllm_server.sh", "train.staleness=1", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
 
 
 REFUSED = [
@@ -173,41 +178,41 @@ REFUSED = [
 """What eight processes would refuse: (changes of paper_contriever, environment, code, a part of the message)."""
 
 
-@pytest.mark.parametrize(("changes", "around", "code", "said"), REFUSED)
-def test_a_job_that_its_processes_would_refuse_is_refused_before(changes, around, code, said, tmp_path, monkeypatch):
-    told = bash("grpo_contriever.sh", *changes, "--dry-run", cwd=tmp_path, **around)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert said in told.stderr
+@pytest.mark.parametrize(("changes", "around", "code", "message"), REFUSED)
+def test_a_job_that_its_processes_would_refuse_is_refused_before(changes, around, code, message, tmp_path, monkeypatch):
+    result = bash("grpo_contriever.sh", *changes, "--dry-run", cwd=tmp_path, **around)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
     for name, value in around.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     for dry_run in ([], ["--dry-run"]):
-        with refused(ConfigError, code, said):
+        with refused(ConfigError, code, message):
             app(["launch", "paper_contriever", *changes, *dry_run], standalone_mode=False)
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
 def test_a_job_that_splits_weights_over_one_gpu_is_refused(tmp_path):
-    told = bash("grpo_nodes.sh", "--dry-run", cwd=tmp_path, SHARDING="fsdp2", GPUS_PER_NODE="1")
-    assert (told.returncode, told.stdout) == (2, "")
-    assert "FSDP in one process" in told.stderr
+    result = bash("grpo_nodes.sh", "--dry-run", cwd=tmp_path, SHARDING="fsdp2", GPUS_PER_NODE="1")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "FSDP in one process" in result.stderr
 
 
 def test_the_cluster_file_may_choose_the_sharding(tmp_path):
     (tmp_path / "cluster.sh").write_text("SHARDING=fsdp2\n")
-    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "cluster.sh"))
-    assert told.returncode == 0, told.stderr
-    assert "/fsdp2.yaml " in told.stdout
+    result = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "cluster.sh"))
+    assert result.returncode == 0, result.stderr
+    assert "/fsdp2.yaml " in result.stdout
 
 
 def test_a_job_that_does_not_fit_its_gpus_is_printed_with_a_warning(tmp_path, monkeypatch, capsys):
-    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path)
-    assert (told.returncode, told.stderr) == (0, "")
-    told = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, SHARDING="ddp")
-    assert told.returncode == 0
-    assert "does not fit" in told.stderr
-    assert "197.6 GiB per GPU on 8 GPUs" in told.stderr
-    assert "--multi_gpu" in told.stdout
+    result = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    result = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, SHARDING="ddp")
+    assert result.returncode == 0
+    assert "does not fit" in result.stderr
+    assert "197.6 GiB per GPU on 8 GPUs" in result.stderr
+    assert "--multi_gpu" in result.stdout
     monkeypatch.setenv("SHARDING", "ddp")
     with pytest.raises(SystemExit) as ended:
         main(["launch", "paper_contriever", "--dry-run"])
@@ -221,37 +226,37 @@ def test_the_processes_of_a_job_are_counted_without_the_nodes_that_do_not_train(
 
     config = load_config("paper_contriever", [])
 
-    def asked(*arguments):
+    def processes_and_zero(*arguments):
         layout = request_of(config.env, config.policy, *arguments).layout
         return layout.processes, layout.zero
 
-    assert asked("grpo_nodes", 4, 4, 1) == (12, 2)
-    assert asked("grpo_vllm_server", 4, None, 1) == (16, 2)
-    assert asked(None, None, 1) == (1, 0)
+    assert processes_and_zero("grpo_nodes", 4, 4, 1) == (12, 2)
+    assert processes_and_zero("grpo_vllm_server", 4, None, 1) == (16, 2)
+    assert processes_and_zero(None, None, 1) == (1, 0)
 
 
 def test_a_job_under_zero_may_compute_in_bfloat16(tmp_path):
-    told = bash("grpo_contriever.sh", "policy.dtype=bfloat16", "--dry-run", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
+    result = bash("grpo_contriever.sh", "policy.dtype=bfloat16", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
 
 
 def test_launch_asks_for_one_gpu_where_adapters_are_trained():
     from querylect.configs.load import load_config
     from querylect.slurm.launch import LaunchOptions, jobs_of
 
-    def asked(*arguments, **wishes):
+    def sbatch_lines(*arguments, **wishes):
         (job,) = jobs_of(load_config(*arguments), LaunchOptions(**wishes), chain=False)
         return {line for line in job.text.splitlines() if line.startswith("#SBATCH")}
 
-    assert {"#SBATCH --gpus-per-node=8", "#SBATCH --mem=0"} <= asked("paper_bm25", [])
-    assert {"#SBATCH --gpus-per-node=1", "#SBATCH --mem=128G"} <= asked("paper_bm25", ["policy.lora={}"])
-    assert "#SBATCH --gpus-per-node=4" in asked("paper_bm25", ["policy.lora={}"], gpus=4)
+    assert {"#SBATCH --gpus-per-node=8", "#SBATCH --mem=0"} <= sbatch_lines("paper_bm25", [])
+    assert {"#SBATCH --gpus-per-node=1", "#SBATCH --mem=128G"} <= sbatch_lines("paper_bm25", ["policy.lora={}"])
+    assert "#SBATCH --gpus-per-node=4" in sbatch_lines("paper_bm25", ["policy.lora={}"], gpus=4)
 
 
 def test_a_job_without_a_node_to_train_is_refused(tmp_path):
-    told = bash("grpo_vllm_server.sh", "--dry-run", cwd=tmp_path, NODES="2", RETRIEVER_NODES="1")
-    assert told.returncode == 2
-    assert "sbatch --nodes=3" in told.stderr
+    result = bash("grpo_vllm_server.sh", "--dry-run", cwd=tmp_path, NODES="2", RETRIEVER_NODES="1")
+    assert result.returncode == 2
+    assert "sbatch --nodes=3" in result.stderr
 
 
 def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path):
@@ -259,10 +264,10 @@ def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path)
     (tmp_path / "apptainer").write_text('#!/bin/sh\nshift 2; exec "$@"\n')
     (tmp_path / "apptainer").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "mine.sh"), PATH=path)
-    assert "    SBATCH_ACCOUNT=ours" in told.stdout
+    result = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "mine.sh"), PATH=path)
+    assert "    SBATCH_ACCOUNT=ours" in result.stdout
     launcher = f"    apptainer exec image.sif {REAL.with_name('python')} -m accelerate.commands.launch"
-    (trainer,) = [line for line in told.stdout.splitlines() if line.startswith(launcher)]
+    (trainer,) = [line for line in result.stdout.splitlines() if line.startswith(launcher)]
     assert "--num_processes 8" in trainer
     assert "--use_deepspeed" in trainer
     assert trainer.endswith("/zero2.json --deepspeed_multinode_launcher standard -m querylect train paper_bm25")
@@ -272,17 +277,17 @@ def test_the_tasks_of_an_evaluation_share_its_runs_out(tmp_path):
     shares = []
     for task in ("1", "2"):
         array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_MAX": "2"}
-        told = bash("eval_array.sh", "a", "eval.limit=5", "b", "c", "--dry-run", cwd=tmp_path, **array)
-        shares.append([line.split(" eval ")[1] for line in told.stdout.splitlines() if " eval " in line])
+        result = bash("eval_array.sh", "a", "eval.limit=5", "b", "c", "--dry-run", cwd=tmp_path, **array)
+        shares.append([line.split(" eval ")[1] for line in result.stdout.splitlines() if " eval " in line])
     assert shares == [["a eval.limit=5", "c eval.limit=5"], ["b eval.limit=5"]]
-    told = bash("eval_array.sh", "eval.limit=5", cwd=tmp_path)
-    assert told.returncode == 2
-    assert "Name what is to be evaluated" in told.stderr
+    result = bash("eval_array.sh", "eval.limit=5", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "Name what is to be evaluated" in result.stderr
     again = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_MAX": "4"}
-    told = bash("eval_array.sh", "a", "b", "c", "d", "--dry-run", cwd=tmp_path, **again)
-    assert [line.split(" eval ")[1] for line in told.stdout.splitlines() if " eval " in line] == ["b"]
-    told = bash("eval_array.sh", "a", cwd=tmp_path, SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_TASK_MAX="1")
-    assert (told.returncode, told.stderr) == (2, "Tasks are counted from 1: sbatch --array=1-1 …\n")
+    result = bash("eval_array.sh", "a", "b", "c", "d", "--dry-run", cwd=tmp_path, **again)
+    assert [line.split(" eval ")[1] for line in result.stdout.splitlines() if " eval " in line] == ["b"]
+    result = bash("eval_array.sh", "a", cwd=tmp_path, SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_TASK_MAX="1")
+    assert (result.returncode, result.stderr) == (2, "Tasks are counted from 1: sbatch --array=1-1 …\n")
 
 
 def test_the_tasks_of_an_index_are_its_shards(tmp_path):
@@ -294,9 +299,9 @@ def test_the_tasks_of_an_index_are_its_shards(tmp_path):
     assert task(2, 1, 4, 4).stdout.endswith(" index build --shard 2/4 tiny\n")
     assert task(0, 0, 0, 1).stdout.endswith(" index merge tiny\n")
     for span in ((2, 4, 3), (1, 4, 2), (0, 4, 5)):
-        told = task(2, *span)
-        assert told.returncode == 2
-        assert "sbatch --array=1-16" in told.stderr
+        result = task(2, *span)
+        assert result.returncode == 2
+        assert "sbatch --array=1-16" in result.stderr
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "manifest.json").touch()
     assert " index " not in task(2, 1, 4, 4, "env.index=there").stdout, "what is there is left alone"
@@ -305,13 +310,13 @@ def test_the_tasks_of_an_index_are_its_shards(tmp_path):
 def test_a_cluster_file_ends_no_job(tmp_path):
     """The user's own lines: a test that fails at the end, a variable that is not set."""
     (tmp_path / "mine.sh").write_text('echo "$NO_SUCH_VARIABLE"\nfalse\n[ -d /nowhere ] && export HF_HOME=/nowhere\n')
-    mine = str(tmp_path / "mine.sh")
-    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=mine)
-    assert told.returncode == 0, told.stderr
-    assert "-m querylect train paper_bm25" in told.stdout
-    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=f"{mine}.not")
-    assert told.returncode == 2
-    assert told.stderr.startswith(f"The cluster file {mine}.not cannot be read.")
+    cluster_file = str(tmp_path / "mine.sh")
+    result = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=cluster_file)
+    assert result.returncode == 0, result.stderr
+    assert "-m querylect train paper_bm25" in result.stdout
+    result = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=f"{cluster_file}.not")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"The cluster file {cluster_file}.not cannot be read.")
 
 
 def test_a_job_removes_nothing_that_it_did_not_make(tmp_path):
@@ -322,17 +327,17 @@ def test_a_job_removes_nothing_that_it_did_not_make(tmp_path):
 
 
 def test_without_an_installation_a_job_says_so(tmp_path):
-    told = bash("grpo_bm25.sh", cwd=tmp_path, QUERYLECT="", PATH="/usr/bin:/bin")
-    assert told.returncode == 2
-    assert "none on the PATH. Install it here, or name the command in" in told.stderr
+    result = bash("grpo_bm25.sh", cwd=tmp_path, QUERYLECT="", PATH="/usr/bin:/bin")
+    assert result.returncode == 2
+    assert "none on the PATH. Install it here, or name the command in" in result.stderr
 
 
 def test_what_a_job_knows_of_its_config(tmp_path):
     elsewhere = "mix.environments.bm25.client={urls: ['http://a:1'], token_env: THEIRS}"
-    known = facts("mix_bm25_minilm", ["output=some where", elsewhere])
-    assert known["run"] == "some where/mix-bm25-minilm"
-    assert known["serving"] == ["minilm"]
-    assert known["token_envs"] == ["QUERYLECT_TOKEN"]
+    job_facts = facts("mix_bm25_minilm", ["output=some where", elsewhere])
+    assert job_facts["run"] == "some where/mix-bm25-minilm"
+    assert job_facts["serving"] == ["minilm"]
+    assert job_facts["token_envs"] == ["QUERYLECT_TOKEN"]
     with refused(ConfigError, "shared-token-variable", "mix.environments.bm25.client.token_env", "QUERYLECT_TOKEN"):
         facts("mix_bm25_minilm", ["mix.environments.bm25.client={urls: ['http://a:1']}"])
     assert facts("tiny", [])["serving"] == [""]
@@ -342,7 +347,7 @@ def test_what_a_job_knows_of_its_config(tmp_path):
     (tmp_path / "there" / "manifest.json").touch()
     assert facts("tiny", [f"env.index={tmp_path}/there"])["building"] == [], "also in a folder that nobody may write"
     shell = subprocess.run(
-        ["bash", "-c", as_shell(known) + '\necho "$run|${serving[0]}"'], capture_output=True, text=True
+        ["bash", "-c", as_shell(job_facts) + '\necho "$run|${serving[0]}"'], capture_output=True, text=True
     )
     assert shell.stdout == "some where/mix-bm25-minilm|minilm\n"
 
@@ -354,20 +359,20 @@ def test_launch_writes_the_jobs_and_a_chain_of_them(tmp_path, monkeypatch, capsy
         main(["launch", "paper_qwen3", "seed=3", "--chain", "--nodes", "3", "--retriever-nodes", "1", "--gpus", "4",
               "--time", "1:00:00", "--partition", "gpu", "--dry-run"])  # fmt: skip
     assert not ended.value.code
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert not list(tmp_path.iterdir())
-    heads = [line for line in told.splitlines() if line.startswith("──")]
+    heads = [line for line in output.splitlines() if line.startswith("──")]
     assert [line.split()[1] for line in heads] == ["index:", "merge:", "train:", "eval:"]
     assert "--array=1-16" in heads[0]
     assert "--array=0" in heads[1]
     assert "--nodes=3 --time=1:00:00 --partition=gpu --gpus-per-node=4" in heads[2]
-    train = told[told.index("── train") : told.index("── eval")]
+    train = output[output.index("── train") : output.index("── eval")]
     assert "#SBATCH --gpus-per-node=4" in train
     assert "#SBATCH --signal=B:USR1@600" in train
     assert "train_job_on_all runs/paper-qwen3/job/config.yaml" in train
     assert "retriever-node-3" in train
     assert "--num_machines 2" in train
-    assert "eval runs/paper-qwen3" in told[told.index("── eval") :]
+    assert "eval runs/paper-qwen3" in output[output.index("── eval") :]
 
 
 def test_a_dry_run_that_cannot_write_its_scripts_says_where(tmp_path):

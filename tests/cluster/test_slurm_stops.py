@@ -106,18 +106,18 @@ def test_a_signal_before_the_trainer_listens_loses_nothing(job, tmp_path, number
     assert (tmp_path / "calls").read_text().splitlines() == ["train holds the run", "launched", *calls]
 
 
-@pytest.mark.parametrize(("begun", "gets_on"), [("1", True), ("0", True), ("1", False)])
-def test_a_run_that_never_gets_on_is_not_requeued_for_ever(job, tmp_path, begun, gets_on):
+@pytest.mark.parametrize(("restarts", "gets_on"), [("1", True), ("0", True), ("1", False)])
+def test_a_run_that_never_gets_on_is_not_requeued_for_ever(job, tmp_path, restarts, gets_on):
     """Two starts have finished nothing. The third one finishes a step, is of a new job, or is the last."""
     run = tmp_path / "runs" / "tiny"
     run.mkdir(parents=True)
     (run / ".idle").write_text("2\n")
-    if gets_on and begun == "1":
+    if gets_on and restarts == "1":
         (tmp_path / "steps").write_text('{"step": 1, "loss": 1.0}\n')
-    assert signalled(job("grpo_bm25.sh", SERVED, SLURM_RESTART_COUNT=begun), signal.SIGUSR1, tmp_path) == 75
+    assert signalled(job("grpo_bm25.sh", SERVED, SLURM_RESTART_COUNT=restarts), signal.SIGUSR1, tmp_path) == 75
     assert ("requeue 41" in (tmp_path / "calls").read_text()) == gets_on
-    said = "nothing was finished in 3 starts: raise --time or lower --signal"
-    assert (said in (tmp_path / "log").read_text()) == (not gets_on)
+    message = "nothing was finished in 3 starts: raise --time or lower --signal"
+    assert (message in (tmp_path / "log").read_text()) == (not gets_on)
 
 
 def test_a_service_takes_the_token_of_the_job_and_leaves_nothing_behind(job, tmp_path):
@@ -129,7 +129,7 @@ def test_a_service_takes_the_token_of_the_job_and_leaves_nothing_behind(job, tmp
     assert "retriever ended with exit code 3" in (tmp_path / "log").read_text()
     assert (tmp_path / "calls").read_text() == "no token 600\n"
     services = str(tmp_path / "runs" / "tiny" / "services")
-    assert not [seen.cmdline for seen in processes() if services in seen.cmdline]
+    assert not [snapshot.cmdline for snapshot in processes() if services in snapshot.cmdline]
 
 
 def test_a_token_that_cannot_be_written_is_one_sentence(job, tmp_path):

@@ -63,15 +63,15 @@ def test_one_node_serves_the_other_trains_and_both_end_together(job, tmp_path):
 
     wait_for("querylect train")
     wait_for("\ntrl vllm-serve")
-    said = calls.read_text().splitlines()
-    (served,) = [line for line in said if line.startswith("srun")]
+    call_lines = calls.read_text().splitlines()
+    (served,) = [line for line in call_lines if line.startswith("srun")]
     assert "--nodelist=node-b" in served
-    (server,) = [line for line in said if line.startswith("trl")]
+    (server,) = [line for line in call_lines if line.startswith("trl")]
     assert server == (
         "trl vllm-serve --model Qwen/Qwen3-8B --port 10041 --enable_prefix_caching true --tensor_parallel_size 4 "
         "--host 127.0.0.1"
     )
-    (trainer,) = [line for line in said if line.startswith("querylect train")]
+    (trainer,) = [line for line in call_lines if line.startswith("querylect train")]
     assert trainer == (
         "querylect train paper_bm25 seed=3 client.urls=['http://127.0.0.1:1'] rollout.engine=vllm_server "
         "rollout.server.base_url=http://127.0.0.1:10041 rollout.server.group_port=10042 rollout.server.timeout=1800"

@@ -27,32 +27,32 @@ def test_tasks_train_their_own_runs_and_the_failed_one_is_submitted_again(cluste
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "cluster.sh").write_text(f"export QUERYLECT={shlex.quote(str(tmp_path / 'bin' / 'querylect'))}\n")
-    here = tmp_path / "here"
-    here.mkdir()
+    workdir = tmp_path / "here"
+    workdir.mkdir()
     config = {"name": "base", "client": {"urls": ["http://127.0.0.1:1"]}, "policy": {"lora": {"r": 4}}}
-    (here / "base.yaml").write_text(yaml.safe_dump(config))
+    (workdir / "base.yaml").write_text(yaml.safe_dump(config))
     around = {"QUERYLECT_CLUSTER": str(tmp_path / "cluster.sh"), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
     command = [sys.executable, "-m", "querylect", "sweep", "base.yaml", "--set", "seed=0,1,2", "--name", "rates"]
 
     def submit():
-        told = cluster.run(*command, "--slurm", "--eval", cwd=here, **around).stdout
-        return [line.split()[0] for line in told.splitlines()]
+        stdout = cluster.run(*command, "--slurm", "--eval", cwd=workdir, **around).stdout
+        return [line.split()[0] for line in stdout.splitlines()]
 
     def log_of(kind):
-        return "\n".join(path.read_text() for path in here.glob(f"runs/rates/logs/job-{kind}-*.log"))
+        return "\n".join(path.read_text() for path in workdir.glob(f"runs/rates/logs/job-{kind}-*.log"))
 
     train, evaluate = submit()
     trained, evaluated = ([cluster.wait(f"{job}_{task}") for task in (1, 2, 3)] for job in (train, evaluate))
     assert trained == ["COMPLETED", "FAILED", "COMPLETED"], log_of("train")
     assert evaluated == ["COMPLETED", "CANCELLED", "COMPLETED"], log_of("eval")
-    calls = sorted((here / "calls").read_text().splitlines())
+    calls = sorted((workdir / "calls").read_text().splitlines())
     assert calls == ["eval seed-0", "eval seed-2", "train seed-0", "train seed-1", "train seed-2"]
 
-    (here / "mended").touch()
-    (here / "calls").unlink()
+    (workdir / "mended").touch()
+    (workdir / "calls").unlink()
     train, evaluate = submit()
     assert cluster.wait(f"{evaluate}_1") == "COMPLETED", log_of("train")
-    assert (here / "calls").read_text().splitlines() == ["train seed-1", "eval seed-1"]
-    told = cluster.run(*command, "--slurm", "--eval", cwd=here, check=False, **around)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert "--table" in told.stderr
+    assert (workdir / "calls").read_text().splitlines() == ["train seed-1", "eval seed-1"]
+    refusal = cluster.run(*command, "--slurm", "--eval", cwd=workdir, check=False, **around)
+    assert (refusal.returncode, refusal.stdout) == (2, "")
+    assert "--table" in refusal.stderr

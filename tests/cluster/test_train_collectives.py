@@ -27,7 +27,7 @@ def grown(name, dull):
 
 
 def names(trees):
-    return [each.question.id for each in trees]
+    return [tree.question.id for tree in trees]
 
 
 @pytest.mark.parametrize("dull", ["abcdefgh", "abdg", "cd", "ef", ""])
@@ -41,32 +41,32 @@ def test_several_processes_ask_what_one_would_and_no_question_twice(dull, mixed)
     questions = {name: Question(name, name) for name in ids}
 
     def run(processes, first):
-        asked = []
+        grown_ids = []
 
         def grow(chosen):
-            asked.append([question.id for question in chosen])
+            grown_ids.append([question.id for question in chosen])
             return [grown(question.id, question.id[-1] in dull) for question in chosen]
 
         trees = grow([questions[name] for name in first])
-        return resample(config, trees, questions, grow, 3, processes), asked
+        return resample(config, trees, questions, grow, 3, processes), grown_ids
 
-    one, alone = run(Processes(), ids[:4])
-    two, asked = zip(*side_by_side(2, lambda me: run(me, ids[2 * me.rank : 2 * me.rank + 2])), strict=True)
-    assert [*names(two[0].trees), *names(two[1].trees)] == names(one.trees)
-    assert sorted([*names(two[0].dropped), *names(two[1].dropped)]) == sorted(names(one.dropped))
-    assert two[0].record() == two[1].record() == one.record()
-    assert [sorted([*a, *b]) for a, b in zip(*asked, strict=True)] == [sorted(each) for each in alone]
-    everything = [name for each in alone for name in each]
+    single, single_rounds = run(Processes(), ids[:4])
+    pair, pair_rounds = zip(*side_by_side(2, lambda me: run(me, ids[2 * me.rank : 2 * me.rank + 2])), strict=True)
+    assert [*names(pair[0].trees), *names(pair[1].trees)] == names(single.trees)
+    assert sorted([*names(pair[0].dropped), *names(pair[1].dropped)]) == sorted(names(single.dropped))
+    assert pair[0].record() == pair[1].record() == single.record()
+    assert [sorted([*a, *b]) for a, b in zip(*pair_rounds, strict=True)] == [sorted(ids) for ids in single_rounds]
+    everything = [name for ids in single_rounds for name in ids]
     assert len(everything) == len(set(everything)), "no question twice in a step"
-    assert len(alone) == 1 + one.rounds
+    assert len(single_rounds) == 1 + single.rounds
 
 
 def streams_of(ids, processes):
     """The random streams of the trees of a step, by the question they are for."""
-    given = []
+    streams_by_question = []
 
     def grow(questions, _branching, streams):
-        given.extend(zip(names_of(questions), streams, strict=True))
+        streams_by_question.extend(zip(names_of(questions), streams, strict=True))
         return [grown(question.id, False) for question in questions]
 
     def names_of(questions):
@@ -81,7 +81,7 @@ def streams_of(ids, processes):
         staged=None,
     )
     _grow(trainer, ids)
-    return given
+    return streams_by_question
 
 
 def test_a_question_that_a_step_asks_twice_is_sampled_anew():
@@ -98,11 +98,11 @@ def failing(monkeypatch, rank):
     from trl import GRPOTrainer
 
     def save(self, model, trial):
-        place = self._staging / "checkpoint-1"
-        place.mkdir(exist_ok=True)
+        checkpoint = self._staging / "checkpoint-1"
+        checkpoint.mkdir(exist_ok=True)
         if self.processes.rank == rank:
             raise StorageError("could not write it", code="disk-full")
-        (place / str(self.processes.rank)).write_text("x")
+        (checkpoint / str(self.processes.rank)).write_text("x")
 
     monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", save)
 

@@ -50,13 +50,13 @@ def test_fsdp_trains_what_one_process_trains_and_resumes(settings, tmp_path, pro
     fork_fsdp(split, tmp_path, processes=processes)
     fork_fsdp(split, tmp_path, "--resume", "train.steps=2", processes=processes)
     several = tmp_path / "split" / "run"
-    one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
-    assert_same_training(several, one, processes, split.train.learning_rate)
-    assert {path.name for path in (several / "final").iterdir()} == {path.name for path in (one / "final").iterdir()}
+    single = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert_same_training(several, single, processes, split.train.learning_rate)
+    assert {path.name for path in (several / "final").iterdir()} == {path.name for path in (single / "final").iterdir()}
     longer = {**common, "train.steps": 3}
     train(change(split, **longer), resume=True)
     train(change(settings, output=str(tmp_path / "one"), **longer), resume=True)
-    assert_same_training(several, one, processes, split.train.learning_rate)
+    assert_same_training(several, single, processes, split.train.learning_rate)
 
 
 @pytest.mark.slow
@@ -64,10 +64,10 @@ def test_fsdp_trains_what_one_process_trains_and_resumes(settings, tmp_path, pro
 def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
     """By the packaged config, on a run that one process without FSDP has begun, with trees sampled ahead."""
     common = {"train.save_steps": 1, "train.staleness": 1, "train.questions_per_step": 4, "train.validate_steps": 0}
-    begun = change(settings, output=str(tmp_path / "split"), **common, **{"train.steps": 1})
-    folder = train(begun)
-    launch_two(["--config_file", str(CONFIG)], change(begun, **{"train.steps": 2}), tmp_path, "--resume")
-    fork_fsdp(begun, tmp_path, "--resume", "train.steps=3", processes=4)
+    first_config = change(settings, output=str(tmp_path / "split"), **common, **{"train.steps": 1})
+    folder = train(first_config)
+    launch_two(["--config_file", str(CONFIG)], change(first_config, **{"train.steps": 2}), tmp_path, "--resume")
+    fork_fsdp(first_config, tmp_path, "--resume", "train.steps=3", processes=4)
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3]
     assert all(line["changed_weights"] > 0.1 for line in metrics if line["grad_norm"] > 0)
@@ -97,12 +97,12 @@ def test_a_disk_that_is_full_ends_all_processes_and_keeps_the_checkpoint_before(
         arguments = ("--resume", "train.steps=2", str(limit))
         with Started(config, tmp_path / "full", 2, *arguments, code=LIMITED, **FSDP2) as started:
             assert started.codes() == [1, 1], started.stderr(0) + started.stderr(1)
-            checkpoint = str(folder.checkpoints / "checkpoint-2")
-            assert [checkpoint in started.stderr(rank) for rank in (0, 1)] == [True, False]
+            reported = [f"{folder.checkpoints / 'checkpoint-2'}" in started.stderr(rank) for rank in (0, 1)]
+            assert reported == [True, False]
         assert contents(folder.checkpoints) == before
     fork_fsdp(config, tmp_path, "--resume", "train.steps=2")
-    one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
-    assert_same_training(folder.path, one, 2, config.train.learning_rate)
+    single = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert_same_training(folder.path, single, 2, config.train.learning_rate)
 
 
 @pytest.mark.slow

@@ -34,23 +34,23 @@ def weights_of(folder):
     return load_file(file)
 
 
-def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
+def assert_same_run(pair: Path, single: Path, learning_rate: float) -> None:
     """The same trees; figures and weights differ by rounding, which Adam turns into a small part of a step."""
-    assert records(two / "rollouts.jsonl") == records(one / "rollouts.jsonl")
-    for mine, theirs in zip(
-        without_seconds(two / "metrics.jsonl"), without_seconds(one / "metrics.jsonl"), strict=True
+    assert records(pair / "rollouts.jsonl") == records(single / "rollouts.jsonl")
+    for actual, expected in zip(
+        without_seconds(pair / "metrics.jsonl"), without_seconds(single / "metrics.jsonl"), strict=True
     ):
-        assert mine.keys() == theirs.keys()
-        for name in mine:
+        assert actual.keys() == expected.keys()
+        for name in actual:
             if not name.startswith(PER_MICRO_BATCH):
                 rounding = 1e-4 if name.startswith("sampling/") else 1e-6
                 if name == "changed_weights":  # a gradient that is 0 but for rounding may move its weight or not
                     rounding = 1e-2
-                assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=rounding), name
-    before, after = weights_of(one), weights_of(two)
-    assert before.keys() == after.keys()
-    for name, weights in before.items():
-        assert (weights - after[name]).abs().max() < 5e-2 * learning_rate, name
+                assert actual[name] == pytest.approx(expected[name], rel=2e-3, abs=rounding), name
+    single_weights, pair_weights = weights_of(single), weights_of(pair)
+    assert single_weights.keys() == pair_weights.keys()
+    for name, weights in single_weights.items():
+        assert (weights - pair_weights[name]).abs().max() < 5e-2 * learning_rate, name
 
 
 @pytest.mark.parametrize(
@@ -73,16 +73,16 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
 def test_two_processes_are_one_process(settings, tmp_path, changes):
     """1×2n and 2×n questions: the same samples, rewards and advantages, and the same weights."""
     config = change(settings, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": 3, **changes})
-    one = train(config)
-    assert sum(line["grad_norm"] > 0 for line in records(one / "metrics.jsonl")) >= 2, "it has something to learn"
+    single = train(config)
+    assert sum(line["grad_norm"] > 0 for line in records(single / "metrics.jsonl")) >= 2, "it has something to learn"
     both = change(config, output=str(tmp_path / "both"))
     with Started(both, tmp_path / "two", 2) as started:
         assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
-    assert_same_run(tmp_path / "both" / "run", one, config.train.learning_rate)
-    told = [(tmp_path / "two" / f"out-{rank}").read_text().splitlines() for rank in (0, 1)]
+    assert_same_run(tmp_path / "both" / "run", single, config.train.learning_rate)
+    stdout_lines = [(tmp_path / "two" / f"out-{rank}").read_text().splitlines() for rank in (0, 1)]
     folder = str(tmp_path / "both" / "run")
-    assert told[0][-1] == folder, "DeepSpeed, where it is installed, writes to standard output when it is imported"
-    assert folder not in told[1]
+    assert stdout_lines[0][-1] == folder, "importing DeepSpeed, if it is installed, writes to standard output"
+    assert folder not in stdout_lines[1]
 
 
 def test_two_processes_send_weights_in_flight(settings, tmp_path):
@@ -143,11 +143,11 @@ def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path
     with Started(config, tmp_path / "several", processes, code=code) as started:
         assert started.codes() == [0] * processes, started.stderr(0) + started.stderr(1)
     ranks = range(processes)
-    written = [pickle.loads((tmp_path / "several" / f"run.yaml.{rank}").read_bytes()) for rank in ranks]
-    assert [len(trees) for trees, _ in written] == [4 // processes] * processes
+    rank_results = [pickle.loads((tmp_path / "several" / f"run.yaml.{rank}").read_bytes()) for rank in ranks]
+    assert [len(trees) for trees, _ in rank_results] == [4 // processes] * processes
     model, _ = load_policy(config.policy)
-    expected = brute_force_gradients(model, [tree for trees, _ in written for tree in trees], config)
-    for _, gradients in written:
+    expected = brute_force_gradients(model, [tree for trees, _ in rank_results for tree in trees], config)
+    for _, gradients in rank_results:
         assert gradients.keys() == expected.keys()
         assert relative_difference(gradients, expected) <= 1e-5
 
@@ -171,8 +171,8 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
     assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
     assert not (folder / "final").exists()
     train(change(endless, **{"client.urls": settings.client.urls, "train.steps": reached + 1}), resume=True)
-    one = train(change(settings, **{"train.steps": reached + 1, "output": str(tmp_path / "one")}))
-    rollouts = records(one / "rollouts.jsonl")
+    single = train(change(settings, **{"train.steps": reached + 1, "output": str(tmp_path / "one")}))
+    rollouts = records(single / "rollouts.jsonl")
     assert records(folder / "rollouts.jsonl") == rollouts
 
 
@@ -256,8 +256,8 @@ def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
     """None hangs, nothing half-written stays, and only the process that met the error tells it."""
     (tmp_path / "out").mkdir()
     running = [
-        Forked([str(tmp_path / "out")], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", place, code=MEETINGS)
-        for rank, place in enumerate(launcher_variables(2))
+        Forked([str(tmp_path / "out")], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", variables, code=MEETINGS)
+        for rank, variables in enumerate(launcher_variables(2))
     ]
     assert [process.wait(120) for process in running] == [0, 0]
     first, second = (eval((tmp_path / f"out-{rank}").read_text()) for rank in (0, 1))

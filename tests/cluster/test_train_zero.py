@@ -31,12 +31,12 @@ def launch_zero(stage: int, config, folder: Path, *arguments: str) -> None:
 
 def launch_two(options: list[str], config, folder: Path, *arguments: str) -> None:
     """As the documentation says, with accelerate's own launcher."""
-    written = folder / "launched.yaml"
-    written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    config_file = folder / "launched.yaml"
+    config_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
     launch = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", "2"]
     launch += ["--main_process_port", str(free_port())]
     ended = subprocess.run(
-        [*launch, "-m", "querylect", "train", str(written), *arguments],
+        [*launch, "-m", "querylect", "train", str(config_file), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -107,11 +107,11 @@ def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(tmp_path, 
     config = str(CONFIGS / f"zero{stage}.json")
     ended = forked([config], tmp_path / "moving", os.environ | launcher_variables(1)[0], code=MOVING)
     assert ended.returncode == 0, ended.stderr[-4000:]
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert found["types"] == ["torch.float32"]
-    assert found["computed in"] == ["torch.bfloat16"]
-    assert found["copies"] > 0.9
-    assert found["weights"] < 0.2
+    report = json.loads(ended.stdout.splitlines()[-1])
+    assert report["types"] == ["torch.float32"]
+    assert report["computed in"] == ["torch.bfloat16"]
+    assert report["copies"] > 0.9
+    assert report["weights"] < 0.2
 
 
 MODEL = """
@@ -179,8 +179,8 @@ def run_in_two(steps: list[tuple[str, str]], folder: Path) -> list[list[object]]
     """What each step, a kind of policy and the code that uses it, reports in two processes: of each process a list."""
     arguments = [str(CONFIGS / "zero3.json"), *map(json.dumps, steps)]
     ends = [
-        Forked(arguments, folder / f"out-{rank}", folder / f"err-{rank}", place, code=IN_TURN)
-        for rank, place in enumerate(launcher_variables(2))
+        Forked(arguments, folder / f"out-{rank}", folder / f"err-{rank}", variables, code=IN_TURN)
+        for rank, variables in enumerate(launcher_variables(2))
     ]
     try:
         assert [end.wait(400) for end in ends] == [0, 0], (folder / "err-0").read_text()[-4000:]
@@ -313,22 +313,22 @@ def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, sta
         fork_zero(stage, split, tmp_path, processes=processes)
     fork_zero(stage, split, tmp_path, "--resume", "train.steps=2", processes=processes)
     several = tmp_path / "split" / "run"
-    one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
-    assert_same_training(several, one, processes, split.train.learning_rate)
+    single = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert_same_training(several, single, processes, split.train.learning_rate)
 
 
-def assert_same_training(several: Path, one: Path, processes: int, learning_rate: float) -> None:
+def assert_same_training(several: Path, single: Path, processes: int, learning_rate: float) -> None:
     """The same trees, loss and gradient norm; weights to the rounding that Adam's first steps divide by the size of a
     gradient."""
-    assert records(several / "rollouts.jsonl") == records(one / "rollouts.jsonl")
-    for alone, split_up in zip(records(one / "metrics.jsonl"), records(several / "metrics.jsonl"), strict=True):
+    assert records(several / "rollouts.jsonl") == records(single / "rollouts.jsonl")
+    for expected, actual in zip(records(single / "metrics.jsonl"), records(several / "metrics.jsonl"), strict=True):
         for name in ("loss", "grad_norm"):
-            assert split_up[name] == pytest.approx(alone[name], rel=1e-5, abs=1e-5), name
-    before, after = weights_of(one), weights_of(several)
-    assert before.keys() == after.keys()
+            assert actual[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5), name
+    single_weights, several_weights = weights_of(single), weights_of(several)
+    assert single_weights.keys() == several_weights.keys()
     rounding = 1e-2 if processes == 2 else 5e-2
-    for name, weights in before.items():
-        assert (weights - after[name]).abs().max() < rounding * learning_rate, name
+    for name, weights in single_weights.items():
+        assert (weights - several_weights[name]).abs().max() < rounding * learning_rate, name
 
 
 def test_the_packaged_configs_leave_to_the_run_what_the_run_decides():

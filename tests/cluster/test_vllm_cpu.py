@@ -137,7 +137,7 @@ def run(environment, folder, *arguments):
     assert ended.returncode == 0, ended.stderr[-6000:]
 
 
-def written(config, folder, name="config"):
+def save_config(config, folder, name="config"):
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     return str(folder / f"{name}.yaml")
 
@@ -149,23 +149,23 @@ def test_it_gives_what_the_policy_gives_at_once_and_one_by_one(config, environme
     for name, tied in {"tied": True, "separate": False}.items():
         policy = save_tiny(tmp_path / name, head_dim=32, tie_word_embeddings=tied)
         configs[name] = change(config, **{"policy.model": str(policy), "policy.lora": None})
-    paths = [written(each, tmp_path, name) for name, each in configs.items()]
+    paths = [save_config(run_config, tmp_path, name) for name, run_config in configs.items()]
     run(environment, tmp_path, "-c", COMPARE, str(tmp_path / "compared.json"), *paths)
-    for name, said in zip(configs, json.loads((tmp_path / "compared.json").read_text()), strict=True):
-        for compared in (said["first"], said["changed"]):
+    for name, comparison in zip(configs, json.loads((tmp_path / "compared.json").read_text()), strict=True):
+        for compared in (comparison["first"], comparison["changed"]):
             assert compared["equal"] == [True] * 3, name
             assert compared["apart"] < 1e-4, name
-        at_once, one_by_one = said["ids"]
+        at_once, one_by_one = comparison["ids"]
         assert one_by_one == at_once, name
-        assert said["submitted"] < 1e-4, name
-        assert said["left"] == [False, False, False], name
-        assert said["many"] == [2] * 23, name
+        assert comparison["submitted"] < 1e-4, name
+        assert comparison["left"] == [False, False, False], name
+        assert comparison["many"] == [2] * 23, name
 
 
 def test_a_run_samples_with_it_and_learns(config, environment, tmp_path):
     """Two steps of trees of two turns, which are searched while they are sampled."""
     config = change(config, **{"train.steps": 2})
-    run(environment, tmp_path, "-m", "querylect", "train", written(config, tmp_path))
+    run(environment, tmp_path, "-m", "querylect", "train", save_config(config, tmp_path))
     folder = Path(config.output) / config.name
     steps = records(folder / "metrics.jsonl")
     assert [step["step"] for step in steps] == [1, 2]
@@ -238,19 +238,19 @@ def test_a_real_server_gives_what_the_policy_gives(tied, config, environment, tm
         model, tokenizer = load_policy(config.policy)
         engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
         plain = TransformersEngine(model, tokenizer)
-        seen = []
+        drawn = []
         torch.manual_seed(0)
         for scale in (0.0, 0.2, 0.2):
             with torch.no_grad():
                 for weight in model.parameters():
                     weight.add_(torch.randn_like(weight), alpha=scale)
             weights.refresh()
-            given, expected = engine.generate(PROMPTS, 2, GREEDY), plain.generate(PROMPTS, 2, GREEDY)
-            for one, other in zip(given, expected, strict=True):
-                assert [sample.ids for sample in one] == [sample.ids for sample in other]
-                assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
-            seen.append([sample.logprobs for (sample, _) in given])
-        assert seen[0] != seen[1] != seen[2], "the weights changed what is sampled"
+            actual, expected = engine.generate(PROMPTS, 2, GREEDY), plain.generate(PROMPTS, 2, GREEDY)
+            for actual_samples, expected_samples in zip(actual, expected, strict=True):
+                assert [sample.ids for sample in actual_samples] == [sample.ids for sample in expected_samples]
+                assert actual_samples[0].logprobs == pytest.approx(expected_samples[0].logprobs, abs=1e-4)
+            drawn.append([sample.logprobs for (sample, _) in actual])
+        assert drawn[0] != drawn[1] != drawn[2], "the weights changed what is sampled"
         assert list((tmp_path / "weights").iterdir()) == []
         (at_once,) = engine.generate(PROMPTS[:1], 3, Sampling(0.8, 0.9, 6, (11,)))
         one_by_one = [future.result(60) for future in engine.submit(PROMPTS[0], 3, Sampling(0.8, 0.9, 6, (11,)))]
@@ -263,7 +263,7 @@ def test_two_processes_sample_ahead_with_a_server_and_learn(config, server, envi
     files for the server."""
     config = change(through_files(config, server, tmp_path), **{"train.steps": 3, "train.staleness": 1})
     launch = ["--config_file", str(HERE / "configs" / "fsdp" / "fsdp2.yaml"), "--num_processes", "2"]
-    launch += ["--main_process_port", str(free_port()), "-m", "querylect", "train", written(config, tmp_path)]
+    launch += ["--main_process_port", str(free_port()), "-m", "querylect", "train", save_config(config, tmp_path)]
     run(environment, tmp_path, "-m", "accelerate.commands.launch", *launch)
     folder = Path(config.output) / config.name
     steps = records(folder / "metrics.jsonl")
