@@ -60,13 +60,13 @@ def answers(values, turn=0, prefix="q"):
 
 def part(title, **columns):
     """bm25_raw=[…], minilm_prompted2=[…]"""
-    found = {}
+    cells = {}
     for name, values in columns.items():
         environment, system = name.split("_")
         turn = int(system[-1]) if system[-1].isdigit() else 0
         arm = Arm(system.rstrip("0123456789"), turn)
-        found[arm, environment] = answers(values, turn)
-    return QuestionSet(title, found)
+        cells[arm, environment] = answers(values, turn)
+    return QuestionSet(title, cells)
 
 
 def table_of(settings=None, title="one", **columns):
@@ -74,9 +74,9 @@ def table_of(settings=None, title="one", **columns):
     return tabulate(settings or plan(), title, [(1.0, part(title, **columns))])
 
 
-def table_of_answers(found, settings=None):
+def table_of_answers(cells, settings=None):
     """The table of answers by arm and environment."""
-    return tabulate(settings or plan(), "one", [(1.0, QuestionSet("one", found))])
+    return tabulate(settings or plan(), "one", [(1.0, QuestionSet("one", cells))])
 
 
 BOTH = {"prompted": {}, "trained": {}}
@@ -90,9 +90,11 @@ def page(tables, matrix=None, settings=None):
 
 
 def test_a_note_gives_the_queries_that_the_retriever_read_only_in_part():
-    whole = [record(f"q{n}", 0.5, truncated=0) for n in range(8)]
-    passages = [record(f"q{n}", 0.5, 1, truncated=n // 4) for n in range(7)] + [record("q7", 0.5, 1, truncated=None)]
-    table = table_of_answers({(RAW, "bm25"): answered(whole, 0), (ONE, "bm25"): answered(passages, 1)})
+    raw_records = [record(f"q{n}", 0.5, truncated=0) for n in range(8)]
+    prompted_records = [record(f"q{n}", 0.5, 1, truncated=n // 4) for n in range(7)] + [
+        record("q7", 0.5, 1, truncated=None)
+    ]
+    table = table_of_answers({(RAW, "bm25"): answered(raw_records, 0), (ONE, "bm25"): answered(prompted_records, 1)})
     (note,) = [note for note in table.notes if "query_max_length" in note]
     assert note.endswith("searched: prompted, turn 1 42.9%."), "3 of 7"
 
@@ -129,8 +131,12 @@ def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
 def test_a_baseline_of_several_turns_counts_with_its_last():
     columns = {"bm25_prompted1": [0.9] * 30, "bm25_prompted2": [0.2] * 30, "bm25_trained1": [0.5] * 30}
     table = table_of(plan(baselines=["prompted"]), **columns)
-    (found,) = table.comparisons
-    assert (found.arm, found.baseline, found.test.difference) == (Arm("trained", 1), TWO, pytest.approx(0.3))
+    (comparison,) = table.comparisons
+    assert (comparison.arm, comparison.baseline, comparison.test.difference) == (
+        Arm("trained", 1),
+        TWO,
+        pytest.approx(0.3),
+    )
     assert table.score(Arm("trained", 1), "bm25").marks == "†"
 
 
@@ -146,11 +152,13 @@ def test_a_mark_stands_in_its_own_environment_and_holm_runs_over_all_of_them():
 def test_a_part_has_the_costs_of_its_questions_a_row_of_all_environments():
     cheap, dear = record("a/1", 1.0, 1, tokens=10), record("b/1", 1.0, 1, tokens=30)
     values = {name: {"ndcg@10": 1.0} for name in ("a/1", "b/1")}
-    whole = QuestionSet("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
-    parts = [tabulate(plan(), one.title, [(1.0, one)]) for one in split_by_part(whole)]
+    question_set = QuestionSet("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
+    parts = [tabulate(plan(), subset.title, [(1.0, subset)]) for subset in split_by_part(question_set)]
     assert [table.rows[0].costs.tokens_out for table in parts] == [10.0, 30.0]
-    there = Answers(["a/1"], values, [record("a/1", 1.0, 1, tokens=60)])
-    (row,) = tabulate(plan(), "x", [(1.0, QuestionSet("x", {**whole.answers, (ONE, "minilm"): there}))]).rows
+    minilm_answers = Answers(["a/1"], values, [record("a/1", 1.0, 1, tokens=60)])
+    (row,) = tabulate(
+        plan(), "x", [(1.0, QuestionSet("x", {**question_set.answers, (ONE, "minilm"): minilm_answers}))]
+    ).rows
     assert row.costs.tokens_out == pytest.approx(100 / 3)
     silent = QuestionSet("x", {(ONE, "bm25"): Answers(["a/1"], values, [cheap, record("a/1", 1.0, 1, tokens=None)])})
     assert tabulate(plan(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
@@ -169,11 +177,11 @@ def test_a_question_without_a_score_is_left_out_and_told_and_never_zero():
 
 def test_samples_count_by_their_mean_and_only_when_all_are_scored():
     values = {"a": [0.0, 1.0, 0.5], "b": [1.0, None, 1.0], "c": [1.0, 1.0]}
-    rows = [record(q, value, 1, sample) for q, found in values.items() for sample, value in enumerate(found)]
-    found = answers_of(["a", "b", "c", "d"], rows, 3)[1]
-    assert found.values == {"a": {"ndcg@10": 0.5}, "b": {"ndcg@10": None}, "c": {}, "d": {}}
+    rows = [record(q, value, 1, sample) for q, scores in values.items() for sample, value in enumerate(scores)]
+    mean_answers = answers_of(["a", "b", "c", "d"], rows, 3)[1]
+    assert mean_answers.values == {"a": {"ndcg@10": 0.5}, "b": {"ndcg@10": None}, "c": {}, "d": {}}
     settings = plan(systems={"prompted": {"samples": 3, "temperature": 0.7}})
-    table = table_of_answers({(ONE, "bm25"): found}, settings)
+    table = table_of_answers({(ONE, "bm25"): mean_answers}, settings)
     assert table.score(ONE, "bm25").metrics["ndcg@10"] == 0.5
     assert any("mean over 3 sampled answers" in note and "never the best" in note for note in table.notes)
 
@@ -191,10 +199,10 @@ def test_an_average_is_a_mean_of_means_and_lacks_what_a_part_lacks():
 def test_parts_are_told_by_their_question_ids():
     values = {"covid/1": {"ndcg@10": 1.0}, "covid/2": {"ndcg@10": 0.0}, "tech/1": {"ndcg@10": 0.25}}
     rows = [record(name, value["ndcg@10"]) for name, value in values.items()]
-    whole = QuestionSet("rag", {(RAW, "bm25"): Answers(list(values), values, rows)})
-    covid, tech = split_by_part(whole)
-    assert [one.title for one in (covid, tech)] == ["rag: covid", "rag: tech"]
-    tables = [tabulate(plan(), one.title, [(1.0, one)]) for one in (covid, tech)]
+    question_set = QuestionSet("rag", {(RAW, "bm25"): Answers(list(values), values, rows)})
+    covid, tech = split_by_part(question_set)
+    assert [subset.title for subset in (covid, tech)] == ["rag: covid", "rag: tech"]
+    tables = [tabulate(plan(), subset.title, [(1.0, subset)]) for subset in (covid, tech)]
     assert [table.score(RAW, "bm25").metrics["ndcg@10"] for table in tables] == [0.5, 0.25]
     both = tabulate(plan(), "average", [(0.5, covid), (0.5, tech)])
     assert both.score(RAW, "bm25").metrics["ndcg@10"] == 0.375
@@ -216,10 +224,10 @@ def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone()
 def test_the_test_of_an_average_weighs_parts_and_not_questions():
     """A gain on the two questions of one part weighs as much as an equal loss on the hundred of the other."""
     gain, loss = Stratum(0.5, [1.0, 1.0], [0.0, 0.0]), Stratum(0.5, [0.0] * 100, [1.0] * 100)
-    found = compare_strata([gain, loss], resamples=50, permutations=2000, seed=0)
-    assert found.difference == pytest.approx(0.0)
-    assert found.p == 1.0
-    assert (found.wins, found.losses) == (2, 100)
+    comparison = compare_strata([gain, loss], resamples=50, permutations=2000, seed=0)
+    assert comparison.difference == pytest.approx(0.0)
+    assert comparison.p == 1.0
+    assert (comparison.wins, comparison.losses) == (2, 100)
     assert compare_strata([gain, Stratum(0.5, [None], [1.0])], resamples=5, permutations=5, seed=0) is None
 
 
@@ -234,8 +242,8 @@ def matrix():
 
 
 def test_the_transfer_matrix_by_hand(matrix):
-    _, found = matrix
-    at_bm25, at_minilm = found.policies
+    _, transfer_matrix = matrix
+    at_bm25, at_minilm = transfer_matrix.policies
     assert (at_bm25.values, at_bm25.gains) == ({"bm25": 0.75, "minilm": 0.25}, {"bm25": 0.5, "minilm": -0.25})
     assert (at_minilm.values, at_minilm.gains) == ({"bm25": 0.5, "minilm": 1.0}, {"bm25": 0.25, "minilm": 0.5})
     assert at_bm25.at_home("bm25")
@@ -245,8 +253,8 @@ def test_the_transfer_matrix_by_hand(matrix):
 def test_the_transfer_matrix_takes_the_last_turn():
     columns = {"bm25_raw": [0.5] * 3, "bm25_prompted1": [0.9] * 3, "bm25_prompted2": [0.75] * 3}
     table = table_of(**columns, bm25_trained1=[0.5] * 3)
-    found = transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
-    assert [policy.gains["bm25"] for policy in found.policies] == [0.25, 0.0]
+    transfer_matrix = transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
+    assert [policy.gains["bm25"] for policy in transfer_matrix.policies] == [0.25, 0.0]
 
 
 def test_the_heat_map_shows_gains_and_losses_by_colour_and_number(matrix):
@@ -255,7 +263,7 @@ def test_the_heat_map_shows_gains_and_losses_by_colour_and_number(matrix):
     assert [colour for colour, _ in fills] == ["1", "2", "1", "1"]
     shades = [float(shade) for _, shade in fills]
     assert shades[1] == pytest.approx(shades[0] / 2)
-    assert all(said in drawing for said in ("0.750", "+0.500", "−0.250"))
+    assert all(label in drawing for label in ("0.750", "+0.500", "−0.250"))
     assert drawing.startswith("<svg")
 
 
@@ -275,35 +283,35 @@ def nine_datasets(settings, environments=("bm25",)):
             columns[f"{environment}_trained1"] = [0.05 * number + 0.2] * 30
             columns |= {f"{environment}_prompted1": [0.5] * 30} if number < 8 else {}
         parts.append(part(f"set_{number}", **columns))
-    tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
-    return [*tables, tabulate(settings, "Average", [(1 / 9, one) for one in parts])]
+    tables = [tabulate(settings, dataset.title, [(1.0, dataset)]) for dataset in parts]
+    return [*tables, tabulate(settings, "Average", [(1 / 9, dataset) for dataset in parts])]
 
 
 def cells_of(text, form):
     """Rows of cells without markup; a bold one begins with *."""
     if form is markdown:
         rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-        found = [[re.sub(r"\*\*(.*)\*\*", r"*\1", cell.strip()) for cell in row] for row in rows]
+        table_rows = [[re.sub(r"\*\*(.*)\*\*", r"*\1", cell.strip()) for cell in row] for row in rows]
     elif form is latex:
         rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
-        found = [[re.sub(r"\\textbf\{(.*?)\}", r"*\1", cell) for cell in row] for row in rows]
+        table_rows = [[re.sub(r"\\textbf\{(.*?)\}", r"*\1", cell) for cell in row] for row in rows]
         marks = {r"$^{\dagger}$": "†", r"$^{\downarrow}$": "↓", "--": "–"}
         for old, new in marks.items():
-            found = [[cell.replace(old, new).replace("\\_", "_") for cell in row] for row in found]
+            table_rows = [[cell.replace(old, new).replace("\\_", "_") for cell in row] for row in table_rows]
     else:
         table = text[text.index("<table") : text.index("</table>")]
         rows = [
             re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
         ]
-        found = [[re.sub(r"<strong>(.*)</strong>", r"*\1", cell) for cell in row] for row in rows]
-    return [row[1:] for row in found]
+        table_rows = [[re.sub(r"<strong>(.*)</strong>", r"*\1", cell) for cell in row] for row in rows]
+    return [row[1:] for row in table_rows]
 
 
 def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
     settings = plan(datasets={f"set_{number}": None for number in range(9)}, systems=BOTH)
     tables = nine_datasets(settings)
-    said = page(tables, settings=settings)
-    tex = latex(said.wide, "nine")
+    results_page = page(tables, settings=settings)
+    tex = latex(results_page.wide, "nine")
     assert len(re.findall(r"\\begin\{table\*?\}", tex)) == len(re.findall(r"\\end\{table\*?\}", tex)) == 1
     assert tex.count(r"\begin{tabular}{l" + "r" * 10 + "}") == tex.count(r"\caption{") == 1
     assert tex.count("{") == tex.count("}")
@@ -314,9 +322,9 @@ def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
     assert figures[1][8:] == ["*0.800", "*0.400"]
     assert (figures[2][0], figures[2][8:]) == ("*0.500†", ["–", "–"])
     assert figures[3][0] == "0.200†"
-    assert cells_of(html(said, None), html) == figures
-    assert cells_of(markdown(said), markdown)[: len(figures)] == figures
-    assert said.wide.caption == (
+    assert cells_of(html(results_page, None), html) == figures
+    assert cells_of(markdown(results_page), markdown)[: len(figures)] == figures
+    assert results_page.wide.caption == (
         "nDCG@10 on the test split of 9 datasets with bm25; bold: the best of a column; †: significantly better than "
         "the raw question, ↓: significantly worse (paired permutation tests, Holm-corrected, p < 0.05)."
     )
@@ -326,23 +334,23 @@ def test_latex_has_a_second_float_of_what_is_written_where_a_model_writes():
     rewrites = [("q0",), ("other",), ("other",), ("q9",)]
     rows = [replace(record(f"q{n}", 0.5, 1), rewrites=words, cut=n < 2) for n, words in enumerate(rewrites)]
     raw = [record(f"q{n}", 0.25) for n in range(4)]
-    found = {(ONE, "bm25"): answered(rows, 1), (RAW, "bm25"): answered(raw, 0)}
-    tex = table_files(page([table_of_answers(found)]))["tables.tex"]
+    cells = {(ONE, "bm25"): answered(rows, 1), (RAW, "bm25"): answered(raw, 0)}
+    tex = table_files(page([table_of_answers(cells)]))["tables.tex"]
     assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == tex.count(r"\label{tab:") == 2
-    written = tex[tex.rindex(r"\begin{table}") :]
-    assert r"rewrites & cut at limit & in format & repeats the question & with fall-back \\" in written
-    assert r"prompted, turn 1 & 50.0\% & 100.0\% & 25.0\% & 0.500 \\" in written
-    assert "raw question" not in written
+    rewrites_table = tex[tex.rindex(r"\begin{table}") :]
+    assert r"rewrites & cut at limit & in format & repeats the question & with fall-back \\" in rewrites_table
+    assert r"prompted, turn 1 & 50.0\% & 100.0\% & 25.0\% & 0.500 \\" in rewrites_table
+    assert "raw question" not in rewrites_table
     assert table_files(page([table_of(bm25_raw=[0.5] * 3)]))["tables.tex"].count(r"\begin{table}") == 1
 
 
 def test_the_caption_says_how_questions_were_drawn():
     parts = [part(name, bm25_raw=[0.5] * 30) for name in ("one", "two")]
-    tables = [tabulate(plan(), one.title, [(1.0, one)]) for one in parts]
+    tables = [tabulate(plan(), dataset.title, [(1.0, dataset)]) for dataset in parts]
     samples = {"one": QuestionSample(30, 1611, 4)}
     alone = wide_table_of(plan(), tables[:1], samples)
     assert " of one (30 questions: 30 of 1,611, drawn with seed 4); bold" in alone.caption
-    both = wide_table_of(plan(), [*tables, tabulate(plan(), "Average", [(0.5, one) for one in parts])], samples)
+    both = wide_table_of(plan(), [*tables, tabulate(plan(), "Average", [(0.5, dataset) for dataset in parts])], samples)
     assert " of 2 datasets (one: 30 of 1,611, drawn with seed 4) with bm25; bold" in both.caption
     assert " of two (30 questions); bold" in wide_table_of(plan(), tables[1:], samples).caption
 
@@ -382,8 +390,8 @@ def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
     settings = plan(systems=BOTH, costs=True)
     values = {"bm25_raw": [0.5] * 3, "minilm_raw": [0.25] * 3, "bm25_prompted1": [0.25] * 3}
     parts = [part(name, **values) for name in ("one", "two")]
-    tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
-    wide = wide_table_of(settings, [*tables, tabulate(settings, "Average", [(0.5, one) for one in parts])])
+    tables = [tabulate(settings, dataset.title, [(1.0, dataset)]) for dataset in parts]
+    wide = wide_table_of(settings, [*tables, tabulate(settings, "Average", [(0.5, dataset) for dataset in parts])])
     assert wide.groups == [("bm25", 3), ("minilm", 3)]
     assert wide.head[:6] == ["one", "two", "mean"] * 2
     assert wide.head[6:] == ["LLM calls", "tokens read", "tokens written", "retrievals", "seconds"]
@@ -395,20 +403,22 @@ def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
     assert wide_table_of(plan(), tables[:1]).head == ["bm25", "minilm"]
 
 
-@pytest.mark.parametrize(("share", "named"), [(0.2, ["prompted in bm25"]), (0.0, [])])
-def test_a_warning_names_prompted_systems_that_are_often_cut_and_no_trained_one(share, named):
+@pytest.mark.parametrize(("share", "warned"), [(0.2, ["prompted in bm25"]), (0.0, [])])
+def test_a_warning_names_prompted_systems_that_are_often_cut_and_no_trained_one(share, warned):
     cut = answered([replace(record(f"q{n}", 0.5, 1), cut=n < 10 * share) for n in range(10)], 1)
     settings = plan(systems={"prompted": {}, "trained": {"run": "runs/x"}})
     table = table_of_answers({(Arm(name, 1), "bm25"): cut for name in ("prompted", "trained")}, settings)
-    assert [note.partition(":")[0] for note in table.notes if "20.0% of its answers were cut" in note] == named
+    assert [note.partition(":")[0] for note in table.notes if "20.0% of its answers were cut" in note] == warned
 
 
 def test_parts_have_no_column_and_their_average_has_one():
     settings = plan(datasets={"rag": None, "two": None})
     covid, tech = part("rag: covid", bm25_raw=[1.0] * 3), part("rag: tech", bm25_raw=[0.5] * 3)
     rag = under_test.tabulate(spec_of_tables(settings), "rag", [(0.5, covid), (0.5, tech)], dataset="rag")
-    whole = under_test.tabulate(spec_of_tables(settings), "rag: covid", [(1.0, covid)], dataset="rag", part="covid")
-    wide = wide_table_of(settings, [whole, rag])
+    covid_table = under_test.tabulate(
+        spec_of_tables(settings), "rag: covid", [(1.0, covid)], dataset="rag", part="covid"
+    )
+    wide = wide_table_of(settings, [covid_table, rag])
     assert (wide.head, [cell.value for cell in wide.rows[0][1]]) == (["rag"], ["0.750"])
 
 
@@ -426,8 +436,8 @@ def test_scores_and_comparisons_as_csv_hold_every_figure():
     settings = plan(systems=BOTH)
     values = {"bm25_raw": [0.0, 0.5] * 20, "bm25_prompted1": [0.5, 1.0] * 20}
     parts = [part("one", **values), part("two", **values)]
-    tables = [tabulate(settings, one.title, [(1.0, one)]) for one in parts]
-    tables.append(tabulate(settings, "Average", [(0.5, one) for one in parts]))
+    tables = [tabulate(settings, dataset.title, [(1.0, dataset)]) for dataset in parts]
+    tables.append(tabulate(settings, "Average", [(0.5, dataset) for dataset in parts]))
     scores = pandas.read_csv(StringIO(scores_csv(tables)), keep_default_na=False)
     ndcg = scores[scores.metric == "ndcg@10"]
     assert list(ndcg.dataset) == ["one", "one", "two", "two", "mean", "mean"]
@@ -450,30 +460,30 @@ def test_scores_and_comparisons_as_csv_hold_every_figure():
 
 def test_every_metric_has_an_interval():
     rows = [replace(record(f"q{n}", None), metrics={"ndcg@10": n / 9, "map": n % 2}) for n in range(10)]
-    found = answered(rows, 0)
-    (row,) = table_of_answers({(RAW, "bm25"): found}, plan(metrics=["ndcg@10", "map"])).rows
+    raw_answers = answered(rows, 0)
+    (row,) = table_of_answers({(RAW, "bm25"): raw_answers}, plan(metrics=["ndcg@10", "map"])).rows
     intervals = row.scores["bm25"].intervals
-    assert intervals["map"] == bootstrap_ci(found.scored("map"), 200, 0)
+    assert intervals["map"] == bootstrap_ci(raw_answers.scored("map"), 200, 0)
     assert (row.scores["bm25"].low, row.scores["bm25"].high) == intervals["ndcg@10"]
 
 
 def test_a_headline_says_what_the_raw_question_reaches_where_nothing_else_ran():
-    one, two = table_of(bm25_raw=[0.5] * 3), table_of(title="two", bm25_raw=[0.25] * 3)
-    said, mood = headline([], plan(), [one])
-    assert (said, mood) == ("Only the raw question was evaluated: ndcg@10 is 0.500 on one in bm25.", "mixed")
-    assert not one.score(RAW, "bm25").best, "a column of one figure has no best"
-    said, _ = headline([], plan(), [one, two])
-    assert "between 0.250 (on two in bm25) and 0.500 (on one in bm25)" in said
+    first, second = table_of(bm25_raw=[0.5] * 3), table_of(title="two", bm25_raw=[0.25] * 3)
+    sentence, mood = headline([], plan(), [first])
+    assert (sentence, mood) == ("Only the raw question was evaluated: ndcg@10 is 0.500 on one in bm25.", "mixed")
+    assert not first.score(RAW, "bm25").best, "a column of one figure has no best"
+    sentence, _ = headline([], plan(), [first, second])
+    assert "between 0.250 (on two in bm25) and 0.500 (on one in bm25)" in sentence
     lost = table_of(bm25_raw=[0.5] * 3, bm25_prompted1=[None] * 3)
     assert headline([], plan(), [lost])[0] == "No system could be compared with the raw question."
 
 
 def test_the_transfer_matrix_is_the_same_in_every_form(matrix):
-    table, found = matrix
-    said = page([table], found)
-    plain, web = markdown(said), html(said, draw_transfer(found))
+    table, transfer_matrix = matrix
+    results_page = page([table], transfer_matrix)
+    plain, web = markdown(results_page), html(results_page, draw_transfer(transfer_matrix))
     assert "| prompted (bm25) | **0.750 (+0.500)** | 0.250 (−0.250) |" in plain
-    assert r"prompted (bm25) & \textbf{0.750 (+0.500)} & 0.250 ($-$0.250) \\" in transfer_latex(found)
+    assert r"prompted (bm25) & \textbf{0.750 (+0.500)} & 0.250 ($-$0.250) \\" in transfer_latex(transfer_matrix)
     assert "a &lt;plan&gt; &amp; more" in web
     assert web.count("<svg") == 1
 

@@ -73,7 +73,7 @@ def documents_of_splits(folder, corpus):
 
 
 def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, corpus):
-    written = write(Author(), corpus, tmp_path / "set")
+    training_set = write(Author(), corpus, tmp_path / "set")
     dataset = load_beir(tmp_path / "set")
     assert set(dataset.splits) == {"train", "validation", "test"}
     assert Counter(row["style"] for row in rows(tmp_path / "set")).keys() == set(STYLES)
@@ -84,13 +84,13 @@ def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, co
             row = styles[question.id]
             assert set(row["written_for"]) <= set(split.qrels[question.id])
             assert len(row["written_for"]) == (2 if row["style"] == "multi_hop" else 1)
-            named = [name for name, common in THINGS.items() if common in re.findall(r"\w+", question.text)]
+            mentioned = [name for name, common in THINGS.items() if common in re.findall(r"\w+", question.text)]
             if row["style"] != "typo":
-                assert all(any(f"The {name} costs" in texts[d] for d in split.qrels[question.id]) for name in named)
-    everything = written.quality[-1]
+                assert all(any(f"The {name} costs" in texts[d] for d in split.qrels[question.id]) for name in mentioned)
+    everything = training_set.quality[-1]
     assert (everything.style, everything.requested, everything.written) == ("all", COUNT, COUNT)
     assert everything.answerable == 1
-    assert sum(written.questions.values()) == everything.kept
+    assert sum(training_set.questions.values()) == everything.kept
     assert json.loads((tmp_path / "set" / "quality.json").read_text())[-1]["kept"] == everything.kept
     assert not (tmp_path / ".set.parts").exists()
     meta = json.loads((tmp_path / "set" / "meta.json").read_text())
@@ -109,8 +109,8 @@ def test_no_document_has_judgements_in_two_splits(tmp_path, corpus):
 
 def test_unanswerable_questions_are_dropped_and_counted(tmp_path, corpus):
     bad = [name for number, name in enumerate(THINGS) if number % 2]  # one of the two sections of each file
-    written = write(Author(bad=bad), corpus, tmp_path / "set", styles=["question", "keyword"], count=40)
-    everything = written.quality[-1]
+    training_set = write(Author(bad=bad), corpus, tmp_path / "set", styles=["question", "keyword"], count=40)
+    everything = training_set.quality[-1]
     assert everything.written == 40
     assert everything.answerable == 0.5
     assert everything.kept == 20
@@ -120,9 +120,9 @@ def test_unanswerable_questions_are_dropped_and_counted(tmp_path, corpus):
 
 def test_without_a_judge_every_question_is_kept_with_its_own_passages(tmp_path, corpus):
     author = Author(bad=list(THINGS)[:1])
-    written = write(author, corpus, tmp_path / "set", styles=["question"], count=20, judge=False)
+    training_set = write(author, corpus, tmp_path / "set", styles=["question"], count=20, judge=False)
     assert author.judged == []
-    everything = written.quality[-1]
+    everything = training_set.quality[-1]
     assert (everything.kept, everything.answerable, everything.judgements) == (20, None, 1)
     assert json.loads((tmp_path / "set" / "meta.json").read_text())["judge"] is None
 
@@ -131,8 +131,8 @@ class Generous(Author):
     """Judges that every text answers every question."""
 
     def reply(self, prompt):
-        said = super().reply(prompt)
-        return "Yes" if said == "No" else said
+        answer = super().reply(prompt)
+        return "Yes" if answer == "No" else answer
 
 
 def test_similar_passages_that_answer_a_question_are_relevant_too(tmp_path, corpus):
@@ -145,15 +145,15 @@ def test_similar_passages_that_answer_a_question_are_relevant_too(tmp_path, corp
 
 
 def test_a_killed_call_goes_on_where_it_stopped(tmp_path, corpus):
-    whole = Author()
-    write(whole, corpus, tmp_path / "whole")
+    uninterrupted = Author()
+    write(uninterrupted, corpus, tmp_path / "whole")
     stopped = Author(stop_after=100)
     with pytest.raises(ConnectionAbortedError):
         write(stopped, corpus, tmp_path / "set")
     assert not (tmp_path / "set").exists()
     resumed = Author()
     write(resumed, corpus, tmp_path / "set")
-    calls = len(whole.written) + len(whole.judged)
+    calls = len(uninterrupted.written) + len(uninterrupted.judged)
     assert 64 <= calls - len(resumed.written) - len(resumed.judged) <= 100, "all but the last batch"
     for name in ("queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv", "quality.json"):
         assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -202,33 +202,40 @@ def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_pa
     folder, _ = corpus
     passages = load_beir(folder).corpus
     bike, canteen = passage_about("velocipede", corpus), passage_about("refectory", corpus)
-    asked = [Question("u1", "bike rent?"), Question("u2", "Is a canteen or another canteen cheap")]
+    questions = [Question("u1", "bike rent?"), Question("u2", "Is a canteen or another canteen cheap")]
     judged = {"u1": {bike: 1}, "u2": {canteen: 1}}
-    save_beir(Dataset("users", passages, {"test": Split(asked, judged)}), tmp_path / "users")
+    save_beir(Dataset("users", passages, {"test": Split(questions, judged)}), tmp_path / "users")
     author = Author()
-    written = write(author, corpus, tmp_path / "set", tmp_path / "users")
+    training_set = write(author, corpus, tmp_path / "set", tmp_path / "users")
     dataset = load_beir(tmp_path / "set")
     assert [question.id for question in dataset.splits["test"].questions] == ["u1", "u2"]
-    assert written.questions["test"] == 2
+    assert training_set.questions["test"] == 2
     document_of = documents_of_passages(folder)
     assert documents_of_splits(tmp_path / "set", corpus)["train"].isdisjoint({document_of[bike], document_of[canteen]})
     assert not any("velocipede" in things or "refectory" in things for things in author.written)
-    save_beir(Dataset("other", (Document("x", "", "y"),), {"test": Split(asked[:1], {"u1": {"x": 1}})}), tmp_path / "o")
+    save_beir(
+        Dataset("other", (Document("x", "", "y"),), {"test": Split(questions[:1], {"u1": {"x": 1}})}), tmp_path / "o"
+    )
     with refused(DataError, "other-documents", tmp_path / "o", "chapter-0.md#1"):
         write(Author(), corpus, tmp_path / "other", tmp_path / "o")
 
 
 def test_users_questions_keep_their_history_and_what_counts_as_relevant(tmp_path, corpus):
     passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
-    said = (Utterance("user", "Do you have bikes?"), Utterance("assistant", "Yes."))
-    asked = Question("question-1", "what do they cost", ("3 coins", "4 coins"), said, "what do bikes cost")
-    users = Dataset("users", passages, {"test": Split([asked], {"question-1": {bike: 2}})}, relevance_level=2)
+    history = (Utterance("user", "Do you have bikes?"), Utterance("assistant", "Yes."))
+    question = Question("question-1", "what do they cost", ("3 coins", "4 coins"), history, "what do bikes cost")
+    users = Dataset("users", passages, {"test": Split([question], {"question-1": {bike: 2}})}, relevance_level=2)
     save_beir(users, tmp_path / "users")
     write(Author(), corpus, tmp_path / "set", tmp_path / "users", styles=["question"])
     dataset = load_beir(tmp_path / "set")
-    assert dataset.splits["test"].questions == (asked,), "written questions have other ids"
+    assert dataset.splits["test"].questions == (question,), "written questions have other ids"
     assert dataset.relevance_level == 2
-    grades = {grade for split in dataset.splits.values() for of in split.qrels.values() for grade in of.values()}
+    grades = {
+        grade
+        for split in dataset.splits.values()
+        for judgements in split.qrels.values()
+        for grade in judgements.values()
+    }
     assert grades == {2}, "the passages of written questions count as relevant, too"
 
 
@@ -236,15 +243,17 @@ def test_a_synthetic_question_that_users_ask_in_the_test_is_left_out(tmp_path, c
     passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
     write(Author(), corpus, tmp_path / "plain")
     written_for = {row["text"]: row["written_for"][0] for row in rows(tmp_path / "plain")}
-    asked = next(text for text, passage in written_for.items() if passage.partition("#")[0] != bike.partition("#")[0])
-    users = Split([Question("u1", f"{asked}!!"), Question("u2", "bike")], {"u1": {bike: 1}, "u2": {bike: 1}})
+    shared_text = next(
+        text for text, passage in written_for.items() if passage.partition("#")[0] != bike.partition("#")[0]
+    )
+    users = Split([Question("u1", f"{shared_text}!!"), Question("u2", "bike")], {"u1": {bike: 1}, "u2": {bike: 1}})
     save_beir(Dataset("users", passages, {"test": users}), tmp_path / "users")
-    written = write(Author(), corpus, tmp_path / "set", tmp_path / "users")
-    assert asked not in {row["text"] for row in rows(tmp_path / "set")}
-    assert [(leak.question.text, leak.other.id) for leak in written.leaks if leak.question.text == asked] == [
-        (asked, "u1")
-    ]
-    assert "leaks.jsonl" in "\n".join(written.lines())
+    training_set = write(Author(), corpus, tmp_path / "set", tmp_path / "users")
+    assert shared_text not in {row["text"] for row in rows(tmp_path / "set")}
+    assert [
+        (leak.question.text, leak.other.id) for leak in training_set.leaks if leak.question.text == shared_text
+    ] == [(shared_text, "u1")]
+    assert "leaks.jsonl" in "\n".join(training_set.lines())
     assert read_jsonl(tmp_path / "set" / "leaks.jsonl")[0]["of"]["split"] == "test"
 
 
@@ -261,7 +270,7 @@ def test_a_plan_keeps_documents_apart_and_asks_nothing_twice(documents, passages
     partition = divide(corpus, document_of, config)
     assert set(partition.split_of.values()) == {"train", "validation", "test"}
     assert sum(map(len, partition.passages.values())) == len(corpus)
-    following = neighbours(sorted(corpus, key=lambda one: document_of[one.id]), document_of)
+    following = neighbours(sorted(corpus, key=lambda item: document_of[item.id]), document_of)
     planned = plan_questions(partition, config, lambda passage, split: following.get(passage.id))
     assert len({(question.style, question.passages[0].id) for question in planned}) == len(planned) <= max(count, 3)
     for question in planned:

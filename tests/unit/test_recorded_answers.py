@@ -29,8 +29,8 @@ RECORDINGS = Path(__file__).parent.parent / "recordings"
 RECORDED, SMALL = (
     parse_yaml((RECORDINGS / name).read_text(encoding="utf-8")) for name in ("answers.yaml", "smollm2_135m.yaml")
 )
-ANSWERS = [(stage, one) for stage, answers in RECORDED.items() for one in answers]
-SMALL_ANSWERS = [(stage, one) for stage, answers in SMALL.items() for one in answers]
+ANSWERS = [(stage, answer) for stage, answers in RECORDED.items() for answer in answers]
+SMALL_ANSWERS = [(stage, answer) for stage, answers in SMALL.items() for answer in answers]
 
 BM25 = RetrieverCard("bm25", "bm25")
 QUESTION = Question("q", "Which metal melts at 1538 degrees?")
@@ -48,23 +48,25 @@ HYPOTHESIS = RECORDED["hcqr.formulator"][0]["text"]
 
 
 class Says:
-    """Gives the recorded answer the first time that `here` holds of a prompt, and nothing readable for a repair; other
-    prompts get the first text whose key they contain."""
+    """Gives the recorded answer the first time that `applies` holds for a prompt, and nothing readable for a repair.
 
-    def __init__(self, recorded, here=lambda prompt: True, others=None):
+    Other prompts get the first text whose key they contain.
+    """
+
+    def __init__(self, recorded, applies=lambda prompt: True, other_answers=None):
         self.identity = {"model": "says"}
-        self.recorded, self.here, self.others = recorded, here, others or {}
+        self.recorded, self.applies, self.other_answers = recorded, applies, other_answers or {}
         self.form = "lines" if recorded.get("prompt", "").endswith("/lines") else "json"
 
     def generate(self, prompts, draw, deliver, costs):
-        for place, prompt in enumerate(prompts):
-            said, text = prompt.messages[0]["content"], ""
+        for index, prompt in enumerate(prompts):
+            prompt_text, text = prompt.messages[0]["content"], ""
             first = not prompt.messages[-1]["content"].startswith("Your answer")
             if first:
-                text = next((text for part, text in self.others.items() if part in said), "")
-            recorded = self.recorded if first and self.here(said) else {"text": text}
+                text = next((text for part, text in self.other_answers.items() if part in prompt_text), "")
+            recorded = self.recorded if first and self.applies(prompt_text) else {"text": text}
             text = Text(recorded["text"], not recorded.get("cut", False))
-            deliver(place, LlmResponse((text,) * draw.n, 1, 1))
+            deliver(index, LlmResponse((text,) * draw.n, 1, 1))
 
 
 class Watched:
@@ -72,7 +74,7 @@ class Watched:
 
     def __init__(self, method, stage):
         self.method, self.stage, self.name, self.versions = method, stage, method.name, method.versions
-        self.seen = []
+        self.outcomes = []
 
     def steps(self, question):
         steps, answer = self.method.steps(question), None
@@ -83,7 +85,7 @@ class Watched:
                 return stop.value
             answer = yield step
             if isinstance(step, AskForm) and step.prompt.stage == self.stage:
-                self.seen.append(answer)
+                self.outcomes.append(answer)
 
 
 class AllDocuments(dict):
@@ -94,7 +96,7 @@ class AllDocuments(dict):
 def run(name, model, question=QUESTION, watch="", **settings):
     method = Watched(make_method(name, settings, BM25), watch)
     (ran,) = Runner(Llm(model), {"": Shelf(AllDocuments())}, form=model.form).run(method, [question])
-    return ran.outcome, method.seen
+    return ran.outcome, method.outcomes
 
 
 def rewrites(name, recorded, **settings):
@@ -102,17 +104,19 @@ def rewrites(name, recorded, **settings):
     return None if outcome.failure else outcome.notes["rewrites"]
 
 
-def form_of(name, stage, recorded, here=lambda prompt: True, others=None, question=QUESTION, **settings):
-    _, seen = run(name, Says(recorded, here, others), question, stage, **settings)
-    return seen[0].value.model_dump(mode="json", by_alias=True) if seen and seen[0].value is not None else None
+def form_of(name, stage, recorded, applies=lambda prompt: True, other_answers=None, question=QUESTION, **settings):
+    _, outcomes = run(name, Says(recorded, applies, other_answers), question, stage, **settings)
+    return (
+        outcomes[0].value.model_dump(mode="json", by_alias=True) if outcomes and outcomes[0].value is not None else None
+    )
 
 
-def verdict_of(name, recorded, here=lambda prompt: True, others=None):
+def verdict_of(name, recorded, applies=lambda prompt: True, other_answers=None):
     metals = Gold(Question("q", "What melts at 1538?", ("lead", "iron")), right=1)
     items = {"utility": metals, "mimic": metals, "guideline": Gold(QUESTION, contents=tuple(DOCUMENTS))}
     item = items.get(name, Gold(QUESTION, answers=("Ada",)))
     case = Case(item, DOCUMENTS[:1], True, "Iron.", notes={"H_plus": "p", "H_minus": "m"})
-    model = Says(recorded, here, others)
+    model = Says(recorded, applies, other_answers)
     (verdict,) = judged(Runner(Llm(model), {}, form=model.form), JUDGES[name], [case], Setting())
     assert (verdict.value is None) == bool(verdict.failure)
     return verdict
@@ -143,12 +147,12 @@ def migres(stage, part):
 
 
 def structured(form):
-    def read(recorded):
+    def parse(recorded):
         model, prompt = Says(recorded), Prompt(({"role": "user", "content": "?"},))
         (answer,) = ask_structured(Llm(model), [prompt], form, SamplingParams(), model.form)
         return answer.value.model_dump(mode="json") if answer.value is not None else None
 
-    return read
+    return parse
 
 
 def formulator(recorded, **settings):
@@ -178,7 +182,7 @@ def expansions(recorded):
     return outcome.notes["expansions"] or None
 
 
-def written(recorded):
+def qa_rag(recorded):
     outcome, _ = run("qa_rag", Says(recorded))
     return None if outcome.failure else [term.text for term in outcome.plan.probes[0].terms]
 
@@ -187,19 +191,19 @@ def option(question):
     return lambda recorded: letter(read_answer(recorded["text"], question, "reasoned").choice) or None
 
 
-def judge(name, field="value", here=lambda prompt: True, others=None):
-    def read(recorded):
-        verdict = verdict_of(name, recorded, here, others)
+def judge(name, field="value", applies=lambda prompt: True, other_answers=None):
+    def parse(recorded):
+        verdict = verdict_of(name, recorded, applies, other_answers)
         if verdict.failure:
             return None
         return getattr(verdict, field) if field in ("value", "label") else verdict.said.get(field)
 
-    return read
+    return parse
 
 
 def questions(recorded):
-    found = structured(Written)(recorded)
-    return found["questions"] if found else None
+    form = structured(Written)(recorded)
+    return form["questions"] if form else None
 
 
 def final_answer(recorded):
@@ -207,7 +211,7 @@ def final_answer(recorded):
     return None if outcome.failure else outcome.answer
 
 
-READ = {
+PARSERS = {
     "hcqr.rewriter": hcqr,
     "multi_query": lambda recorded: rewrites("multi_query", recorded),
     "hcqr.formulator": formulator,
@@ -217,8 +221,10 @@ READ = {
     "explore": lambda recorded: rewrites("explore", recorded),
     "csqe.pick": pick,
     "thinkqe": expansions,
-    "qa_rag": written,
-    "misknow.judge": lambda said: form_of("misknow", "judge", said, contains("You check whether"), {"": "draft"}),
+    "qa_rag": qa_rag,
+    "misknow.judge": lambda recorded: form_of(
+        "misknow", "judge", recorded, contains("You check whether"), {"": "draft"}
+    ),
     "migres.filter": migres("filter", "Which of these passages"),
     "migres.extract": migres("extract", "Write down every piece"),
     "migres.judge": migres("judge", "Does the information"),
@@ -241,8 +247,8 @@ READ = {
 """How the answers of each stage are read; None where they are not."""
 
 TWO_JUDGED = "\n".join(f"Statement: {number}\nAttributed: no\nReason: none" for number in (1, 2))
-READ_SMALL = {
-    **READ,
+SMALL_PARSERS = {
+    **PARSERS,
     "hcqr.formulator.alone": lambda recorded: formulator(recorded, options=False),
     "csqe.pick": lambda recorded: pivotal(recorded["text"], ENCYCLOPEDIA)[0] or None,
     "choice.larynx": option(LARYNX),
@@ -261,27 +267,27 @@ SAME_FORM = {"query2doc": "hyde", "general": "explore", "direct": "explore", "sm
 
 
 def test_there_are_answers_for_every_method_and_judge_and_enough_of_them():
-    assert set(RECORDED) == set(READ)
-    stages = {stage.partition(".")[0] for stage in READ}
-    asking = {name for name, known in METHODS.items() if "prompts" in known.settings.model_fields}
+    assert set(RECORDED) == set(PARSERS)
+    stages = {stage.partition(".")[0] for stage in PARSERS}
+    asking = {name for name, method in METHODS.items() if "prompts" in method.settings.model_fields}
     assert asking - PLAIN_TEXT - set(SAME_FORM) <= stages
     assert set(JUDGES) <= stages
     assert len(ANSWERS) >= 580
-    unreadable = [one for _, one in ANSWERS if one["read"] is None]
+    unreadable = [answer for _, answer in ANSWERS if answer["read"] is None]
     assert len(unreadable) >= 90
-    styles = Counter(one["style"].split()[0] for _, one in ANSWERS)
+    styles = Counter(answer["style"].split()[0] for _, answer in ANSWERS)
     assert min(styles[style] for style in ("refusal", "empty", "cut", "fence", "thinking")) >= 4
 
 
 @pytest.mark.parametrize(
-    ("answers", "readers", "share"),
-    [(ANSWERS, READ, 0.99), (SMALL_ANSWERS, READ_SMALL, 0.95)],
+    ("answers", "parsers", "share"),
+    [(ANSWERS, PARSERS, 0.99), (SMALL_ANSWERS, SMALL_PARSERS, 0.95)],
     ids=["written", "small"],
 )
-def test_nearly_all_answers_are_read_right_and_none_wrongly(answers, readers, share):
+def test_nearly_all_answers_are_read_right_and_none_wrongly(answers, parsers, share):
     right, unread, misread = 0, defaultdict(list), []
     for stage, recorded in answers:
-        actual = readers[stage](recorded)
+        actual = parsers[stage](recorded)
         if actual == recorded["read"]:
             right += 1
         elif actual is None:
@@ -293,7 +299,7 @@ def test_nearly_all_answers_are_read_right_and_none_wrongly(answers, readers, sh
 
 
 def test_answers_of_a_small_model_are_of_most_stages():
-    assert set(SMALL) <= set(READ_SMALL)
+    assert set(SMALL) <= set(SMALL_PARSERS)
     assert len(SMALL_ANSWERS) >= 100
     assert len({stage.partition(".")[0] for stage in SMALL}) >= 17
 

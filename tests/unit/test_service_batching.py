@@ -20,12 +20,12 @@ from querylect.envs.server.metrics import Metrics
 
 
 class Recorder:
-    """A search that ranks k documents named after the plan, remembers its batches and can be held."""
+    """A search that ranks k documents named after the plan, remembers its batches and can be paused."""
 
-    def __init__(self, held=False):
+    def __init__(self, paused=False):
         self.batches = []
         self.free = threading.Event()
-        if not held:
+        if not paused:
             self.free.set()
         self.entered = threading.Event()
 
@@ -46,8 +46,8 @@ def ask(batcher, *texts):
     return asyncio.create_task(batcher.search([SearchPlan.of(text, k=1) for text in texts]))
 
 
-async def begun(batcher, search, *texts):
-    """A request whose search has begun and is held."""
+async def start_paused(batcher, search, *texts):
+    """A request whose search has started and is paused."""
     request = ask(batcher, *(texts or ["first"]))
     await asyncio.to_thread(search.entered.wait)
     return request
@@ -59,14 +59,14 @@ async def release(search):
     search.free.set()
 
 
-def batched(searching=Recorder, held=False, max_pending=100):
+def batched(searching=Recorder, paused=False, max_pending=100):
     """Run a test with a started batcher, its search and its own fixtures."""
 
     def decorate(test):
         @wraps(test)
         def run(**fixtures):
             async def beside():
-                search = searching(held)
+                search = searching(paused)
                 batcher = Batcher(search, max_pending=max_pending, cache_bytes=10**6, metrics=Metrics())
                 await batcher.start()
                 try:
@@ -95,7 +95,7 @@ async def test_the_same_text_with_another_k_is_another_ranking(batcher, search):
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changed",
     [
         SearchPlan.of("b"),
         SearchPlan.of("a", k=9),
@@ -107,20 +107,20 @@ async def test_the_same_text_with_another_k_is_another_ranking(batcher, search):
     ],
 )
 @batched()
-async def test_every_part_of_a_plan_is_part_of_its_cache_key(batcher, search, other):
-    for plans in ([SearchPlan.of("a")], [other], [SearchPlan.of("a"), other]):
+async def test_every_part_of_a_plan_is_part_of_its_cache_key(batcher, search, changed):
+    for plans in ([SearchPlan.of("a")], [changed], [SearchPlan.of("a"), changed]):
         await batcher.search(plans)
     assert len(search.batches) == 2
 
 
-@batched(held=True)
+@batched(paused=True)
 async def test_requests_that_wait_together_are_searched_together_and_equal_plans_once(batcher, search):
-    first = await begun(batcher, search)
-    others = [ask(batcher, f"t{i % 3}") for i in range(9)]
+    first = await start_paused(batcher, search)
+    requests = [ask(batcher, f"t{i % 3}") for i in range(9)]
     late = ask(batcher, "first")
     await release(search)
     await asyncio.gather(first, late)
-    assert [ids(await other) for other in others] == [[[f"t{i % 3}-0"]] for i in range(9)]
+    assert [ids(await request) for request in requests] == [[[f"t{i % 3}-0"]] for i in range(9)]
     assert search.batches == [["first"], ["t0", "t1", "t2"]]
 
 
@@ -155,16 +155,16 @@ async def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_orde
     assert [len(batch) for batch in search.batches] == [10, 10, 5]
 
 
-@batched(held=True)
+@batched(paused=True)
 async def test_a_plan_that_cannot_be_searched_fails_only_the_requests_that_hold_it(batcher, search):
-    first = await begun(batcher, search)
+    first = await start_paused(batcher, search)
     requests = [ask(batcher, *texts) for texts in (["a", "b"], ["c", "bad"], ["d"], ["e", "f", "g"])]
     await release(search)
     await first
-    good, failed, *rest = await asyncio.gather(*requests, return_exceptions=True)
+    good, failed, *unaffected = await asyncio.gather(*requests, return_exceptions=True)
     assert isinstance(failed, ValueError)
     assert ids(good) == [["a-0"], ["b-0"]]
-    assert [ids(ranking) for ranking in rest] == [[["d-0"]], [["e-0"], ["f-0"], ["g-0"]]]
+    assert [ids(ranking) for ranking in unaffected] == [[["d-0"]], [["e-0"], ["f-0"], ["g-0"]]]
 
 
 @batched(max_pending=1000)
@@ -174,9 +174,9 @@ async def test_a_search_that_always_fails_costs_a_bounded_number_of_searches(bat
     assert len(search.batches) <= 65
 
 
-@batched(held=True, max_pending=1000)
+@batched(paused=True, max_pending=1000)
 async def test_the_plans_of_one_request_fail_no_other_however_many_they_are(batcher, search):
-    first = await begun(batcher, search)
+    first = await start_paused(batcher, search)
     bad = [ask(batcher, *(f"bad{n}-{i}" for i in range(20))) for n in range(5)]
     good = [ask(batcher, f"good{n}") for n in range(20)]
     await release(search)
@@ -186,9 +186,9 @@ async def test_the_plans_of_one_request_fail_no_other_however_many_they_are(batc
     assert [ids(ranking) for ranking in await asyncio.gather(*good)] == [[[f"good{n}-0"]] for n in range(20)]
 
 
-@batched(held=True)
+@batched(paused=True)
 async def test_a_request_that_joins_a_plan_does_not_fail_for_what_was_searched_beside_it(batcher, search):
-    failing = await begun(batcher, search, "bad", "good")
+    failing = await start_paused(batcher, search, "bad", "good")
     joining = ask(batcher, "good")
     await release(search)
     with pytest.raises(ValueError, match="bad"):
@@ -196,24 +196,24 @@ async def test_a_request_that_joins_a_plan_does_not_fail_for_what_was_searched_b
     assert ids(await joining) == [["good-0"]]
 
 
-@batched(held=True)
+@batched(paused=True)
 async def test_a_long_request_is_searched_in_turns_with_those_that_came_later(batcher, search):
     passage = " " + "x" * 30_000
-    first = await begun(batcher, search)
+    first = await start_paused(batcher, search)
     long = ask(batcher, *(f"long{n}{passage}" for n in range(9)))
-    others = [ask(batcher, f"short{n}") for n in range(3)]
+    short_requests = [ask(batcher, f"short{n}") for n in range(3)]
     await release(search)
-    await asyncio.gather(first, long, *others)
+    await asyncio.gather(first, long, *short_requests)
     batches = [[text.split()[0] for text in batch] for batch in search.batches]
     assert batches[1] == ["long0", "long1", "long2", "short0", "short1", "short2", "long3", "long4"]
     assert batches[2:] == [["long5", "long6", "long7", "long8"]]
 
 
-@batched(held=True)
+@batched(paused=True)
 async def test_turns_are_shared_by_the_work_that_is_stated_for_a_plan(batcher, search):
     """Of short texts that cost a lot, a turn takes as few as of long ones."""
     search.work = lambda plan: batching.TURN_WORK // 2 if "costly" in plan.texts[0] else 1
-    first = await begun(batcher, search)
+    first = await start_paused(batcher, search)
     requests = [ask(batcher, *(f"costly{n}" for n in range(5))), ask(batcher, "cheap")]
     await release(search)
     await asyncio.gather(first, *requests)
@@ -244,12 +244,12 @@ class Stepping(Recorder):
         return batching.BATCH_WORK + 1 if "long" in plan.texts[0] else 1
 
 
-@batched(Stepping, held=True)
+@batched(Stepping, paused=True)
 async def test_a_plan_of_much_work_is_searched_in_steps_with_others_in_between(batcher, search):
-    long = await begun(batcher, search, "long", "beside", "long2")
-    others = [ask(batcher, text) for text in ("a", "b", "long")]
+    long = await start_paused(batcher, search, "long", "beside", "long2")
+    requests = [ask(batcher, text) for text in ("a", "b", "long")]
     await release(search)
-    assert [ids(await other) for other in others] == [[["a-0"]], [["b-0"]], [["long"]]]
+    assert [ids(await request) for request in requests] == [[["a-0"]], [["b-0"]], [["long"]]]
     assert ids(await long) == [["long"], ["beside-0"], ["long2"]]
     assert batcher.ready
     steps = [batch for batch in search.batches if isinstance(batch, str)]
@@ -260,9 +260,9 @@ async def test_a_plan_of_much_work_is_searched_in_steps_with_others_in_between(b
     assert max(searched(batch) for batch in search.batches if "a" in batch or "b" in batch) < searched("long 2")
 
 
-@batched(Stepping, held=True)
+@batched(Stepping, paused=True)
 async def test_a_long_plan_of_a_client_that_left_is_not_searched_to_its_end(batcher, search):
-    long = await begun(batcher, search, "long")
+    long = await start_paused(batcher, search, "long")
     long.cancel()
     await asyncio.gather(long, return_exceptions=True)
     search.free.set()
@@ -272,21 +272,21 @@ async def test_a_long_plan_of_a_client_that_left_is_not_searched_to_its_end(batc
     assert search.closed
 
 
-@batched(Stepping, held=True)
+@batched(Stepping, paused=True)
 async def test_a_long_plan_that_fails_fails_its_request_alone_and_may_be_asked_again(batcher, search):
-    failing = await begun(batcher, search, "long bad", "beside")
-    joining, other = ask(batcher, "long bad"), ask(batcher, "other")
+    failing = await start_paused(batcher, search, "long bad", "beside")
+    joining, unrelated = ask(batcher, "long bad"), ask(batcher, "other")
     await release(search)
     for request in (failing, joining):
         with pytest.raises(ValueError, match="bad"):
             await request
-    assert ids(await other) == [["other-0"]]
+    assert ids(await unrelated) == [["other-0"]]
     assert search.batches.count("long bad 0") == 2, "whoever joined while it failed gets another search"
 
 
-@batched(held=True, max_pending=6)
+@batched(paused=True, max_pending=6)
 async def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_it(batcher, search):
-    first = await begun(batcher, search)
+    first = await start_paused(batcher, search)
     leaving, staying = ask(batcher, *(f"l{n}" for n in range(4))), ask(batcher, "l2", "s")
     await asyncio.sleep(0)
     assert not batcher.ready, "six plans wait"
@@ -298,11 +298,11 @@ async def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_
     assert search.batches == [["first"], ["l2", "s"]]
 
 
-@batched(held=True)
+@batched(paused=True)
 async def test_a_service_is_not_ready_while_a_request_waits_too_long_for_its_first_turn(batcher, search, monkeypatch):
     monkeypatch.setattr(batching, "OVERDUE_SECONDS", 0.0)
     assert batcher.ready
-    first = await begun(batcher, search)
+    first = await start_paused(batcher, search)
     assert batcher.ready, "nobody waits"
     second = ask(batcher, "second")
     while batcher.ready:
@@ -327,23 +327,23 @@ async def test_too_few_rankings_are_an_error_not_a_shifted_answer(batcher, searc
         await ask(batcher, "a")
 
 
-@batched(held=True, max_pending=4)
+@batched(paused=True, max_pending=4)
 async def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back(batcher, search):
-    waiting = await begun(batcher, search, *(f"w{i}" for i in range(4)))
+    pending = await start_paused(batcher, search, *(f"w{i}" for i in range(4)))
     with pytest.raises(OverloadedError, match="4 plans") as refused:
         await ask(batcher, "w0", "x")
     assert 1 <= refused.value.retry_after <= 30
     joined = ask(batcher, "w1")
     await release(search)
     assert ids(await joined) == [["w1-0"]], "what waits already takes no room"
-    assert len(await waiting) == 4
+    assert len(await pending) == 4
     assert len(await ask(batcher, *(f"z{i}" for i in range(4)))) == 4
     assert not any("x" in batch for batch in search.batches)
 
 
 @asynccontextmanager
 async def busy_clients(batcher):
-    """(two clients that ask all the time, what waits until they have asked for so many plans)."""
+    """(two clients that send requests all the time, a function that waits until they have sent so many plans)."""
     count = 0
 
     async def client():
@@ -351,30 +351,30 @@ async def busy_clients(batcher):
         while True:
             await ask(batcher, f"s{(count := count + 1)}")
 
-    async def asked(enough):
+    async def wait_for_plans(enough):
         while count < enough:
             await asyncio.sleep(0)
 
     clients = [asyncio.create_task(client()) for _ in range(2)]
     try:
-        yield clients, asked
+        yield clients, wait_for_plans
     finally:
-        for each in clients:
-            each.cancel()
+        for task in clients:
+            task.cancel()
 
 
 @batched(max_pending=4)
 async def test_a_large_request_is_let_in_exactly_when_a_small_one_is(batcher, search):
     """Small requests keep one plan waiting all the time: there is never room for all of one with more plans than may
     wait."""
-    async with busy_clients(batcher) as (_, asked):
-        await asked(5)
+    async with busy_clients(batcher) as (_, wait_for_plans):
+        await wait_for_plans(5)
         assert ids(await ask(batcher, *(f"l{i}" for i in range(6)))) == [[f"l{i}-0"] for i in range(6)]
 
 
-@batched(held=True)
+@batched(paused=True)
 async def test_stopping_fails_what_waits_instead_of_leaving_it(batcher, search):
-    requests = [ask(batcher, "running"), await begun(batcher, search, "queued"), ask(batcher, "later")]
+    requests = [ask(batcher, "running"), await start_paused(batcher, search, "queued"), ask(batcher, "later")]
     await asyncio.sleep(0)
     await batcher.stop()
     outcomes = await asyncio.gather(*requests, return_exceptions=True)
@@ -386,8 +386,8 @@ async def test_stopping_fails_what_waits_instead_of_leaving_it(batcher, search):
 @batched()
 async def test_stopping_ends_however_busy_the_clients_are(batcher, search):
     """New plans come in the very moment in which the batcher is told to stop, and while it does."""
-    async with busy_clients(batcher) as (clients, asked):
-        await asked(49)
+    async with busy_clients(batcher) as (clients, wait_for_plans):
+        await wait_for_plans(49)
         await asyncio.wait_for(batcher.stop(), 5)
         outcomes = await asyncio.gather(*clients, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [OverloadedError] * 2
@@ -395,18 +395,18 @@ async def test_stopping_ends_however_busy_the_clients_are(batcher, search):
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 35)), max_size=60), st.integers(0, 9000))
-def test_the_cache_gives_back_what_was_put_and_never_holds_more_than_its_room(puts, room):
-    cache = ranking_cache(room)
+def test_the_cache_gives_back_what_was_put_and_never_holds_more_than_its_room(puts, capacity):
+    cache = ranking_cache(capacity)
     newest = {}
     for name, length in puts:
         hits = tuple(RankedHit(str(i), 0.0) for i in range(length))
         cache.put(name, hits)
         newest[name] = hits
-        held = {n: found for n in newest if (found := cache.get(n)) is not None}
-        assert all(found == newest[n] for n, found in held.items())
-        assert sum(ENTRY_BYTES + RANKING_BYTES + HIT_BYTES * len(found) for found in held.values()) == cache.bytes
-        assert cache.bytes <= room
-        assert len(cache) == len(held)
+        cached = {n: ranking for n in newest if (ranking := cache.get(n)) is not None}
+        assert all(ranking == newest[n] for n, ranking in cached.items())
+        assert sum(ENTRY_BYTES + RANKING_BYTES + HIT_BYTES * len(ranking) for ranking in cached.values()) == cache.bytes
+        assert cache.bytes <= capacity
+        assert len(cache) == len(cached)
 
 
 def test_the_cache_drops_what_was_not_asked_for_the_longest():

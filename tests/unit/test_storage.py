@@ -43,71 +43,71 @@ class Note:
     spent: Cost | None = None
 
 
-def journal(folder):
+def open_journal(folder):
     return KeyedJournal(folder / "notes.jsonl", Note, "Remove it.", complete=lambda note: note.text is not None)
 
 
 def test_a_journal_gives_back_what_was_appended_under_its_key(tmp_path):
     first, second = Note("a", "é", ("x", "y"), Cost(2)), Note("b", "two")
-    own = journal(tmp_path)
-    own.append([first])
-    own.append([second])
-    assert own.get("a") == journal(tmp_path).get("a") == first
-    assert journal(tmp_path).by_key == {"a": first, "b": second}
-    assert own.get("c") is None
+    journal = open_journal(tmp_path)
+    journal.append([first])
+    journal.append([second])
+    assert journal.get("a") == open_journal(tmp_path).get("a") == first
+    assert open_journal(tmp_path).by_key == {"a": first, "b": second}
+    assert journal.get("c") is None
 
 
 def test_half_a_line_and_lines_of_another_form_are_left_out(tmp_path, caplog):
-    own = journal(tmp_path)
-    own.append([Note("a", "one")])
-    with own.path.open("a") as file:
+    journal = open_journal(tmp_path)
+    journal.append([Note("a", "one")])
+    with journal.path.open("a") as file:
         file.write('{"key": "b"}\nno json\n{"key": "c", "text": "x", "parts": [], "spent": null, "more": 1}\n{"key"')
-    assert list(journal(tmp_path).by_key) == ["a"]
-    assert [args[:2] for args in logged(caplog, "storage")] == [(own.path, 3)]
-    journal(tmp_path).append([Note("e", "after")])
-    assert list(journal(tmp_path).by_key) == ["a", "e"]
+    assert list(open_journal(tmp_path).by_key) == ["a"]
+    assert [args[:2] for args in logged(caplog, "storage")] == [(journal.path, 3)]
+    open_journal(tmp_path).append([Note("e", "after")])
+    assert list(open_journal(tmp_path).by_key) == ["a", "e"]
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_an_answer_that_changed_on_the_disk_is_never_found(tmp_path, rewritten):
-    own = journal(tmp_path)
-    own.append([Note("a", "one")])
+    journal = open_journal(tmp_path)
+    journal.append([Note("a", "one")])
     if rewritten:
-        own.rewrite([Note("a", "one")])
-    own.append([Note("b", "two")])
-    own.path.write_text(own.path.read_text().replace("one", "ten"))
-    with refused(StorageError, "damaged-file", own.path, "Remove it."):
-        journal(tmp_path)
-    own.path.unlink()
-    again = journal(tmp_path)
+        journal.rewrite([Note("a", "one")])
+    journal.append([Note("b", "two")])
+    journal.path.write_text(journal.path.read_text().replace("one", "ten"))
+    with refused(StorageError, "damaged-file", journal.path, "Remove it."):
+        open_journal(tmp_path)
+    journal.path.unlink()
+    again = open_journal(tmp_path)
     assert not again.by_key
     again.append([Note("c", "three")])
-    assert list(journal(tmp_path).by_key) == ["c"]
+    assert list(open_journal(tmp_path).by_key) == ["c"]
 
 
 def test_an_incomplete_record_is_written_and_never_found(tmp_path):
-    own = journal(tmp_path)
-    own.append([Note("a", None), Note("b", "two")])
-    assert own.get("a") is None
-    assert journal(tmp_path).get("a") is None
-    assert len(own.path.read_text().splitlines()) == 2
-    own.rewrite([Note("b", "two")])
-    assert len(own.path.read_text().splitlines()) == 1
+    journal = open_journal(tmp_path)
+    journal.append([Note("a", None), Note("b", "two")])
+    assert journal.get("a") is None
+    assert open_journal(tmp_path).get("a") is None
+    assert len(journal.path.read_text().splitlines()) == 2
+    journal.rewrite([Note("b", "two")])
+    assert len(journal.path.read_text().splitlines()) == 1
 
 
 def test_a_rewrite_keeps_complete_records_of_other_keys(tmp_path):
-    own = journal(tmp_path)
-    own.append([Note("a", "one"), Note("b", "two"), Note("c", None)])
-    own.rewrite([Note("b", "changed"), Note("d", "four"), Note("e", None)])
-    kept = {"b": Note("b", "changed"), "d": Note("d", "four"), "a": Note("a", "one")}
-    assert own.by_key == journal(tmp_path).by_key == kept
-    assert [json.loads(line)["key"] for line in own.path.read_text().splitlines()] == ["b", "d", "e", "a"]
+    journal = open_journal(tmp_path)
+    journal.append([Note("a", "one"), Note("b", "two"), Note("c", None)])
+    journal.rewrite([Note("b", "changed"), Note("d", "four"), Note("e", None)])
+    expected = {"b": Note("b", "changed"), "d": Note("d", "four"), "a": Note("a", "one")}
+    assert journal.by_key == open_journal(tmp_path).by_key == expected
+    assert [json.loads(line)["key"] for line in journal.path.read_text().splitlines()] == ["b", "d", "e", "a"]
 
 
 def test_a_journal_that_cannot_be_read_or_written_says_what_to_do(tmp_path):
     (tmp_path / "notes.jsonl").mkdir()
     with refused(StorageError, "unreadable-file", tmp_path / "notes.jsonl", "Remove it."):
-        journal(tmp_path)
+        open_journal(tmp_path)
     lost = KeyedJournal(tmp_path / "none" / "notes.jsonl", Note, "Remove it.")
     with refused(StorageError, "unwritable-file", lost.path):
         lost.append([Note("a", "one")])
@@ -121,7 +121,7 @@ def test_brackets_nested_too_deeply_are_invalid_json_and_no_record(tmp_path):
     with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
         parse_json(DEEP)
     (tmp_path / "notes.jsonl").write_text(DEEP + "\n")
-    assert journal(tmp_path).get("k") is None
+    assert open_journal(tmp_path).get("k") is None
 
 
 READ_OTHERWISE = {
@@ -192,88 +192,88 @@ def claim_of(pid, host=None):
 
 def test_a_folder_on_a_file_system_without_locks_has_one_writer(tmp_path, no_flock):
     with only_command(tmp_path / "run"):
-        held = tmp_path / "run" / ".lock.held"
+        claim_file = tmp_path / "run" / ".lock.held"
         assert str(os.getpid()) in (command_at_work(tmp_path / "run") or "")
         with (
-            refused(StorageError, "already-locked", os.getpid(), "no locks", f"remove {held}"),
-            only_command(held.parent),
+            refused(StorageError, "already-locked", os.getpid(), "no locks", f"remove {claim_file}"),
+            only_command(claim_file.parent),
         ):
             pass
-        assert held.is_file()
+        assert claim_file.is_file()
     assert not (tmp_path / "run").exists()
 
 
 def test_without_flock_a_dead_process_of_this_host_holds_nothing(tmp_path, no_flock, ended_process):
-    held = tmp_path / ".lock.held"
-    held.write_text(claim_of(ended_process))
+    claim_file = tmp_path / ".lock.held"
+    claim_file.write_text(claim_of(ended_process))
     assert command_at_work(tmp_path) is None
     with only_command(tmp_path):
-        assert json.loads(held.read_text())["pid"] == os.getpid()
-    assert not held.exists()
+        assert json.loads(claim_file.read_text())["pid"] == os.getpid()
+    assert not claim_file.exists()
 
 
 @pytest.mark.parametrize("text", ["", claim_of(2**22 + 1, "elsewhere")])
 def test_without_flock_a_claim_of_an_unknown_process_is_refused(tmp_path, no_flock, text):
     """On another host, or killed while it wrote who it is: nobody can know whether it is still at work."""
-    held = tmp_path / ".lock.held"
-    held.write_text(text)
-    with refused(StorageError, "already-locked", f"remove {held}"), only_command(tmp_path):
+    claim_file = tmp_path / ".lock.held"
+    claim_file.write_text(text)
+    with refused(StorageError, "already-locked", f"remove {claim_file}"), only_command(tmp_path):
         pass
-    assert held.read_text() == text
+    assert claim_file.read_text() == text
 
 
 @pytest.mark.parametrize("when", ["before it looks", "while it takes over"])
 def test_of_two_commands_that_find_the_same_dead_claim_one_is_refused(
     tmp_path, no_flock, ended_process, monkeypatch, when
 ):
-    held, takeover = tmp_path / ".lock.held", tmp_path / ".lock.held.takeover"
-    other = claim_of(os.getppid())
-    held.write_text(claim_of(ended_process))
-    read, look = [], storage._claimed_by
+    claim_file, takeover = tmp_path / ".lock.held", tmp_path / ".lock.held.takeover"
+    other_claim = claim_of(os.getppid())
+    claim_file.write_text(claim_of(ended_process))
+    checked, claimed_by = [], storage._claimed_by
 
     def other_comes_first(claim):
-        owner = look(claim)
-        if not read and when == "before it looks":
-            held.write_text(other)
-        elif not read:
-            takeover.write_text(other)
-        read.append(claim)
+        owner = claimed_by(claim)
+        if not checked and when == "before it looks":
+            claim_file.write_text(other_claim)
+        elif not checked:
+            takeover.write_text(other_claim)
+        checked.append(claim)
         return owner
 
     monkeypatch.setattr(storage, "_claimed_by", other_comes_first)
-    blocking = held if when == "before it looks" else takeover
+    blocking = claim_file if when == "before it looks" else takeover
     with refused(StorageError, "already-locked", os.getppid(), f"remove {blocking}"), only_command(tmp_path):
         pass
-    assert blocking.read_text() == other
+    assert blocking.read_text() == other_claim
     assert takeover.exists() == (blocking == takeover)
 
 
 def test_a_claim_that_comes_after_its_predecessor_has_left_is_not_taken_over(
     tmp_path, no_flock, ended_process, monkeypatch
 ):
-    held, look = tmp_path / ".lock.held", storage._has_ended
-    held.write_text(claim_of(ended_process))
-    other = claim_of(os.getppid())
+    claim_file, has_ended = tmp_path / ".lock.held", storage._has_ended
+    claim_file.write_text(claim_of(ended_process))
+    other_claim = claim_of(os.getppid())
 
     def others_come_and_go(claim):
-        held.unlink()  # the one that had the lock leaves, and the next one comes after the look
-        ended = look(claim)
-        held.write_text(other)
+        claim_file.unlink()  # the one that had the lock leaves, and the next one comes after the look
+        ended = has_ended(claim)
+        claim_file.write_text(other_claim)
         return ended
 
     monkeypatch.setattr(storage, "_has_ended", others_come_and_go)
     with refused(StorageError, "already-locked", os.getppid()), only_command(tmp_path):
         pass
-    assert held.read_text() == other
+    assert claim_file.read_text() == other_claim
 
 
 def test_the_holder_of_a_claim_is_the_process_that_was_looked_at(tmp_path, no_flock, ended_process, monkeypatch):
     (tmp_path / ".lock").touch()
-    held = tmp_path / ".lock.held"
-    held.write_text(claim_of(os.getppid()))
+    claim_file = tmp_path / ".lock.held"
+    claim_file.write_text(claim_of(os.getppid()))
 
     def running_and_replaced(_):
-        held.write_text(claim_of(ended_process))
+        claim_file.write_text(claim_of(ended_process))
         return True
 
     monkeypatch.setattr(storage, "_is_running", running_and_replaced)
@@ -289,10 +289,10 @@ def test_without_flock_a_file_has_one_writer(tmp_path, no_flock):
     with path.open("w") as file:
         with lock(), refused(StorageError, "already-locked", "taken", os.getpid(), f"remove {path}.held"), lock():
             pass
-        with ExitStack() as held:
-            held.enter_context(lock())
+        with ExitStack() as stack:
+            stack.enter_context(lock())
             if os.fork() == 0:
-                held.close()
+                stack.close()
                 os._exit(0)
             os.wait()
             assert Path(f"{path}.held").is_file(), "a forked child gives nothing back"
@@ -315,15 +315,15 @@ def test_without_any_lock_a_file_is_written_with_a_warning_and_a_folder_is_refus
 def test_what_killed_writers_left_goes_with_the_next_write(tmp_path, ended_process):
     host = socket.gethostname()
     left = tmp_path / f".page[1].md.{host}.{ended_process}.partial"
-    others = [
+    other_files = [
         f".page[1].md.{host}.{os.getppid()}.partial",
         f".page[1].md.elsewhere.{ended_process}.partial",
         f".page2.md.{host}.{ended_process}.partial",
     ]
-    for name in [left.name, *others]:
+    for name in [left.name, *other_files]:
         (tmp_path / name).write_text("half")
     write_text(tmp_path / "page[1].md", "whole", "")
-    assert {file.name for file in tmp_path.iterdir()} == {"page[1].md", *others}
+    assert {file.name for file in tmp_path.iterdir()} == {"page[1].md", *other_files}
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

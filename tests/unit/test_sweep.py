@@ -73,9 +73,9 @@ def test_a_sample_is_distinct_and_the_beginning_of_a_larger_one():
 def test_a_file_holds_what_the_options_change(here):
     (here / "rates.yaml").write_text("name: rates\nset:\n  seed: [0, 1]\n  train.steps: [4]\nrandom: 2\nseed: 5\n")
     assert len(plan(file="rates.yaml").runs) == 2
-    found = plan("train.steps=8", file="rates.yaml", name="others", random=1)
-    assert found.folder == Path("runs/others")
-    assert [run.config.train.steps for run in found.runs] == [8]
+    sweep = plan("train.steps=8", file="rates.yaml", name="others", random=1)
+    assert sweep.folder == Path("runs/others")
+    assert [run.config.train.steps for run in sweep.runs] == [8]
 
 
 @given(st.lists(st.fixed_dictionaries({"a.model": st.text(max_size=150), "b.model": st.integers()}), max_size=8))
@@ -95,9 +95,9 @@ def test_settings_of_the_same_last_part_are_told_apart():
 
 def test_nothing_starts_where_one_combination_is_invalid(here, capsys):
     assert command("tiny", "--set", "train.steps=2,0,-1", "--set", "seed=1,2") == 2
-    said = capsys.readouterr().err
-    assert said.count("train.steps=0 seed=") == 2
-    assert "4 of 6" in said
+    stderr = capsys.readouterr().err
+    assert stderr.count("train.steps=0 seed=") == 2
+    assert "4 of 6" in stderr
     assert list(here.iterdir()) == []
     for values in (("train.questions_per_step=2,3", "train.questions_per_micro_batch=2"), ("rollout.branching=[1]",)):
         with refused(ConfigError, "invalid-combination"):
@@ -182,11 +182,11 @@ def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(here, tmp_
     assert not any("--time" in option for option in evaluation.options)
     assert "runs/tiny-sweep/learning_rate-0.0001-branching-4 " in late.text
     (tmp_path / "dry").mkdir()
-    said = describe_sweep(arrays, options, tmp_path / "dry")
+    description = describe_sweep(arrays, options, tmp_path / "dry")
     first = runs.runs[0]
-    assert f"querylect train {first.config_file}\n" in said
-    assert f"querylect eval {first.folder}\n" in said
-    assert str(tmp_path / "dry") not in said
+    assert f"querylect train {first.config_file}\n" in description
+    assert f"querylect eval {first.folder}\n" in description
+    assert str(tmp_path / "dry") not in description
     assert list(here.iterdir()) == [here / "runs"]
 
 
@@ -258,11 +258,11 @@ def test_the_table_is_read_from_the_run_folders(capsys):
     (runs.runs[1].folder / "results.json").write_text(json.dumps(results))
     rows = rows_of(runs, {"seed-2": 1})
     assert best_run(rows) == "seed-1"
-    other = replace(rows[0], metric="mrr@10")
-    assert best_run([other, rows[1]]) is None, "two metrics have no common best"
+    mrr_row = replace(rows[0], metric="mrr@10")
+    assert best_run([mrr_row, rows[1]]) is None, "two metrics have no common best"
     assert command("tiny", "--set", "seed=0,1,2", "--table") == 0
-    said = capsys.readouterr()
-    assert said.out == "runs/tiny-sweep/sweep.md\n"
+    captured = capsys.readouterr()
+    assert captured.out == "runs/tiny-sweep/sweep.md\n"
     lines = Path("runs/tiny-sweep/sweep.md").read_text().splitlines()
     assert lines[0] == "tiny-sweep: 2 of 3 runs are trained. Best validation: seed-1."
     assert lines[2:] == [
@@ -311,30 +311,30 @@ def test_a_signal_is_handed_on_once_and_ends_the_sweep(here, monkeypatch, number
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
-    before = signal.getsignal(number)
+    previous = signal.getsignal(number)
     stopper = threading.Thread(target=stop_it)
     stopper.start()
     with pytest.raises(error):
         run_process(["train", "endless"])
     stopper.join()
     assert (here / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is previous
 
 
 def test_a_run_that_fails_keeps_no_other_one_from_running(here, monkeypatch, capsys):
     monkeypatch.setattr(runs_module, "check_run", lambda config: None)
-    asked = []
+    calls = []
 
     def run(arguments):
-        asked.append(arguments)
+        calls.append(arguments)
         return 1 if "seed-1" in arguments[1] else 0
 
     monkeypatch.setattr(local, "run_process", run)
     assert command("tiny", "--set", "seed=0,1,2", "--eval") == 1
-    assert [(one[0], Path(one[1]).stem) for one in asked] == [
+    assert [(call[0], Path(call[1]).stem) for call in calls] == [
         ("train", "seed-0"), ("eval", "seed-0"), ("train", "seed-1"), ("train", "seed-2"), ("eval", "seed-2"),
     ]  # fmt: skip
-    said = capsys.readouterr()
-    assert said.out == "runs/tiny-sweep/sweep.md\n"
-    assert "1 of 3 runs failed: seed-1 (exit code 1)" in said.err
+    captured = capsys.readouterr()
+    assert captured.out == "runs/tiny-sweep/sweep.md\n"
+    assert "1 of 3 runs failed: seed-1 (exit code 1)" in captured.err
     assert "failed (exit code 1)" in Path("runs/tiny-sweep/sweep.csv").read_text()

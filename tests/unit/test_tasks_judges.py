@@ -32,15 +32,17 @@ class Script:
     """Answers each prompt with the first text whose key stands in it."""
 
     def __init__(self, answers):
-        self.answers, self.seen = answers, []
+        self.answers, self.prompts = answers, []
 
     def __call__(self, text):
-        self.seen.append(text)
-        return next((said for part, said in self.answers.items() if part in text), "???")
+        self.prompts.append(text)
+        return next((answer for part, answer in self.answers.items() if part in text), "???")
 
 
 def verdicts(name, answers, *cases):
-    script = Script({part: said if isinstance(said, str) else json.dumps(said) for part, said in answers.items()})
+    script = Script(
+        {part: answer if isinstance(answer, str) else json.dumps(answer) for part, answer in answers.items()}
+    )
     return judged(Runner(Llm(Echo(script)), {}), JUDGES[name], cases, Setting()), script
 
 
@@ -64,7 +66,7 @@ def test_utility_by_label(label, value, short):
     (verdict,), script = verdicts("utility", {"": {"selected_answer": "B", "label": label}}, case(CHOICE))
     assert (verdict.value, verdict.label, verdict.failure, verdict.version) == (value, short, "", "utility-2")
     for part in ("What melts at 1538?", "A. mercury\nB. iron", "Right answer: B. iron", "[2] Iron: melts at 1538"):
-        assert part in script.seen[0]
+        assert part in script.prompts[0]
 
 
 @pytest.mark.parametrize(("quality", "value"), [("EXCELLENT", 1), ("GOOD", 0), ("POOR", 0), ("INVALID", 0)])
@@ -73,7 +75,7 @@ def test_a_mimic_hypothesis_is_rated(quality, value):
     (verdict,), script = verdicts("mimic", {"": judgement("quality", quality)}, rated)
     assert (verdict.value, verdict.label) == (value, quality.lower())
     for part in ("Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"):
-        assert part in script.seen[0]
+        assert part in script.prompts[0]
     assert verdicts("mimic", {}, Case(CHOICE, (), True, "B"))[0] == [None], "a method without hypotheses"
 
 
@@ -89,15 +91,18 @@ def test_a_judge_off_its_form_is_a_failure_and_no_zero(text):
     (verdict,), script = verdicts("utility", {"": text}, case(CHOICE))
     assert (verdict.value, verdict.failure, verdict.missing) == (None, OFF_FORMAT, False)
     assert verdict.said["text"] == text
-    assert len(script.seen) == 2, "it was asked again once"
+    assert len(script.prompts) == 2, "it was asked again once"
 
 
 @pytest.mark.parametrize("name", sorted(JUDGES))
 def test_no_reply_is_missing_and_garbage_is_a_failure(name):
     item = CASES.get(name, CONTENT)
     silent = Gold(Question("q", "silence?", item.question.options), item.right, item.answers, item.contents)
-    found, _ = verdicts(name, {}, case(item), case(silent))
-    assert [(one.value, one.failure, one.missing) for one in found] == [(None, OFF_FORMAT, False), (None, "", True)]
+    outcomes, _ = verdicts(name, {}, case(item), case(silent))
+    assert [(verdict.value, verdict.failure, verdict.missing) for verdict in outcomes] == [
+        (None, OFF_FORMAT, False),
+        (None, "", True),
+    ]
 
 
 GOOD = {
@@ -129,23 +134,23 @@ def test_options_scripts_and_single_words_are_judged_like_anything(name, questio
     item = Gold(question, len(question.options) - 1, ("疲劳",), SHORT[:1])
     (verdict,), script = verdicts(name, GOOD, case(item, "statin", SHORT))
     assert (verdict.value, verdict.failure, verdict.missing) == (1.0, "", False)
-    assert all(question.text in seen for seen in script.seen)
+    assert all(question.text in prompt for prompt in script.prompts)
     if name == "utility":
         last = f"{chr(ord('A') + len(question.options) - 1)}. {question.options[-1]}"
-        assert f"Right answer: {last}" in script.seen[0]
+        assert f"Right answer: {last}" in script.prompts[0]
 
 
 def test_where_there_is_nothing_to_judge_nobody_is_asked():
-    found, script = verdicts("utility", {}, case(CHOICE, searched=False))
-    assert (found, script.seen) == ([None], [])
-    found, script = verdicts("declined", {}, case(CONTENT, answer=None))
-    assert (found, script.seen) == ([None], [])
+    outcomes, script = verdicts("utility", {}, case(CHOICE, searched=False))
+    assert (outcomes, script.prompts) == ([None], [])
+    outcomes, script = verdicts("declined", {}, case(CONTENT, answer=None))
+    assert (outcomes, script.prompts) == ([None], [])
 
 
 def test_relevancy_needs_one_document_that_answers():
     yes, no = judgement("answerable", True), judgement("answerable", False)
     (verdict,), script = verdicts("relevancy", {"Mercury": yes}, case(CONTENT))
-    assert (verdict.value, verdict.said, len(script.seen)) == (1, {"d1": True}, 1)
+    assert (verdict.value, verdict.said, len(script.prompts)) == (1, {"d1": True}, 1)
     assert verdicts("relevancy", {"Mercury": no, "Iron": yes}, case(CONTENT))[0][0].value == 1
     assert verdicts("relevancy", {"Mercury": no, "Iron": no}, case(CONTENT))[0][0].value == 0
     assert verdicts("relevancy", {"Iron": yes}, case(CONTENT))[0][0].value == 1, "one that is off its form hides no yes"
@@ -157,9 +162,9 @@ def test_relevancy_needs_one_document_that_answers():
 @pytest.mark.parametrize("name", ["declined", "faithfulness", "answer_relevancy"])
 def test_yes_and_no(name):
     answers = {"good reply": judgement("verdict", True), "bad reply": judgement("verdict", False)}
-    found, script = verdicts(name, answers, *(case(CONTENT, reply) for reply in ("good reply", "bad reply", "odd")))
-    assert [(one.value, one.failure) for one in found] == [(1, ""), (0, ""), (None, OFF_FORMAT)]
-    assert ("[1] Mercury" in script.seen[0]) == (name == "faithfulness")
+    outcomes, script = verdicts(name, answers, *(case(CONTENT, reply) for reply in ("good reply", "bad reply", "odd")))
+    assert [(verdict.value, verdict.failure) for verdict in outcomes] == [(1, ""), (0, ""), (None, OFF_FORMAT)]
+    assert ("[1] Mercury" in script.prompts[0]) == (name == "faithfulness")
 
 
 def test_guideline_in_three_steps():
@@ -170,19 +175,19 @@ def test_guideline_in_three_steps():
     }
     (verdict,), script = verdicts("guideline", answers, case(CONTENT, "It is a metal."))
     assert (verdict.value, verdict.said["points"]) == (0.5, ["a metal", "an element"])
-    assert "[1] Iron" in script.seen[0], "the golden answer is from the documents of the question"
-    assert "Mercury" not in script.seen[0]
-    assert "Answer: It is a metal." in script.seen[2]
+    assert "[1] Iron" in script.prompts[0], "the golden answer is from the documents of the question"
+    assert "Mercury" not in script.prompts[0]
+    assert "Answer: It is a metal." in script.prompts[2]
     for wrong in (judgement("score", 1.5), judgement("score", "half")):
         changed = {**answers, "- a metal\n- an element": wrong}
         assert verdicts("guideline", changed, case(CONTENT))[0][0].failure == OFF_FORMAT
     assert verdicts("guideline", {**answers, "Ideal answer": {"points": []}}, case(CONTENT))[0][0].value == 0.5
     thought = {**answers, "from the text below": "<think>a metal? yes</think>\na metal"}
     (verdict,), script = verdicts("guideline", thought, case(CONTENT))
-    assert (verdict.value, "think" in script.seen[1]) == (0.5, False)
+    assert (verdict.value, "think" in script.prompts[1]) == (0.5, False)
     for empty in ("<think>a metal?</think>", "<think>and so on"):
         (verdict,), script = verdicts("guideline", {**answers, "from the text below": empty}, case(CONTENT))
-        assert (verdict.failure, len(script.seen)) == (OFF_FORMAT, 1)
+        assert (verdict.failure, len(script.prompts)) == (OFF_FORMAT, 1)
     nothing = {"Ideal answer": {"points": []}, "from the text below": "x"}
     assert verdicts("guideline", nothing, case(CONTENT))[0][0].failure == OFF_FORMAT
 
@@ -192,7 +197,7 @@ def mark(statement, attributed):
 
 
 def marks(*attributed):
-    return {"statements": [mark(place, one) for place, one in enumerate(attributed, start=1)]}
+    return {"statements": [mark(number, attributable) for number, attributable in enumerate(attributed, start=1)]}
 
 
 def test_context_recall_in_two_steps():
@@ -200,8 +205,8 @@ def test_context_recall_in_two_steps():
     answers = {"Statements:\n1. Ada lived.": marks(True, False, True), "List": needed}
     (verdict,), script = verdicts("context_recall", answers, case(OPEN))
     assert verdict.value == pytest.approx(2 / 3)
-    assert "Answer: Ada (or: Lovelace)" in script.seen[0]
-    assert "3. In 1843." in script.seen[1]
+    assert "Answer: Ada (or: Lovelace)" in script.prompts[0]
+    assert "3. In 1843." in script.prompts[1]
     twice = {"statements": [*marks(True, True, True)["statements"], mark(2, True)]}
     for wrong in (marks(True, True), marks(True, True, True, True), twice):
         (verdict,), _ = verdicts("context_recall", {"Statements:\n": wrong, "List": needed}, case(OPEN))
@@ -219,11 +224,11 @@ def test_context_recall_of_several_sources_is_judged_for_each_as_well():
         "List": needed,
     }
     both = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "pairs"))
-    one = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "wiki"))
-    (verdict, alike), script = verdicts("context_recall", answers, both, one)
+    wiki_only = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "wiki"))
+    (verdict, alike), script = verdicts("context_recall", answers, both, wiki_only)
     assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": 0.5})
     assert (alike.value, alike.said["by_source"]) == (1.0, {"wiki": 1.0}), "what is known is not asked again"
-    assert len(script.seen) == 1 + 3, "equal prompts once"
+    assert len(script.prompts) == 1 + 3, "equal prompts once"
     assert "by_source" not in verdicts("context_recall", answers, case(OPEN))[0][0].said
     (verdict,), _ = verdicts("context_recall", {**answers, "[1] Iron": "hm"}, both)
     assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": None})
@@ -232,9 +237,9 @@ def test_context_recall_of_several_sources_is_judged_for_each_as_well():
 def test_many_cases_travel_together():
     echo = Echo(Script({"": json.dumps({"selected_answer": "A", "label": "NOT_USEFUL"})}))
     cases = [case(CHOICE, documents=DOCUMENTS[:n]) for n in (0, 1, 2)]
-    found = judged(Runner(Llm(echo), {}), JUDGES["utility"], cases, Setting())
-    assert [one.value for one in found] == [0, 0, 0]
-    assert [len(said) for _, said in echo.batches] == [3]
+    outcomes = judged(Runner(Llm(echo), {}), JUDGES["utility"], cases, Setting())
+    assert [verdict.value for verdict in outcomes] == [0, 0, 0]
+    assert [len(prompts) for _, prompts in echo.batches] == [3]
 
 
 LINES = {
@@ -260,9 +265,9 @@ VALUES = {"mimic": 0, "declined": 0, "guideline": 0.5, "context_recall": 0.5}
 
 @pytest.mark.parametrize("name", sorted(JUDGES))
 def test_every_judge_is_answered_in_lines_and_its_version_says_so(name):
-    own = case(CASES.get(name, CONTENT))
+    judged_case = case(CASES.get(name, CONTENT))
     for answers, failure, value in ((LINES[name], "", VALUES.get(name, 1)), ({}, OFF_FORMAT, None)):
         runner = Runner(Llm(Echo(Script(answers))), {}, form="lines")
-        (verdict,) = judged(runner, JUDGES[name], [own], Setting())
+        (verdict,) = judged(runner, JUDGES[name], [judged_case], Setting())
         assert (verdict.failure, verdict.value) == (failure, value)
         assert verdict.version == f"{JUDGES[name].version}/lines"

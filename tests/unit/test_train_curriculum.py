@@ -16,17 +16,19 @@ QUESTIONS = {"bm25": [f"q{n}" for n in range(40)], "dense": [f"q{n}" for n in ra
 
 def curriculum(weights=None, questions=None, seed=0, **settings):
     weights = weights or {"bm25": 3.0, "dense": 1.0}
-    mixed = {name: [join_id(name, each) for each in ids] for name, ids in (questions or QUESTIONS).items()}
+    mixed = {
+        name: [join_id(name, question_id) for question_id in ids] for name, ids in (questions or QUESTIONS).items()
+    }
     return Curriculum(weights, mixed, CurriculumConfig(**settings), seed)
 
 
 def drawn(course, steps, count, progress=None):
     """The mixed ids of each of the first steps, and the progress after them."""
-    progress, found = progress or Progress(), []
+    progress, drawn_ids = progress or Progress(), []
     for step in range(1, steps + 1):
         ids, progress = course.draw(progress, step, count)
-        found.append(ids)
-    return found, progress
+        drawn_ids.append(ids)
+    return drawn_ids, progress
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.3, 5), (0.1, 2)])
@@ -46,27 +48,29 @@ def test_environments_are_not_in_blocks_within_a_step():
 
 def test_every_question_comes_once_a_pass_and_passes_differ():
     steps, _ = drawn(curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]}), 6, 7)
-    assert all(sorted(step) == sorted(join_id("dense", each) for each in QUESTIONS["dense"]) for step in steps)
+    assert all(
+        sorted(step) == sorted(join_id("dense", question_id) for question_id in QUESTIONS["dense"]) for step in steps
+    )
     passes = [curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]})._order("dense", number) for number in range(6)]
-    assert len({tuple(each) for each in passes}) == 6
+    assert len({tuple(order) for order in passes}) == 6
 
 
 def test_no_question_comes_twice_in_a_step_while_there_are_others():
     """Seven questions, four places a step: passes end in the middle of steps."""
     steps, _ = drawn(curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]}), 200, 4)
     assert all(len(set(step)) == 4 for step in steps)
-    seen = Counter(mixed for step in steps for mixed in step)
-    assert max(seen.values()) - min(seen.values()) < 40, "what was passed over for it comes again"
+    counts = Counter(mixed for step in steps for mixed in step)
+    assert max(counts.values()) - min(counts.values()) < 40, "what was passed over for it comes again"
     (step,), _ = drawn(curriculum({"dense": 1.0}, {"dense": ["a", "b"]}), 1, 5)
     assert sorted(Counter(step).values()) == [2, 3]
 
 
 def test_another_seed_asks_questions_and_deals_environments_in_another_order():
-    one, other = (drawn(curriculum({"bm25": 1.0, "dense": 1.0}, seed=seed), 6, 4)[0] for seed in (0, 1))
-    assert one == drawn(curriculum({"bm25": 1.0, "dense": 1.0}), 6, 4)[0]
+    first, second = (drawn(curriculum({"bm25": 1.0, "dense": 1.0}, seed=seed), 6, 4)[0] for seed in (0, 1))
+    assert first == drawn(curriculum({"bm25": 1.0, "dense": 1.0}), 6, 4)[0]
     for part in (0, 1):
-        assert [[split_id(mixed)[part] for mixed in step] for step in one] != [
-            [split_id(mixed)[part] for mixed in step] for step in other
+        assert [[split_id(mixed)[part] for mixed in step] for step in first] != [
+            [split_id(mixed)[part] for mixed in step] for step in second
         ]
 
 
@@ -88,16 +92,16 @@ def test_chance_is_as_documented(prefer, chances):
 
 
 @pytest.mark.parametrize(
-    ("prefer", "one", "other"), [("none", 3, 1), ("hard", 3 * 0.28, 0.92), ("learnable", 3 * 0.488, 0.488)]
+    ("prefer", "bm25", "dense"), [("none", 3, 1), ("hard", 3 * 0.28, 0.92), ("learnable", 3 * 0.488, 0.488)]
 )
-def test_shares_shift_with_the_success_of_the_environments(prefer, one, other):
+def test_shares_shift_with_the_success_of_the_environments(prefer, bm25, dense):
     """floor 0.2, success 0.9 and 0.1: chances 0.28 and 0.92 (hard), 0.488 twice (learnable); weights 3 and 1."""
     course = curriculum(prefer=prefer, floor=0.2)
     progress = Progress({}, {"bm25": 0.9, "dense": 0.1})
-    assert course.shares(progress) == pytest.approx({"bm25": one / (one + other), "dense": other / (one + other)})
+    assert course.shares(progress) == pytest.approx({"bm25": bm25 / (bm25 + dense), "dense": dense / (bm25 + dense)})
     steps, _ = drawn(course, 1500, 4, progress)
-    seen = Counter(split_id(mixed)[0] for step in steps for mixed in step)
-    assert seen["bm25"] / 6000 == pytest.approx(one / (one + other), abs=0.01)
+    counts = Counter(split_id(mixed)[0] for step in steps for mixed in step)
+    assert counts["bm25"] / 6000 == pytest.approx(bm25 / (bm25 + dense), abs=0.01)
 
 
 def test_success_of_an_environment_is_a_running_mean_of_its_steps():
@@ -114,10 +118,10 @@ def test_questions_are_passed_over_by_their_own_success():
     """Ten solved and ten hopeless questions, floor 0.25: under `hard` a solved one comes a quarter as often."""
     ids = [f"q{n}" for n in range(20)]
     course = curriculum({"a": 1.0}, {"a": ids}, prefer="hard", floor=0.25)
-    progress = Progress(questions={join_id("a", each): float(n < 10) for n, each in enumerate(ids)})
+    progress = Progress(questions={join_id("a", question_id): float(n < 10) for n, question_id in enumerate(ids)})
     steps, after = drawn(course, 5000, 1, progress)
-    seen = Counter(mixed for step in steps for mixed in step)
-    solved = sum(seen[join_id("a", each)] for each in ids[:10])
+    counts = Counter(mixed for step in steps for mixed in step)
+    solved = sum(counts[join_id("a", question_id)] for question_id in ids[:10])
     assert solved / (5000 - solved) == pytest.approx(0.25, abs=0.02)
     assert after.positions["a"] > 5000, "what is passed over is passed"
 
@@ -126,29 +130,29 @@ def test_nothing_starves_at_the_floor():
     ids = ["solved", "half"]
     course = curriculum({"a": 1.0}, {"a": ids}, prefer="learnable", floor=0.05)
     progress = Progress(questions={"a/solved": 1.0, "a/half": 0.5})
-    seen = Counter(mixed for step in drawn(course, 4000, 1, progress)[0] for mixed in step)
-    assert seen["a/solved"] / seen["a/half"] == pytest.approx(0.05, abs=0.015)
+    counts = Counter(mixed for step in drawn(course, 4000, 1, progress)[0] for mixed in step)
+    assert counts["a/solved"] / counts["a/half"] == pytest.approx(0.05, abs=0.015)
 
 
 @given(st.integers(1, 6), st.sampled_from(["none", "hard", "learnable"]), st.integers(0, 3))
 def test_a_run_that_goes_on_from_its_written_progress_draws_the_same(stop, prefer, seed):
     def run(course, first, last, progress):
-        found = []
+        drawn_ids = []
         for step in range(first, last + 1):
             ids, progress = course.draw(progress, step, 5)
-            found.append(ids)
+            drawn_ids.append(ids)
             progress = course.learn(progress, [(mixed, (hash_of(mixed) % 5) / 4) for mixed in ids])
-        return found, progress
+        return drawn_ids, progress
 
     def hash_of(mixed):
         return sum(map(ord, mixed))
 
-    whole, _ = run(curriculum(prefer=prefer, seed=seed), 1, 7, Progress())
-    before, progress = run(curriculum(prefer=prefer, seed=seed), 1, stop, Progress())
+    uninterrupted, _ = run(curriculum(prefer=prefer, seed=seed), 1, 7, Progress())
+    until_stop, progress = run(curriculum(prefer=prefer, seed=seed), 1, stop, Progress())
     again = Progress.from_plain(json.loads(json.dumps(asdict(progress))))
     assert again == progress
-    after, _ = run(curriculum(prefer=prefer, seed=seed), stop + 1, 7, again)
-    assert before + after == whole
+    resumed, _ = run(curriculum(prefer=prefer, seed=seed), stop + 1, 7, again)
+    assert until_stop + resumed == uninterrupted
 
 
 @pytest.mark.parametrize("slashed", ["a/b", "/a", "a/", "", "a"])
@@ -164,7 +168,9 @@ def mixture():
     members = {"bm25": {"weight": 3.0}, "dense": {"env": {"index": "other"}}}
     mix = {"environments": members, "curriculum": {"prefer": "hard", "memory": 0.5}}
     config = RunConfig.model_validate({"train": {"questions_per_step": 4}, "mix": mix})
-    questions = [Question(join_id(name, each), each) for name, ids in QUESTIONS.items() for each in ids]
+    questions = [
+        Question(join_id(name, question_id), question_id) for name, ids in QUESTIONS.items() for question_id in ids
+    ]
     return Mixture(config.train, config.mix, config.reward.signal, config.seed, questions)
 
 
@@ -185,8 +191,8 @@ def tried(mixed_ids):
     from ..train.test_train_credit import node, tree
 
     trees = [tree(node(REACHED[split_id(mixed)[0]]), name=mixed) for mixed in mixed_ids]
-    for one in trees:
-        one.roots[0].metrics = {"ndcg@10": one.roots[0].reward}
+    for question_tree in trees:
+        question_tree.roots[0].metrics = {"ndcg@10": question_tree.roots[0].reward}
     return trees
 
 
@@ -225,11 +231,11 @@ def test_two_steps_on_one_rollout_learn_from_it_once(tmp_path):
     """The rollout of steps 1 and 2 is behind the checkpoints of both, and step 3 draws anew."""
     mix = mixture()
     mix.learn(tried(step_of_slots(mix, 0)), 0)
-    found = []
+    saved = []
     for finished in (1, 2):
         mix.save(tmp_path, finished)
-        found.append((tmp_path / "mix.json").read_text())
-    assert found[0] == found[1]
+        saved.append((tmp_path / "mix.json").read_text())
+    assert saved[0] == saved[1]
     again = mixture()
     again.load(tmp_path)
     assert step_of_slots(again, 2) == step_of_slots(mix, 2)
@@ -240,8 +246,8 @@ def test_success_is_that_of_scored_last_turns():
 
     from ..train.test_train_credit import node, tree
 
-    one = tree(node(0.9, 0.2, None, 0.6), node(0.9, 0.1))
-    for leaf, metric in zip([path[-1] for path in one.paths()], (0.1, 0.7, 0.5, 0.3), strict=True):
+    question_tree = tree(node(0.9, 0.2, None, 0.6), node(0.9, 0.1))
+    for leaf, metric in zip([path[-1] for path in question_tree.paths()], (0.1, 0.7, 0.5, 0.3), strict=True):
         leaf.metrics = {"ndcg@10": metric}
-    assert success(one, "ndcg@10") == pytest.approx(0.3), "the mean of .1, .5 and .3"
+    assert success(question_tree, "ndcg@10") == pytest.approx(0.3), "the mean of .1, .5 and .3"
     assert success(tree(node(0.9, None)), "ndcg@10") is None

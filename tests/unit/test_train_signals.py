@@ -17,24 +17,24 @@ TERM, USR1 = int(signal.SIGTERM), int(signal.SIGUSR1)
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands where it is put, and an alarm that only notes when it was to ring."""
-    found = SimpleNamespace(now=1000.0, alarm=None)
-    monkeypatch.setattr(stopping.time, "perf_counter", lambda: found.now)
-    monkeypatch.setattr(stopping.signal, "setitimer", lambda _, seconds: setattr(found, "alarm", seconds))
-    return found
+    """A clock that the test sets, and an alarm that only records its delay."""
+    fake = SimpleNamespace(now=1000.0, alarm=None)
+    monkeypatch.setattr(stopping.time, "perf_counter", lambda: fake.now)
+    monkeypatch.setattr(stopping.signal, "setitimer", lambda _, seconds: setattr(fake, "alarm", seconds))
+    return fake
 
 
 def stopper(clock, steps=(), saving=None, under_way=0.0, **settings):
     """As in a step that began `under_way` seconds ago, after steps of so many seconds and a checkpoint of `saving`."""
-    found = StopOnSignal(TrainConfig(**settings))
-    found.trainer = SimpleNamespace(saving_seconds=saving)
+    callback = StopOnSignal(TrainConfig(**settings))
+    callback.trainer = SimpleNamespace(saving_seconds=saving)
     for seconds in steps:
-        found.on_step_begin(None, None, None)
+        callback.on_step_begin(None, None, None)
         clock.now += seconds
-        found.on_step_end(None, None, SimpleNamespace())
-    found.on_step_begin(None, None, None)
+        callback.on_step_end(None, None, SimpleNamespace())
+    callback.on_step_begin(None, None, None)
     clock.now += under_way
-    return found
+    return callback
 
 
 @pytest.mark.parametrize(
@@ -52,29 +52,29 @@ def stopper(clock, steps=(), saving=None, under_way=0.0, **settings):
     ],
 )
 def test_a_step_is_finished_where_the_longest_of_five_and_two_saves_fit(clock, steps, saving, under_way, alarm):
-    found = stopper(clock, steps, saving, under_way, grace_seconds=25.0)
+    callback = stopper(clock, steps, saving, under_way, grace_seconds=25.0)
     if alarm is None:
         with pytest.raises(AbortStep):
-            found._note(TERM, None)
+            callback._note(TERM, None)
     else:
-        found._note(TERM, None)
+        callback._note(TERM, None)
         assert clock.alarm == pytest.approx(alarm)
         with pytest.raises(AbortStep):
-            found._out_of_time(int(signal.SIGALRM), None)
-    assert found.name == "SIGTERM"
+            callback._out_of_time(int(signal.SIGALRM), None)
+    assert callback.name == "SIGTERM"
 
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(clock, ignored):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    found = stopper(clock, [20], 1, grace_seconds=50.0)
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    callback = stopper(clock, [20], 1, grace_seconds=50.0)
     try:
-        with found.listening():
+        with callback.listening():
             os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
     finally:
-        signal.signal(signal.SIGHUP, before)
-    assert (found.received, found.name) == ((None, "no signal") if ignored else (signal.SIGHUP, "SIGHUP"))
+        signal.signal(signal.SIGHUP, previous)
+    assert (callback.received, callback.name) == ((None, "no signal") if ignored else (signal.SIGHUP, "SIGHUP"))
 
 
 def test_each_signal_has_its_own_grace(clock):
@@ -86,44 +86,44 @@ def test_each_signal_has_its_own_grace(clock):
 
 
 @pytest.mark.parametrize("number", [TERM, USR1, int(signal.SIGINT), int(signal.SIGALRM)])
-@pytest.mark.parametrize("where", ["update", "last checkpoint"])
-def test_no_step_is_aborted_after_a_weight_changed_nor_during_the_final_save(clock, number, where):
-    found = stopper(clock, [], None, grace_seconds=0.0)
+@pytest.mark.parametrize("phase", ["update", "last checkpoint"])
+def test_no_step_is_aborted_after_a_weight_changed_nor_during_the_final_save(clock, number, phase):
+    callback = stopper(clock, [], None, grace_seconds=0.0)
 
     def come():
-        found._note(TERM if number == signal.SIGALRM else number, None)
+        callback._note(TERM if number == signal.SIGALRM else number, None)
         if number == signal.SIGALRM:
-            found._out_of_time(number, None)
+            callback._out_of_time(number, None)
 
-    if where == "update":
-        found.on_pre_optimizer_step(None, None, None)
+    if phase == "update":
+        callback.on_pre_optimizer_step(None, None, None)
         come()
-        found._changing = False
+        callback._changing = False
     else:
-        with found.to_the_end():
+        with callback.to_the_end():
             come()
-    assert found.received == (TERM if number == signal.SIGALRM else number)
+    assert callback.received == (TERM if number == signal.SIGALRM else number)
     if number == signal.SIGINT:
         with pytest.raises(KeyboardInterrupt):
-            found.on_step_begin(None, None, None)
+            callback.on_step_begin(None, None, None)
 
 
 def test_a_finished_step_is_saved_and_the_last(clock):
-    found = stopper(clock, [10], 1, grace_seconds=100.0)
-    found._note(TERM, None)
+    callback = stopper(clock, [10], 1, grace_seconds=100.0)
+    callback._note(TERM, None)
     control = SimpleNamespace(should_save=False, should_training_stop=False)
-    found.on_step_end(None, None, control)
+    callback.on_step_end(None, None, control)
     assert control.should_save
     assert control.should_training_stop
 
 
 def test_a_signal_between_a_step_and_its_record_bounds_the_next_step(clock):
-    found = stopper(clock, [3], 1, grace_seconds=25.0)
-    found.on_pre_optimizer_step(None, None, None)
-    found.on_step_end(None, None, SimpleNamespace())
-    found._note(TERM, None)
+    callback = stopper(clock, [3], 1, grace_seconds=25.0)
+    callback.on_pre_optimizer_step(None, None, None)
+    callback.on_step_end(None, None, SimpleNamespace())
+    callback._note(TERM, None)
     assert clock.alarm is None
-    found.on_step_begin(None, None, None)
+    callback.on_step_begin(None, None, None)
     assert clock.alarm == 23
     slow = stopper(clock, [30], 1, grace_seconds=25.0)
     slow.on_pre_optimizer_step(None, None, None)
@@ -138,10 +138,10 @@ def test_an_alarm_without_a_signal_ends_nothing(clock):
 
 
 def test_between_steps_a_signal_ends_the_run_at_once_however_long_the_grace(clock):
-    found = stopper(clock, [1], 0.1, grace_seconds=1e6)
-    found.on_pre_optimizer_step(None, None, None)
-    with found.between_steps(), pytest.raises(AbortStep):
-        found._note(TERM, None)
+    callback = stopper(clock, [1], 0.1, grace_seconds=1e6)
+    callback.on_pre_optimizer_step(None, None, None)
+    with callback.between_steps(), pytest.raises(AbortStep):
+        callback._note(TERM, None)
 
 
 @pytest.mark.parametrize("number", [TERM, USR1, int(signal.SIGINT)])
@@ -156,15 +156,15 @@ def test_a_signal_during_a_report_is_reported_at_the_next_collective(number):
             return [value, (None, False, False)]
 
     gathered, control = [], SimpleNamespace(should_training_stop=False, should_save=False)
-    found = CollectiveStop(TrainConfig(), Late(0, 2))
-    with found.listening():
-        found.meet(control)
+    stop = CollectiveStop(TrainConfig(), Late(0, 2))
+    with stop.listening():
+        stop.meet(control)
         assert not control.should_training_stop
         if number == signal.SIGINT:
             with pytest.raises(KeyboardInterrupt):
-                found.meet(control)
+                stop.meet(control)
         else:
-            found.meet(control)
+            stop.meet(control)
             assert control.should_training_stop
             assert control.should_save
     assert [received for received, _, _ in gathered] == [None, number]
