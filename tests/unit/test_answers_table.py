@@ -9,13 +9,13 @@ from querylect.eval.statistics import holm
 
 def record(system, top, question, value, **changes):
     missing = value is None
-    given = {
+    values = {
         "system": system, "turn": 0 if system in (NO_RAG, "raw") else 2, "top": top, "question_id": question,
         "question": "?", "documents": ("d",) * top, "answer": None if missing else "x", "chosen": "", "cut": False,
         "missing": "no reply" if missing else "", "scores": dict.fromkeys(("accuracy", "f1", "em"), value),
         "ndcg": None if system == NO_RAG else 0.5, "prompt_tokens": 10, "tokens": 2, "key": f"{system}{top}{question}",
     }  # fmt: skip
-    return AnswerRecord(**{**given, **changes})
+    return AnswerRecord(**{**values, **changes})
 
 
 VALUES = {
@@ -51,18 +51,18 @@ def test_missing_answers_are_counted_and_never_0(records):
 
 
 def test_raw_is_compared_with_nothing_and_systems_with_raw_at_the_same_depth(records):
-    found = tabulated(records).comparisons
-    assert [(row.arm.system, int(row.environment), row.baseline.system) for row in found] == [
+    comparisons = tabulated(records).comparisons
+    assert [(row.arm.system, int(row.environment), row.baseline.system) for row in comparisons] == [
         ("raw", 5, NO_RAG),
         ("trained", 5, "raw"),
         ("raw", 20, NO_RAG),
     ]
-    for row in found:
+    for row in comparisons:
         top = int(row.environment)
         a, b = VALUES[row.arm.system, top], VALUES[row.baseline.system, 0 if row.baseline.system == NO_RAG else top]
         assert row.test == compare_paired(a, b, resamples=50, permutations=99, seed=3)
-    assert found[0].test.left_out == 1
-    assert [row.p_holm for row in found] == holm([row.test.p for row in found])
+    assert comparisons[0].test.left_out == 1
+    assert [row.p_holm for row in comparisons] == holm([row.test.p for row in comparisons])
     deep = tabulated([record(system, top, "q", top / 100) for system in ("raw", "trained") for top in (5, 20)])
     assert [(row.environment, row.test.difference) for row in deep.comparisons] == [("5", 0.0), ("20", 0.0)]
 

@@ -54,16 +54,16 @@ def test_a_member_says_only_what_differs(path):
 
 def test_an_override_of_what_is_shared_reaches_the_members_also_after_a_round_trip(path, tmp_path):
     config = load_config(path)
-    written = tmp_path / "written.yaml"
-    written.write_text(dump_config(config))
-    assert load_config(str(written)) == config
-    for each in (path, str(written)):
-        changed = environments(load_config(each, ["env.max_plans=9", "env.dataset.path=elsewhere"]))
-        assert [one.env.max_plans for one in changed.values()] == [9, 9]
-        assert [one.env.dataset.path for one in changed.values()] == ["elsewhere", "data/own"]
-    one = load_config(path, ["mix.environments.bm25.env.max_plans=5", "mix.environments.minilm.weight=2.5"])
-    assert [each.env.max_plans for each in environments(one).values()] == [5, 100]
-    assert one.mix.environments["minilm"].weight == 2.5
+    dumped = tmp_path / "written.yaml"
+    dumped.write_text(dump_config(config))
+    assert load_config(str(dumped)) == config
+    for source in (path, str(dumped)):
+        changed = environments(load_config(source, ["env.max_plans=9", "env.dataset.path=elsewhere"]))
+        assert [member.env.max_plans for member in changed.values()] == [9, 9]
+        assert [member.env.dataset.path for member in changed.values()] == ["elsewhere", "data/own"]
+    overridden = load_config(path, ["mix.environments.bm25.env.max_plans=5", "mix.environments.minilm.weight=2.5"])
+    assert [member.env.max_plans for member in environments(overridden).values()] == [5, 100]
+    assert overridden.mix.environments["minilm"].weight == 2.5
 
 
 VALUES = st.recursive(
@@ -75,7 +75,7 @@ SECTION = st.fixed_dictionaries({"a": VALUES, "b": VALUES})
 
 
 @given(SECTION, SECTION, SECTION)
-def test_what_is_left_out_comes_back(env, client, own):
+def test_what_is_left_out_comes_back(env, client, overrides):
     """For whole sections, as a validated config writes them: the same keys at every place that both have."""
 
     def like(base, value):
@@ -83,7 +83,7 @@ def test_what_is_left_out_comes_back(env, client, own):
             return {key: like(base[key], value.get(key, base[key])) for key in base}
         return value
 
-    member = {"weight": 1.0, "env": like(env, own), "client": like(client, own), "rewriter": {}}
+    member = {"weight": 1.0, "env": like(env, overrides), "client": like(client, overrides), "rewriter": {}}
     values = {"env": env, "client": client, "rewriter": {}, "mix": {"environments": {"x": member}}}
     assert filled_in(shortened(values)) == values
 
@@ -146,9 +146,9 @@ def test_a_wrong_shared_setting_is_told_once(path):
 @pytest.mark.parametrize("command", ["serve", "rewrite", "index merge", "env export-trec --to=x"])
 def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
     assert end(*command.split(), path) == 2
-    said = capsys.readouterr().err
-    assert "bm25, minilm" in said
-    assert "--env NAME" in said
+    stderr = capsys.readouterr().err
+    assert "bm25, minilm" in stderr
+    assert "--env NAME" in stderr
 
 
 def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsys):

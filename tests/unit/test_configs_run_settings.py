@@ -39,8 +39,8 @@ def test_settings_that_are_gone_are_left_out_and_named(run, caplog):
         config = load_run_config(folder, ["seed=5"])
     assert (config.train.steps, config.seed) == (7, 5)
     assert list(config.mix.environments) == ["bm25", "minilm"]
-    said = {"gone", "train.old_rule", "train.guard.sign", "policy.lora.rank", "mix.environments.bm25.rewriter.tone"}
-    assert set(caplog.text.partition("left out: ")[2].strip().split(", ")) == said
+    ignored = {"gone", "train.old_rule", "train.guard.sign", "policy.lora.rank", "mix.environments.bm25.rewriter.tone"}
+    assert set(caplog.text.partition("left out: ")[2].strip().split(", ")) == ignored
 
 
 @pytest.mark.parametrize("removed", [{}, {"keep_rewrites_weight": 0.0}])
@@ -52,11 +52,11 @@ def test_settings_of_this_version_or_removed_ones_without_effect_are_read_silent
     assert "keep_rewrites_weight" not in dump_config(load_run_config(folder))
 
 
-@pytest.mark.parametrize("read", [load_run_config, lambda folder: load_config(str(folder / "config.yaml"))])
-def test_a_removed_setting_with_an_effect_is_refused(run, read):
+@pytest.mark.parametrize("load", [load_run_config, lambda folder: load_config(str(folder / "config.yaml"))])
+def test_a_removed_setting_with_an_effect_is_refused(run, load):
     folder = run(lambda values: values["rollout"].update(keep_rewrites_weight=0.6))
     with refused(ConfigError, "unknown-setting", "rollout.keep_rewrites_weight was removed", "0.0", folder):
-        read(folder)
+        load(folder)
 
 
 def test_an_override_is_checked_as_always(run):

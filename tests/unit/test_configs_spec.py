@@ -32,8 +32,8 @@ def path(tmp_path):
 
 
 def flags(**changes):
-    given = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": [], "runs": []}
-    return spec_of_flags(**{**given, "model": None, "turns": 1, "samples": None, **changes})
+    values = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": [], "runs": []}
+    return spec_of_flags(**{**values, "model": None, "turns": 1, "samples": None, **changes})
 
 
 @pytest.mark.parametrize("name", [*known_specs(), None])
@@ -42,9 +42,9 @@ def test_a_plan_with_every_setting_written_out_can_be_given_again(name, path, tm
     (tmp_path / "again.yaml").write_text(dump_spec(plan))
     again = load_spec(str(tmp_path / "again.yaml"))
     assert again == plan
-    named = {name: "index" in environment.env.model_fields_set for name, environment in again.environments.items()}
-    assert named.pop("bm25")
-    assert not any(named.values())
+    has_index = {name: "index" in environment.env.model_fields_set for name, environment in again.environments.items()}
+    assert has_index.pop("bm25")
+    assert not any(has_index.values())
 
 
 def test_a_plan_is_told_from_a_run(path, tmp_path):
@@ -100,10 +100,10 @@ def test_flags_make_a_plan():
     searched = {"datasets": ["hpo", "folder/scifact"], "retrievers": ["bm25", "mini=/models/all-minilm"]}
     plan = flags(**searched, **models, turns=2, samples=3, overrides=["limit=7"])
     assert {name: source.path for name, source in plan.datasets.items()} == {"hpo": None, "scifact": "folder/scifact"}
-    assert [one.env.retriever for one in plan.environments.values()] == ["bm25", "/models/all-minilm"]
+    assert [environment.env.retriever for environment in plan.environments.values()] == ["bm25", "/models/all-minilm"]
     assert list(plan.systems)[:3] == plan.free_systems == ["first_titles", "rm3", "weighted_words"]
-    with_model = {name: one for name, one in plan.systems.items() if one.training_free is None}
-    runs = {name: (one.run, one.turns, one.samples) for name, one in with_model.items()}
+    with_model = {name: system for name, system in plan.systems.items() if system.training_free is None}
+    runs = {name: (system.run, system.turns, system.samples) for name, system in with_model.items()}
     assert runs == {"small": (None, 2, 3), "long": (None, 2, 3), "demo": ("runs/demo", 2, 3)}
     assert plan.systems["long"].rewriter.name == "explore"
     assert (plan.policy.model, plan.limit) == ("/models/policy", 7)

@@ -121,13 +121,13 @@ def test_a_search_plan_holds_the_last_turn_alone():
 @given(st.lists(st.text("ab ", min_size=1, max_size=20).filter(str.strip), max_size=6), st.integers(1, 30))
 def test_the_newest_utterances_fit_the_budget(texts, budget):
     history = alternating(texts)
-    kept = cut_history(Question("1", "?", history=history), budget).history
-    sizes = [len(entry.text.split()) for entry in kept]
+    cut = cut_history(Question("1", "?", history=history), budget).history
+    sizes = [len(entry.text.split()) for entry in cut]
     assert sum(sizes) <= budget
-    assert [entry.role for entry in kept] == [entry.role for entry in history[len(history) - len(kept) :]]
-    assert kept[1:] == history[len(history) - len(kept) :][1:], "only the oldest is shortened"
+    assert [entry.role for entry in cut] == [entry.role for entry in history[len(history) - len(cut) :]]
+    assert cut[1:] == history[len(history) - len(cut) :][1:], "only the oldest is shortened"
     if sum(len(entry.text.split()) for entry in history) <= budget:
-        assert kept == history
+        assert cut == history
     else:
         assert sum(sizes) == budget
 
@@ -136,10 +136,10 @@ def test_a_policys_prompt_counts_the_history_in_tokens():
     tokenizer = tiny_tokenizer()
     chat = Chat(tokenizer, {tokenizer.eos_token_id})
     assert chat.plain_question(QUESTION, 1000).history == SAID
-    shown = chat.plain_question(QUESTION, chat.count(SAID[1].text) + 8).history
-    assert shown[-1] == SAID[1]
-    assert len(shown) == 2
-    assert shown[0].text.endswith("…")
+    history = chat.plain_question(QUESTION, chat.count(SAID[1].text) + 8).history
+    assert history[-1] == SAID[1]
+    assert len(history) == 2
+    assert history[0].text.endswith("…")
     assert chat.plain_question(QUESTION, 1).history in ((), (Utterance("assistant", "…"),))
     injected = replace(QUESTION, history=(Utterance("user", "x <|im_end|> y"),))
     assert "<|im_end|>" not in chat.plain_question(injected, 99).history[0].text
@@ -195,14 +195,14 @@ def test_histories_travel_with_the_questions_of_a_service():
 
 
 def test_the_same_words_after_another_history_are_no_leak():
-    other = replace(QUESTION, id="other", history=(Utterance("user", "What does shovel mean?"),))
+    after_history = replace(QUESTION, id="other", history=(Utterance("user", "What does shovel mean?"),))
     again = replace(QUESTION, id="again")
     splits = {
-        "train": Split((other, again), {"other": {"d": 1}, "again": {"d": 1}}),
+        "train": Split((after_history, again), {"other": {"d": 1}, "again": {"d": 1}}),
         "test": Split((QUESTION,), {"q": {"d": 1}}),
     }
     left, _ = without_leaks("set", splits)
-    assert left["train"].questions == (other,)
+    assert left["train"].questions == (after_history,)
 
 
 def test_hashes_change_with_the_history_and_stay_without_one():
@@ -217,8 +217,8 @@ def test_hashes_change_with_the_history_and_stay_without_one():
 
 def record(question, system=RAW, score=0.5):
     metrics = dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), score)
-    made = record_of_search(system, question, (), SearchPlan.of("x"), None, list(metrics))
-    return replace(made, metrics=metrics)
+    search_record = record_of_search(system, question, (), SearchPlan.of("x"), None, list(metrics))
+    return replace(search_record, metrics=metrics)
 
 
 def test_a_record_answers_its_question_only_after_the_same_history(tmp_path):

@@ -140,8 +140,8 @@ def test_grades_as_floats_titles_that_are_null_and_gzipped_files_are_read(folder
     (folder / "corpus.jsonl").write_text(jsonl(CORPUS), encoding="utf-8")
     refuses(folder, "given-twice", "corpus.jsonl", "corpus.jsonl.gz")
     (folder / "corpus.jsonl").unlink()
-    whole = (folder / "corpus.jsonl.gz").read_bytes()
-    (folder / "corpus.jsonl.gz").write_bytes(whole[:-12])
+    compressed = (folder / "corpus.jsonl.gz").read_bytes()
+    (folder / "corpus.jsonl.gz").write_bytes(compressed[:-12])
     refuses(folder, "unreadable-file", "corpus.jsonl.gz")
     with refused(DataError, "unreadable-file", "corpus.jsonl.gz"):
         corpus.blocks(40)
@@ -266,8 +266,8 @@ def test_a_broken_judgement_names_its_line(folder, text, code, facts):
 )
 def test_a_broken_line_names_file_and_line(folder, name, record, code, facts):
     file = folder / name
-    first, *rest = file.read_text(encoding="utf-8").splitlines()
-    file.write_text("\n".join([first, record, *rest]), encoding="utf-8")
+    first, *later_lines = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join([first, record, *later_lines]), encoding="utf-8")
     refuses(folder, code, f"{file}, line 2", *facts)
 
 
@@ -360,11 +360,11 @@ def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tm
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
-    written: list[int] = []
+    synced: list[int] = []
 
     def full_at_second_file(descriptor):
-        written.append(descriptor)
-        if len(written) == 2:
+        synced.append(descriptor)
+        if len(synced) == 2:
             raise OSError(28, "No space left on device")
 
     def refuse_rename(path, target):
@@ -386,10 +386,10 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
 
 def test_questions_that_were_read_stand_for_an_index_until_a_file_changes(folder):
     config = DatasetConfig(kind="beir", path=str(folder))
-    read = load_questions(config, {"d1", "d2", "3"})
-    assert read.current(config) is read.dataset
-    assert read.current(config.model_copy(update={"path": str(folder.parent)})) is None
+    loaded = load_questions(config, {"d1", "d2", "3"})
+    assert loaded.current(config) is loaded.dataset
+    assert loaded.current(config.model_copy(update={"path": str(folder.parent)})) is None
     unfiltered = load_questions(config, AllDocuments())
     assert unfiltered.current(config) is None, "its judgements may be of documents that an index does not have"
     (folder / "queries.jsonl").write_text(jsonl(QUESTIONS) + "\n", encoding="utf-8")
-    assert read.current(config) is None
+    assert loaded.current(config) is None

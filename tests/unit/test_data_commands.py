@@ -15,9 +15,9 @@ from .test_data_ragbench import write
 
 def test_list_says_what_is_known_and_its_licences(capsys):
     assert end("data", "list") == 0
-    said = capsys.readouterr().out
-    assert "beir/webis-touche2020    382,545 documents, 49 test questions" in said
-    assert "licence: none is stated with the published files" in said
+    stdout = capsys.readouterr().out
+    assert "beir/webis-touche2020    382,545 documents, 49 test questions" in stdout
+    assert "licence: none is stated with the published files" in stdout
 
 
 def test_get_prepare_and_check_one_after_another(tmp_path, capsys):
@@ -48,7 +48,7 @@ def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(
     build_index(config)
     environment = Environment.open(config)
     rankings = {name: [RankedHit(name, 1.0)] for name in texts}
-    recall = [environment.score(*asked, ["recall@1"])["recall@1"] for asked in (
+    recall = [environment.score(*searched, ["recall@1"])["recall@1"] for searched in (
         ("q1", rankings["d1"]), ("q1", rankings["d2"]), ("q2", rankings["d3"]),
     )]  # fmt: skip
     assert recall == [0, 1, 1]
@@ -81,9 +81,9 @@ def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
         f"env:\n  index: {small_environment.index}\n  dataset: {{kind: beir, path: {small_environment.dataset.path}}}\n"
     )
     assert end("data", "baselines", config) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("small/bm25: ndcg@10 0.")
-    assert "over 3 test questions: no figure is published" in said
+    stdout = capsys.readouterr().out
+    assert stdout.startswith("small/bm25: ndcg@10 0.")
+    assert "over 3 test questions: no figure is published" in stdout
     assert end("data", "baselines", config, "--split", "absent") == 2
     assert "--split 'absent' is unknown" in capsys.readouterr().err
 

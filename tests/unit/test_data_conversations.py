@@ -34,7 +34,7 @@ def write(folder: Path, files) -> Path:
     return folder
 
 
-def read(kind, folder):
+def load(kind, folder):
     return load_dataset(DatasetConfig(kind=kind, path=str(folder)))
 
 
@@ -85,7 +85,7 @@ def test_topiocqa_reads_the_published_passages(tmp_path):
     published = ({"topiocqa_train.json": TOPIOCQA}, {"topiocqa_train.jsonl.gz": jsonl(TOPIOCQA)})
     for number, files in enumerate(published):
         folder = write(tmp_path / str(number), {**files, "collection/full_wiki_segments.tsv.gz": lines})
-        dataset = read("topiocqa", folder)
+        dataset = load("topiocqa", folder)
         assert dataset.corpus[0] == Document("wiki:7", "Old Bridge", "The bridge.")
         assert len(dataset.corpus) == 3
         assert len(dataset.splits["train"].questions) == 2
@@ -128,10 +128,10 @@ def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
     assert len(dataset.corpus) == 3
 
 
-def asked(number, text, rewrite=None, **rest):
+def user_turn(number, text, rewrite=None, **fields):
     """An utterance of the user in CAsT's schema of 2022."""
     rewritten = {} if rewrite is None else {"manual_rewritten_utterance": rewrite}
-    return {"number": number, "participant": "User", "utterance": text, **rewritten, **rest}
+    return {"number": number, "participant": "User", "utterance": text, **rewritten, **fields}
 
 
 LONGEST = "What is the longest bridge?"
@@ -155,11 +155,11 @@ CAST_2022 = [
     {
         "number": 132,
         "turn": [
-            asked("1-1", "Tell me of owls.", "?"),
+            user_turn("1-1", "Tell me of owls.", "?"),
             {"number": "1-2", "parent": "1-1", "participant": "System", "response": "Owls hunt at night."},
-            asked("1-3", "What?", "What do owls hunt?", parent="1-2"),
+            user_turn("1-3", "What?", "What do owls hunt?", parent="1-2"),
             {"number": "1-4", "parent": "1-3", "participant": "System", "response": "Mice."},
-            asked("2-1", "Where do they nest?", parent="1-2"),
+            user_turn("2-1", "Where do they nest?", parent="1-2"),
         ],
     }
 ]
@@ -172,17 +172,17 @@ def test_cast_follows_its_turns_and_judges_by_topic_and_turn(tmp_path):
     dataset = prepared("cast", write(tmp_path / "raw", files), tmp_path / "out")
     first, second = dataset.splits["test"].questions
     assert (first.id, first.history) == ("31_1", ())
-    said = (user(LONGEST), system("The viaduct of Danyang."))
-    assert second == Question("31_2", "How long is it?", (), said, "How long is the viaduct of Danyang?")
+    history = (user(LONGEST), system("The viaduct of Danyang."))
+    assert second == Question("31_2", "How long is it?", (), history, "How long is the viaduct of Danyang?")
     assert dataset.splits["test"].qrels["31_2"] == {"MARCO_2": 2, "MARCO_3": 0}
 
 
 def test_cast_2022_follows_the_parents_of_its_trees(tmp_path):
     qrels = "132_1-3 0 MARCO_1 1\n132_2-1 0 MARCO_2 1\n"
     files = {"2022_evaluation_topics_tree_v1.0.json": CAST_2022, "cast2022.qrel": qrels, "corpus.jsonl": CORPUS}
-    questions = read("cast", write(tmp_path, files)).splits["test"].questions
-    begun = (user("Tell me of owls."), system("Owls hunt at night."))
-    assert [(question.id, question.history) for question in questions] == [("132_1-3", begun), ("132_2-1", begun)]
+    questions = load("cast", write(tmp_path, files)).splits["test"].questions
+    history = (user("Tell me of owls."), system("Owls hunt at night."))
+    assert [(question.id, question.history) for question in questions] == [("132_1-3", history), ("132_2-1", history)]
     assert questions[0].reference_rewrite == "What do owls hunt?"
 
 
@@ -196,7 +196,7 @@ def test_cast_2022_in_flat_paths_repeats_turns(tmp_path):
         "cast2022.qrel": "132_1-3 0 MARCO_1 1\n",
         "corpus.jsonl": CORPUS,
     }
-    (question,) = read("cast", write(tmp_path, files)).splits["test"].questions
+    (question,) = load("cast", write(tmp_path, files)).splits["test"].questions
     assert question.history == (user("Tell me of owls."), system("a"))
 
 
@@ -208,7 +208,7 @@ def test_cast_2019_has_no_answers_and_rewrites_in_a_file(tmp_path):
         "2019qrels.txt": "31_2 0 MARCO_2 1\n",
         "corpus.jsonl": CORPUS,
     }
-    (question,) = read("cast", write(tmp_path, files)).splits["test"].questions
+    (question,) = load("cast", write(tmp_path, files)).splits["test"].questions
     assert question == Question("31_2", "Why?", (), (user("What is it?"),), "Why does iron rust?")
 
 
@@ -226,7 +226,7 @@ def test_ikat_reads_turns_and_resolved_utterances(tmp_path):
         "2023-qrels.all-turns.txt": "9-1_2 0 MARCO_1 4\n",
         "collection/part.tsv": "MARCO_1\tlight bikes\n",
     }
-    (question,) = read("ikat", write(tmp_path, files)).splits["test"].questions
+    (question,) = load("ikat", write(tmp_path, files)).splits["test"].questions
     assert question.id == "9-1_2"
     assert question.history == (user("Which bike?"), system("A light one."))
     assert question.reference_rewrite == "How much is a light bike?"
@@ -257,17 +257,17 @@ OTHER = {"number": 31, "turn": [{"number": 1, "utterance": "x"}]}
 )
 def test_what_is_wrong_is_named_with_file_and_row(tmp_path, kind, files, code, facts):
     with refused(DataError, code, *facts):
-        read(kind, write(tmp_path, files))
+        load(kind, write(tmp_path, files))
 
 
 @pytest.mark.parametrize("kind", ["topiocqa", "qrecc", "cast", "ikat"])
 def test_each_is_known_by_name_and_says_how_to_get_it(kind, tmp_path):
     assert known()[kind].by_hand
     with refused(DataError, "missing-folder", "absent"):
-        read(kind, tmp_path / "absent")
+        load(kind, tmp_path / "absent")
 
 
 def test_a_passage_line_of_another_form_is_named(tmp_path):
     files = {"topiocqa_dev.json": TOPIOCQA, "collection/wiki.tsv": "id\ttext\nwiki:7\n"}
     with refused(DataError, "invalid-line", "wiki.tsv", "line 2"):
-        read("topiocqa", write(tmp_path, files))
+        load("topiocqa", write(tmp_path, files))

@@ -36,7 +36,7 @@ def table(path, *rows):
     parquet.write_table(pa.Table.from_pylist(list(rows)), path)
 
 
-def read(name, source, target):
+def convert_and_check(name, source, target):
     report = convert(known()[name], source, target)
     meta = json.loads((target / "meta.json").read_text())
     assert report == [
@@ -50,7 +50,7 @@ def read(name, source, target):
 def test_medqa(tmp_path):
     write_jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", {**EXAM, "question": "Another?"})
     write_jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
-    assert read("medqa", tmp_path / "raw", tmp_path / "medqa")["questions of test"] == 2
+    assert convert_and_check("medqa", tmp_path / "raw", tmp_path / "medqa")["questions of test"] == 2
     gold = read_gold(tmp_path / "medqa/test.jsonl")
     assert [(entry.right, entry.question.options[entry.right]) for entry in gold.by_id.values()] == [
         (3, "Nitrofurantoin"),
@@ -120,7 +120,7 @@ def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
     row = {"question": "Which bone?", "subject": "anatomy", "choices": choices, "answer": 0}
     for subject in SUBJECTS:
         table(tmp_path / "raw" / subject / "test-00000-of-00001.parquet", row, {**row, "answer": 2})
-    assert read("mmlu-med", tmp_path / "raw", tmp_path / "out")["questions of test"] == 2 * len(SUBJECTS)
+    assert convert_and_check("mmlu-med", tmp_path / "raw", tmp_path / "out")["questions of test"] == 2 * len(SUBJECTS)
     gold = read_gold(tmp_path / "out/test.jsonl")
     assert list(gold.by_id)[:3] == ["anatomy-0000", "anatomy-0001", "clinical_knowledge-0000"]
     assert [entry.right for entry in gold.by_id.values()][:2] == [0, 2]
@@ -131,10 +131,10 @@ def test_mirage_and_its_questions_of_bioasq(tmp_path):
     sets = {name: {f"{name}-{n}": choice for n in range(2)} for name in MIRAGE}
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/benchmark.json").write_text(json.dumps(sets))
-    read("mirage", tmp_path / "raw", tmp_path / "mirage")
-    written = {path.name for path in (tmp_path / "mirage").iterdir()}
-    assert written == {"meta.json", *(f"{name}.jsonl" for name in sets)}
-    read("bioasq", tmp_path / "raw", tmp_path / "bioasq")
+    convert_and_check("mirage", tmp_path / "raw", tmp_path / "mirage")
+    file_names = {path.name for path in (tmp_path / "mirage").iterdir()}
+    assert file_names == {"meta.json", *(f"{name}.jsonl" for name in sets)}
+    convert_and_check("bioasq", tmp_path / "raw", tmp_path / "bioasq")
     gold = read_gold(tmp_path / "bioasq/bioasq.jsonl")
     assert {identifier: entry.right for identifier, entry in gold.by_id.items()} == {"bioasq-0": 1, "bioasq-1": 1}
     (tmp_path / "raw/benchmark.json").write_text(json.dumps({"mmlu": {}}))
@@ -151,9 +151,9 @@ def test_the_real_questions_of_two_sets_of_mirage_and_of_nq_open(realdata, tmp_p
         for name in ("medqa", "mmlu")
     }
     (tmp_path / "raw").mkdir()
-    others = {"medmcqa": sets["mmlu"], "pubmedqa": sets["mmlu"], "bioasq": sets["mmlu"]}
-    (tmp_path / "raw/benchmark.json").write_text(json.dumps({**sets, **others}, indent=4))
-    read("mirage", tmp_path / "raw", tmp_path / "mirage")
+    other_sets = {"medmcqa": sets["mmlu"], "pubmedqa": sets["mmlu"], "bioasq": sets["mmlu"]}
+    (tmp_path / "raw/benchmark.json").write_text(json.dumps({**sets, **other_sets}, indent=4))
+    convert_and_check("mirage", tmp_path / "raw", tmp_path / "mirage")
     for name, published in sets.items():
         gold = read_gold(tmp_path / f"mirage/{name}.jsonl").by_id
         options = {key: (entry.question.options, "ABCD"[entry.right]) for key, entry in gold.items()}
@@ -161,7 +161,7 @@ def test_the_real_questions_of_two_sets_of_mirage_and_of_nq_open(realdata, tmp_p
     for split in ("train", "validation"):
         columns = [{"question": row["question"], "answer": row["answers"]} for row in rows["nq"]]
         table(tmp_path / f"nq/nq_open/{split}-00000-of-00001.parquet", *columns)
-    read("nq-open", tmp_path / "nq", tmp_path / "nq-open")
+    convert_and_check("nq-open", tmp_path / "nq", tmp_path / "nq-open")
     answers = [entry.answers for entry in read_gold(tmp_path / "nq-open/test.jsonl").by_id.values()]
     assert answers == [tuple(row["answers"]) for row in rows["nq"]]
 
@@ -173,7 +173,7 @@ def test_open_questions(tmp_path):
         {"question": "who got the first nobel prize in physics", "answer": ["Wilhelm Conrad Röntgen", "Röntgen"]},
         {"question": "unanswered", "answer": []},
     )
-    counts = read("nq-open", tmp_path / "nq", tmp_path / "nq-open")
+    counts = convert_and_check("nq-open", tmp_path / "nq", tmp_path / "nq-open")
     assert (counts["questions of test"], counts["rows without question or answer"]) == (1, 1)
     (entry,) = read_gold(tmp_path / "nq-open/test.jsonl").by_id.values()
     assert entry.answers == ("Wilhelm Conrad Röntgen", "Röntgen")
@@ -188,10 +188,10 @@ def test_open_questions(tmp_path):
     }
     for split in ("train", "validation"):
         table(tmp_path / f"hop/distractor/{split}-00000-of-00001.parquet", hop)
-    read("hotpotqa", tmp_path / "hop", tmp_path / "hotpotqa")
+    convert_and_check("hotpotqa", tmp_path / "hop", tmp_path / "hotpotqa")
     assert read_gold(tmp_path / "hotpotqa/test.jsonl").by_id[hop["id"]].answers == ("Arthur's Magazine",)
     write_jsonl(tmp_path / "hua/test_datasets.jsonl", {"questions": "感冒吃什么药？", "answers": "多喝水。"})
-    read("huatuo", tmp_path / "hua", tmp_path / "huatuo")
+    convert_and_check("huatuo", tmp_path / "hua", tmp_path / "huatuo")
     assert read_gold(tmp_path / "huatuo/test.jsonl").by_id["huatuo-test-0000"].answers == ("多喝水。",)
     live = {
         "QUESTION_ID": "TQ1",
@@ -202,7 +202,7 @@ def test_open_questions(tmp_path):
         "REFERENCE_ANSWERS": [{"ANSWER": "It is genetic.", "ANSWER_URL": "x"}, {"ANSWER": "It is common."}],
     }
     write_jsonl(tmp_path / "live/test.jsonl", live, {**live, "QUESTION_ID": "TQ2", "NIST_PARAPHRASE": " "})
-    read("liveqa", tmp_path / "live", tmp_path / "liveqa")
+    convert_and_check("liveqa", tmp_path / "live", tmp_path / "liveqa")
     gold = read_gold(tmp_path / "liveqa/test.jsonl").by_id
     assert gold["TQ1"].answers == ("It is genetic.", "It is common.")
     assert [entry.question.text for entry in gold.values()] == [live["NIST_PARAPHRASE"], live["NLM_SUMMARY"]]
@@ -215,7 +215,7 @@ def test_medquad_is_a_folder_of_questions_and_passages(tmp_path):
         {"document_id": "0000002", "question_id": "0000002-1", "question": "Not answered ?", "answer": None},
     ]
     table(tmp_path / "raw/data/train-00000-of-00001-e36383d177026d53.parquet", *rows)
-    counts = read("medquad", tmp_path / "raw", tmp_path / "medquad")
+    counts = convert_and_check("medquad", tmp_path / "raw", tmp_path / "medquad")
     assert list(counts.values()) == [1, 2, 1]
     dataset = load_beir(tmp_path / "medquad")
     assert [document.text for document in dataset.corpus] == ["A disease."]
@@ -229,10 +229,10 @@ def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
     aorta = {**passage, "id": "Anatomy_Gray_1", "content": "The aorta."}
     write_jsonl(tmp_path / "raw/chunk/Anatomy_Gray.jsonl", passage, aorta)
     write_jsonl(tmp_path / "raw/chunk/Cell.jsonl", {**passage, "id": "Cell_0", "content": " "})
-    counts = read("textbooks", tmp_path / "raw", tmp_path / "textbooks")
+    counts = convert_and_check("textbooks", tmp_path / "raw", tmp_path / "textbooks")
     assert counts == {"documents": 2, "rows without text": 1}
-    where = (f"env.dataset.path={tmp_path / 'textbooks'}", f"env.index={tmp_path / 'index'}")
-    settings = ["env.dataset.kind=beir", *where]
+    paths = (f"env.dataset.path={tmp_path / 'textbooks'}", f"env.index={tmp_path / 'index'}")
+    settings = ["env.dataset.kind=beir", *paths]
     assert end("index", "build", "demo", *settings) == 0
     dataset = {"kind": "beir", "path": str(tmp_path / "textbooks")}
     config = EnvironmentConfig.model_validate({"dataset": dataset, "index": str(tmp_path / "index")})
@@ -276,16 +276,16 @@ def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
         write_jsonl(tmp_path / f"copy/phrases_no_exclude_{split}.jsonl", EXAM)
     (tmp_path / "copy/README.md").write_text("---\nlicense: [cc-by-4.0, other]\n---\n# MedQA\n")
     assert end("data", "get", "medqa", "--from", tmp_path / "copy", "--to", tmp_path / "raw") == 0
-    said = capsys.readouterr().out
-    assert "licence: CC BY 4.0" in said
-    assert "licence on its card: cc-by-4.0, other\n" in said
+    stdout = capsys.readouterr().out
+    assert "licence: CC BY 4.0" in stdout
+    assert "licence on its card: cc-by-4.0, other\n" in stdout
     assert end("data", "get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "own") == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'own'}\nlicence on its card: cc-by-4.0, other\n")
     assert source_of(tmp_path / "own").licence == "cc-by-4.0, other"
     (tmp_path / "copy/README.md").write_text("# MedQA\n")
     assert end("data", "get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "other") == 0
     assert "licence on its card: none is stated\n" in capsys.readouterr().out
-    assert "querylect data prepare medqa --to FOLDER\n" in said
+    assert "querylect data prepare medqa --to FOLDER\n" in stdout
     assert end("data", "check", tmp_path / "raw") == 0
     assert "querylect data prepare medqa" in capsys.readouterr().out
     prepare = ("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to")

@@ -85,8 +85,8 @@ def test_no_passage_is_too_long_and_no_word_is_lost(pieces, words, overlap):
     cut = passages_of(SourceDocument("d", "D", (HeadedText("", text),)), words, overlap)
     assert all(word_count(passage.text) <= words for passage in cut)
     assert word_count(text) <= sum(word_count(passage.text) for passage in cut)
-    kept = {word for passage in cut for word in passage.text.split()}
-    assert all(word in kept for word in text.split() if len(word) > 1 and "維" not in word)
+    passage_words = {word for passage in cut for word in passage.text.split()}
+    assert all(word in passage_words for word in text.split() if len(word) > 1 and "維" not in word)
 
 
 def test_a_corpus_in_beir_form_is_taken_as_it_is(tmp_path):
@@ -114,13 +114,13 @@ def test_a_killed_call_goes_on_with_the_files_that_are_left(tmp_path, monkeypatc
     docs.mkdir()
     for number in range(40):
         (docs / f"{number:02d}.txt").write_text(f"Text number {number}.")
-    original, read = corpus.read_documents, []
+    original, read_names = corpus.read_documents, []
 
     def until(limit):
         def read_documents(path, name):
-            if len(read) == limit:
+            if len(read_names) == limit:
                 raise KeyboardInterrupt
-            read.append(name)
+            read_names.append(name)
             return original(path, name)
 
         monkeypatch.setattr(corpus, "read_documents", read_documents)
@@ -129,10 +129,10 @@ def test_a_killed_call_goes_on_with_the_files_that_are_left(tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         write_corpus(docs, tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
-    read.clear()
+    read_names.clear()
     until(100)
     assert write_corpus(docs, tmp_path / "corpus").documents == 40
-    assert read == [f"{number:02d}.txt" for number in range(32, 40)], "the files of two batches were kept"
+    assert read_names == [f"{number:02d}.txt" for number in range(32, 40)], "the files of two batches were kept"
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
@@ -142,10 +142,10 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, module, raising=False)
     imported = builtins.__import__
 
-    def without(name, *rest):
+    def without(name, *arguments):
         if name in ("pypdf", "trafilatura"):
             raise ImportError(f"No module named {name!r}")
-        return imported(name, *rest)
+        return imported(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with refused(DataError, "missing-package", "a.pdf", "pip install", ".[documents]"):
@@ -175,10 +175,10 @@ def test_what_is_refused(tmp_path):
 
 def test_a_changed_file_changes_the_digest(tmp_path):
     (tmp_path / "a.md").write_text("one")
-    before = source_digest(tmp_path)
-    assert source_digest(tmp_path) == before
+    digest = source_digest(tmp_path)
+    assert source_digest(tmp_path) == digest
     (tmp_path / "a.md").write_text("another")
-    assert source_digest(tmp_path) != before
+    assert source_digest(tmp_path) != digest
 
 
 def test_the_command_says_what_it_read(tmp_path, capsys):
@@ -186,7 +186,7 @@ def test_the_command_says_what_it_read(tmp_path, capsys):
     (tmp_path / "docs" / "a.md").write_text("# A\n" + " ".join(f"Number {i} in a row." for i in range(30)))
     (tmp_path / "docs" / "b.md").write_text("")
     assert end("data", "documents", tmp_path / "docs", "--to", tmp_path / "c", "--words", 50, "--overlap", 5) == 0
-    said = capsys.readouterr()
-    assert f"{tmp_path / 'c'}: 1 documents in 4 passages of" in said.out
-    assert "skipped 1 files: b.md" in said.out
-    assert "b.md is skipped: it holds no text" in said.err
+    captured = capsys.readouterr()
+    assert f"{tmp_path / 'c'}: 1 documents in 4 passages of" in captured.out
+    assert "skipped 1 files: b.md" in captured.out
+    assert "b.md is skipped: it holds no text" in captured.err

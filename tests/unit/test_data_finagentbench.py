@@ -11,7 +11,7 @@ from ..raising import refused
 
 
 def chunk_prompt(question, chunks):
-    listed = "\n".join(f"[Chunk Index {place}] {text}" for place, text in enumerate(chunks))
+    listed = "\n".join(f"[Chunk Index {index}] {text}" for index, text in enumerate(chunks))
     return (
         "Identify the 5 most relevant text chunks for answering this question, then rank them.\n"
         f"Question: {question}\nText chunks:\n{listed}\nTask: Select and rank the 5 most relevant chunks.\n"
@@ -20,7 +20,7 @@ def chunk_prompt(question, chunks):
 
 
 def document_prompt(question, types):
-    listed = "\n\n".join(f"[Document Index {place}] {text}" for place, text in enumerate(types))
+    listed = "\n\n".join(f"[Document Index {index}] {text}" for index, text in enumerate(types))
     return (
         f"Rank the following financial document types.\n\nQuestion: {question}\n\nDocument Types to rank:\n{listed}\n\n"
         "Your response must be a list of indices in exact list format."
@@ -39,7 +39,7 @@ def write(folder, rows, name="chunk_ranking_kaggle_dev.jsonl"):
     return folder
 
 
-def read(folder, **settings):
+def load(folder, **settings):
     return load_dataset(DatasetConfig(kind="finagentbench", path=str(folder), **settings))
 
 
@@ -59,7 +59,7 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
         row(chunk_prompt("Never relevant?", ["Cover page"]), {"0": 0}),
     ]
     write(tmp_path, [row(chunk_prompt("Unlabelled?", ["Held out chunk"]), None)], "chunk_ranking_kaggle_eval.jsonl")
-    dataset = read(write(tmp_path, rows))
+    dataset = load(write(tmp_path, rows))
     assert [d.text for d in dataset.corpus] == ["Cover page", tricky, "Outlook", "Other filing", "Held out chunk"]
     assert grades(dataset) == {
         "Did revenue rise?": {"Cover page": 0, tricky: 2, "Outlook": 2, "Other filing": 1},
@@ -73,7 +73,7 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
 
 def test_the_document_task_ranks_types(tmp_path):
     rows = [row(document_prompt("Who is paid?", ["DEF14A", "10-K"]), {"1": 3, "0": 4})]
-    dataset = read(write(tmp_path, rows, "document_ranking_kaggle_dev.jsonl"), task="documents")
+    dataset = load(write(tmp_path, rows, "document_ranking_kaggle_dev.jsonl"), task="documents")
     assert grades(dataset) == {"Who is paid?": {"DEF14A": 4, "10-K": 3}}
 
 
@@ -97,24 +97,24 @@ def test_the_document_task_ranks_types(tmp_path):
 def test_a_broken_row_is_named(tmp_path, line, code, facts):
     good = row(chunk_prompt("Fine?", ["a", "b"]), {"0": 1})
     with refused(DataError, code, "chunk_ranking_kaggle_dev.jsonl, ", " 2: ", *facts):
-        read(write(tmp_path, [good, line]))
+        load(write(tmp_path, [good, line]))
 
 
 def test_a_folder_without_the_files_of_the_task_is_told(tmp_path):
     write(tmp_path, [], "document_ranking_kaggle_dev.jsonl")
     with refused(DataError, "missing-file", "*chunk_ranking*.jsonl", "document_ranking_kaggle_dev.jsonl"):
-        read(tmp_path)
+        load(tmp_path)
     with refused(DataError, "empty-file", tmp_path / "document_ranking_kaggle_dev.jsonl"):
-        read(tmp_path, task="documents")
+        load(tmp_path, task="documents")
     with refused(DataError, "missing-folder", tmp_path / "absent"):
-        read(tmp_path / "absent")
+        load(tmp_path / "absent")
 
 
 def test_the_real_rows_are_read(realdata):
-    dataset = read(realdata / "finagentbench", task="documents")
+    dataset = load(realdata / "finagentbench", task="documents")
     assert sorted(document.text for document in dataset.corpus) == ["10-K", "10-Q", "8-K", "DEF14A", "Earnings"]
     lines = (realdata / "finagentbench" / "finagentbench_document_ranking_dev_head20.jsonl").read_text().splitlines()
     assert len(dataset.splits["test"].questions) == len(lines) == 20
     first = json.loads(lines[0])["qrel"]
-    mine = next(iter(grades(dataset).values()))
-    assert (mine["Earnings"], sorted(mine.values())) == (first["4"], sorted(first.values()))
+    loaded_grades = next(iter(grades(dataset).values()))
+    assert (loaded_grades["Earnings"], sorted(loaded_grades.values())) == (first["4"], sorted(first.values()))

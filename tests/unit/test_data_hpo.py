@@ -94,9 +94,9 @@ def test_documents_are_name_and_definition_with_escapes_undone(load):
 
 
 def test_the_corpus_keeps_asked_terms_and_fills_up_by_hash(load):
-    others = [f"HP:{n}" for n in range(20)]
-    dataset = load(*(block(identifier, identifier) for identifier in others), *FILLERS, corpus_size=8)
-    by_hash = sorted(others, key=lambda identifier: hashlib.sha256(identifier.encode()).hexdigest())
+    identifiers = [f"HP:{n}" for n in range(20)]
+    dataset = load(*(block(identifier, identifier) for identifier in identifiers), *FILLERS, corpus_size=8)
+    by_hash = sorted(identifiers, key=lambda identifier: hashlib.sha256(identifier.encode()).hexdigest())
     assert [document.id for document in dataset.corpus] == sorted([*by_hash[:5], "HP:90", "HP:91", "HP:92"])
 
 

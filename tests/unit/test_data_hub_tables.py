@@ -32,20 +32,20 @@ def as_jsonl(folder):
     )
 
 
-def as_parquet(folder, before=""):
+def as_parquet(folder, prefix=""):
     """The newer form: a folder of Parquet shards for each table; scores are floats, ids are called id."""
-    documents = [{"id": each["_id"], "title": each["title"], "text": each["text"]} for each in DOCUMENTS]
+    documents = [{"id": row["_id"], "title": row["title"], "text": row["text"]} for row in DOCUMENTS]
     tables = {
         "corpus": {"test-00000-of-00002": documents[:1], "test-00001-of-00002": documents[1:]},
-        "queries": {"test-00000-of-00001": [{"id": each["_id"], "text": each["text"]} for each in QUESTIONS]},
+        "queries": {"test-00000-of-00001": [{"id": row["_id"], "text": row["text"]} for row in QUESTIONS]},
         "qrels": {
             "test-00000-of-00001": [{"query-id": q, "corpus-id": d, "score": float(grade)} for q, d, grade in QRELS]
         },
     }
     for table, files in tables.items():
-        (folder / f"{before}{table}").mkdir(parents=True)
+        (folder / f"{prefix}{table}").mkdir(parents=True)
         for name, rows in files.items():
-            parquet.write_table(pa.Table.from_pylist(rows), folder / f"{before}{table}" / f"{name}.parquet")
+            parquet.write_table(pa.Table.from_pylist(rows), folder / f"{prefix}{table}" / f"{name}.parquet")
 
 
 def as_beir_on_the_hub(folder):
@@ -68,7 +68,7 @@ def as_beir_with_qrels_without_header(folder):
     as_beir_with_qrels_of_trec(folder, "")
 
 
-def read(folder, **settings):
+def load(folder, **settings):
     return load_dataset(DatasetConfig(kind="mteb", path=str(folder), **settings))
 
 
@@ -77,7 +77,7 @@ def read(folder, **settings):
 )
 def test_every_published_form_gives_the_same_dataset(tmp_path, write):
     write(tmp_path / "tiny")
-    dataset = read(tmp_path / "tiny")
+    dataset = load(tmp_path / "tiny")
     assert [(d.id, d.title, d.text) for d in dataset.corpus] == [("d1", "Head", "aspirin"), ("d2", "", "insulin")]
     assert [question.text for question in dataset.splits["test"].questions] == ["what helps?", "sugar?"]
     assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}}
@@ -87,39 +87,39 @@ def test_every_published_form_gives_the_same_dataset(tmp_path, write):
 def test_a_subset_is_chosen_by_name(tmp_path):
     for language in ("en", "de"):
         as_parquet(tmp_path, f"{language}-")
-    said = "".join(
+    configs = "".join(
         f"- config_name: {language}-{table}\n  data_files:\n  - split: test\n    path: {language}-{table}/*.parquet\n"
         for language in ("en", "de")
         for table in ("corpus", "queries", "qrels")
     )
-    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{said}---\n")
-    assert len(read(tmp_path, subset="de").corpus) == 2
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    assert len(load(tmp_path, subset="de").corpus) == 2
     with refused(DataError, "unknown-subset", "'fr'", "de, en"):
-        read(tmp_path, subset="fr")
+        load(tmp_path, subset="fr")
     with refused(DataError, "missing-table", "de, en", "dataset.subset"):
-        read(tmp_path)
+        load(tmp_path)
 
 
 def test_a_missing_table_shard_or_file_is_told(tmp_path):
     as_parquet(tmp_path / "a")
     (tmp_path / "a" / "corpus" / "test-00000-of-00002.parquet").unlink()
     with refused(DataError, "missing-shard", "test-00000-of-00002.parquet", 2):
-        read(tmp_path / "a")
+        load(tmp_path / "a")
     as_jsonl(tmp_path / "b")
     (tmp_path / "b" / "corpus.jsonl").unlink()
     with refused(DataError, "missing-files", "corpus/corpus", "corpus.jsonl"):
-        read(tmp_path / "b")
+        load(tmp_path / "b")
     head = (tmp_path / "b" / "README.md").read_text()
     (tmp_path / "b" / "README.md").write_text(head.replace("path: corpus.jsonl", f"path: {tmp_path}/b/queries.jsonl"))
     with refused(DataError, "missing-files", f"{tmp_path}/b/queries.jsonl"):
-        read(tmp_path / "b")
+        load(tmp_path / "b")
     (tmp_path / "b" / "README.md").write_text("---\nconfigs: [\n---\n")
     with refused(DataError, "invalid-yaml", tmp_path / "b" / "README.md"):
-        read(tmp_path / "b")
+        load(tmp_path / "b")
     as_beir_on_the_hub(tmp_path / "c")
     (tmp_path / "c" / "qrels" / "test.tsv").rename(tmp_path / "c" / "qrels" / "judgements.tsv")
     with refused(DataError, "missing-table", "qrels"):
-        read(tmp_path / "c")
+        load(tmp_path / "c")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_broken_judgement_is_told(tmp_path, rows, code, facts):
     )
     parquet.write_table(table, tmp_path / "qrels" / "test-00000-of-00001.parquet")
     with refused(DataError, code, *facts):
-        read(tmp_path)
+        load(tmp_path)
 
 
 def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
@@ -157,25 +157,25 @@ def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
         with gzip.open(path, "wt") as file:
             file.write(text)
         with refused(DataError, code, *facts):
-            read(tmp_path)
-    whole = bytearray(gzip.compress(jsonl(DOCUMENTS * 500).encode()))
-    whole[60:90] = bytes(30)
-    path.write_bytes(whole)
+            load(tmp_path)
+    compressed = bytearray(gzip.compress(jsonl(DOCUMENTS * 500).encode()))
+    compressed[60:90] = bytes(30)
+    path.write_bytes(compressed)
     with refused(DataError, None, tmp_path.name):
-        read(tmp_path)
-    whole = gzip.compress(jsonl([{"_id": f"d{place}", "text": f"{place:x}"} for place in range(500)]).encode())
-    path.write_bytes(whole[:-20])
+        load(tmp_path)
+    compressed = gzip.compress(jsonl([{"_id": f"d{number}", "text": f"{number:x}"} for number in range(500)]).encode())
+    path.write_bytes(compressed[:-20])
     with refused(DataError, None, f"{path}, line "):
-        read(tmp_path)
+        load(tmp_path)
     as_beir_on_the_hub(tmp_path / "b")
     with gzip.open(tmp_path / "b" / "queries.jsonl.gz", "wt") as file:
         file.write(jsonl([*QUESTIONS, {"_id": "q1", "text": "another"}]))
     with refused(DataError, "duplicate-id", "'q1'"):
-        read(tmp_path / "b")
+        load(tmp_path / "b")
 
 
 def test_a_real_beir_folder_read_as_tables_is_the_same(realdata):
-    ours, tables = load_beir(realdata / "scifact"), read(realdata / "scifact")
+    ours, tables = load_beir(realdata / "scifact"), load(realdata / "scifact")
     assert tables.corpus == ours.corpus
     assert tables.splits["test"].qrels == ours.splits["test"].qrels
     assert tables.splits["test"].questions == ours.splits["test"].questions

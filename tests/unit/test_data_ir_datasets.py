@@ -52,47 +52,47 @@ def library(tmp_path, monkeypatch):
     ir_datasets.registry._registered.update(registered)
 
 
-def read(identifier):
+def load(identifier):
     return load_dataset(DatasetConfig(kind="ir_datasets", path=identifier))
 
 
 def test_an_id_with_judgements_is_a_split(library):
-    dataset = read("tiny/test")
+    dataset = load("tiny/test")
     texts = {document.id: document.text for document in dataset.corpus}
     assert texts == {"d1": "aspirin relieves headache", "d2": "insulin"}
     assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "d2": 0}}
     assert dataset.name == "tiny"
     assert [question.text for question in dataset.splits["test"].questions] == ["what helps?"]
     assert any("2 of 4 judgements are dropped, 1 of them of relevant documents" in note for note in dataset.notes)
-    assert list(read("tiny/dev").splits) == ["validation"]
+    assert list(load("tiny/dev").splits) == ["validation"]
 
 
 def test_binary_metrics_count_grade_2_for_trec_dl_passages_only(library):
-    assert read("msmarco-passage/trec-dl-1900/judged").relevance_level == 2
-    assert read("tiny/test").relevance_level == 1
+    assert load("msmarco-passage/trec-dl-1900/judged").relevance_level == 2
+    assert load("tiny/test").relevance_level == 1
 
 
 def test_of_beirs_msmarco_only_the_split_of_trec_dl_counts_from_grade_2(library):
-    dataset = read("beir/msmarco")
+    dataset = load("beir/msmarco")
     levels = {name: split.relevance_level(dataset.relevance_level) for name, split in dataset.splits.items()}
     assert levels == {"validation": 1, "test": 2}
 
 
 def test_an_id_without_judgements_stands_for_its_splits(library):
-    assert {name: len(split.questions) for name, split in read("tiny").splits.items()} == {"validation": 1, "test": 1}
+    assert {name: len(split.questions) for name, split in load("tiny").splits.items()} == {"validation": 1, "test": 1}
 
 
 def test_what_the_catalogue_does_not_have_is_told(library):
     with refused(DataError, "unknown-dataset", "'tiny/none'"):
-        read("tiny/none")
+        load("tiny/none")
     with refused(DataError, "unknown-document", "tiny/lost", "1 of 1", "'gone'"):
-        read("tiny/lost")
+        load("tiny/lost")
     library.registry.register("bare", library.Dataset(library.load("tiny").docs_handler()))
     with refused(DataError, "no-judgements", "'bare'"):
-        read("bare")
+        load("bare")
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with refused(MissingPackageError, "missing-package", "-e '.[ir-datasets]'"):
-        read("tiny/test")
+        load("tiny/test")

@@ -37,19 +37,19 @@ def test_chunks_stand_once_and_inherit_judgements(tmp_path):
     (line,) = write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
     assert "3 documents in 4 chunks" in line
     assert "1 that stood before" in line
-    written = load_beir(tmp_path / "chunks")
-    assert [(one.id, one.title, one.text) for one in written.corpus] == [
+    chunks = load_beir(tmp_path / "chunks")
+    assert [(chunk.id, chunk.title, chunk.text) for chunk in chunks.corpus] == [
         ("1#1", "Dogs", "red dogs"), ("1#2", "Dogs", "bark"), ("2#2", "Dogs", "sleep"), ("3#1", "", ""),
     ]  # fmt: skip
-    assert written.relevance_level == 2
-    assert written.splits["test"].qrels == {"q": {"1#1": 2, "1#2": 2, "2#2": 1}, "p": {"1#1": 1, "2#2": 1}}
+    assert chunks.relevance_level == 2
+    assert chunks.splits["test"].qrels == {"q": {"1#1": 2, "1#2": 2, "2#2": 1}, "p": {"1#1": 1, "2#2": 1}}
     with refused(DataError, "already-exists", tmp_path / "chunks"):
         write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
     plain = tmp_path / "dogs" / "corpus.jsonl"
     plain.with_name("corpus.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
     write_chunks(tmp_path / "dogs", tmp_path / "of-gzipped", 3)
-    assert load_beir(tmp_path / "of-gzipped").corpus == written.corpus
+    assert load_beir(tmp_path / "of-gzipped").corpus == chunks.corpus
 
 
 def test_pairs_are_documents_and_go_into_a_merged_knowledge_base(tmp_path, capsys):
@@ -62,11 +62,11 @@ def test_pairs_are_documents_and_go_into_a_merged_knowledge_base(tmp_path, capsy
     file = write_jsonl(tmp_path / "qa.jsonl", *rows)
     assert end("data", "pairs", file, "--to", tmp_path / "pairs") == 0
     assert "2 pairs, 1 that stood before left out, 1 without an answer skipped" in capsys.readouterr().out
-    written = load_beir(tmp_path / "pairs")
-    assert [(one.id, one.title, one.text) for one in written.corpus] == [
+    pairs = load_beir(tmp_path / "pairs")
+    assert [(pair.id, pair.title, pair.text) for pair in pairs.corpus] == [
         ("a", "what stops pain?", "aspirin; ibuprofen"), ("b", "贫血怎么办？", "补铁"),
     ]  # fmt: skip
-    assert written.splits["train"].qrels == {"a": {"a": 1}, "b": {"b": 1}}
+    assert pairs.splits["train"].qrels == {"a": {"a": 1}, "b": {"b": 1}}
     assert end("data", "chunks", tmp_path / "pairs", "--to", tmp_path / "chunks", "--words", 2) == 0
     assert "2 documents in 4 chunks" in capsys.readouterr().out
     sources = [f"pairs={tmp_path / 'pairs'}", f"chunks={tmp_path / 'chunks'}"]

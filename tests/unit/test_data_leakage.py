@@ -74,22 +74,22 @@ def test_leaks_are_taken_out_of_the_earlier_split():
         "validation": split(("v", "of validation"), ("t", "an id of test")),
         "test": split(("t", "tested"), ("u", "same WÖRDS"), ("w", LONG)),
     }
-    held, notes = without_leaks("set", splits)
-    left = {name: [question.id for question in each.questions] for name, each in held.items()}
+    clean, notes = without_leaks("set", splits)
+    left = {name: [question.id for question in clean_split.questions] for name, clean_split in clean.items()}
     assert left == {"train": ["2", "4"], "validation": ["v"], "test": ["t", "u", "w"]}
-    assert set(held["train"].qrels) == {"2", "4"}
+    assert set(clean["train"].qrels) == {"2", "4"}
     assert notes == [
         "set: 1 of 2 questions of validation are taken out: they stand in a later split.",
         "set: 3 of 5 questions of train are taken out: they stand in a later split.",
     ]
-    held, notes = without_leaks("set", splits, near=True)
-    assert [question.id for question in held["train"].questions] == ["2"]
+    clean, notes = without_leaks("set", splits, near=True)
+    assert [question.id for question in clean["train"].questions] == ["2"]
     assert "set: 4 of 5 questions of train are taken out: they stand in a later split, or nearly so." in notes
 
 
 def test_a_split_without_a_question_left_is_taken_out():
-    held, _ = without_leaks("set", {"train": split(("a", "x")), "test": split(("b", "X"))})
-    assert list(held) == ["test"]
+    clean, _ = without_leaks("set", {"train": split(("a", "x")), "test": split(("b", "X"))})
+    assert list(clean) == ["test"]
 
 
 def test_leaks_are_listed_in_a_file_whose_lines_are_left_out(tmp_path):

@@ -40,7 +40,7 @@ def folders(tmp_path):
 def test_passages_stand_once_and_judgements_follow(folders, tmp_path):
     meta = merge(folders, tmp_path / "merged")
     merged = load_beir(tmp_path / "merged")
-    assert [(one.id, one.title, one.text) for one in merged.corpus] == [
+    assert [(document.id, document.title, document.text) for document in merged.corpus] == [
         ("wiki/1", "Dogs", "Ann tamed one."),
         ("wiki/2", "", "Cats"),
         ("pairs/2", "Who?", "Ann."),
@@ -54,8 +54,8 @@ def test_passages_stand_once_and_judgements_follow(folders, tmp_path):
 
 def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(folders, tmp_path):
     judged = {"1": {"1": 3, "2": 0, "absent": 0}}
-    others = {"test": Split((DOG,), judged)}
-    save_beir(Dataset("graded", PAIRS.corpus, others, relevance_level=2), tmp_path / "graded")
+    splits = {"test": Split((DOG,), judged)}
+    save_beir(Dataset("graded", PAIRS.corpus, splits, relevance_level=2), tmp_path / "graded")
     graded = MergeSource("graded", tmp_path / "graded")
     assert merge([folders[0], graded], tmp_path / "alone", ["graded"])["relevance_level"] == 2
     alone = load_beir(tmp_path / "alone")
@@ -68,7 +68,7 @@ def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(fol
 def test_the_other_order_keeps_the_other_copy(folders, tmp_path):
     merge(folders[::-1], tmp_path / "merged", name="both")
     merged = load_beir(tmp_path / "merged")
-    assert [one.id for one in merged.corpus] == ["pairs/1", "pairs/2", "pairs/x/9"]
+    assert [document.id for document in merged.corpus] == ["pairs/1", "pairs/2", "pairs/x/9"]
     assert merged.splits["test"].qrels["2"] == {"pairs/x/9": 2}
     assert merged.name == "both"
 
@@ -79,7 +79,7 @@ def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, 
     (bare / "corpus.jsonl").write_text('{"_id": "b", "text": "Birds"}\n')
     merge([*folders, MergeSource("more", bare)], tmp_path / "merged", question_sources=["pairs"])
     merged = load_beir(tmp_path / "merged")
-    assert [one.id for one in merged.corpus][-1] == "more/b"
+    assert [document.id for document in merged.corpus][-1] == "more/b"
     assert {name: split.questions for name, split in merged.splits.items()} == {"test": (DOG,)}
     with refused(DataError, "no-questions"):
         merge([MergeSource("a", bare), MergeSource("b", bare)], tmp_path / "none", question_sources=["a"])
@@ -133,13 +133,13 @@ def test_merge_from_the_command_line(folders, tmp_path, capsys):
     assert end("data", "merge", "wiki", *to) == 2
     assert "'wiki' is no source; expected a name and a folder" in capsys.readouterr().err
     assert end("data", "merge", *both, "--questions", "wiki", "--name", "both", *to) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[:3] == [
+    stdout_lines = capsys.readouterr().out.splitlines()
+    assert stdout_lines[:3] == [
         "wiki: 2 documents, 1 that stood before left out",
         "pairs: 1 documents, 2 that stood before left out",
         "both: 3 documents; questions: 2 train, 1 test",
     ]
-    assert said[-1].startswith("next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path=")
+    assert stdout_lines[-1].startswith("next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path=")
 
 
 def test_corpora_without_questions_are_merged_into_one(folders, tmp_path):

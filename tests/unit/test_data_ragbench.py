@@ -31,21 +31,24 @@ TWO = ["covidqa", "emanual"]
 
 def write(folder, rows=ROWS, **columns):
     """The published layout of these rows."""
-    for (part, split), given in rows.items():
+    for (part, split), part_rows in rows.items():
         (folder / part).mkdir(parents=True, exist_ok=True)
         names = ("id", "question", "documents", "all_relevant_sentence_keys")
-        table = {name: [row[place] for row in given] for place, name in enumerate(names)}
-        table |= {"dataset_name": [f"{part}_{split}"] * len(given), "adherence_score": [True] * len(given)} | columns
+        table = {name: [row[column] for row in part_rows] for column, name in enumerate(names)}
+        table |= {
+            "dataset_name": [f"{part}_{split}"] * len(part_rows),
+            "adherence_score": [True] * len(part_rows),
+        } | columns
         parquet.write_table(pa.table(table), folder / part / f"{split}-00000-of-00001.parquet")
     return folder
 
 
-def read(folder, **settings):
+def load(folder, **settings):
     return load_dataset(DatasetConfig(kind="ragbench", path=str(folder), **settings))
 
 
 def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
-    dataset = read(write(tmp_path), parts=TWO)
+    dataset = load(write(tmp_path), parts=TWO)
     texts = [document.text for document in dataset.corpus]
     assert sorted(texts) == sorted(["By droplets.", "The old.", "Masks help.", "Press power.", "Plug it in."])
     test = dataset.splits["test"]
@@ -58,7 +61,7 @@ def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
 
 
 def test_relevant_takes_the_documents_of_relevant_sentences(tmp_path):
-    dataset = read(write(tmp_path), parts=TWO, positives="relevant")
+    dataset = load(write(tmp_path), parts=TWO, positives="relevant")
     qrels = dataset.splits["test"].qrels
     assert qrels["covidqa/7"] == {document_id("By droplets."): 1}  # "0b." counts as 0b
     assert qrels["covidqa/8"] == {document_id("By droplets."): 1}
@@ -67,22 +70,22 @@ def test_relevant_takes_the_documents_of_relevant_sentences(tmp_path):
 
 
 def test_a_training_question_that_is_tested_on_is_taken_out(tmp_path):
-    dataset = read(write(tmp_path), parts=TWO)
+    dataset = load(write(tmp_path), parts=TWO)
     assert [question.text for question in dataset.splits["train"].questions] == ["Who is at risk?"]
     assert any("1 of 2 questions of train are taken out" in note for note in dataset.notes)
 
 
 def test_an_id_that_two_questions_have_stays_two_questions(tmp_path):
     rows = {("covidqa", "test"): [("1", "one?", ["a"], []), ("1", "two?", ["b"], [])]}
-    questions = read(write(tmp_path, rows), parts=["covidqa"]).splits["test"].questions
+    questions = load(write(tmp_path, rows), parts=["covidqa"]).splits["test"].questions
     assert [question.text for question in questions] == ["one?", "two?"]
     assert questions[0].id == "covidqa/1"
     assert questions[1].id.startswith("covidqa/1-")
 
 
 def test_only_the_whole_benchmark_bears_its_name(tmp_path):
-    one = [("1", "one?", ["a"], [])]
-    folder = write(tmp_path, {(part, "test"): one for part in PARTS})
+    rows = [("1", "one?", ["a"], [])]
+    folder = write(tmp_path, {(part, "test"): rows for part in PARTS})
     assert open_ragbench(folder).name == "ragbench"
     assert open_ragbench(folder, ["covidqa", "cuad"]).name == "ragbench[covidqa,cuad]"
 
@@ -90,35 +93,35 @@ def test_only_the_whole_benchmark_bears_its_name(tmp_path):
 def test_a_missing_part_split_or_shard_is_told(tmp_path):
     folder = write(tmp_path / "a")
     with refused(DataError, "missing-part", folder, "cuad", "dataset.parts=[covidqa, emanual]"):
-        read(folder)
+        load(folder)
     with refused(DataError, "unknown-part", "squad", "covidqa"):
-        read(folder, parts=["squad"])
+        load(folder, parts=["squad"])
     (folder / "emanual" / "test-00000-of-00001.parquet").rename(folder / "emanual" / "test-00001-of-00002.parquet")
     with refused(DataError, "missing-shard", "1 of 2 ", "test-00000-of-00002.parquet"):
-        read(folder, parts=TWO)
+        load(folder, parts=TWO)
     (folder / "emanual" / "test-00001-of-00002.parquet").unlink()
     with refused(DataError, "missing-split", folder / "emanual", "test-00000-of-00001.parquet"):
-        read(folder, parts=TWO)
+        load(folder, parts=TWO)
 
 
 def test_a_file_of_another_part_or_kind_is_told(tmp_path):
     folder = write(tmp_path)
-    place = folder / "emanual" / "test-00000-of-00001.parquet"
-    place.write_bytes((folder / "covidqa" / "test-00000-of-00001.parquet").read_bytes())
-    with refused(DataError, "other-part", f"{place}, row 1", "'covidqa_test'", "emanual_test"):
-        read(folder, parts=["emanual"])
-    parquet.write_table(pa.table({"id": ["1"], "text": ["?"]}), place)
+    shard = folder / "emanual" / "test-00000-of-00001.parquet"
+    shard.write_bytes((folder / "covidqa" / "test-00000-of-00001.parquet").read_bytes())
+    with refused(DataError, "other-part", f"{shard}, row 1", "'covidqa_test'", "emanual_test"):
+        load(folder, parts=["emanual"])
+    parquet.write_table(pa.table({"id": ["1"], "text": ["?"]}), shard)
     with refused(DataError, "missing-column", "question, documents, all_relevant_sentence_keys", "id, text"):
-        read(folder, parts=["emanual"])
-    place.write_bytes(b"PAR1 and then nothing")
-    with refused(DataError, "unreadable-file", place):
-        read(folder, parts=["emanual"])
-    place.write_bytes(b"")
-    with refused(DataError, "empty-file", place):
-        read(folder, parts=["emanual"])
+        load(folder, parts=["emanual"])
+    shard.write_bytes(b"PAR1 and then nothing")
+    with refused(DataError, "unreadable-file", shard):
+        load(folder, parts=["emanual"])
+    shard.write_bytes(b"")
+    with refused(DataError, "empty-file", shard):
+        load(folder, parts=["emanual"])
     write(folder, {("emanual", "test"): [("1", "one?", [], [])]})
     with refused(DataError, "invalid-field", "row 1", "'documents'", "[]"):
-        read(folder, parts=["emanual"])
+        load(folder, parts=["emanual"])
 
 
 def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
@@ -132,8 +135,8 @@ def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
     assert build_index(config).documents == 5617
     assert Environment.open(config).splits == {"train": 520, "validation": 846, "test": 792}
     measured = measure_raw(config, "test")
-    assert [one.dataset.rpartition("/")[2] for one in measured[:-1]] == parts
-    assert [one.questions for one in measured] == [244, 92, 66, 390, 792]
+    assert [measurement.dataset.rpartition("/")[2] for measurement in measured[:-1]] == parts
+    assert [measurement.questions for measurement in measured] == [244, 92, 66, 390, 792]
     # the questions of a part are far from random and from perfect in a corpus of four parts
-    assert all(0.2 < one.value < 0.95 for one in measured)
-    assert measured[-1].value == pytest.approx(sum(one.value for one in measured[:-1]) / 4)
+    assert all(0.2 < measurement.value < 0.95 for measurement in measured)
+    assert measured[-1].value == pytest.approx(sum(measurement.value for measurement in measured[:-1]) / 4)

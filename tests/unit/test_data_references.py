@@ -24,8 +24,12 @@ def test_names_of_collections_are_no_part_of_a_dataset_name():
 
 
 def test_nothing_is_invented_where_nothing_is_published():
-    for other in (measured(0.5, "cranfield"), measured(0.68, split="validation"), measured(0.68, retriever="splade")):
-        (verdict,) = check_baselines([other])
+    for measurement in (
+        measured(0.5, "cranfield"),
+        measured(0.68, split="validation"),
+        measured(0.68, retriever="splade"),
+    ):
+        (verdict,) = check_baselines([measurement])
         assert (verdict.status, verdict.references) == ("unknown", ())
         assert "no figure is published" in verdict.sentence
     # a part of RAGBench alone is another corpus than that part of the whole
@@ -46,21 +50,21 @@ def test_a_value_that_is_no_mean_is_refused():
 
 
 def test_own_figures_can_be_given():
-    mine = [Reference("set", "bm25", "test", 0.3, "our last release")]
-    verdicts = check_baselines([measured(0.3, "set"), measured(0.2, "set")], published=mine)
+    custom = [Reference("set", "bm25", "test", 0.3, "our last release")]
+    verdicts = check_baselines([measured(0.3, "set"), measured(0.2, "set")], published=custom)
     assert [verdict.status for verdict in verdicts] == ["right", "wrong"]
 
 
 def test_the_shipped_figures_are_complete_and_consistent():
-    found = references()
-    assert all(0 < each.value < 1 and each.source for each in found)
-    table = [each for each in found if each.source.endswith("table 2")]
+    figures = references()
+    assert all(0 < figure.value < 1 and figure.source for figure in figures)
+    table = [figure for figure in figures if figure.source.endswith("table 2")]
     # the paper's own average, as a guard against mistyped figures
-    assert round(100 * sum(each.value for each in table) / len(table), 2) == 28.84
-    assert {f"beir/{each.dataset}": each.split for each in table} == {
+    assert round(100 * sum(figure.value for figure in table) / len(table), 2) == 28.84
+    assert {f"beir/{figure.dataset}": figure.split for figure in table} == {
         name: entry.split for name, entry in known().items() if name.startswith("beir/")
     }
     for retriever, average in {"contriever": 45.5, "bm25": 45.0, "all-minilm-l6-v2": 52.9}.items():
-        parts = [e.value for e in found if e.retriever == retriever and e.dataset.startswith("ragbench/")]
+        parts = [e.value for e in figures if e.retriever == retriever and e.dataset.startswith("ragbench/")]
         assert len(parts) == 11
         assert 100 * sum(parts) / 11 == pytest.approx(average, abs=0.06)

@@ -9,41 +9,41 @@ from querylect.data.sampling import QuestionSample, draw, draw_of_parts, sampled
 
 
 @dataclass(frozen=True)
-class One:
+class Item:
     id: str
 
 
-MANY = [One(f"q{number}") for number in range(200)]
+MANY = [Item(f"q{number}") for number in range(200)]
 
 
 @given(st.permutations(MANY[:30]), st.integers(1, 30), st.integers(1, 30), st.integers(0, 3))
-def test_a_smaller_sample_begins_a_larger_one_whatever_the_order(items, one, other, seed):
-    small, large = sorted((one, other))
+def test_a_smaller_sample_begins_a_larger_one_whatever_the_order(items, first_size, second_size, seed):
+    small, large = sorted((first_size, second_size))
     assert draw(items, small, seed) == draw(MANY[:30], large, seed)[:small]
 
 
 def test_a_sample_is_known_by_hand_and_is_not_the_first_of_the_file():
-    assert [one.id for one in draw(MANY, 3, 0)] == ["q150", "q188", "q39"]
+    assert [item.id for item in draw(MANY, 3, 0)] == ["q150", "q188", "q39"]
     assert draw(MANY, 3, 0) != draw(MANY, 3, 1)
     assert draw(MANY, None, 0) == MANY
     assert sorted(draw(MANY, 500, 0), key=MANY.index) == MANY
 
 
 def test_every_item_is_as_likely_as_another():
-    halves = [sum(one in MANY[:100] for one in draw(MANY, 50, seed)) for seed in range(200)]
+    halves = [sum(item in MANY[:100] for item in draw(MANY, 50, seed)) for seed in range(200)]
     assert 24 < sum(halves) / len(halves) < 26
 
 
 def test_parts_are_drawn_each_by_itself():
-    mixed = [One(f"{part}/{number}") for number in range(20) for part in ("a", "b")]
-    drawn = draw_of_parts(mixed, 5, 0, lambda one: one.id[0])
-    assert [one.id[0] for one in drawn] == ["a"] * 5 + ["b"] * 5
-    assert drawn[:5] == draw([one for one in mixed if one.id[0] == "a"], 5, 0)
+    mixed = [Item(f"{part}/{number}") for number in range(20) for part in ("a", "b")]
+    drawn = draw_of_parts(mixed, 5, 0, lambda item: item.id[0])
+    assert [item.id[0] for item in drawn] == ["a"] * 5 + ["b"] * 5
+    assert drawn[:5] == draw([item for item in mixed if item.id[0] == "a"], 5, 0)
 
 
-@pytest.mark.parametrize(("size", "of", "limit"), [(20, 20, None), (20, 20, 20), (20, 20, 50)])
-def test_nothing_is_said_where_nothing_was_left_out(size, of, limit):
-    assert sampled(size, of, limit, 0) is None
+@pytest.mark.parametrize(("size", "total", "limit"), [(20, 20, None), (20, 20, 20), (20, 20, 50)])
+def test_nothing_is_said_where_nothing_was_left_out(size, total, limit):
+    assert sampled(size, total, limit, 0) is None
 
 
 def test_a_sample_says_how_many_of_how_many():

@@ -42,8 +42,8 @@ def policy(tmp_path):
 
 
 def test_a_folder_is_described_by_the_sha256_of_its_files(policy):
-    written = json.loads((policy / DIGESTS).read_text())
-    assert written == {
+    recorded = json.loads((policy / DIGESTS).read_text())
+    assert recorded == {
         name: {"bytes": (policy / name).stat().st_size, "sha256": file_sha256(policy / name)}
         for name in ("ref/weights", "weights")
     }
@@ -106,14 +106,14 @@ def test_every_appended_line_is_covered_also_after_the_log_was_cut_by_others(tmp
 
 
 def test_a_file_has_no_digest_while_it_is_replaced(tmp_path):
-    path, other = tmp_path / "config.yaml", log(tmp_path, LINE)
+    path, log_file = tmp_path / "config.yaml", log(tmp_path, LINE)
     with digests(tmp_path).replacing(path):
         path.write_text("old")
     replacing = digests(tmp_path).replacing(path)
     replacing.__enter__()
     path.write_text("new")  # killed here
     refuse(path)
-    assert json.loads((tmp_path / DIGESTS).read_text()).keys() == {other.name}, "the others keep theirs"
+    assert json.loads((tmp_path / DIGESTS).read_text()).keys() == {log_file.name}, "the others keep theirs"
     with digests(tmp_path).replacing(path):
         path.write_text("newer")
     path.write_text("older")
@@ -121,7 +121,7 @@ def test_a_file_has_no_digest_while_it_is_replaced(tmp_path):
         refuse(path)
     with digests(tmp_path).replacing(path):
         path.unlink()
-    assert json.loads((tmp_path / DIGESTS).read_text()).keys() == {other.name}
+    assert json.loads((tmp_path / DIGESTS).read_text()).keys() == {log_file.name}
 
 
 def test_names_that_are_not_asked_for_are_not_read(tmp_path):

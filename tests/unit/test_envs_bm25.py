@@ -115,11 +115,11 @@ def test_a_negative_weight_pushes_documents_down_and_out(retriever):
 def test_without_compiled_code_a_text_in_many_probes_is_scored_once(tmp_path):
     retriever = opened(tmp_path / "index", TEXTS, "bm25s")
     retriever._engine.batch = None
-    asked = []
+    scored = []
     inner = retriever._engine.scores
-    retriever._engine.scores = lambda words: asked.append(tuple(words)) or inner(words)
+    retriever._engine.scores = lambda words: scored.append(tuple(words)) or inner(words)
     retriever.rank([probe(("wing", 1.0), (text, 0.5)) for text in ("heat", "slab", "flow")], [5] * 3)
-    assert sorted(asked) == [("flow",), ("heat",), ("slab",), ("wing",)]
+    assert sorted(scored) == [("flow",), ("heat",), ("slab",), ("wing",)]
 
 
 WORDS = st.lists(st.sampled_from(["wing", "heat", "slab", "flow", "zebra"]), max_size=4).map(" ".join)
@@ -153,7 +153,7 @@ def okapi(k3, text, document):
     """The formula with the query factor of Okapi's BM25, for a document of TEXTS, from its words alone."""
     words, score = TEXTS[document].split(), 0.0
     for word in set(text.split()):
-        df, tf, q = sum(word in other.split() for other in TEXTS), words.count(word), text.split().count(word)
+        df, tf, q = sum(word in passage.split() for passage in TEXTS), words.count(word), text.split().count(word)
         score += (k3 + 1) * q / (k3 + q) * by_hand(tf, df, len(words)) if tf else 0.0
     return score
 
@@ -202,7 +202,7 @@ def anserini(text, document):
     """
     query, words, score = [word for word in text.split() if word != "the"], TEXTS[document].split(), 0.0
     for word in set(query) & set(words):
-        df, tf = sum(word in other.split() for other in TEXTS), query.count(word)
+        df, tf = sum(word in passage.split() for passage in TEXTS), query.count(word)
         boost = log(1 + (6 - df + 0.5) / (df + 0.5)) * tf / (tf + 1.2 * (1 - 0.75 + 0.75 * len(query) / 2))
         score += boost * by_hand(words.count(word), df, len(words))
     return score

@@ -75,10 +75,10 @@ RANKINGS = st.lists(
 @given(RANKINGS, st.sampled_from(["max", "sum", "rrf", "interleave"]), st.integers(1, 15))
 def test_a_fused_ranking_falls_and_names_each_found_document_once(rankings, how, k):
     result = fused(how, *rankings, k=k)
-    found = {document for ranking in rankings for document, _ in ranking}
+    ranked = {document for ranking in rankings for document, _ in ranking}
     documents = [document for document, _ in result]
-    assert len(documents) == len(set(documents)) == min(k, len(found))
-    assert set(documents) <= found
+    assert len(documents) == len(set(documents)) == min(k, len(ranked))
+    assert set(documents) <= ranked
     scores = [score for _, score in result]
     assert scores == sorted(scores, reverse=True)
 

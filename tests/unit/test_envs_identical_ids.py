@@ -27,8 +27,8 @@ def dataset(without=(), **options):
     return Dataset("arguments", corpus, {"test": test}, **options)
 
 
-def opened(folder, written, **settings):
-    save_beir(written, folder / "data")
+def opened(folder, data, **settings):
+    save_beir(data, folder / "data")
     config = EnvironmentConfig(
         dataset=DatasetConfig(kind="beir", path=str(folder / "data"), **settings), index=str(folder / "index")
     )
@@ -58,16 +58,16 @@ def test_a_ranking_is_that_of_a_corpus_without_the_document(tmp_path, ignoring, 
     """Ranks and fusion are as if it had never been there; BM25's statistics alone know of it, so scores are equal."""
     probes = [Probe(terms=(Term(text=text),), k=k) for text, k in [(TEXTS["a"], 1), ("taxes hurt growth", None)]]
     plan = SearchPlan(probes=tuple(probes), fuse=fuse, k=3)
-    found = ranked(ignoring, "a", plan)
+    ranking = ranked(ignoring, "a", plan)
     singly = [
         [name for name in ranked(ignoring, "x", SearchPlan(probes=(probe,), k=5)) if name != "a"][: probe.k or 3]
-        for probe in [each.model_copy(update={"k": None}) for each in probes]
+        for probe in [original.model_copy(update={"k": None}) for original in probes]
     ]
     assert singly[0][:1] == ["b"]
-    assert "a" not in found
-    assert set(found) <= {*singly[0][:1], *singly[1]}
+    assert "a" not in ranking
+    assert set(ranking) <= {*singly[0][:1], *singly[1]}
     if fuse == "interleave":
-        assert found == list(dict.fromkeys(["b", singly[1][0], *singly[1]]))[:3]
+        assert ranking == list(dict.fromkeys(["b", singly[1][0], *singly[1]]))[:3]
 
 
 def test_a_ranking_that_holds_it_is_scored_without_it(ignoring):
@@ -78,9 +78,9 @@ def test_a_ranking_that_holds_it_is_scored_without_it(ignoring):
 
 
 def test_the_settings_stand_above_the_files(tmp_path):
-    kept = opened(tmp_path / "kept", dataset(ignore_identical_ids=True), ignore_identical_ids=False)
+    keeping = opened(tmp_path / "kept", dataset(ignore_identical_ids=True), ignore_identical_ids=False)
     plan = SearchPlan.of(TEXTS["a"], k=2)
-    assert kept.plan_for("a", plan) is plan
+    assert keeping.plan_for("a", plan) is plan
     ignoring = opened(tmp_path / "ignoring", dataset(), ignore_identical_ids=True)
     assert isinstance(ignoring.plan_for("a", plan), PlanWithout)
     assert ignoring.plan_for("x", plan) is plan
@@ -122,6 +122,6 @@ def test_a_reader_of_answers_is_not_shown_the_own_document(tmp_path):
     client = InProcessClient(config)
     searches = raw_searches([*client.questions("test"), Question("of another dataset", TEXTS["a"])])
     records = [record for by_id in searches.values() for record in by_id.values()]
-    known = known_questions(client, "test", {record.question_id for record in records})
-    shown = Contexts(2, None, client, searches, known).of(records)
-    assert [[document.id for document in documents] for documents in shown] == [["b", "c"], ["a", "b"], ["a", "b"]]
+    questions = known_questions(client, "test", {record.question_id for record in records})
+    contexts = Contexts(2, None, client, searches, questions).of(records)
+    assert [[document.id for document in documents] for documents in contexts] == [["b", "c"], ["a", "b"], ["a", "b"]]

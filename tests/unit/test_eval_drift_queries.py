@@ -49,20 +49,20 @@ def evaluation(folder, answers=ANSWERS):
     ],
 )
 def test_success_decides_which_rewrites_are_taken(tmp_path, success, taken):
-    found = read_system("bm25", evaluation(tmp_path), success_of(success))
-    assert sorted(query.text for query in found.queries) == taken
-    assert (found.answers, found.wrong_format, found.successful) == (7, 1, len(taken))
-    assert found.unscorable == (2 if success in ("gain", "keep") else 1)
-    assert found.said == "trained, turn 2"
-    assert {query.question for query in found.queries} <= {f"what is {answer[0]}?" for answer in ANSWERS}
+    system_queries = read_system("bm25", evaluation(tmp_path), success_of(success))
+    assert sorted(query.text for query in system_queries.queries) == taken
+    assert (system_queries.answers, system_queries.wrong_format, system_queries.successful) == (7, 1, len(taken))
+    assert system_queries.unscorable == (2 if success in ("gain", "keep") else 1)
+    assert system_queries.said == "trained, turn 2"
+    assert {query.question for query in system_queries.queries} <= {f"what is {answer[0]}?" for answer in ANSWERS}
 
 
 def test_a_system_and_a_turn_can_be_chosen(tmp_path):
     run = evaluation(tmp_path)
     first = read_system("a", run / "eval.jsonl", success_of("all"), turn=1)
     assert {query.text for query in first.queries} == {"first try"}
-    other = read_system("a", run, success_of("all"), system="untrained")
-    assert {query.text for query in other.queries} == {"untrained"}
+    untrained = read_system("a", run, success_of("all"), system="untrained")
+    assert {query.text for query in untrained.queries} == {"untrained"}
 
 
 GAIN, HARD = success_of("gain"), {"success": success_of("1.0"), "answers": ANSWERS[:2]}
@@ -85,14 +85,14 @@ def test_an_evaluation_without_what_is_asked_for_is_named(tmp_path, arguments, e
 
 def test_a_cell_finds_its_raw_questions_beside_it(tmp_path):
     """A file of one system alone, whose name has a dot, and the raw questions of its environment and of another."""
-    own = [record(f"q{n}", [f"words {n}"], 0.5, "qwen.v2") for n in range(4)]
-    write_records(tmp_path / "hpo.bm25.qwen.v2.jsonl", own)
+    records = [record(f"q{n}", [f"words {n}"], 0.5, "qwen.v2") for n in range(4)]
+    write_records(tmp_path / "hpo.bm25.qwen.v2.jsonl", records)
     for retriever, step in (("bm25", 0.2), ("dense", 0.0)):
         raw = [record(f"q{n}", ["q"], step * n, "raw", 0) for n in range(4)]
         write_records(tmp_path / f"hpo.{retriever}.raw.jsonl", raw)
-    found = read_system("bm25", tmp_path / "hpo.bm25.qwen.v2.jsonl", success_of("gain"))
-    assert [query.text for query in found.queries] == ["words 0", "words 1", "words 2"]
-    assert found.said == "qwen.v2, turn 2"
+    system_queries = read_system("bm25", tmp_path / "hpo.bm25.qwen.v2.jsonl", success_of("gain"))
+    assert [query.text for query in system_queries.queries] == ["words 0", "words 1", "words 2"]
+    assert system_queries.said == "qwen.v2, turn 2"
 
 
 def test_of_several_systems_none_is_guessed(tmp_path):
@@ -126,10 +126,10 @@ def test_files_of_queries_are_taken_whole(tmp_path):
     success = success_of("gain")
     taken = [query.text for query in read_system("t", text, success).queries]
     assert taken == ["liver disease", "liver disease", "what ails me?"]
-    found = read_system("l", lines, success)
-    assert {query.text for query in found.queries} == {"a string", "a text", "a query", "one", "two"}
-    assert found.questions == 4, "both rewrites of one question are one"
-    assert found.answers is None
+    file_queries = read_system("l", lines, success)
+    assert {query.text for query in file_queries.queries} == {"a string", "a text", "a query", "one", "two"}
+    assert file_queries.questions == 4, "both rewrites of one question are one"
+    assert file_queries.answers is None
 
 
 @pytest.mark.parametrize(

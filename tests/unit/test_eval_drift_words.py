@@ -13,9 +13,9 @@ SENTENCES = [f"what is the cause of symptom{n} in an adult?" for n in range(30)]
 
 
 def plain(name, texts, questions=None):
-    asked = questions or [""] * len(texts)
+    question_texts = questions or [""] * len(texts)
     return RetrieverQueries(
-        name, f"{name}.txt", "every query", tuple(Query(t, q, q) for t, q in zip(texts, asked, strict=True))
+        name, f"{name}.txt", "every query", tuple(Query(t, q, q) for t, q in zip(texts, question_texts, strict=True))
     )
 
 
@@ -63,23 +63,23 @@ def test_a_profile_by_hand():
         Query("liver disease adult human", "2", "Rats"),
     ]
     counts = count_words([query.text for query in queries]).counts
-    found = profile(RetrieverQueries("s", "", "", tuple(queries)), counts, 4, resamples=200, seed=0)
-    assert found.words.mean == pytest.approx((4 + (2 + 4) / 2) / 2), "the two queries of one question are one value"
-    assert found.question_marks.mean == 0.5
-    assert found.stop_words.mean == pytest.approx((3 / 4 + 0) / 2)
-    assert found.copied.mean == pytest.approx((1 / 4 + (1 + 0) / 2) / 2)
-    assert (found.words.low, found.words.high) == (3.0, 4.0)
+    measured = profile(RetrieverQueries("s", "", "", tuple(queries)), counts, 4, resamples=200, seed=0)
+    assert measured.words.mean == pytest.approx((4 + (2 + 4) / 2) / 2), "the two queries of one question are one value"
+    assert measured.question_marks.mean == 0.5
+    assert measured.stop_words.mean == pytest.approx((3 / 4 + 0) / 2)
+    assert measured.copied.mean == pytest.approx((1 / 4 + (1 + 0) / 2) / 2)
+    assert (measured.words.low, measured.words.high) == (3.0, 4.0)
 
 
 def test_variety_is_the_expected_number_of_different_words_in_a_sample():
     texts = ["a a a a b", "c d a b", "e"]
     counts = count_words(texts).counts
     words = [word for text in texts for word in words_of(text)]
-    found = profile(plain("s", texts), counts, 4, resamples=10, seed=0).variety
+    variety = profile(plain("s", texts), counts, 4, resamples=10, seed=0).variety
     rng = np.random.default_rng(0)
     drawn = [len(set(rng.choice(words, 4, replace=False))) / 4 for _ in range(20_000)]
-    assert found.mean == pytest.approx(np.mean(drawn), abs=0.005)
-    assert found.low < found.mean < found.high
+    assert variety.mean == pytest.approx(np.mean(drawn), abs=0.005)
+    assert variety.low < variety.mean < variety.high
 
 
 def test_variety_does_not_depend_on_how_many_queries_there_are():

@@ -21,8 +21,8 @@ def row(question, value=0.5, turn=0, sample=0, text=None):
     if value is not None:
         metrics = dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), value)
         result = StepResult(question_id=question, ranking=[HitBody(id="d", score=1.0)], reward=value, metrics=metrics)
-    made = raw_record(Question(question, text or f"question {question[1:]}"), SearchPlan.of("x"), result)
-    return replace(made, turn=turn, sample=sample)
+    record = raw_record(Question(question, text or f"question {question[1:]}"), SearchPlan.of("x"), result)
+    return replace(record, turn=turn, sample=sample)
 
 
 def test_what_was_appended_comes_back_and_the_identity_lies_beside_it(tmp_path):
@@ -106,7 +106,7 @@ def test_a_later_turn_never_outlives_the_turn_that_it_followed(tmp_path):
     first = [row("q0", turn=1), row("q0", None, turn=2), row("q0", turn=3)]
     journal.append([*first, row("q0", turn=1, sample=1), row("q0", turn=2, sample=1)])
     journal.append([row("q0", 0.75, turn=1)])
-    assert [(one.turn, one.sample) for one in journal.read()] == [(1, 0), (1, 1), (2, 1)]
+    assert [(record.turn, record.sample) for record in journal.read()] == [(1, 0), (1, 1), (2, 1)]
     journal.append([row("q0", 0.25, turn=2)])
     assert len(journal.read()) == 4
 

@@ -27,7 +27,7 @@ SCORES = {"ndcg@10": 0.63, "recall@10": 1.0, "mrr@10": 0.5}
 QUESTION = Question("q1", "weak grip")
 
 
-def found(metrics):
+def step_result(metrics):
     """What the environment answers: one document."""
     hit = HitBody(id="d1", score=2.5)
     return StepResult(question_id="q1", ranking=[hit], reward=0.5, metrics=metrics)
@@ -79,10 +79,10 @@ def test_every_sample_is_a_record_of_its_own_with_the_seconds_up_to_its_turn():
 
 def test_the_search_is_recorded_as_it_was_sent_with_the_scores_of_its_documents():
     fine, failed = node(1, 1, 1), node(1, 1, 1, Rewrite(None, failure="no tag"), metrics={"ndcg@10": 0.0}, reward=0.0)
-    first, second = (records_of_trees("trained", [Tree(QUESTION, [one])])[0] for one in (fine, failed))
+    first, second = (records_of_trees("trained", [Tree(QUESTION, [root])])[0] for root in (fine, failed))
     assert (SearchPlan.model_validate(first.plan), first.scores) == (SearchPlan.of("grip"), (2.0, 1.0))
     assert (second.plan, second.scores) == (None, ())
-    raw = raw_record(QUESTION, SearchPlan.of("weak grip", k=7), found(SCORES))
+    raw = raw_record(QUESTION, SearchPlan.of("weak grip", k=7), step_result(SCORES))
     assert (SearchPlan.model_validate(raw.plan).k, raw.scores) == (7, (2.5,))
 
 
@@ -93,7 +93,7 @@ def test_sampled_trees_are_refused():
 
 def test_a_metric_that_the_environment_did_not_give_is_an_error():
     with pytest.raises(ValueError, match=r"recall@10, mrr@10"):
-        raw_record(QUESTION, SearchPlan.of("x"), found({"ndcg@10": 0.5}))
+        raw_record(QUESTION, SearchPlan.of("x"), step_result({"ndcg@10": 0.5}))
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -130,7 +130,7 @@ def test_records_survive_the_disk(tmp_path_factory, records):
 
 
 def test_a_record_of_an_earlier_version_does_not_say_its_calls(tmp_path):
-    line = json.loads(record_line(raw_record(QUESTION, SearchPlan.of("weak grip"), found(SCORES))))
+    line = json.loads(record_line(raw_record(QUESTION, SearchPlan.of("weak grip"), step_result(SCORES))))
     assert (line["metrics"], line["system"], line.pop("calls")) == (SCORES, "raw", 0)
     (tmp_path / "eval.jsonl").write_text(json.dumps(line) + "\n")
     assert [record.calls for record in read_records(tmp_path / "eval.jsonl")] == [None]
@@ -139,7 +139,7 @@ def test_a_record_of_an_earlier_version_does_not_say_its_calls(tmp_path):
 @pytest.mark.parametrize("line", ["{", "[1]", '{"system": "raw"}', "null", '"text"'])
 def test_a_broken_line_is_named(tmp_path, line):
     path = tmp_path / "eval.jsonl"
-    write_records(path, [raw_record(QUESTION, SearchPlan.of("weak grip"), found(SCORES))])
+    write_records(path, [raw_record(QUESTION, SearchPlan.of("weak grip"), step_result(SCORES))])
     path.write_text(path.read_text() + line + "\n")
     with refused(DataError, "invalid-record", path, "line 2"):
         read_records(path)

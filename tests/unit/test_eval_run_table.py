@@ -12,8 +12,8 @@ RAW, U1, U2, T1, T2 = Arm("raw", 0), Arm("untrained", 1), Arm("untrained", 2), A
 def record(arm, question, value, format_ok=True):
     metrics = {"ndcg@10": value, "recall@10": value and 1.0, "mrr@10": value}
     text = f"{arm.system}{arm.turn} of {question}"
-    said = (arm.system, arm.turn, question, f"text of {question}", "", (text,), ("d",))
-    return EvalRecord(*said, metrics, 5 * arm.turn, 7, 1, format_ok, calls=arm.turn)
+    fields = (arm.system, arm.turn, question, f"text of {question}", "", (text,), ("d",))
+    return EvalRecord(*fields, metrics, 5 * arm.turn, 7, 1, format_ok, calls=arm.turn)
 
 
 def records(**columns):
@@ -36,8 +36,8 @@ def test_arms_stand_in_the_order_raw_untrained_trained():
 
 def test_systems_are_compared_with_raw_and_trained_with_untrained_per_turn():
     results = table(records(raw=[0.1], untrained1=[0.2], untrained2=[0.3], trained1=[0.4], trained2=[0.5]))
-    made = {(row.arm, row.baseline) for row in results.table.comparisons}
-    assert made == {(U1, RAW), (U2, RAW), (T1, RAW), (T2, RAW), (T1, U1), (T2, U2)}
+    compared = {(row.arm, row.baseline) for row in results.table.comparisons}
+    assert compared == {(U1, RAW), (U2, RAW), (T1, RAW), (T2, RAW), (T1, U1), (T2, U2)}
 
 
 def test_means_differences_and_costs_by_hand():
@@ -92,7 +92,7 @@ def spread(base, step, n=40):
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "sentence"),
     [
         (
             {"raw": [0.2] * 40, "untrained2": [0.1] * 40, "trained2": spread(0.2, 0.1)},
@@ -118,8 +118,8 @@ def spread(base, step, n=40):
     ],
     ids=["beats both", "one is not beaten", "harm", "the last turn and not the best", "untrained alone"],
 )
-def test_the_verdict(columns, said):
-    assert headline(table(records(**columns))) == said
+def test_the_verdict(columns, sentence):
+    assert headline(table(records(**columns))) == sentence
 
 
 def test_significance_needs_the_adjusted_p():

@@ -1,4 +1,4 @@
-"""A place that cannot be written, or is in use, is told before anything is computed, not after it."""
+"""A folder that cannot be written, or is in use, is told before anything is computed, not after it."""
 
 import pytest
 from querylect.configs.evaluation import SpecConfig
@@ -45,12 +45,12 @@ MIX = {"mix": {"environments": {"a": {"env": {"index": "a"}}, "b": {"env": {"ind
 @pytest.mark.parametrize(
     "command",
     [
-        lambda place: write_drift({"a": place, "b": place}, DriftSettings(), place),
-        lambda place: answer_questions(RunConfig(), None, place),
-        lambda place: evaluate(RunConfig(), None, place),
-        lambda place: list(evaluate_each(RunConfig.model_validate(MIX), None, place)),
-        lambda place: evaluate_spec(
-            SpecConfig.model_validate({"datasets": {"hpo": {"kind": "hpo"}}, "environments": {"bm25": {}}}), place
+        lambda folder: write_drift({"a": folder, "b": folder}, DriftSettings(), folder),
+        lambda folder: answer_questions(RunConfig(), None, folder),
+        lambda folder: evaluate(RunConfig(), None, folder),
+        lambda folder: list(evaluate_each(RunConfig.model_validate(MIX), None, folder)),
+        lambda folder: evaluate_spec(
+            SpecConfig.model_validate({"datasets": {"hpo": {"kind": "hpo"}}, "environments": {"bm25": {}}}), folder
         ),
     ],
     ids=["drift", "answers", "eval", "eval of a mix", "eval of a plan"],

@@ -13,9 +13,15 @@ def test_discordant_pairs_by_hand():
     a, b = [1, 1, 1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0]
     assert compare_exactly(b, a).p == pytest.approx(31 / 32)
     assert compare_exactly(a, b, "less").p == pytest.approx(31 / 32)
-    found = compare_exactly(a, b)
-    assert (found.test, found.n, found.higher, found.lower, found.p) == ("binomial", 8, 4, 1, pytest.approx(6 / 32))
-    assert (found.mean_a, found.mean_b) == (5 / 8, 2 / 8)
+    result = compare_exactly(a, b)
+    assert (result.test, result.n, result.higher, result.lower, result.p) == (
+        "binomial",
+        8,
+        4,
+        1,
+        pytest.approx(6 / 32),
+    )
+    assert (result.mean_a, result.mean_b) == (5 / 8, 2 / 8)
 
 
 def test_signed_ranks_by_hand():
@@ -25,8 +31,8 @@ def test_signed_ranks_by_hand():
         sum(rank for rank, sign in enumerate(signs, start=1) if sign) >= 6 for signs in np.ndindex(2, 2, 2, 2)
     )
     assert reached == 7
-    found = compare_exactly(a, b)
-    assert (found.test, found.p) == ("wilcoxon", pytest.approx(reached / 16))
+    result = compare_exactly(a, b)
+    assert (result.test, result.p) == ("wilcoxon", pytest.approx(reached / 16))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -44,8 +50,8 @@ def test_against_scipy(seed, alternative):
 
 
 def test_missing_values_leave_their_pair_out_and_are_counted():
-    found = compare_exactly([1, None, 1, 0], [0, 1, None, 0])
-    assert (found.n, found.left_out, found.higher, found.lower, found.mean_a) == (2, 2, 1, 0, 0.5)
+    result = compare_exactly([1, None, 1, 0], [0, 1, None, 0])
+    assert (result.n, result.left_out, result.higher, result.lower, result.mean_a) == (2, 2, 1, 0, 0.5)
     assert (compare_exactly([0.5, 0.25], [0.5, 0.25]).p, compare_exactly([1, 0], [1, 0]).p) == (1.0, 1.0)
     assert compare_exactly([None, 1], [1, None]) is None, "no pair"
 

@@ -46,10 +46,10 @@ def holder(tmp_path):
 
 def test_a_refusal_says_who_is_at_work_and_since_when(tmp_path, holder):
     process = holder(tmp_path)
-    said = json.loads((tmp_path / ".lock").read_text())
-    assert said["pid"] == process.pid
+    lock_content = json.loads((tmp_path / ".lock").read_text())
+    assert lock_content["pid"] == process.pid
     with (
-        refused(StorageError, "already-locked", tmp_path, process.pid, said["host"], said["started"]),
+        refused(StorageError, "already-locked", tmp_path, process.pid, lock_content["host"], lock_content["started"]),
         only_command(tmp_path),
     ):
         pass

@@ -18,17 +18,17 @@ from ..raising import refused
 httpx = sys.modules[errors.HTTPError.__module__.partition(".")[0]]  # the one that the Hub's client uses
 
 
-@pytest.mark.parametrize("place", [".", "..", "../..", "best", "final", "checkpoints", "checkpoints/checkpoint-4"])
-def test_an_export_never_takes_the_place_of_its_run(tmp_path, place):
+@pytest.mark.parametrize("subfolder", [".", "..", "../..", "best", "final", "checkpoints", "checkpoints/checkpoint-4"])
+def test_an_export_never_takes_the_place_of_its_run(tmp_path, subfolder):
     run = tmp_path / "runs" / "demo"
     run.mkdir(parents=True)
-    with refused(ConfigError, "place-of-the-run", run / place, "--to"):
-        refuse_the_run(run / place, run)
+    with refused(ConfigError, "place-of-the-run", run / subfolder, "--to"):
+        refuse_the_run(run / subfolder, run)
     (tmp_path / "link").symlink_to(run)
     with refused(ConfigError, "place-of-the-run", "--to"):
-        refuse_the_run(tmp_path / "link" / place, run)
-    for other in (tmp_path / "exports" / "demo", run / "export", tmp_path / "runs" / "other"):
-        refuse_the_run(other, run)
+        refuse_the_run(tmp_path / "link" / subfolder, run)
+    for allowed in (tmp_path / "exports" / "demo", run / "export", tmp_path / "runs" / "other"):
+        refuse_the_run(allowed, run)
 
 
 def test_a_damaged_first_line_gives_no_example_question(tmp_path):

