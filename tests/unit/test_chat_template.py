@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from querylect.errors import EngineUnavailableError, ModelError
 from querylect.rollouts import chat_template
 from querylect.rollouts.chat import Chat
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from ..raising import refused
 from ..tiny import CHATML, tiny_tokenizer
@@ -44,6 +45,23 @@ def test_a_template_that_loops_is_stopped_by_the_processor_time_that_it_takes(on
     assert render(CHATML) == TEXT
     with pytest.raises(ProcessLookupError):
         os.kill(one_child, 0)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages | tojson(indent=1) }} {{ {'a': '<é>'} | tojson }}",
+        "{% for n in range(9) %}\n  {% if n == 2 %}{% break %}{% endif %}\n{{ n }}\n{% endfor %}\n{{ eos_token }}",
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}{{ add_generation_prompt }}{{ tools }}",
+        "{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}{{ dict(b=3).b }}{{ undefined }}",
+        "{{ strftime_now('%Y') | length }}{{ ' x ' | trim }}{{ messages[0]['reasoning_content'] }}",
+    ],
+)
+def test_a_template_gives_the_text_that_transformers_gives(template):
+    messages = [{"role": "user", "content": "<b>é</b>", "reasoning": "why"}]
+    (text,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, eos_token="</s>")
+    assert text
+    assert chat_template.render(template, messages, {"eos_token": "</s>"}) == text
 
 
 def test_a_child_that_ended_between_two_templates_is_replaced(one_child):
