@@ -9,6 +9,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 import pytest
+from querylect.benchmarks.structure import parsed
 from querylect.cli import app
 from querylect.configs import reference
 from querylect.configs.load import load_config
@@ -163,7 +164,7 @@ def test_every_call_of_the_service_is_described(small_environment):
 
 def test_the_page_of_commands_names_every_command():
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
-    missing = [name for name in _all_commands(get_command(app)) if f"querylect {name}" not in page]
+    missing = [name for name in _all_commands(_command_line()) if f"querylect {name}" not in page]
     assert [name for name in missing if name not in UNNAMED] == []
 
 
@@ -228,8 +229,13 @@ def _calls(line):
             yield command.split()
 
 
+@cache
+def _command_line():
+    return get_command(app)
+
+
 def _understood(words, where):
-    group, path = get_command(app), []
+    group, path = _command_line(), []
     while hasattr(group, "commands") and words and words[0] in group.commands:
         path.append(words[0])
         group, words = group.commands[words[0]], words[1:]
@@ -257,7 +263,7 @@ def _said():
     for path in (*ROOT.glob("*.py"), *ROOT.glob("[a-z]*/*.py"), *ROOT.glob("[a-z]*/*/*.py")):
         if path.relative_to(ROOT).parts[0] in ("tests", "build", "docs"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
             elif isinstance(node, ast.JoinedStr):
