@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-import transformers
 from safetensors import SafetensorError
 
 from ..errors import StorageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +29,8 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
 
     Raises ValueError for a file that cannot be read, StorageError where the copy cannot be written.
     """
+    import transformers
+
     with file.open("rb") as opened:
         digest = file_digest(opened, "sha256").hexdigest()
     kind = str(dtype).removeprefix("torch.")
@@ -66,7 +71,7 @@ def _storage_errors(target: Path) -> Iterator[None]:
         ) from error
 
 
-def _drop_quantisation_marks(model: transformers.PreTrainedModel) -> None:
+def _drop_quantisation_marks(model: "PreTrainedModel") -> None:
     """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
     model.hf_quantizer = None  # type: ignore[assignment]  # any other attribute of a module holds a tensor or a module
     for name in ("quantization_config", "_pre_quantization_dtype"):

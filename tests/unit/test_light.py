@@ -61,7 +61,8 @@ OPTIONAL = names(known_extras()["cpu"])
 
 
 def in_a_process(code: str, packages: set[str], **options) -> str:
-    command = [sys.executable, "-c", without(packages) + textwrap.dedent(code)]
+    blocking = without(packages)
+    command = [sys.executable, "-c", f"blocking = {blocking!r}\n{blocking}{textwrap.dedent(code)}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -89,10 +90,11 @@ def test_everything_light_works_without_optional_packages():
 
         heavy = {"openai", "httpx", "jinja2", "rich"}
         assert not heavy & sys.modules.keys()
-        import querylect.doctor.commands, querylect.envs.client.client, querylect.inference.adapters.common
+        import querylect.doctor.commands, querylect.doctor.machine, querylect.envs.client.client, querylect.inference.adapters.common
         from querylect.cli import main
         from querylect.rewards.metrics import measure
 
+        querylect.doctor.machine.PROBE = blocking + querylect.doctor.machine.PROBE  # a process of its own
         assert querylect.Rewriter is querylect.inference.rewriter.Rewriter
         print(measure("ndcg@10")(["b", "a"], {"a": 1}), measure("mrr")(["b", "a"], {"a": 1}))
         for arguments in (["--help"], ["train", "demo", "--dry-run"], ["launch", "demo", "--dry-run"], ["doctor"]):
