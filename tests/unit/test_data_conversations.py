@@ -77,7 +77,7 @@ def test_topiocqa_has_the_conversation_and_its_gold_passages(tmp_path):
 @pytest.mark.parametrize("word", ["dev", "valid", "validation"])
 def test_a_file_name_says_validation_in_any_usual_word(tmp_path, word):
     folder = write(tmp_path / "raw", {f"topiocqa_{word}.json": TOPIOCQA_DEV})
-    assert list(read("topiocqa", folder).splits) == ["validation"]
+    assert list(load("topiocqa", folder).splits) == ["validation"]
 
 
 def test_topiocqa_reads_the_published_passages(tmp_path):
