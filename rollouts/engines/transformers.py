@@ -220,7 +220,7 @@ def _likeliest(logits: Tensor, count: int) -> list[dict[int, float]]:
 def _not_finite() -> ModelError:
     return ModelError(
         "the policy answers with numbers that are not finite: its weights or its arithmetic overflowed. "
-        "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32.",
+        "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32.",
         code="not-finite",
     )
 

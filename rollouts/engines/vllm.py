@@ -258,7 +258,7 @@ def make_sample(ids: Sequence[int], logprobs: Sequence[float | None], stop_ids: 
     if any(map(math.isnan, values)):
         raise ModelError(
             "vLLM answers with numbers that are not finite: the policy's weights or its arithmetic overflowed. "
-            "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32.",
+            "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32.",
             code="not-finite",
         )
     return Completion(list(ids), values, bool(ids) and ids[-1] in stop_ids)

@@ -97,7 +97,7 @@ def _changes(planner: MemoryPlanner, layout: ProcessLayout) -> Iterator[_Change]
         yield _Change(label, same, lambda placed: replace(placed, processes=count, zero=2))
     if full and layout.gpu_gib and layout.zero != 3:
         gpus = max(NODE_GPUS, layout.processes)
-        label = f"DeepSpeed ZeRO-3 on {gpus} GPUs (configs/deepspeed/zero3.json, ZERO=3 in a Slurm job)"
+        label = f"DeepSpeed ZeRO-3 on {gpus} GPUs (configs/deepspeed/zero3.json, SHARDING=zero3 in a Slurm job)"
         yield _Change(label, same, lambda placed: replace(placed, processes=gpus, zero=3))
     for divisor in (2, 4, 8):
         budget = rollout.max_new_tokens
