@@ -1,4 +1,4 @@
-"""Digests of files, in the `digests.json` of their folder, so that bytes which changed on a disk are never taken.
+"""Digests of files, in the `digests.json` of their folder, so that bytes that changed on the disk are never used.
 
 An entry covers the first `bytes` of a file: the whole file, or what a log had when the entry was written, since logs
 (`.jsonl`) grow. Whenever the process dies, entries agree with the files: a line is on the disk before its entry says
@@ -24,7 +24,7 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What is known of a file."""
+    """The recorded length and hash of a file."""
 
     bytes: int
     sha256: str

@@ -108,8 +108,11 @@ class SystemConfig(Section):
                 raise ValueError("weights are those of a training_free baseline, and none is named")
             return self
         allowed = {"training_free", "weights", "environments", "datasets"}
-        defaults = {name: (None, field.default) for name, field in type(self).model_fields.items()}
-        if excess := sorted(n for n in self.model_fields_set - allowed if getattr(self, n) not in defaults[n]):
+        fields = type(self).model_fields
+        excess = sorted(
+            name for name in self.model_fields_set - allowed if getattr(self, name) not in (None, fields[name].default)
+        )
+        if excess:
             raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(excess)}")
         TRAINING_FREE[self.training_free].model_validate(self.weights or {})
         return self

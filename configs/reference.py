@@ -34,13 +34,18 @@ INTRODUCTION = """# Settings
 Every setting of every file that querylect reads, with its type, its default and what it does. A file says only what
 differs from the defaults; an override on the command line (`train.steps=80`) wins over the file. `querylect train
 CONFIG --dry-run` prints all settings of a run as they will be used. A key that does not exist, a value of another type
-or out of its range is refused with the place, the value and the nearest key there is. What Python calls None is `null`
-in YAML; *required* marks a setting without a default. `NAME` in a path is a name that you choose. Comments are for
-files: of an override, a text such as `output=runs/a #2` is taken whole, and ` #` after any other value is refused.
+or out of its range is refused with its location, its value and the nearest existing key. Python's None is `null`
+in YAML; *required* marks a setting without a default. `NAME` in a path is a name that you choose. Comments belong
+in files: in an override, a text such as `output=runs/a #2` is taken whole, and ` #` after any other value is refused.
 """
 
 PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (
-    ("A run", "", "For `train`, `index`, `serve`, `eval RUN`, `rewrite` and whatever else takes a CONFIG.", RunConfig),
+    (
+        "A run",
+        "",
+        "For `train`, `index`, `serve`, `eval RUN`, `rewrite` and every other command with a CONFIG.",
+        RunConfig,
+    ),
     (
         "The spec of an evaluation",
         "spec: ",

@@ -26,7 +26,7 @@ from .load import open_benchmark
 from .types import Dataset
 
 COSINE = 0.95
-"""Least cosine of questions that an encoder is to find."""
+"""Minimum cosine of questions that are reported as alike."""
 
 
 def check(

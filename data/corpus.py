@@ -128,23 +128,24 @@ def open_corpus(config: DatasetConfig) -> Corpus:
 
 @dataclass(frozen=True, slots=True)
 class LoadedQuestions:
-    """The dataset of `Corpus.questions`, with what its files were when they were read."""
+    """The dataset of `Corpus.questions`, with the size and time of its files when they were read."""
 
     config: DatasetConfig
     dataset: Dataset
     files: Mapping[Path, tuple[int, int]] | None
-    """Size and modification time in ns by path (`_question_files`); None where they are not to be used again."""
+    """Size and modification time in ns by path (`_question_files`); None if the dataset must not be reused."""
 
     def current(self, config: DatasetConfig) -> Dataset | None:
-        """The dataset, if reading it for an index of its corpus would give the same: equal sizes and modification times
-        are sufficient. None where it would not, or that cannot be known from files."""
+        """The dataset if reading `config` again would give the same one, which equal sizes and modification times of
+        its files show; else None."""
         same = self.files is not None and config == self.config and self.files == _question_files(config)
         return self.dataset if same else None
 
 
 def load_questions(config: DatasetConfig, documents: Container[str]) -> LoadedQuestions:
     """The configured dataset by `Corpus.questions`. Raises DataError as that and `open_corpus`."""
-    # Before they are read: a change meanwhile is one. With AllDocuments judgements stay that an index would drop.
+    # Listed before they are read, so that a change meanwhile counts. With AllDocuments the dataset is not reused:
+    # it has judgements that an index would drop.
     files = None if isinstance(documents, AllDocuments) else _question_files(config)
     return LoadedQuestions(config, open_corpus(config).questions(documents), files)
 

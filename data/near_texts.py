@@ -19,8 +19,8 @@ from .folding import SPACELESS
 THRESHOLD = 0.8
 """Jaccard similarity of the pieces of near-duplicates."""
 SHORTEST, SHORTEST_SPACELESS = 6, 4
-"""Characters of the shortest text that an edit of a letter leaves nearly the same, and of one with characters of a
-script without spaces; words of one: `SHORTEST_WORDS`."""
+"""Minimum characters of two texts that count as near-duplicates if they differ in a letter; the second number is for
+scripts without spaces. If they differ in a word, both need `SHORTEST_WORDS` words."""
 SHORTEST_WORDS = 2
 LETTERS_PER_EDIT = 20
 """Texts of up to twice as many characters may differ in one letter, longer ones in one more for each further 20."""

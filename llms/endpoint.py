@@ -47,7 +47,7 @@ REFUSED = (400, 413, 422)
 WRONG = (401, 403, 404)
 
 _last_failure: ContextVar[str] = ContextVar("_last_failure", default="timeout")
-"""Why the latest attempt of the prompt that this task asks has failed."""
+"""The reason for the last failed attempt at the prompt of the current task."""
 
 
 def retries_within(seconds: float) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from json_repair import repair_json
 
 _DEPTH = 32
-"""Brackets in brackets; more are a model that repeats itself."""
+"""Maximum nesting of brackets; deeper nesting comes from a model that repeats itself."""
 _TOO_DEEP = -1
 _CLOSING = {"{": "}", "[": "]"}
 
@@ -82,7 +82,7 @@ def _end_of(text: str, start: int) -> int | None:
 
 
 def _parsed(span: str) -> object:
-    """The value of a stretch; None where it is none, or says two things."""
+    """The value of a JSON text; None if it is invalid, or gives one key two values."""
     span = span.replace("\\_", "_")  # Markdown escapes underscores
     try:
         return json.loads(span, strict=False, object_pairs_hook=_once)

@@ -1,10 +1,10 @@
 """Answers of a fixed form that a pydantic model describes: as one JSON object, or as labelled lines.
 
-The object may stand anywhere in the reply, with keys in any case, or the reply may be the lines of llms/lines.py,
-whichever of the two was asked for. What could mean two things is not guessed at: several different objects, a cut
-object, a placeholder, a value that does not fit. Then the model is asked once more and shown its text and the problems;
-an endpoint is made to keep to the JSON schema in that repair, or always (`LlmConfig.response_format`). If the second
-text is invalid too, it is recorded as a failure with its text.
+The object may be anywhere in the reply, with keys in any case; lines (llms/lines.py) are accepted where JSON was asked
+for, and JSON for lines. Ambiguous answers are invalid: several different objects, an object that was cut off, a
+placeholder, a value that does not fit. The model is then asked once more and shown its text and the problems; an
+endpoint gets the JSON schema in that repair, or always (`LlmConfig.response_format`). If the second text is invalid
+too, it is recorded as a failure.
 
 Callers write a prompt once (`FormPrompt`). As lines it becomes a chat: the task, an example and its answer, then the
 case; the answer begins with its first label, which is prefilled for a local model. In a repair, the valid first parts
@@ -96,7 +96,7 @@ class Structured(Generic[Form]):
 
     value: Form | None = None
     failure: str = ""
-    """What is wrong with the last text; "" if there is a value or no reply."""
+    """The problem of the last text; "" if there is a value or no reply."""
     text: str = ""
     """The last text."""
     replies: tuple[LlmResponse, ...] = field(default=(), compare=False, repr=False)

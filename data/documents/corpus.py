@@ -42,7 +42,7 @@ _FILES_PER_WRITE = 16
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """What reading one file gave."""
+    """The result of reading one file."""
 
     key: str
     """Hash of the file's name and content, and of the version of the reader."""
@@ -54,7 +54,7 @@ class ReadFile:
 
 @dataclass(frozen=True, slots=True)
 class CorpusSummary:
-    """What was written."""
+    """The counts of a written corpus."""
 
     documents: int
     passages: int
@@ -68,7 +68,7 @@ class CorpusSummary:
     """Files of other formats."""
 
     def lines(self, name: str) -> list[str]:
-        """As lines for a reader."""
+        """The summary as lines of text."""
         left_out = f"{self.repeated} repeated ones left out" if self.repeated else "none repeated"
         lines = [
             f"{name}: {self.documents:,} documents in {self.passages:,} passages of {self.words} words on average, "

@@ -199,7 +199,7 @@ def _corpus_lines(benchmark: Benchmark, removed: Mapping[str, tuple[str, float]]
 
 
 def summary(meta: PreparedMeta) -> Sequence[str]:
-    """meta.json as lines for a reader."""
+    """A summary of meta.json as lines of text."""
     questions = ", ".join(f"{count:,} {name}" for name, count in meta["questions"].items())
     lines = [f"{meta['name']}: {meta['documents']:,} documents; questions: {questions}"]
     if meta["near_duplicates"]:

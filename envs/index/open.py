@@ -30,8 +30,8 @@ class _GuardedFile:
     entry: FileEntry
     checked: int
     """Modification time, in ns, of the content that was opened or read last."""
-    rot: str = ""
-    """What was wrong with that content."""
+    content_damage: str = ""
+    """The damage to that content; "" for none."""
 
     @property
     def stat(self) -> os.stat_result:
@@ -42,18 +42,19 @@ class _GuardedFile:
         size = self.stat.st_size
         if size != self.entry.size:
             return f"{self.path} has {size} bytes and had {self.entry.size} when it was opened"
-        return self.rot
+        return self.content_damage
 
     def read(self) -> None:
         """Compare the sha256. The file is read, not mapped, so that a damaged disk is an error and no signal."""
-        checked, self.rot = self.stat.st_mtime_ns, ""
+        checked, self.content_damage = self.stat.st_mtime_ns, ""
         try:
             digest = descriptor_sha256(self.descriptor)
         except OSError as error:
-            self.rot = f"{self.path} cannot be read ({error.strerror})"
+            self.content_damage = f"{self.path} cannot be read ({error.strerror})"
         else:
             if digest != self.entry.sha256:
-                self.rot = f"{self.path} has sha256 {digest[:12]}…; the manifest says {self.entry.sha256[:12]}…"
+                expected = self.entry.sha256[:12]
+                self.content_damage = f"{self.path} has sha256 {digest[:12]}…; the manifest says {expected}…"
         self.checked = checked
 
 

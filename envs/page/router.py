@@ -1,8 +1,8 @@
-"""The playground at `/` and the calls that only it makes, none of which the trainer's API has.
+"""The playground at `/` and the routes that only it uses; the trainer's API has none of them.
 
-The file carries its own style and script and loads nothing else; a content security policy made of their hashes says
-so to the browser. Rankings and nDCG@10 come from the calls that every client has. What the page may do beyond them
-must be switched on by the owner: judgements by `env.playground`, generated rewrites by `querylect serve --rewriter`.
+The file contains its style and script and loads nothing else; a content security policy with their hashes enforces
+that. Rankings and nDCG@10 come from the routes of every client. The owner switches on what else the page may show:
+judgements by `env.playground`, generated rewrites by `querylect serve --rewriter`.
 """
 
 import asyncio

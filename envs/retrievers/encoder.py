@@ -30,12 +30,12 @@ Vectors = npt.NDArray[np.float32]
 
 _CHUNK = 256
 _SPECIAL_TOKENS = 8
-"""At most so many tokens does a tokenizer add to a text."""
+"""Maximum number of special tokens that a tokenizer adds to a text."""
 ENCODING_WORK, CHARACTER_WORK = 384, 2
-"""Work of encoding a query text, and of each of its characters (base.work_of): 280 short texts, or 30 of 250 words, in
-a batch of the service take about a second with a small model on two CPU cores."""
+"""Work of encoding a query text, and of each of its characters (base.work_of). A batch of 280 short texts, or of 30
+with 250 words each, takes about a second with a small model on two CPU cores."""
 _TOKEN_CHARACTERS = 4
-"""Characters of a token, about; what a model cuts off costs nothing."""
+"""Approximate characters per token; truncated text costs nothing."""
 BATCH_TOKENS = 4096
 """Tokens, padding included, that go through the encoder at once: short queries by the hundred, long documents by the
 handful, so that the memory of a batch is bounded and its padding small."""

@@ -1,4 +1,4 @@
-"""One serving process: its socket, the opened environment as an app, and uvicorn with what protects its users.
+"""One serving process: its socket, the app of an opened environment, and uvicorn with limits for slow clients.
 
 Slow clients are cut off (`BoundedHead`, `STALLED_SECONDS`; bodies in middleware.py), and the end is graceful: the first
 SIGTERM or SIGINT refuses new work, `drain_seconds` later or at the second signal the port closes, a third signal kills
