@@ -1,1 +1,1 @@
-"""Which settings describe a run? Light on purpose: importing it loads no model library."""
+"""All settings, with their explanations. Importing it loads no model library."""

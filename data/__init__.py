@@ -1,1 +1,1 @@
-"""What is searched and what is asked? Corpora, questions and judgements."""
+"""Corpora, questions and judgements: formats, fetching, leakage."""

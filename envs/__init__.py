@@ -1,1 +1,1 @@
-"""Which documents does a plan retrieve, and how is the ranking scored? Retrievers, indexes, service and client."""
+"""Search and scoring: indexes, retrievers, the service and its clients."""

@@ -1,1 +1,1 @@
-"""How is a prompted (frozen) language model asked, at an endpoint or in this process?"""
+"""Frozen language models: prompts, calls, parsing of answers."""

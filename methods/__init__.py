@@ -1,1 +1,1 @@
-"""What do published multi-stage methods do? Their stages, and the runner that batches them."""
+"""Published multi-stage methods and training-free baselines."""

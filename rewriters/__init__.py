@@ -1,1 +1,1 @@
-"""What is the LLM asked, and how does its answer become a plan? One strategy, one file."""
+"""Prompts of the policy and parsers that turn its answers into search plans; one strategy, one file."""

@@ -20,7 +20,7 @@ from querylect.methods.methods import METHODS, make_method
 from querylect.methods.runner import Runner
 from querylect.questions.prompts import Written
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.frozen import ask_turn
+from querylect.rewriters.frozen import ask_rewriter
 from querylect.rewriters.registry import make_rewriter
 
 from ..method_doubles import Shelf, doc
@@ -166,9 +166,8 @@ def hcqr(recorded):
 
 def chr_rewriter(recorded):
     rewriter = make_rewriter(RewriterConfig(name="chr"), BM25)
-    chats = [rewriter.first(QUESTION)]
-    (answer,) = ask_turn(Llm(Says(recorded)), rewriter, [QUESTION], chats, 1, SamplingParams())
-    return list(answer.rewrite.rewrites) or None
+    (rewrite,) = ask_rewriter(Llm(Says(recorded)), rewriter, [QUESTION], SamplingParams())
+    return list(rewrite.rewrites) or None
 
 
 def pick(recorded):

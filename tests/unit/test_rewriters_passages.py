@@ -9,7 +9,7 @@ from querylect.errors import ConfigError
 from querylect.llms.access import Llm
 from querylect.llms.base import SamplingParams
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.frozen import ask_turn
+from querylect.rewriters.frozen import ask_rewriter, ask_turn
 from querylect.rewriters.registry import make_rewriter
 
 from ..raising import refused
@@ -21,11 +21,6 @@ BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense"
 
 def make(name, card=BM25, **settings):
     return make_rewriter(RewriterConfig(name=name, **settings), card, 7)
-
-
-def rewritten(llm, rewriter, questions, draw):
-    chats = [rewriter.first(question) for question in questions]
-    return [answer and answer.rewrite for answer in ask_turn(llm, rewriter, questions, chats, 1, draw)]
 
 
 def terms(rewriter, text="insulin lowers glucose"):
@@ -100,7 +95,7 @@ def test_both_ask_for_a_passage_and_show_what_was_found(name):
 def test_a_frozen_model_rewrites_with_any_rewriter():
     questions = [Question(str(number), f"question {number}") for number in range(3)]
     model = Script("<think></think><rewrite>a</rewrite>", None, "nonsense", "still nonsense")
-    right, missing, wrong = rewritten(Llm(model), make("general"), questions, SamplingParams())
+    right, missing, wrong = ask_rewriter(Llm(model), make("general"), questions, SamplingParams())
     assert right.rewrites == ("a",)
     assert missing is None
     assert (wrong.plan, wrong.failure) == (None, "missing rewrite")
@@ -118,18 +113,18 @@ def test_an_opening_is_read_whether_the_model_writes_it_or_not():
     assert rewriter.opening
     whole = rewriter.opening + "cleft lip</rewrite>"
     for said in (whole, "cleft lip</rewrite>"):
-        (read,) = rewritten(Llm(Script(said)), rewriter, [QUESTION], SamplingParams())
+        (read,) = ask_rewriter(Llm(Script(said)), rewriter, [QUESTION], SamplingParams())
         assert read.rewrites == ("cleft lip",)
 
 
 def test_hyde_joins_the_passages_of_several_answers():
     draw = SamplingParams(n=3, temperature=0.7)
-    (joined,) = rewritten(Llm(Script(["one", "", "two"])), make("hyde"), [QUESTION], draw)
+    (joined,) = ask_rewriter(Llm(Script(["one", "", "two"])), make("hyde"), [QUESTION], draw)
     assert joined.rewrites == ("one", "two")
     expected = Probe(terms=(Term(text=QUESTION.text), Term(text="one"), Term(text="two")))
     assert joined.plan == SearchPlan(probes=(expected,), k=7)
-    (failed,) = rewritten(Llm(Script(["", ""], ["", ""])), make("hyde"), [QUESTION], SamplingParams(n=2))
+    (failed,) = ask_rewriter(Llm(Script(["", ""], ["", ""])), make("hyde"), [QUESTION], SamplingParams(n=2))
     assert (failed.plan, failed.failure) == (None, "empty answer")
     for name in ("query2doc", "general"):
         with pytest.raises(ValueError, match=name):
-            rewritten(Llm(Script()), make(name), [QUESTION], SamplingParams(n=2))
+            ask_rewriter(Llm(Script()), make(name), [QUESTION], SamplingParams(n=2))
