@@ -12,6 +12,7 @@ from .curriculum import CurriculumConfig
 from .environment import ClientConfig as ClientConfig
 from .environment import DatasetConfig as DatasetConfig
 from .environment import EnvironmentConfig as EnvironmentConfig
+from .environment import RerankConfig as RerankConfig
 from .llm import AnswerRewardConfig, AnswersConfig
 from .methods import TRAINING_FREE, TrainingFreeName
 from .mix_values import filled_in
