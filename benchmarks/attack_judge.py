@@ -1,6 +1,5 @@
 """Rewards computed a second time: from the same index and judgements, in this process, for attack_services.py."""
 
-import json
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.rewards.reward import node_reward
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.storage import logged_objects
 
 WORDS = ["", "hand", "abnormal", "heart", "short", "blood", "loss of", "late"]
 
@@ -39,8 +39,7 @@ def judge_run(folder: Path, config: RunConfig, here: Environment) -> tuple[int, 
     """Compare what a run recorded with what its plans are worth here: rewards compared, and what is wrong."""
     if not (folder / "metrics.jsonl").exists():
         return 0, []
-    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    trees = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    steps, trees = logged_objects(folder / "metrics.jsonl"), logged_objects(folder / "rollouts.jsonl")
     wrong = []
     if [step["step"] for step in steps] != [*range(1, len(steps) + 1)]:
         wrong.append("a step is missing or twice")

@@ -22,6 +22,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.client.connect import known_services
 from querylect.errors import ConfigError
 from querylect.sources import resolve_model
+from querylect.storage import logged_objects
 from querylect.tests.lessons import ASKED, PROMPT, TEXTS, save_speaking
 
 DOCUMENTS = 600
@@ -120,9 +121,8 @@ class World:
 
     def _questions(self) -> list[str]:
         """Some questions of the undisturbed run."""
-        rollouts = self.undisturbed / "train" / self.run.name / "rollouts.jsonl"
-        trees = rollouts.read_text(encoding="utf-8").splitlines() if rollouts.exists() else []
-        return [*dict.fromkeys(json.loads(tree)["question"] for tree in trees)][:REWRITTEN]
+        trees = logged_objects(self.undisturbed / "train" / self.run.name / "rollouts.jsonl")
+        return [*dict.fromkeys(tree["question"] for tree in trees)][:REWRITTEN]
 
     def _base(self) -> list[str]:
         """What `export` asks for where the policy was trained on a folder."""

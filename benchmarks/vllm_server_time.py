@@ -25,7 +25,6 @@ No figure includes validation and start. A run that --minutes (for everything) c
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -44,6 +43,7 @@ from querylect.configs.load import load_config
 from querylect.configs.schema import RunConfig
 from querylect.rollouts.engines.vllm_server import EXTENSION
 from querylect.rollouts.policy import safetensors_source
+from querylect.storage import logged_objects
 
 SMALLER = ["train.steps=8", "train.questions_per_step=8", "train.questions_per_micro_batch=4", "train.save_steps=8",
            "train.raw_metric=null", "train.raw_reward=[0,1]", "train.validate_steps=4",
@@ -151,12 +151,6 @@ def server(config: RunConfig, options: str, core: int, port: int, folder: Path) 
         raise SystemExit(f"the server ended with exit code {process.returncode}; see {folder / 'server.log'}")
 
 
-def read(path: Path) -> list[dict[str, float]]:
-    """The complete lines of a log."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
 def watch(arm: Arm, run: Path, trainer: psutil.Popen, its_server: psutil.Popen | None, until: float) -> None:
     """Note what each step of a run takes, until it ends."""
     steps = validations = 0
@@ -168,7 +162,7 @@ def watch(arm: Arm, run: Path, trainer: psutil.Popen, its_server: psutil.Popen |
     ended = False
     while not ended:
         ended = trainer.poll() is not None or time.monotonic() > until
-        logged, validated = read(run / "metrics.jsonl"), read(run / "validation.jsonl")
+        logged, validated = (logged_objects(run / f"{name}.jsonl") for name in ("metrics", "validation"))
         if len(logged) > steps:
             steps, moment = len(logged), now()
             seconds, trained, served = (after - then for after, then in zip(moment, before, strict=True))
