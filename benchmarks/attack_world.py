@@ -31,19 +31,9 @@ REWRITTEN = 5
 FIRST_PATIENCE, LEAST_PATIENCE = 3600.0, 240.0
 """Seconds after which an undisturbed command, and at least any other, is taken not to end."""
 TIMES = (
-    "seconds",
-    "throughput",
-    "memory",
-    "cache",
-    "time",
-    "created",
-    "finished",
-    "started",
-    "duration",
-    "date",
-    "load",
+    "seconds", "throughput", "memory", "cache", "time", "created", "finished", "started", "duration", "date", "load",
     "pid",
-)
+)  # fmt: skip
 """Keys of records, by their beginnings, that depend on the clock or the process."""
 RUN_FILES = ("final", "best", "metrics.jsonl", "rollouts.jsonl", "validation.jsonl", "warm_start.jsonl", "warm_start")
 EVAL_FILES = ("eval.jsonl", "results.json")

@@ -101,19 +101,10 @@ def content_words(count: int) -> Rewrite:
 
 def score(environment: Environment, questions: Sequence[Question], rewrite: Rewrite, weight: float) -> float:
     """Mean nDCG@10 of the questions, each with what the rewrite adds to it."""
-    plans = [
-        SearchPlan(
-            probes=(
-                Probe(
-                    terms=(
-                        Term(text=question.text),
-                        *(Term(text=text, weight=weight) for text in rewrite(question) if text),
-                    )
-                ),
-            )
-        )
-        for question in questions
-    ]
+    plans = []
+    for question in questions:
+        added = [Term(text=text, weight=weight) for text in rewrite(question) if text]
+        plans.append(SearchPlan(probes=(Probe(terms=(Term(text=question.text), *added)),)))
     scored = zip(questions, environment.search(plans), strict=True)
     return fmean(environment.score(question.id, ranking, ["ndcg@10"])["ndcg@10"] for question, ranking in scored)
 

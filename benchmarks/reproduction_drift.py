@@ -20,7 +20,7 @@ from querylect.eval.drift.results import KINDS, DriftResults, DriftSettings, pai
 from querylect.eval.drift.run import measure
 from querylect.eval.records import write_text
 from querylect.llms.embedding import open_encoder
-from reproduction_arms import ARMS, BM25, MINILM, Options
+from reproduction_arms import ARMS, BM25, MINILM, Arm, Options
 from reproduction_results import last_step
 
 log = logging.getLogger("querylect.reproduction")
@@ -40,17 +40,11 @@ def measure_drift(options: Options) -> None:
     encode, model = open_encoder(DriftSettings().model)
 
     def policies(step: int, success: str) -> dict[str, list[RetrieverQueries]]:
-        return {
-            arm.name: [
-                read_system(
-                    f"{arm.name}-{seed}",
-                    options.records(arm, seed, step, arm.trained_on, "validation"),
-                    success_of(success),
-                )
-                for seed in options.seeds
-            ]
-            for arm in arms
-        }
+        def read(arm: Arm, seed: int) -> RetrieverQueries:
+            path = options.records(arm, seed, step, arm.trained_on, "validation")
+            return read_system(f"{arm.name}-{seed}", path, success_of(success))
+
+        return {arm.name: [read(arm, seed) for seed in options.seeds] for arm in arms}
 
     def compared(systems: Sequence[RetrieverQueries], sigma: float | None, draws: int) -> DriftResults:
         settings = DriftSettings(sigma=sigma, permutations=draws, bootstrap=draws)

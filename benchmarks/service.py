@@ -176,12 +176,8 @@ def serve_plainly(index: str, ids: Sequence[str], tell: Any) -> None:
         for query in ask.queries:  # type: ignore[attr-defined]
             tokens = bm25s.tokenize([query], stopwords="en", stemmer=stemmer, show_progress=False)
             documents, scores = model.retrieve(tokens, k=ask.k, show_progress=False)  # type: ignore[attr-defined]
-            rankings.append(
-                [
-                    {"id": ids[place], "score": float(score)}
-                    for place, score in zip(documents[0], scores[0], strict=True)
-                ]
-            )
+            hits = zip(documents[0], scores[0], strict=True)
+            rankings.append([{"id": ids[position], "score": float(score)} for position, score in hits])
         return {"rankings": rankings}
 
     with socket.socket() as listener:

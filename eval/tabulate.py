@@ -42,20 +42,14 @@ def split_by_part(dataset: QuestionSet) -> list[QuestionSet]:
     names = dict.fromkeys(
         question.partition("/")[0] for answers in dataset.answers.values() for question in answers.questions
     )
-    return [
-        QuestionSet(
-            f"{dataset.title}: {name}",
-            {
-                key: Answers(
-                    [question for question in answers.questions if question.partition("/")[0] == name],
-                    answers.values,
-                    [record for record in answers.records if record.question_id.partition("/")[0] == name],
-                )
-                for key, answers in dataset.answers.items()
-            },
-        )
-        for name in names
-    ]
+
+    def answers_in(name: str, answers: Answers) -> Answers:
+        questions = [question for question in answers.questions if question.partition("/")[0] == name]
+        records = [record for record in answers.records if record.question_id.partition("/")[0] == name]
+        return Answers(questions, answers.values, records)
+
+    by_name = {name: {key: answers_in(name, answers) for key, answers in dataset.answers.items()} for name in names}
+    return [QuestionSet(f"{dataset.title}: {name}", part_answers) for name, part_answers in by_name.items()]
 
 
 def tabulate(

@@ -235,13 +235,11 @@ class _Session:
             missing = self._judge([(pool.questions[i].text, name) for i, name in candidates])
             verdicts = {(pair.judged.question, pair.content): pair.judged.answerable for pair in self.pairs}
             candidates = [(i, name) for i, name in candidates if verdicts.get((pool.questions[i].text, name))]
-        extended = with_answers(
-            pool,
-            [
-                AnswerabilityEntry(question=ids[i], content=name, source="similar", judged=extend.judge)
-                for i, name in candidates
-            ],
-        )
+        entries = [
+            AnswerabilityEntry(question=ids[i], content=name, source="similar", judged=extend.judge)
+            for i, name in candidates
+        ]
+        extended = with_answers(pool, entries)
         if extend.judge and extend.by == "completed":
             judged = judged_pairs(extended, self.records, self.pairs)
             extended = with_answers(extended, completed_answers(judged, ids, names, extend))
@@ -315,14 +313,9 @@ def _open_existing(target: Path, overwrite: bool) -> QuestionIndex | None:
 def _load_existing(index: QuestionIndex | None) -> _Existing:
     if index is None:
         return _Existing()
-    journal, vetted = AnswerJournal(index.path), index.path / VETTED
-    return _Existing(
-        index.description,
-        journal.answers.by_key,
-        journal.pairs.by_key,
-        index.contents(),
-        list(read_vetted(vetted)) if vetted.stat().st_size else [],
-    )
+    journal, path = AnswerJournal(index.path), index.path / VETTED
+    vetted = list(read_vetted(path)) if path.stat().st_size else []
+    return _Existing(index.description, journal.answers.by_key, journal.pairs.by_key, index.contents(), vetted)
 
 
 def _refuse_other_settings(previous: Mapping[str, object], now: Mapping[str, object], folder: str | Path) -> None:

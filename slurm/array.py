@@ -86,15 +86,8 @@ def _training(arrays: SweepArrays, options: LaunchOptions, sources: Sequence[Pat
     ((script, adapters),) = needs
     request = requested_options(options) | {"array": _span(len(configs), arrays.at_once)}
     before = [f"configs=({shlex.join(map(str, sources))})"]
-    training = make_job(
-        "train",
-        script,
-        f'"${{configs[{TASK} - 1]}}"',
-        request,
-        JobTarget(arrays.name, arrays.folder, adapters, "sweep"),
-        options,
-        before=before,
-    )
+    target = JobTarget(arrays.name, arrays.folder, adapters, "sweep")
+    training = make_job("train", script, f'"${{configs[{TASK} - 1]}}"', request, target, options, before=before)
     if not arrays.evaluate:
         return [training]
     return [training, _evaluation("eval", arrays, [config.run_folder for config in configs], options)]

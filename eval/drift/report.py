@@ -24,17 +24,9 @@ ESTIMATORS = {
 FEW_QUESTIONS = 50
 """With fewer questions on a side, the page warns that little can be concluded."""
 PAIR_COLUMNS = (
-    "pair",
-    "drift",
-    "RE-MMD² × 100",
-    "95% interval",
-    "p",
-    "p (Holm)",
-    "equation 6 × 100",
-    "95% interval",
-    "queries",
+    "pair", "drift", "RE-MMD² × 100", "95% interval", "p", "p (Holm)", "equation 6 × 100", "95% interval", "queries",
     "shared questions",
-)
+)  # fmt: skip
 _STRONGEST = 0.6
 """Opacity of the largest value in a heat map, so that numbers stay readable on it."""
 

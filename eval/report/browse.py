@@ -93,23 +93,12 @@ def choose(
         kinds = by_change({question: change(*pair) for question, pair in score_pairs.items()})
         gained, lost, unchanged = kinds
         selected = gained[:per_kind], lost[:per_kind], spread(unchanged, unchanged_of(per_kind))
-        groups.append(
-            SystemTurn(
-                env,
-                system,
-                turn,
-                metric,
-                turn == max(answers_by_turn),
-                {kind: len(questions) for kind, questions in zip(KINDS, kinds, strict=True)},
-                {
-                    kind: [
-                        _pick(question, *score_pairs[question], by_turn[turn, question], metric)
-                        for question in questions
-                    ]
-                    for kind, questions in zip(KINDS, selected, strict=True)
-                },
-            )
-        )
+        counts = dict(zip(KINDS, map(len, kinds), strict=True))
+        picks = {
+            kind: [_pick(question, *score_pairs[question], by_turn[turn, question], metric) for question in questions]
+            for kind, questions in zip(KINDS, selected, strict=True)
+        }
+        groups.append(SystemTurn(env, system, turn, metric, turn == max(answers_by_turn), counts, picks))
     return groups
 
 
@@ -165,14 +154,8 @@ def as_data(
         env_fields = {"evaluation": env.evaluation, "dataset": env.dataset, "environment": env.environment}
         system_fields = {"system": group.system, "turn": group.turn, "metric": group.metric}
         listed.append({**env_fields, **system_fields, **group.counts})
-    relevant = table.questions_with_judgements()
-    return {
-        "groups": listed,
-        "items": items,
-        "questions": relevant,
-        "documents": table.document_rows,
-        "raw": table.raw_rows,
-    }
+    questions, documents = table.questions_with_judgements(), table.document_rows
+    return {"groups": listed, "items": items, "questions": questions, "documents": documents, "raw": table.raw_rows}
 
 
 class BrowserData(TypedDict):

@@ -34,13 +34,8 @@ def draw_table(table: Table, metric: str, baseline: str, name: str) -> Drawing |
             figure = Figure(figsize=(_WIDTH, _AXIS_HEIGHT + _ROW * len(rows)), layout="constrained")
             axes = figure.add_subplot()
             for position, (row, score) in enumerate(rows):
-                _dot(
-                    axes,
-                    position,
-                    score,
-                    metric,
-                    "same" if row.arm.system == RAW else _kind(table, row, environment, baseline),
-                )
+                kind = "same" if row.arm.system == RAW else _kind(table, row, environment, baseline)
+                _dot(axes, position, score, metric, kind)
             raw = next((score.metrics[metric] for row, score in rows if row.arm.system == RAW), None)
             if raw is not None:
                 axes.axvline(raw, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.6, zorder=1)
