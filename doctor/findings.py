@@ -33,12 +33,9 @@ def as_text(findings: list[Finding]) -> str:
         lines.append(f"  {finding.state:<8}{finding.name:<{width}}  {finding.said}")
         if finding.remedy:
             lines.append(f"  {'':<8}{'':<{width}}  → {finding.remedy}")
-    needed = [finding.name for finding in findings if finding.state == "needed"]
-    if needed:
-        lines += ["", f"missing, and the config needs it: {', '.join(needed)}"]
-    failed = [finding.name for finding in findings if finding.state == "failed"]
-    if failed:
-        lines += ["", f"failed: {', '.join(failed)}"]
+    for state, meaning in (("needed", "missing, and the config needs it"), ("failed", "failed")):
+        if names := [finding.name for finding in findings if finding.state == state]:
+            lines += ["", f"{meaning}: {', '.join(names)}"]
     return "\n".join(lines)
 
 

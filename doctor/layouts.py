@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
-from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, planner_of
+from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, in_gib, planner_of
 from ..train.memory.model_shape import shape_of
 from .memory import advice, layouts
 
@@ -109,4 +109,4 @@ def _names(parts: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _gib(size: float) -> str:
-    return "–" if size < GIB / 100 else f"{size / GIB:.2f}" if size < GIB else f"{size / GIB:.1f}"
+    return "–" if size < GIB / 100 else in_gib(size)

@@ -119,13 +119,14 @@ class MemoryEstimate:
         lack = f"; vLLM needs {self.vllm_lacks / GIB:.1f} GiB more than its share" if self.vllm_lacks else ""
         output = [f"{self.peak / GIB:.1f} GiB per {per} {location}{lack}"]
         for name, parts in (("always", self.resident), *self.phases.items()):
-            listed = ", ".join(f"{part} {_gib(size)}" for part, size in parts.items() if size >= GIB / 100)
-            total = "" if name == "always" else f" = {_gib(self.of_phase(name))}"
+            listed = ", ".join(f"{part} {in_gib(size)}" for part, size in parts.items() if size >= GIB / 100)
+            total = "" if name == "always" else f" = {in_gib(self.of_phase(name))}"
             output.append(f"{name}: {listed or 'nothing'}{total}")
         return output
 
 
-def _gib(size: float) -> str:
+def in_gib(size: float) -> str:
+    """Bytes as a number of GiB."""
     return f"{size / GIB:.2f}" if size < GIB else f"{size / GIB:.1f}"
 
 
