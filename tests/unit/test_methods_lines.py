@@ -18,9 +18,11 @@ def drafting(judgement):
 
 
 def test_misknow_searches_for_what_the_lines_name():
-    said = "Thought: w1: nothing.\nJudge: yes\nMissing knowledge:\n1. the tamer\nQuery:\n1. dog tamers\n\nQuestion: x"
+    judgement = (
+        "Thought: w1: nothing.\nJudge: yes\nMissing knowledge:\n1. the tamer\nQuery:\n1. dog tamers\n\nQuestion: x"
+    )
     wiki = Shelf(WIKI)
-    outcome, model = run(misknow(), drafting(said), lines=True, wiki=wiki)
+    outcome, model = run(misknow(), drafting(judgement), lines=True, wiki=wiki)
     assert wiki.queries == [[ASKED.text], ["dog tamers"]]
     assert (ids(outcome), outcome.answer) == (["w1", "w2", "w9"], "Ann")
     assert outcome.notes["judgements"][0]["missing_knowledge"] == ["the tamer"]
@@ -31,7 +33,7 @@ def test_misknow_searches_for_what_the_lines_name():
 
 
 def test_migres_goes_its_rounds_in_lines():
-    found = ["Passages: 2", "Passage: 1\nInformation: It says: so", "Passages: 1", "Passage: 1\nInformation: And so"]
+    replies = ["Passages: 2", "Passage: 1\nInformation: It says: so", "Passages: 1", "Passage: 1\nInformation: And so"]
 
     def answer(prompt):
         if "## Missing\n" in prompt:
@@ -40,7 +42,7 @@ def test_migres_goes_its_rounds_in_lines():
             return "Ann"
         if "## Information" in prompt:
             return "Sufficient: no\nMissing:\n1. the tamer"
-        return found.pop(0)
+        return replies.pop(0)
 
     wiki = Shelf(WIKI)
     outcome, _ = run(migres(k=2, rounds=2), answer, lines=True, wiki=wiki)

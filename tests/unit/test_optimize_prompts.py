@@ -26,10 +26,10 @@ def test_a_packaged_prompt_is_the_same_from_its_components_and_from_its_file(nam
 
 def test_a_changed_component_changes_nothing_else():
     start = load_prompt("wordnet")
-    other = prompt_of(start, {"system": 'Give "words" for: this\n- and # that.'})
-    assert other.system == 'Give "words" for: this\n- and # that.'
-    assert other.model_copy(update={"system": start.system}) == start
-    assert FewShotPrompt.model_validate(parse_yaml(prompt_yaml(other))) == other
+    changed = prompt_of(start, {"system": 'Give "words" for: this\n- and # that.'})
+    assert changed.system == 'Give "words" for: this\n- and # that.'
+    assert changed.model_copy(update={"system": start.system}) == start
+    assert FewShotPrompt.model_validate(parse_yaml(prompt_yaml(changed))) == changed
 
 
 @pytest.mark.parametrize(
@@ -62,23 +62,23 @@ def test_examples_without_the_tags_of_the_form_are_refused():
 
 
 def test_feedback_names_both_rewards_the_retrieved_and_the_relevant():
-    made = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, ("Mallet", "Sledge"), 1, 4, 0.1)
-    told = feedback(Question("q", "a tool"), made, 0.25, ["Hammer"])
-    assert (told["Question"], told["Query"]) == ("a tool", "hammer")
+    answer = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, ("Mallet", "Sledge"), 1, 4, 0.1)
+    fields = feedback(Question("q", "a tool"), answer, 0.25, ["Hammer"])
+    assert (fields["Question"], fields["Query"]) == ("a tool", "hammer")
     for fact in ("0.50", "0.25", "Mallet | Sledge", "Relevant: Hammer"):
-        assert fact in told["Feedback"]
+        assert fact in fields["Feedback"]
     failed = ScoredAnswer("k", "c", "train", "q", ("",), False, 0.0, {}, (), 0, 4, 0.1)
     assert "required form" in feedback(Question("q", "a tool"), failed, 0.25, [])["Feedback"]
     assert "Relevant" not in feedback(Question("q", "a tool"), failed, 0.25, [])["Feedback"]
 
 
 def test_feedback_shows_the_conversation_before_a_question():
-    said = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "A tool."))
-    made = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, (), 1, 4, 0.1)
-    shown = feedback(Question("q", "And the opposite?", history=said), made, 0.0, [])
-    assert list(shown) == ["Conversation before the question", "Question", "Query", "Feedback"]
-    assert shown["Conversation before the question"] == "User: What does hammer mean?\nAssistant: A tool."
-    assert shown["Question"] == "And the opposite?"
+    history = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "A tool."))
+    answer = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, (), 1, 4, 0.1)
+    fields = feedback(Question("q", "And the opposite?", history=history), answer, 0.0, [])
+    assert list(fields) == ["Conversation before the question", "Question", "Query", "Feedback"]
+    assert fields["Conversation before the question"] == "User: What does hammer mean?\nAssistant: A tool."
+    assert fields["Question"] == "And the opposite?"
 
 
 @pytest.mark.parametrize(

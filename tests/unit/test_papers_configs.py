@@ -31,16 +31,16 @@ def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_pa
     paper = load_paper(name)
     (tmp_path / "again.yaml").write_text(dump_paper(paper))
     assert load_paper(str(tmp_path / "again.yaml")) == paper
-    theirs = published(name)
-    assert theirs.citation
+    paper_figures = published(name)
+    assert paper_figures.citation
     for system in {**paper.systems, **sweep_systems(paper)}.values():
         method_settings(system.method, system.settings)
     for table in paper.tables:
-        own = [figure for figure in theirs.figures if figure.table == table.published]
-        assert {figure.system for figure in own} & set(table.rows or paper.systems)
-        places = {(figure.task, figure.metric) for figure in own}
-        assert places & {(column.task, column.metric) for column in table.columns}
-    for figure in theirs.figures:
+        figures = [figure for figure in paper_figures.figures if figure.table == table.published]
+        assert {figure.system for figure in figures} & set(table.rows or paper.systems)
+        tasks_and_metrics = {(figure.task, figure.metric) for figure in figures}
+        assert tasks_and_metrics & {(column.task, column.metric) for column in table.columns}
+    for figure in paper_figures.figures:
         assert -100 < figure.value < 5000
         if figure.unit == "share":
             assert 0 <= figure.value <= 1
@@ -49,9 +49,9 @@ def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_pa
 def test_passages_of_misknow_are_shown_whole_in_every_prompt():
     paper = load_paper("misknow")
     settings = [method_settings(system.method, system.settings) for system in paper.systems.values()]
-    shown = [one.document_words for one in settings if hasattr(one, "document_words")]
-    assert len(shown) == 15
-    assert min(paper.document_words, *shown) >= 300
+    word_limits = [method.document_words for method in settings if hasattr(method, "document_words")]
+    assert len(word_limits) == 15
+    assert min(paper.document_words, *word_limits) >= 300
 
 
 def test_qb_rag_shows_as_much_of_a_content_as_the_question_writer_sees():
@@ -63,19 +63,19 @@ def test_averages_that_papers_print_are_those_of_their_own_rows():
     rows = {}
     for figure in published("hcqr").figures:
         rows.setdefault((figure.table, figure.task, figure.metric, figure.system), {})[figure.generator] = figure.value
-    checked = [own for own in rows.values() if len(own) == 5]
+    checked = [figures for figures in rows.values() if len(figures) == 5]
     assert len(checked) == 54
-    for own in checked:
-        average = own.pop("Average")
-        assert sum(own.values()) / 4 == pytest.approx(average, abs=0.11)
+    for figures in checked:
+        average = figures.pop("Average")
+        assert sum(figures.values()) / 4 == pytest.approx(average, abs=0.11)
     chr_rows = {}
     for figure in published("chr").figures:
         if figure.metric == "accuracy":
             chr_rows.setdefault((figure.system, figure.generator), {})[figure.task] = figure.value
     assert len(chr_rows) == 18
-    for own in chr_rows.values():
-        average = own.pop(AVERAGE)
-        assert sum(own.values()) / 3 == pytest.approx(average, abs=0.11)
+    for figures in chr_rows.values():
+        average = figures.pop(AVERAGE)
+        assert sum(figures.values()) / 3 == pytest.approx(average, abs=0.11)
 
 
 def command(capsys, *arguments):
@@ -190,12 +190,12 @@ def test_our_figures_stand_beside_the_papers():
     assert "| here | CHR | 25.0 (10) | 50.0 (10) | – | – |" in page, "no average of some of the tasks"
 
 
-def recorded(task, system, question, answer, accuracy=None, notes=None, judged=None, **rest):
+def recorded(task, system, question, answer, accuracy=None, notes=None, judged=None, **changes):
     plain = {"documents": {}, "prompts": {}, "spent": {}, "judged": judged or {}}
     plain |= {"searched": True, "failure": "", "text": None, "chosen": "", "cut": False, "key": ""}
     scores = {} if accuracy is None else {"accuracy": accuracy}
     names = {"task": task, "system": system, "question_id": question, "question": f"text of {question}"}
-    return PaperRecord(**{**plain, **names, "answer": answer, "scores": scores, "notes": notes or {}, **rest})
+    return PaperRecord(**{**plain, **names, "answer": answer, "scores": scores, "notes": notes or {}, **changes})
 
 
 def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
@@ -209,10 +209,10 @@ def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
     answers = {"misknow_wiki": (None, "x", "y"), "misknow_qa": ("u", "v" * 999, "w")}
     cells = {
         ("nq", system): {
-            name: recorded("nq", system, name, said, notes=notes, shown=("Oslo: a city",))
-            for name, said in zip("abc", own, strict=True)
+            name: recorded("nq", system, name, answer, notes=notes, shown=("Oslo: a city",))
+            for name, answer in zip("abc", system_answers, strict=True)
         }
-        for system, own in answers.items()
+        for system, system_answers in answers.items()
     }
     rows = case_rows(paper, cells)
     steps = [("first answer", "a draft"), ("missing knowledge", "when | where"), ("query 1", "q1")]
@@ -235,9 +235,9 @@ def test_a_case_of_two_hypotheses_is_one_that_the_contrast_decides():
     cells = {
         ("mmlu_med", system): {
             name: recorded("mmlu_med", system, name, "A", right, notes=pair)
-            for name, right in zip("abc", own, strict=True)
+            for name, right in zip("abc", correct, strict=True)
         }
-        for system, own in {"chr_plus": (1, 0, 0), "chr": (1, 0, 1)}.items()
+        for system, correct in {"chr_plus": (1, 0, 0), "chr": (1, 0, 1)}.items()
     }
     rows = case_rows(paper, cells)
     assert [(row.system, row.question, row.steps[-1]) for row in rows] == [
@@ -257,11 +257,11 @@ def test_accuracy_by_the_quality_of_the_mimic_is_over_both_tasks():
     paper = load_paper("chr")
     records = [
         recorded(task, "chr", name, "A", right, judged={"mimic": JudgeScore(value=0.0, label=label)}, documents=("d",))
-        for task, own in {
+        for task, answers in {
             "mmlu_med": (("a", 1, "good"), ("b", 0, "good"), ("c", 1, "excellent")),
             "medqa": (("a", 0, "good"), ("b", 1, "invalid")),
         }.items()
-        for name, right, label in own
+        for name, right, label in answers
     ]
     records = [replace(record, spent=dict.fromkeys(COSTS, 1)) for record in records]
     hyde = [replace(record, system="hyde", scores={"accuracy": 0}, documents=("e",)) for record in records]
@@ -279,8 +279,8 @@ def test_systems_with_gaps_are_also_compared_on_the_same_questions():
     right = {"chr": {"a": 1, "b": 0, "c": None}, "hyde": {"a": 0, "b": None, "c": 1}, "csqe": {"a": 1, "b": 1, "c": 1}}
     records = [
         replace(recorded("medqa", system, name, "A", value), spent=dict.fromkeys(COSTS, 1))
-        for system, own in {**right, "thinkqe": dict.fromkeys("abc"), "chr[penalty=0.5]": {"a": None}}.items()
-        for name, value in own.items()
+        for system, accuracies in {**right, "thinkqe": dict.fromkeys("abc"), "chr[penalty=0.5]": {"a": None}}.items()
+        for name, value in accuracies.items()
     ]
     results = tabulate_paper(paper, records)
     (shared,) = results.shared
@@ -288,8 +288,8 @@ def test_systems_with_gaps_are_also_compared_on_the_same_questions():
     assert shared.means == {"chr": 1.0, "hyde": 0.0, "csqe": 1.0}, "neither without any answer nor of a sweep"
     page = PaperPage(paper, paper.systems, results).text(NO_FACTS, {})
     assert "| system | medqa accuracy, n = 1 |" in page
-    whole = tabulate_paper(paper, [record for record in records if record.system == "csqe"])
-    assert "The same questions" not in PaperPage(paper, paper.systems, whole).text(NO_FACTS, {})
+    without_gaps = tabulate_paper(paper, [record for record in records if record.system == "csqe"])
+    assert "The same questions" not in PaperPage(paper, paper.systems, without_gaps).text(NO_FACTS, {})
 
 
 def test_unknown_papers_and_a_setting_that_is_gone_are_told(tmp_path):

@@ -31,7 +31,7 @@ def uneven(questions):
 
 def test_slots_are_respected_and_streaming_is_never_slower():
     shape, rates = uneven(20)
-    in_turns, streamed = (pipeline.sample(shape, rates, 20, 2.0, each, 1) for each in (False, True))
+    in_turns, streamed = (pipeline.sample(shape, rates, 20, 2.0, streaming, 1) for streaming in (False, True))
     assert max(number for _, number in in_turns.activity) == 4
     assert streamed.seconds < in_turns.seconds
     assert in_turns.open_searches == 20 * 6, "the second turns are searched together"
@@ -56,7 +56,9 @@ def test_idle_time_is_counted_by_what_is_waited_for(ahead, update, seconds, idle
     ]
     step = pipeline.Step(engines, 1, ahead, 4, update, 2.0)
     assert step.seconds == seconds
-    assert list(step.idle().values()) == pytest.approx([each / ((3 if ahead else 2) * seconds) for each in idle])
+    assert list(step.idle().values()) == pytest.approx(
+        [gpu_seconds / ((3 if ahead else 2) * seconds) for gpu_seconds in idle]
+    )
     assert step.time_lines() == ["".join(number * sign for number, sign in line) for line in lines]
 
 
@@ -98,8 +100,8 @@ def test_an_engine_of_several_gpus_counts_all_of_them(capsys):
     printed = capsys.readouterr().out
     assert "ahead, streamed" in printed
     assert "in turns, streamed" not in printed
-    half, whole = pipeline.Sampled(10.0, 20.0, 0.0, 0, []), pipeline.Sampled(10.0, 40.0, 0.0, 0, [])
-    step = pipeline.Step([half, whole], 4, True, 4, 10.0, 0.0, 2)
+    half, full = pipeline.Sampled(10.0, 20.0, 0.0, 0, []), pipeline.Sampled(10.0, 40.0, 0.0, 0, [])
+    step = pipeline.Step([half, full], 4, True, 4, 10.0, 0.0, 2)
     assert step.idle()["tail"] == pytest.approx(2 * 5 / (8 * 10)), "one of two engines of two GPUs, half of the time"
 
 
@@ -115,10 +117,10 @@ def test_the_memory_of_a_gpu_limits_the_sequences_of_an_engine():
 
 
 def test_an_engine_of_two_gpus_decodes_each_token_faster_and_as_many_on_each():
-    one, two = (pipeline.Rates.of_h100(8.0, 1800, 256 * gpus, gpus) for gpus in (1, 2))
-    assert one.token / 2 < two.token < one.token
-    assert two.sequence == one.sequence / 2
-    assert two.update == one.update == 4 / 5 * pipeline.Rates.of_h100(8.0, 1800, 256, 1, reference=False).update
+    single, double = (pipeline.Rates.of_h100(8.0, 1800, 256 * gpus, gpus) for gpus in (1, 2))
+    assert single.token / 2 < double.token < single.token
+    assert double.sequence == single.sequence / 2
+    assert double.update == single.update == 4 / 5 * pipeline.Rates.of_h100(8.0, 1800, 256, 1, reference=False).update
 
 
 @pytest.mark.parametrize(("staleness", "step"), [(0, 3.0), (1, 2.0)])

@@ -24,5 +24,5 @@ def test_the_service_reads_the_digest_that_the_client_computes(plan):
 
 
 @given(PLANS, PLANS)
-def test_other_plans_have_other_digests(one, other):
-    assert (plan_digest(one) == plan_digest(other)) == (one.model_dump_json() == other.model_dump_json())
+def test_other_plans_have_other_digests(first, second):
+    assert (plan_digest(first) == plan_digest(second)) == (first.model_dump_json() == second.model_dump_json())

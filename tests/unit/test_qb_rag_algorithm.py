@@ -34,10 +34,10 @@ def ranked(*questions):
     return Scored(np.array(questions, dtype=np.int64), 1.0 / np.arange(1, len(questions) + 1))
 
 
-def found(order, ranking, k, every=True, names="abcd"):
-    ends, rows = matrix(order, ["q1", "q2", "q3", "q4"], {name: place for place, name in enumerate(names)})
+def ranked_contents(order, ranking, k, every=True, names="abcd"):
+    ends, rows = matrix(order, ["q1", "q2", "q3", "q4"], {name: index for index, name in enumerate(names)})
     got = first_contents(ranking, ends, rows, k, every)
-    return "".join(names[place] for place in got.documents), got.scores.tolist()
+    return "".join(names[index] for index in got.documents), got.scores.tolist()
 
 
 ONE_EACH = {"q1": ["a"], "q2": ["a"], "q3": ["b"], "q4": ["c"]}
@@ -46,24 +46,26 @@ ONE_EACH = {"q1": ["a"], "q2": ["a"], "q3": ["b"], "q4": ["c"]}
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_contents_come_in_the_order_of_their_most_similar_question(k):
     """q3, q1, q2, q4: b, a, a again (not counted), c; d has no question and is never there, however large k is."""
-    assert found(ONE_EACH, ranked(2, 0, 1, 3), k) == ("bac"[:k], [1.0, 1 / 2, 1 / 4][:k])
+    assert ranked_contents(ONE_EACH, ranked(2, 0, 1, 3), k) == ("bac"[:k], [1.0, 1 / 2, 1 / 4][:k])
 
 
 def test_fewer_questions_than_k_and_none_at_all():
-    assert found(ONE_EACH, ranked(0, 1), 3) == ("a", [1.0])
-    assert found(ONE_EACH, ranked(), 3) == ("", [])
+    assert ranked_contents(ONE_EACH, ranked(0, 1), 3) == ("a", [1.0])
+    assert ranked_contents(ONE_EACH, ranked(), 3) == ("", [])
 
 
 def test_a_question_of_several_contents_brings_all_in_tie_order_or_the_first_alone():
     order = {"q1": ["c", "a"], "q2": ["c"], "q3": ["b"], "q4": ["c", "d"]}
-    assert found(order, ranked(0, 3, 2, 1), 3) == ("cad", [1.0, 1.0, 1 / 2])
-    assert found(order, ranked(0, 3, 2, 1), 1) == ("c", [1.0]), "the break comes in the middle of a question"
-    assert found(order, ranked(0, 3, 2, 1), 4) == ("cadb", [1.0, 1.0, 1 / 2, 1 / 3])
-    assert found(order, ranked(0, 3, 2, 1), 4, every=False) == ("cb", [1.0, 1 / 3]), "c again from q4 is no step"
+    assert ranked_contents(order, ranked(0, 3, 2, 1), 3) == ("cad", [1.0, 1.0, 1 / 2])
+    assert ranked_contents(order, ranked(0, 3, 2, 1), 1) == ("c", [1.0]), "the break comes in the middle of a question"
+    assert ranked_contents(order, ranked(0, 3, 2, 1), 4) == ("cadb", [1.0, 1.0, 1 / 2, 1 / 3])
+    assert ranked_contents(order, ranked(0, 3, 2, 1), 4, every=False) == ("cb", [1.0, 1 / 3]), (
+        "c again from q4 is no step"
+    )
 
 
 def test_a_question_without_an_answer_brings_nothing():
-    assert found({"q1": ["a"], "q3": ["b"]}, ranked(1, 2, 3, 0), 2) == ("ba", [1 / 2, 1 / 4])
+    assert ranked_contents({"q1": ["a"], "q3": ["b"]}, ranked(1, 2, 3, 0), 2) == ("ba", [1 / 2, 1 / 4])
 
 
 def test_newer_content_comes_first_then_more_questions():
@@ -124,15 +126,15 @@ def test_equal_to_the_pseudocode_on_random_matrices(data):
     names, columns = [f"c{i}" for i in range(size[0])], [f"q{j}" for j in range(size[1])]
     dates = {name: str(draw.choice(["2024-01-01", "2025-01-01", ""])) for name in names}
     pairs = answers(**{columns[j]: " ".join(names[i] for i in np.flatnonzero(a[:, j])) for j in range(size[1])})
-    known = contents(" ".join(names), dates)
-    order = in_tie_order(pairs, known, 0)
+    contents_by_name = contents(" ".join(names), dates)
+    order = in_tie_order(pairs, contents_by_name, 0)
     number = a.sum(axis=1)
     for j, column in enumerate(columns):
-        ranks = [(known[name].date, number[names.index(name)]) for name in order.get(column, ())]
+        ranks = [(contents_by_name[name].date, number[names.index(name)]) for name in order.get(column, ())]
         assert ranks == sorted(ranks, reverse=True)
         assert set(order.get(column, ())) == {names[i] for i in np.flatnonzero(a[:, j])}
     by_place = [[names.index(name) for name in order.get(column, ())] for column in columns]
-    ends, rows = matrix(order, columns, {name: place for place, name in enumerate(names)})
+    ends, rows = matrix(order, columns, {name: index for index, name in enumerate(names)})
     base = Fixed(z)
     limits = [1, 2, 5, size[0]]
     got = QuestionRetriever(base, ends, rows, every=True).rank([PROBE] * len(limits), limits)

@@ -18,8 +18,8 @@ def test_a_folder_of_any_name_is_one_word_and_no_option():
 
 def test_what_a_results_file_says_of_its_systems_and_settings_adds_no_option():
     settings, systems = DriftSettings(system="--output=/elsewhere", estimator="eq6"), [SourceEntry("--output", ODD)]
-    rest = {"created": "", "success": "", "notes": [], "pairs": [], "versions": {}}
-    content = DriftFile(settings=settings, systems=systems, **rest)
+    fields = {"created": "", "success": "", "notes": [], "pairs": [], "versions": {}}
+    content = DriftFile(settings=settings, systems=systems, **fields)
     words = shlex.split(reproduce.of_drift(Path("drift"), content))
     options = ["--system=--output=/elsewhere", "--estimator=eq6"]
     assert words == ["querylect", "drift", *options, "--output", "drift", "--", f"--output={ODD}"]

@@ -25,8 +25,8 @@ SECRET = "s3cret"
 
 def test_an_environment_says_what_it_holds(small_environment):
     client = InProcessClient(small_environment)
-    said = "Environment('small/bm25', bm25, 6 documents, 1 train questions, 3 test questions)"
-    assert repr(client._environment) == said
+    expected = "Environment('small/bm25', bm25, 6 documents, 1 train questions, 3 test questions)"
+    assert repr(client._environment) == expected
     assert repr(client) == f"InProcessClient({client._environment!r})"
 
 
@@ -72,8 +72,8 @@ def test_a_rewriter_says_its_retriever_turn_and_endpoint():
     endpoint = endpoint_of(LlmConfig(model="m", base_url=f"http://me:{SECRET}@host:8000/v1"), None, trained=False)
     assert repr(endpoint) == "EndpointModel('m', 'http://host:8000/v1')"
     with Rewriter(trained, endpoint) as rewriter:
-        said = "Rewriter('tiny', retriever='unknown', turn=1, endpoint='http://host:8000/v1', model='m')"
-        assert repr(rewriter) == said
+        expected = "Rewriter('tiny', retriever='unknown', turn=1, endpoint='http://host:8000/v1', model='m')"
+        assert repr(rewriter) == expected
 
 
 def test_a_result_says_question_and_rewrite_in_one_line():

@@ -19,13 +19,13 @@ EXACT = 1e-12
 def assert_as_trec_eval(rankings, qrels, level=1):
     """Every metric at every k equals pytrec_eval's; the rankings are given to it as strictly falling scores."""
     depths = ",".join(map(str, KS))
-    wanted = {f"{name}.{depths}" for name in ("ndcg_cut", "recall", "map_cut", "P", "success")}
-    wanted |= {"ndcg", "recip_rank", "map", "Rprec"}
+    measures = {f"{name}.{depths}" for name in ("ndcg_cut", "recall", "map_cut", "P", "success")}
+    measures |= {"ndcg", "recip_rank", "map", "Rprec"}
     run = {
-        question: {document: float(len(ranking) - place) for place, document in enumerate(ranking)}
+        question: {document: float(len(ranking) - position) for position, document in enumerate(ranking)}
         for question, ranking in rankings.items()
     }
-    expected = pytrec_eval.RelevanceEvaluator(qrels, wanted, relevance_level=level).evaluate(run)
+    expected = pytrec_eval.RelevanceEvaluator(qrels, measures, relevance_level=level).evaluate(run)
     assert expected.keys() == rankings.keys()
 
     def value(name):
@@ -92,10 +92,10 @@ def test_equal_to_trec_eval_on_a_real_graded_run(realdata):
     tokens = bm25s.tokenize(
         [question.text for question in questions], stopwords="en", stemmer=stemmer, show_progress=False
     )
-    places, _ = index.retrieve(tokens, k=100, show_progress=False)
+    indices, _ = index.retrieve(tokens, k=100, show_progress=False)
     rankings = {
-        question.id: [dataset.corpus[place].id for place in row]
-        for question, row in zip(questions, places, strict=True)
+        question.id: [dataset.corpus[position].id for position in row]
+        for question, row in zip(questions, indices, strict=True)
     }
     assert_as_trec_eval(rankings, {question: dict(judged) for question, judged in qrels.items()})
     mean = np.mean([ndcg(rankings[question.id], qrels[question.id]) for question in questions])

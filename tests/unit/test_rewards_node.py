@@ -40,17 +40,17 @@ def test_an_answer_is_rewarded_by_score_gain_and_metric():
 
 
 @given(unit, unit, unit, unit)
-def test_the_raw_score_moves_all_rewards_of_a_question_alike(one, other, raw, weight):
+def test_the_raw_score_moves_all_rewards_of_a_question_alike(first, second, raw, weight):
     """So it cancels in GRPO's advantages."""
-    with_gain = answer_reward(one, raw, 0.5, weight) - answer_reward(other, raw, 0.5, weight)
-    without = answer_reward(one, None, 0.5, weight) - answer_reward(other, None, 0.5, weight)
+    with_gain = answer_reward(first, raw, 0.5, weight) - answer_reward(second, raw, 0.5, weight)
+    without = answer_reward(first, None, 0.5, weight) - answer_reward(second, None, 0.5, weight)
     assert with_gain == pytest.approx(without / 2, abs=1e-12)
-    assert 0 <= answer_reward(one, raw, other, weight) <= 1 + 1e-15
+    assert 0 <= answer_reward(first, raw, second, weight) <= 1 + 1e-15
 
 
 @given(unit, unit, unit)
-def test_rewards_stay_in_range_and_follow_the_metric(one, other, weight):
-    low, high = sorted((one, other))
+def test_rewards_stay_in_range_and_follow_the_metric(first, second, weight):
+    low, high = sorted((first, second))
     below, above = node_reward(low, True, weight), node_reward(high, True, weight)
     assert 0 <= below <= above <= 1 + 1e-15
     assert node_reward(low, False, weight) <= below

@@ -9,46 +9,46 @@ QUESTION = Question("q", "Who tamed the red dog?", ("Ann", "Ben"))
 SECOND = " Passage 1 has no name.\nMissing: the tamer's name\nQuery 1: red dog tamer\nQuery 2: tamers by name"
 
 
-def made(**settings):
+def misknow(**settings):
     return make_rewriter(RewriterConfig(name="misknow", misknow=settings), RetrieverCard("contriever", "dense"), 10)
 
 
 def test_the_first_turn_answers_and_searches_with_the_question():
-    rewriter = made()
+    rewriter = misknow()
     (message,) = rewriter.first(QUESTION)
     assert "B. Ben" in message["content"]
     assert message["content"].endswith("Answer: <your first answer>")
-    read = rewriter.parse(QUESTION, " Dogs.\nAnswer: Ann", 1)
-    assert ([probe.terms[0].text for probe in read.plan.probes], read.plan.k) == ([QUESTION.text], 10)
-    assert (read.think, read.rewrites) == ("Thought: Dogs.\nAnswer: Ann", (QUESTION.text,))
+    rewrite = rewriter.parse(QUESTION, " Dogs.\nAnswer: Ann", 1)
+    assert ([probe.terms[0].text for probe in rewrite.plan.probes], rewrite.plan.k) == ([QUESTION.text], 10)
+    assert (rewrite.think, rewrite.rewrites) == ("Thought: Dogs.\nAnswer: Ann", (QUESTION.text,))
     assert rewriter.parse(QUESTION, SECOND, 1).failure == "missing part", "the form of the second turn"
 
 
 def test_the_second_turn_searches_for_what_is_missing_beside_the_question():
-    rewriter = made()
-    shown = rewriter.follow_up(QUESTION, [Document("d", "Dogs", "some are red")], 2)
-    assert "[1] Dogs: some are red" in shown
-    assert "Query 2: <query 2>" in shown
-    assert "Query 3" not in shown
+    rewriter = misknow()
+    message = rewriter.follow_up(QUESTION, [Document("d", "Dogs", "some are red")], 2)
+    assert "[1] Dogs: some are red" in message
+    assert "Query 2: <query 2>" in message
+    assert "Query 3" not in message
     assert "found no documents" in rewriter.follow_up(QUESTION, [], 2)
-    read = rewriter.parse(QUESTION, SECOND, 2)
-    assert [probe.terms[0].text for probe in read.plan.probes] == [QUESTION.text, "red dog tamer", "tamers by name"]
-    assert (read.plan.fuse, read.plan.k) == ("interleave", 10)
-    assert read.rewrites == ("red dog tamer", "tamers by name")
-    assert read.think == "Thought: Passage 1 has no name.\nMissing: the tamer's name"
+    rewrite = rewriter.parse(QUESTION, SECOND, 2)
+    assert [probe.terms[0].text for probe in rewrite.plan.probes] == [QUESTION.text, "red dog tamer", "tamers by name"]
+    assert (rewrite.plan.fuse, rewrite.plan.k) == ("interleave", 10)
+    assert rewrite.rewrites == ("red dog tamer", "tamers by name")
+    assert rewrite.think == "Thought: Passage 1 has no name.\nMissing: the tamer's name"
     assert rewriter.parse(QUESTION, " x\nAnswer: Ann", 2).plan is None
-    three = made(queries=3).parse(QUESTION, f"{SECOND}\nQuery 3: dogs", 2)
+    three = misknow(queries=3).parse(QUESTION, f"{SECOND}\nQuery 3: dogs", 2)
     assert three.rewrites[-1] == "dogs"
 
 
 def test_all_answers_begin_alike():
-    rewriter = made()
+    rewriter = misknow()
     assert rewriter.opening == "Thought:"
     assert rewriter.parse(QUESTION, f"Thought:{SECOND}", 2) == rewriter.parse(QUESTION, SECOND, 2)
 
 
 def test_a_prompted_model_may_write_more_around_its_answer():
-    rewriter = made()
+    rewriter = misknow()
     chatty = f"Sure! Here is my judgement:\n\n**Thought:**{SECOND}\n\nI hope this helps!"
     assert rewriter.read(QUESTION, chatty, 2) == rewriter.parse(QUESTION, f"Thought:{SECOND}", 2)
     assert rewriter.parse(QUESTION, chatty, 2).plan is None, "training stays strict"

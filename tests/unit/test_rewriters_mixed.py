@@ -48,15 +48,15 @@ def mixed_of(config):
 @pytest.mark.parametrize("level", ["general", "explore", "direct"])
 def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level):
     mixed = mixed_of(run({"name": level}))
-    found = [Document("d", "Title", "text")]
+    documents = [Document("d", "Title", "text")]
     for name, recipe in NAMES.items():
         card = RetrieverCard.from_service(RECIPES[recipe].model_dump())
         alone = make_rewriter(RewriterConfig(name=level), card)
-        asked, there = Question(f"{name}/q/1", "Who?"), Question("q/1", "Who?")
-        assert mixed.first(asked) == alone.first(there)
-        assert mixed.follow_up(asked, found, 2) == alone.follow_up(there, found, 2)
+        mixed_question, question = Question(f"{name}/q/1", "Who?"), Question("q/1", "Who?")
+        assert mixed.first(mixed_question) == alone.first(question)
+        assert mixed.follow_up(mixed_question, documents, 2) == alone.follow_up(question, documents, 2)
         answer = "<think></think><rewrite>x</rewrite>"
-        assert mixed.parse(asked, answer, 1) == alone.parse(there, answer, 1)
+        assert mixed.parse(mixed_question, answer, 1) == alone.parse(question, answer, 1)
 
 
 def test_plans_are_those_of_the_environments_own_settings():

@@ -88,9 +88,9 @@ def test_no_text_raises_and_a_failure_has_no_rewrites(text):
 
 
 @given(st.text(), untagged.filter(str.strip))
-def test_nothing_before_the_answer_is_ever_accepted(before, rewrite):
+def test_nothing_before_the_answer_is_ever_accepted(outside, rewrite):
     """The prompt in front of an answer, or a text without tags after a tagged prompt, is no answer."""
-    assume(not before.lstrip().startswith("<think>"))  # what an opened think part holds is thinking, tags and all
+    assume(not outside.lstrip().startswith("<think>"))  # what an opened think part holds is thinking, tags and all
     answer = render("", [rewrite])
-    assert parse(f"{before}x{answer}").failure
-    assert parse(f"{answer}{before}x").failure
+    assert parse(f"{outside}x{answer}").failure
+    assert parse(f"{answer}{outside}x").failure

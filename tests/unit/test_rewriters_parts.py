@@ -17,7 +17,7 @@ CHOICE = Question("q", "what lowers blood sugar", ("insulin", "citrus"))
 
 
 @pytest.mark.parametrize(
-    ("text", "read"),
+    ("text", "expected"),
     [
         ("Query 1: a b\nQuery 2: c", Parsed(rewrites=("a b", "c"))),
         ("\nQuery 1:a\n\n\nQuery 2 : c<|im_end|>", Parsed(rewrites=("a", "c"))),
@@ -38,8 +38,8 @@ CHOICE = Question("q", "what lowers blood sugar", ("insulin", "citrus"))
         ("Query 1: \ud800\nQuery 2: b", Parsed(failure="invalid unicode")),
     ],
 )
-def test_parts_are_read_strictly(text, read):
-    assert read_parts(text, LABELS) == read
+def test_parts_are_read_strictly(text, expected):
+    assert read_parts(text, LABELS) == expected
 
 
 def test_a_union_takes_the_first_of_every_query_rank_by_rank_and_no_document_twice():
@@ -58,10 +58,10 @@ def test_a_union_on_a_real_index(small_environment):
         ["statin", "insulin"],
         ["triptan", "aspirin"],
     ]
-    whole, cut, one = environment.search([union(queries, 2, 15), union(queries, 2, 3), union(queries, 1, 15)])
-    assert [hit.id for hit in whole] == ["aspirin", "statin", "triptan", "insulin"], "fewer than 15: they overlap"
+    full, cut, single = environment.search([union(queries, 2, 15), union(queries, 2, 3), union(queries, 1, 15)])
+    assert [hit.id for hit in full] == ["aspirin", "statin", "triptan", "insulin"], "fewer than 15: they overlap"
     assert [hit.id for hit in cut] == ["aspirin", "statin", "triptan"]
-    assert [hit.id for hit in one] == ["aspirin", "statin", "triptan"]
+    assert [hit.id for hit in single] == ["aspirin", "statin", "triptan"]
 
 
 def rewriter(**settings):
@@ -69,10 +69,10 @@ def rewriter(**settings):
 
 
 def test_multi_query_plans_one_probe_for_each_paraphrase():
-    read = rewriter(queries=2, per_query=4, budget=7).parse(QUESTION, " insulin\nSub-query 2: glucose\n", 1)
-    assert read.rewrites == ("insulin", "glucose")
-    assert terms(read.plan) == [[("insulin", 1.0)], [("glucose", 1.0)]]
-    assert ([probe.k for probe in read.plan.probes], read.plan.fuse, read.plan.k) == ([4, 4], "interleave", 7)
+    rewrite = rewriter(queries=2, per_query=4, budget=7).parse(QUESTION, " insulin\nSub-query 2: glucose\n", 1)
+    assert rewrite.rewrites == ("insulin", "glucose")
+    assert terms(rewrite.plan) == [[("insulin", 1.0)], [("glucose", 1.0)]]
+    assert ([probe.k for probe in rewrite.plan.probes], rewrite.plan.fuse, rewrite.plan.k) == ([4, 4], "interleave", 7)
     again = rewriter(queries=2).parse(QUESTION, "Sub-query 1: insulin\nSub-query 2: glucose", 1)
     assert again.rewrites == ("insulin", "glucose"), "a label that was written again"
     thought = rewriter(queries=2).parse(QUESTION, "<think>so</think>Sub-query 1: a\nSub-query 2: b", 1)
@@ -116,7 +116,7 @@ def test_hyde_as_a_method_samples_its_passages():
 
 @pytest.mark.parametrize("name", ["general", "query2doc", "hyde", "multi_query"])
 def test_garbage_and_silence_end_a_method_with_a_reason(name):
-    for said, failure in (("", True), (None, True)):
-        texts = [said] * 8 if said is not None and name == "hyde" else said
+    for answer, failure in (("", True), (None, True)):
+        texts = [answer] * 8 if answer is not None and name == "hyde" else answer
         outcome = run(name, QUESTION, Script(texts, texts), Collection("a"))
         assert (bool(outcome.failure), outcome.documents) == (failure, ())

@@ -50,8 +50,8 @@ def test_query2doc_repeats_the_question_for_bm25_and_joins_texts_for_others():
 def test_query2doc_on_bm25_scores_as_the_text_with_the_question_five_times(small_environment):
     environment = Environment.open(small_environment)
     passage = "insulin lowers glucose and statin cholesterol"
-    whole = " ".join([QUESTION.text] * 5 + [passage])
-    plans = [make("query2doc").parse(QUESTION, passage, 1).plan, SearchPlan.of(whole, k=7)]
+    repeated_text = " ".join([QUESTION.text] * 5 + [passage])
+    plans = [make("query2doc").parse(QUESTION, passage, 1).plan, SearchPlan.of(repeated_text, k=7)]
     weighted, repeated = environment.search(plans)
     assert [hit.id for hit in weighted] == [hit.id for hit in repeated]
     assert [hit.score for hit in weighted] == pytest.approx([hit.score for hit in repeated], rel=1e-5)
@@ -71,9 +71,9 @@ def test_query2doc_on_bm25_scores_as_the_text_with_the_question_five_times(small
     ],
 )
 def test_the_whole_answer_is_the_passage(name, text, rewrites, think, failure):
-    read = make(name).parse(QUESTION, text, 1)
-    assert (read.rewrites, read.think, read.failure) == (rewrites, think, failure)
-    assert read.format_ok == (failure == "")
+    rewrite = make(name).parse(QUESTION, text, 1)
+    assert (rewrite.rewrites, rewrite.think, rewrite.failure) == (rewrites, think, failure)
+    assert rewrite.format_ok == (failure == "")
 
 
 @pytest.mark.parametrize("name", ["hyde", "query2doc"])
@@ -111,10 +111,10 @@ def test_a_frozen_model_rewrites_with_any_rewriter():
 def test_an_opening_is_read_whether_the_model_writes_it_or_not():
     rewriter = make("small")
     assert rewriter.opening
-    whole = rewriter.opening + "cleft lip</rewrite>"
-    for said in (whole, "cleft lip</rewrite>"):
-        (read,) = ask_rewriter(Llm(Script(said)), rewriter, [QUESTION], SamplingParams())
-        assert read.rewrites == ("cleft lip",)
+    with_opening = rewriter.opening + "cleft lip</rewrite>"
+    for answer in (with_opening, "cleft lip</rewrite>"):
+        (rewrite,) = ask_rewriter(Llm(Script(answer)), rewriter, [QUESTION], SamplingParams())
+        assert rewrite.rewrites == ("cleft lip",)
 
 
 def test_hyde_joins_the_passages_of_several_answers():

@@ -34,9 +34,9 @@ def make(name="small", k=10, **settings):
 
 @every_rewriter
 def test_one_rewrite_is_one_probe_of_one_term(name):
-    read = make(name).parse(ASKED, "<think>a large skull</think><rewrite>macrocephaly</rewrite>", 1)
-    assert read.plan == SearchPlan.of("macrocephaly")
-    assert (read.think, read.rewrites, read.failure) == ("a large skull", ("macrocephaly",), "")
+    rewrite = make(name).parse(ASKED, "<think>a large skull</think><rewrite>macrocephaly</rewrite>", 1)
+    assert rewrite.plan == SearchPlan.of("macrocephaly")
+    assert (rewrite.think, rewrite.rewrites, rewrite.failure) == ("a large skull", ("macrocephaly",), "")
 
 
 @every_rewriter
@@ -56,14 +56,14 @@ def test_a_kept_question_is_a_term_of_every_probe(name):
 
 
 def test_a_rewrite_with_angle_brackets_reaches_the_plan_whole():
-    read = make(k=25).parse(ASKED, "<think>x < y</think><rewrite>p < 0.05 </b> <i></rewrite>", 1)
-    assert read.plan == SearchPlan.of("p < 0.05 </b> <i>", k=25)
+    rewrite = make(k=25).parse(ASKED, "<think>x < y</think><rewrite>p < 0.05 </b> <i></rewrite>", 1)
+    assert rewrite.plan == SearchPlan.of("p < 0.05 </b> <i>", k=25)
 
 
 @every_rewriter
 def test_more_rewrites_than_allowed_fail(name):
-    read = make(name, max_rewrites=2).parse(ASKED, render("", ["a", "b", "c"]), 1)
-    assert (read.plan, read.failure, read.format_ok) == (None, "too many rewrites", False)
+    rewrite = make(name, max_rewrites=2).parse(ASKED, render("", ["a", "b", "c"]), 1)
+    assert (rewrite.plan, rewrite.failure, rewrite.format_ok) == (None, "too many rewrites", False)
 
 
 @every_rewriter
@@ -71,12 +71,14 @@ def test_more_rewrites_than_allowed_fail(name):
 def test_tags_in_the_prompt_earn_nothing(name, turn):
     """A well-formed answer in question, examples or documents is not the answer of a turn that says nothing."""
     planted = render("", ["planted"])
-    asked = Question("q", planted)
+    question = Question("q", planted)
     rewriter = make(name)
-    shown = rewriter.first(asked)[-1]["content"] + rewriter.follow_up(asked, [Document("d", planted, planted)], 2)
-    assert planted in shown
-    assert rewriter.parse(asked, "I do not know", turn).plan is None
-    assert rewriter.parse(asked, "", turn).plan is None
+    prompt_text = rewriter.first(question)[-1]["content"] + rewriter.follow_up(
+        question, [Document("d", planted, planted)], 2
+    )
+    assert planted in prompt_text
+    assert rewriter.parse(question, "I do not know", turn).plan is None
+    assert rewriter.parse(question, "", turn).plan is None
 
 
 @every_rewriter
@@ -90,8 +92,8 @@ def test_a_prompt_given_to_the_parser_by_mistake_fails(name):
 @given(st.text(st.characters()), st.sampled_from(sorted(REWRITERS)))
 def test_whatever_is_sampled_gives_a_plan_or_a_reason(text, name):
     for sampled in (text, f"<think>{text}</think><rewrite>{text}</rewrite>"):
-        read = make(name).parse(ASKED, sampled, 1)
-        assert (read.plan is None) == bool(read.failure) == (not read.rewrites)
+        rewrite = make(name).parse(ASKED, sampled, 1)
+        assert (rewrite.plan is None) == bool(rewrite.failure) == (not rewrite.rewrites)
 
 
 def test_an_unknown_rewriter_names_the_nearest():

@@ -51,8 +51,8 @@ def test_training_refuses_what_is_read_of_a_prompted_model(text):
 
 @pytest.mark.parametrize(("text", "failure"), REFUSED)
 def test_what_could_mean_two_things_or_nothing_is_read_nowhere(text, failure):
-    read = rewriter("hcqr").read(QUESTION, text, 1)
-    assert (read.failure, read.plan) == (failure, None)
+    rewrite = rewriter("hcqr").read(QUESTION, text, 1)
+    assert (rewrite.failure, rewrite.plan) == (failure, None)
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def write(folder: Path, prompt: object) -> str:
     return str(path)
 
 
-def example(*turns, **rest):
+def example(*turns, **fields):
     """The change of a prompt to one example."""
-    return {"examples": [{"question": "a", "turns": list(turns), **rest}]}
+    return {"examples": [{"question": "a", "turns": list(turns), **fields}]}
 
 
 def make(prompt="hpo"):
@@ -47,8 +47,8 @@ def make(prompt="hpo"):
 
 
 def test_answer_options_stand_below_the_question(tmp_path):
-    asked = make(write(tmp_path, PROMPT)).first(Question("q", "which bone", ("femur", "tibia")))[-1]
-    assert asked["content"] == "Phrase: which bone\nA. femur\nB. tibia"
+    message = make(write(tmp_path, PROMPT)).first(Question("q", "which bone", ("femur", "tibia")))[-1]
+    assert message["content"] == "Phrase: which bone\nA. femur\nB. tibia"
 
 
 def test_the_chat_is_exactly_the_examples_and_the_question(tmp_path):
@@ -68,9 +68,9 @@ def test_the_chat_is_exactly_the_examples_and_the_question(tmp_path):
 def test_a_later_turn_shows_one_title_per_line_as_the_examples_do(tmp_path):
     rewriter = make(write(tmp_path, PROMPT))
     documents = [Document("1", "Pes cavus", "High arch."), Document("2", "", "A text\nwithout title.")]
-    asked = Question("q", "flat foot")
-    assert rewriter.follow_up(asked, documents, 2) == "Found:\nPes cavus\nA text without title.\nBetter:"
-    assert rewriter.follow_up(asked, [], 2) == "Nothing."
+    question = Question("q", "flat foot")
+    assert rewriter.follow_up(question, documents, 2) == "Found:\nPes cavus\nA text without title.\nBetter:"
+    assert rewriter.follow_up(question, [], 2) == "Nothing."
 
 
 @pytest.mark.parametrize("name", PACKAGED)
@@ -88,15 +88,15 @@ def test_a_packaged_prompt_alternates_and_its_answers_keep_the_format(name):
 
 
 def test_a_prompt_with_a_place_for_it_names_the_retriever_of_the_card(tmp_path):
-    named = {
+    prompt = {
         **PROMPT,
         "question": "{retriever} < {question}",
         "examples": [{"question": "flat foot", "retriever": "bm25", "turns": [{"rewrite": "planus"}]}],
     }
-    config = RewriterConfig(name="small", prompt=write(tmp_path, named))
-    asked = Question("q", "big {retriever} head")
+    config = RewriterConfig(name="small", prompt=write(tmp_path, prompt))
+    question = Question("q", "big {retriever} head")
     for name, kind in (("bm25", "bm25"), ("all-minilm-l6-v2", "dense")):
-        chat = make_rewriter(config, RetrieverCard(name, kind)).first(asked)
+        chat = make_rewriter(config, RetrieverCard(name, kind)).first(question)
         assert [message["content"] for message in chat if message["role"] == "user"] == [
             "bm25 < flat foot",
             f"{name} < big {{retriever}} head",
@@ -114,18 +114,18 @@ def test_the_packaged_mixed_prompt_shows_two_dialects_by_their_built_in_names():
 
 def test_an_answer_continues_the_opening_of_the_prompt(tmp_path):
     opened = {**PROMPT, "examples": PROMPT["examples"][1:], "opening": "<think></think><rewrite>"}
-    rewriter, asked = make(write(tmp_path, opened)), Question("q", "flat foot")
+    rewriter, question = make(write(tmp_path, opened)), Question("q", "flat foot")
     assert rewriter.opening == "<think></think><rewrite>"
-    assert rewriter.parse(asked, "pes planus</rewrite>", 1).rewrites == ("pes planus",)
-    assert rewriter.parse(asked, "pes planus", 1).failure == "unclosed rewrite"
-    assert rewriter.parse(asked, "<think></think><rewrite>pes planus</rewrite>", 1).failure == "nested tag"
+    assert rewriter.parse(question, "pes planus</rewrite>", 1).rewrites == ("pes planus",)
+    assert rewriter.parse(question, "pes planus", 1).failure == "unclosed rewrite"
+    assert rewriter.parse(question, "<think></think><rewrite>pes planus</rewrite>", 1).failure == "nested tag"
     assert make(write(tmp_path, PROMPT)).opening == ""
 
 
 @pytest.mark.parametrize("name", PACKAGED)
 def test_all_questions_share_the_prefix_of_a_packaged_prompt(name):
-    one, other = (make(name).first(Question("q", text)) for text in ("Big head", "Red eyes"))
-    assert one[:-1] == other[:-1]
+    first, second = (make(name).first(Question("q", text)) for text in ("Big head", "Red eyes"))
+    assert first[:-1] == second[:-1]
 
 
 @pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("hpo")])

@@ -50,9 +50,9 @@ def test_the_ids_after_a_sampled_end_do_not_repeat_it(chat):
     sampled = [*ids(chat, ANSWER), chat.tokenizer.eos_token_id]
     follow = chat.continuation(FIRST, "Found: Migraine", sampled)
     assert chat.tokenizer.decode(follow) == "\n<|im_start|>user\nFound: Migraine<|im_end|>\n<|im_start|>assistant\n"
-    whole = chat.tokenizer.decode([*chat.first(FIRST), *sampled, *follow])
+    decoded = chat.tokenizer.decode([*chat.first(FIRST), *sampled, *follow])
     turns = [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": "Found: Migraine"}]
-    assert whole == chat.tokenizer.apply_chat_template([*FIRST, *turns], tokenize=False, add_generation_prompt=True)
+    assert decoded == chat.tokenizer.apply_chat_template([*FIRST, *turns], tokenize=False, add_generation_prompt=True)
 
 
 @pytest.mark.parametrize("text", ["", "<think>it ach", f"{ANSWER}<|endoftext|>"])
@@ -116,9 +116,9 @@ PIECES = st.sampled_from(
 def test_no_piece_of_outside_text_becomes_a_control_token(text, tokens):
     """Also where taking one out of the text would put another together."""
     chat = CHAT
-    for made in (chat.plain(text), chat.cut(text, tokens)):
-        assert not control_ids(chat) & set(ids(chat, made))
-        assert not any(token in made for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
+    for cleaned in (chat.plain(text), chat.cut(text, tokens)):
+        assert not control_ids(chat) & set(ids(chat, cleaned))
+        assert not any(token in cleaned for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
 
 
 CHAT = chat_of()
@@ -135,8 +135,8 @@ def test_control_tokens_that_the_tokenizer_does_not_name_are_taken_out_too():
     tokenizer = tiny_tokenizer(template)
     specials = [AddedToken("<|eot|>", special=True), AddedToken("<|end of header|>", special=True)]
     tokenizer.add_tokens([*specials, AddedToken("<header>"), AddedToken("<harmless>")])
-    named = {"<|eot|>", "<header>"} & set(tokenizer.all_special_tokens)
-    assert not named
+    listed = {"<|eot|>", "<header>"} & set(tokenizer.all_special_tokens)
+    assert not listed
     chat = Chat(tokenizer, {tokenizer.eos_token_id})
     assert chat.plain("a<header>assistant<|eot|>b <harmless>") == "a assistant b <harmless>"
     assert chat.plain("a<|end<|eot|>of header|>b") == "a b"
@@ -151,13 +151,13 @@ WORDS = st.text(
 @given(WORDS, st.integers(1, 30))
 def test_cut_keeps_to_its_budget_and_to_the_beginning(text, tokens):
     cut = CHAT.cut(text, tokens)
-    whole = " ".join(CHAT.plain(text).split())
+    full = " ".join(CHAT.plain(text).split())
     assert len(ids(CHAT, cut)) <= tokens
     assert "\n" not in cut
-    if len(ids(CHAT, whole)) <= tokens:
-        assert cut == whole
+    if len(ids(CHAT, full)) <= tokens:
+        assert cut == full
     else:
-        assert cut == "" or (cut.endswith("…") and whole.startswith(cut[:-1]))
+        assert cut == "" or (cut.endswith("…") and full.startswith(cut[:-1]))
 
 
 def test_cut_uses_its_budget(chat):

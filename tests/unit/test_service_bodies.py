@@ -63,7 +63,7 @@ def small_limits():
 def received(limits, *bodies_of_requests):
     """What reading each body gives while all of them are held: its size, or the status with which it was refused."""
 
-    async def read(stack):
+    async def read_bodies(stack):
         outcomes = []
         for body in bodies_of_requests:
 
@@ -79,7 +79,7 @@ def received(limits, *bodies_of_requests):
 
     async def run():
         async with AsyncExitStack() as stack:
-            return await read(stack)
+            return await read_bodies(stack)
 
     return asyncio.run(run())
 
@@ -91,8 +91,8 @@ def test_all_requests_together_hold_a_bounded_number_of_bytes():
     assert received(limits, *[largest] * (OPEN_REQUESTS + 1)) == [1000] * OPEN_REQUESTS + [503]
     assert received(limits, largest) == [1000]
     assert limits.open_bytes == 0
-    for body, held in ((b" " * 1000, 1000), (b"[1,2,3]", 7 + 3 * ENTRY_BYTES)):
-        taken = OPEN_REQUESTS * (1000 + 10 * ENTRY_BYTES) // held
+    for body, size in ((b" " * 1000, 1000), (b"[1,2,3]", 7 + 3 * ENTRY_BYTES)):
+        taken = OPEN_REQUESTS * (1000 + 10 * ENTRY_BYTES) // size
         assert received(limits, *[body] * (taken + 1)) == [len(body)] * taken + [503]
 
 

@@ -57,11 +57,13 @@ def ancestors(name: str) -> set[str]:
 
 def names(model: type[Section], prefix: str = "") -> list[str]:
     """The settings of a section by dotted name, those of optional sections and of lists of sections too."""
-    found = []
+    dotted_names = []
     for name, field in model.model_fields.items():
         inner = sections(field.annotation)
-        found += [entry for section in inner for entry in names(section, f"{prefix}{name}.")] or [f"{prefix}{name}"]
-    return found
+        dotted_names += [entry for section in inner for entry in names(section, f"{prefix}{name}.")] or [
+            f"{prefix}{name}"
+        ]
+    return dotted_names
 
 
 def test_every_setting_of_an_environment_is_hashed_or_changes_no_score():
@@ -106,7 +108,7 @@ def _other(question=None, **splits):
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changed",
     [
         dataset({"d1": 1, "d2": 1}),
         dataset({"d1": 2}),
@@ -120,9 +122,9 @@ def _other(question=None, **splits):
     ],
     ids=["grade", "fewer", "document", "ignored", "level", "text", "options", "splits swapped", "split renamed"],
 )
-def test_other_judgements_or_questions_change_the_hash(other):
+def test_other_judgements_or_questions_change_the_hash(changed):
     """A split that went from the test questions to the training questions makes every later figure worthless."""
-    assert settings_hash(other, DOCUMENTS, EnvironmentConfig()) != BASE
+    assert settings_hash(changed, DOCUMENTS, EnvironmentConfig()) != BASE
 
 
 @pytest.mark.parametrize("name", [*SCORE_SETTINGS, *NEWER_SCORE_SETTINGS])

@@ -30,7 +30,7 @@ def test_open_questions_in_every_form(tmp_path):
             {"_id": "brackets", "text": "?", "answers": ["[1, 2]", "see ['x']", "[sic]"]},
         )
     )
-    assert {one: found.answers for one, found in gold.by_id.items()} == {
+    assert {identifier: entry.answers for identifier, entry in gold.by_id.items()} == {
         "nq": ("Röntgen", "W. C. Röntgen"),
         "finance": ("$1577.00",),
         "beir": ("yes",),
@@ -59,7 +59,7 @@ def test_multiple_choice_by_letter_text_and_list(tmp_path):
             {"_id": "c", "question": "q", "options": ["left", "right"], "answer": "right"},
         )
     )
-    assert [found.right for found in gold.by_id.values()] == [1, 9, 1]
+    assert [entry.right for entry in gold.by_id.values()] == [1, 9, 1]
     assert gold.choice
     assert gold.by_id["a"].question.options == ("yes", "no")
     assert gold.by_id["a"].score(None, "", ["accuracy"]) == {"accuracy": None}
@@ -90,8 +90,8 @@ def test_what_is_refused(tmp_path, rows, code, facts):
 
 
 def test_where_right_answers_come_from(tmp_path):
-    named = RunConfig.model_validate({"answers": {"gold": str(file(tmp_path, {"_id": "a", "answer": "x"}))}})
-    assert list(gold_answers(named.env, named.answers).by_id) == ["a"]
+    config = RunConfig.model_validate({"answers": {"gold": str(file(tmp_path, {"_id": "a", "answer": "x"}))}})
+    assert list(gold_answers(config.env, config.answers).by_id) == ["a"]
     with refused(ConfigError, "no-right-answers", "'hpo'", "--gold"):
         gold_answers(RunConfig().env, RunConfig().answers)
     with refused(DataError, None, tmp_path / "nowhere.jsonl"):
@@ -105,7 +105,7 @@ def test_real_sets(realdata):
         assert (len(gold.by_id), gold.skipped, gold.choice) == expected
         assert gold.choice or all(entry.answers for entry in gold.by_id.values())
     pubmedqa = read_gold(realdata / "pubmedqa" / "queries.jsonl")
-    assert {found.answers for found in pubmedqa.by_id.values()} == {("yes",), ("no",), ("maybe",)}
+    assert {item.answers for item in pubmedqa.by_id.values()} == {("yes",), ("no",), ("maybe",)}
     assert len(read_gold(realdata / "financebench" / "queries.jsonl").by_id) == 150
     tatqa = read_gold(realdata / "tatqa" / "queries.jsonl")
     assert len(tatqa.by_id) + tatqa.skipped == 3331

@@ -81,9 +81,9 @@ WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "Mat.", "dogs"
 
 def test_words_by_hand():
     """Two of three words are right, of four wanted; the best right answer counts for precision and recall together."""
-    found = score_text("big black dog", ["a small black dog barks"], ["em", "accuracy", "precision", "recall", "f1"])
+    scores = score_text("big black dog", ["a small black dog barks"], ["em", "accuracy", "precision", "recall", "f1"])
     expected = {"em": 0, "accuracy": 0, "precision": 2 / 3, "recall": 2 / 4, "f1": 4 / 7}
-    assert found == pytest.approx(expected)
+    assert scores == pytest.approx(expected)
     best = score_text("Marie Curie", ["Pierre", "the Marie Curie"], ["em", "f1", "precision"])
     assert best == {"em": 1, "f1": 1, "precision": 1}
     both = score_text("x y", ["x", "x y z w"], ["precision", "recall", "f1"])
@@ -95,15 +95,15 @@ def test_words_by_hand():
 def test_rouge_by_hand():
     """Answer of 4 words, right one of 6: 3 shared words, 1 shared pair, a longest common subsequence of 3."""
     pytest.importorskip("rouge_score")
-    found = score_text("the cat ate fish", ["the cat sat and ate it"], ["rouge1", "rouge2", "rougeL"])
-    assert found == {"rouge1": pytest.approx(6 / 10), "rouge2": pytest.approx(2 / 8), "rougeL": pytest.approx(6 / 10)}
+    scores = score_text("the cat ate fish", ["the cat sat and ate it"], ["rouge1", "rouge2", "rougeL"])
+    assert scores == {"rouge1": pytest.approx(6 / 10), "rouge2": pytest.approx(2 / 8), "rougeL": pytest.approx(6 / 10)}
 
 
 def test_bleu_by_hand():
     """Precision 2/3 of words, 1/2 of pairs; the answer is as long as the right one, so nothing is taken off."""
     pytest.importorskip("sacrebleu")
-    found = score_text("a b c", ["a b d"], ["bleu1", "bleu2"])
-    assert found == {"bleu1": pytest.approx(2 / 3), "bleu2": pytest.approx((2 / 3 * 1 / 2) ** 0.5)}
+    scores = score_text("a b c", ["a b d"], ["bleu1", "bleu2"])
+    assert scores == {"bleu1": pytest.approx(2 / 3), "bleu2": pytest.approx((2 / 3 * 1 / 2) ** 0.5)}
 
 
 @given(WORDS, WORDS)
@@ -112,21 +112,21 @@ def test_rouge_and_bleu_are_those_of_their_packages(answer, right):
     scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rouge1", "rouge2", "rougeL"])
     sacrebleu = pytest.importorskip("sacrebleu.metrics")
     names = ["rouge1", "rouge2", "rougeL", "bleu1", "bleu2", "bleu3", "bleu4"]
-    found = score_text(answer, [right], names)
+    scores = score_text(answer, [right], names)
     for name, score in scorer.score(right, answer).items():
-        assert found[name] == pytest.approx(score.fmeasure)
+        assert scores[name] == pytest.approx(score.fmeasure)
     for order in (1, 2, 3, 4):
         usual = sacrebleu.BLEU(max_ngram_order=order, effective_order=True).sentence_score(answer, [right]).score
-        assert found[f"bleu{order}"] == pytest.approx(usual / 100)
+        assert scores[f"bleu{order}"] == pytest.approx(usual / 100)
 
 
 def test_scripts_without_spaces_are_no_silent_zero():
     pytest.importorskip("rouge_score")
     pytest.importorskip("sacrebleu")
     assert tokens("服用阿胶 Café_x 2") == ["服", "用", "阿", "胶", "café", "x", "2"]
-    found = score_text("服用阿胶", ["多服用阿胶"], ["rouge1", "rougeL", "bleu1"])
-    assert found["rouge1"] == found["rougeL"] == pytest.approx(8 / 9)
-    assert 0.7 < found["bleu1"] < 1
+    scores = score_text("服用阿胶", ["多服用阿胶"], ["rouge1", "rougeL", "bleu1"])
+    assert scores["rouge1"] == scores["rougeL"] == pytest.approx(8 / 9)
+    assert 0.7 < scores["bleu1"] < 1
 
 
 def test_what_cannot_be_scored_is_refused(monkeypatch):
@@ -195,9 +195,9 @@ def test_a_short_answer_is_what_stands_behind_its_mark(text, answer):
 
 def test_prompts_show_what_there_is():
     document = Document("d", "Title", "one two three four")
-    (told,) = generator_prompt(TWO, [document], "reasoned", 3, "medical").messages
+    (message,) = generator_prompt(TWO, [document], "reasoned", 3, "medical").messages
     for part in ("medical expert", "[1] Title: one two…", "A. yes\nB. no", '"answer_choice"'):
-        assert part in told["content"]
+        assert part in message["content"]
     (alone,) = generator_prompt(TWO, [], "reasoned", 3).messages
     assert "ocument" not in alone["content"]
     (grounded,) = generator_prompt(Question("q", "why?"), [], "grounded", 3).messages

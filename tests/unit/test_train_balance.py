@@ -39,13 +39,13 @@ def test_every_process_has_as_many_trees_its_largest_first(sizes, processes):
 def test_trees_move_between_processes_as_they_are():
     """What one of two processes gives the other gets, and nothing else; positions name the order."""
     lengths = [[90, 80], [5, 7]]
-    trees = [[Tree(Question(f"{rank}{i}", "?"), [node(1, 1, n)]) for i, n in enumerate(own)]
-             for rank, own in enumerate(lengths)]  # fmt: skip
+    trees = [[Tree(Question(f"{rank}{i}", "?"), [node(1, 1, n)]) for i, n in enumerate(rank_lengths)]
+             for rank, rank_lengths in enumerate(lengths)]  # fmt: skip
     every = [*trees[0], *trees[1]]
 
     def act(processes):
         return balanced(processes, trees[processes.rank]), [*processes.board[processes.rank]]
 
     shares, sent = zip(*side_by_side(2, act), strict=True)
-    assert shares == tuple(([every[place] for place in places], places) for places in ([0, 2], [1, 3]))
+    assert shares == tuple(([every[index] for index in indices], indices) for indices in ([0, 2], [1, 3]))
     assert sent == ([1], [2])

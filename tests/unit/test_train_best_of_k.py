@@ -17,16 +17,16 @@ REWARDS = [st.sampled_from([0.0, 0.1, 0.1, 0.415, 0.73, 1.0]), st.floats(0, 1)]
 
 def brute_force(rewards, k):
     """k · mean over the k-subsets with i of the maximum with i less that without; k = 1: less the others' mean."""
-    places = range(len(rewards))
-    found = []
-    for i in places:
-        others = [place for place in places if place != i]
+    indices = range(len(rewards))
+    advantages = []
+    for i in indices:
+        other_indices = [j for j in indices if j != i]
         if k == 1:
-            found.append(rewards[i] - fmean(rewards[other] for other in others))
+            advantages.append(rewards[i] - fmean(rewards[j] for j in other_indices))
             continue
-        without = [max(rewards[other] for other in rest) for rest in combinations(others, k - 1)]
-        found.append(k * fmean(max(rewards[i], best) - best for best in without))
-    return found
+        without = [max(rewards[j] for j in subset) for subset in combinations(other_indices, k - 1)]
+        advantages.append(k * fmean(max(rewards[i], best) - best for best in without))
+    return advantages
 
 
 @pytest.mark.parametrize(("values", "precision"), zip(REWARDS, (1e-12, 1e-7), strict=True), ids=["ties", "continuous"])
@@ -52,7 +52,7 @@ def test_the_gradient_is_unbiased_on_a_bandit(n, k):
 
     def probabilities(logits):
         total = sum(map(math.exp, logits))
-        return [math.exp(each) / total for each in logits]
+        return [math.exp(logit) / total for logit in logits]
 
     def objective(logits):
         p = probabilities(logits)
@@ -104,6 +104,6 @@ def test_a_k_that_the_group_cannot_give_is_refused(k, n):
 
 
 def test_a_large_group_takes_no_subsets():
-    rewards = [(place * 7919 % 2000) / 2000 for place in range(2000)]
+    rewards = [(index * 7919 % 2000) / 2000 for index in range(2000)]
     advantages = best_of_k_advantages(rewards, 8)  # C(2000, 8) is 6e21
     assert max(advantages) == advantages[rewards.index(max(rewards))]

@@ -18,8 +18,10 @@ HOSTILE = "head\x1b[2Jache [red]x[/red]\x07 \u202e right"
 
 
 def node(turn, rewrite, reward, children=()):
-    found = Rewrite(SearchPlan.of(rewrite), rewrites=(rewrite,)) if rewrite else Rewrite(None, failure="no rewrite tag")
-    return Node(turn, [1], [2], [-0.5], True, "", found, reward=reward, children=list(children))
+    parsed = (
+        Rewrite(SearchPlan.of(rewrite), rewrites=(rewrite,)) if rewrite else Rewrite(None, failure="no rewrite tag")
+    )
+    return Node(turn, [1], [2], [-0.5], True, "", parsed, reward=reward, children=list(children))
 
 
 TREE = Tree(Question("q", HOSTILE), [node(1, "triptan", 0.75, [node(2, None, 0.0)]), node(1, "never shown", 0.1)])
@@ -36,23 +38,23 @@ def screen():
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=40, color_system=None)
     view = LiveView("demo · hpo-bm25", console)
 
-    def shown():
+    def render():
         page = io.StringIO()
         Console(file=page, force_terminal=True, width=110, color_system=None).print(view.draw())
         return page.getvalue()
 
-    yield view, shown
+    yield view, render
     view.close()
 
 
 def test_the_panel_shows_pace_turns_and_the_latest_rewrite(screen):
-    view, shown = screen
+    view, render = screen
     view.begin(10, 200)
-    assert "step 10/200" in shown()
-    assert "? left" in shown()
+    assert "step 10/200" in render()
+    assert "? left" in render()
     view.step(record(11, 0.4), TREE)
     view.step(record(12, 0.8, **{"entropy/turn1": 1.25}), None)
-    text = shown()
+    text = render()
     assert "demo · hpo-bm25" in text
     assert "step 12/200" in text
     assert "10.0 s/step" in text
@@ -67,22 +69,22 @@ def test_the_panel_shows_pace_turns_and_the_latest_rewrite(screen):
 
 
 def test_what_a_model_or_a_user_wrote_moves_no_cursor_and_is_no_markup(screen):
-    view, shown = screen
+    view, render = screen
     view.begin(0, 5)
     view.step(record(1), TREE)
-    text = shown()
+    text = render()
     assert "[red]x[/red]" in text
     assert not set(text) & {"\x1b", "\x07", "\u202e"}
 
 
 def test_warnings_stay_in_view_and_are_logged(screen, caplog):
-    view, shown = screen
+    view, render = screen
     view.begin(0, 5)
     with caplog.at_level(logging.WARNING):
         for number in range(5):
             view.warn(f"step {number}: the reward fell")
-    assert "! step 4: the reward fell" in shown()
-    assert "step 0:" not in shown()
+    assert "! step 4: the reward fell" in render()
+    assert "step 0:" not in render()
     assert "step 0: the reward fell" in caplog.text
 
 
@@ -116,24 +118,24 @@ def test_tables_of_trees_come_as_often_where_a_rollout_serves_several_steps(iter
     """Only a step that sampled has trees: every tenth step may never be one."""
     from querylect.train.watch import Watcher
 
-    watcher, found = Watcher(None, None, None, None, None), []
+    watcher, steps = Watcher(None, None, None, None, None), []
     for step in range(1, 40, iterations):
         if watcher._table_is_due(step, 10):
-            found.append(step)
+            steps.append(step)
             watcher._table_step = step
-    assert found == logged
+    assert steps == logged
     assert not any(watcher._table_is_due(step, 0) for step in range(1, 40))
 
 
 @pytest.fixture
 def cell(monkeypatch):
     """What a notebook's cell shows, one HTML text for each time that it was drawn; stands in for IPython."""
-    shown: list[str] = []
-    handle = SimpleNamespace(update=shown.append)
+    pages: list[str] = []
+    handle = SimpleNamespace(update=pages.append)
 
     def display(page, display_id):
         assert display_id
-        shown.append(page)
+        pages.append(page)
         return handle
 
     ipython, part = ModuleType("IPython"), ModuleType("IPython.display")
@@ -141,7 +143,7 @@ def cell(monkeypatch):
     ipython.get_ipython = lambda: SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", part)
-    return shown
+    return pages
 
 
 def test_a_notebook_shows_rewrites_and_rewards_of_the_latest_steps(cell):
@@ -150,8 +152,8 @@ def test_a_notebook_shows_rewrites_and_rewards_of_the_latest_steps(cell):
     view.begin(0, 9)
     assert "the first rollout is under way" in cell[-1]
     view.step(record(1), TREE)
-    other = Tree(Question("q2", "<i>too much sugar</i>"), [node(1, "insulin", 1.0)])
-    view.step(record(2, 0.75), other)
+    later_tree = Tree(Question("q2", "<i>too much sugar</i>"), [node(1, "insulin", 1.0)])
+    view.step(record(2, 0.75), later_tree)
     page = cell[-1]
     for part in ("step 2/9", "triptan", "0.750", "insulin", "1.000", "&lt;i&gt;too much sugar", "&lt;b&gt;hpo"):
         assert part in page
