@@ -46,9 +46,9 @@ def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(replace_function, 
 def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, capsys):  # noqa: F811
     replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
     assert end("eval", path) == 1
-    told = capsys.readouterr()
-    assert told.out == "tables.md\n"
-    assert "incomplete: 2 of 3 cells failed" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == "tables.md\n"
+    assert "incomplete: 2 of 3 cells failed" in captured.err
 
 
 def test_flags_stand_for_a_plan(replace_function):  # noqa: F811
@@ -68,18 +68,18 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
     assert end("eval", "tiny", "--check-baselines") == 0
     for check in (plans[0][0][2], runs[0][0][-2]):
         check("bm25: right")
-    told = capsys.readouterr()
-    assert told.out == "tables.md\nreport.html\n"
-    assert "error: bm25 on hpo is wrong" in told.err
-    assert told.err.count("bm25: right") == 2
-    assert "the table of a run" in told.err
-    assert "the tables of a spec" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == "tables.md\nreport.html\n"
+    assert "error: bm25 on hpo is wrong" in captured.err
+    assert captured.err.count("bm25: right") == 2
+    assert "the table of a run" in captured.err
+    assert "the tables of a spec" in captured.err
 
 
 def test_an_endpoint_stands_for_the_model_of_all_rewriters(replace_function):  # noqa: F811
     plans = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
-    asked = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
-    assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *asked) == 0
+    flags = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
+    assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *flags) == 0
     llm = plans[0][0][0].systems["hyde"].llm
     assert (llm.model, llm.base_url) == ("m", "http://h/v1")
 
@@ -96,10 +96,10 @@ def test_an_endpoint_stands_for_the_model_of_all_rewriters(replace_function):  #
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments, code, facts, path, capsys):
-    given = mistake("eval", *(path if word == "PLAN" else word for word in arguments))
-    assert code in (None, given)
-    told = capsys.readouterr().err
-    assert all((path if fact == "PLAN" else fact) in told for fact in facts), told
+    actual_code = mistake("eval", *(path if word == "PLAN" else word for word in arguments))
+    assert code in (None, actual_code)
+    stderr = capsys.readouterr().err
+    assert all((path if fact == "PLAN" else fact) in stderr for fact in facts), stderr
 
 
 def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys):

@@ -20,11 +20,11 @@ FILE = "querylect.json"
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch, tmp_path):
     """The client as this package sets it up, an empty cache, and the pauses between attempts, which are not made."""
-    made = []
+    delays = []
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(_http.time, "sleep", made.append)
+    monkeypatch.setattr(_http.time, "sleep", delays.append)
     fail_fast_without_hub()
-    yield made
+    yield delays
     huggingface_hub.set_client_factory(_http.default_client_factory)
 
 
@@ -82,10 +82,10 @@ def test_a_server_error_is_tried_again(hub, pauses):
 
 
 def test_no_connection_takes_longer_than_its_limit(hub, monkeypatch):
-    seen, send = [], _http.httpx2.Client.send
+    timeouts, send = [], _http.httpx2.Client.send
 
     def note_and_send(client, request, **options):
-        seen.append(request.extensions["timeout"])
+        timeouts.append(request.extensions["timeout"])
         return send(client, request, **options)
 
     monkeypatch.setattr(_http.httpx2.Client, "send", note_and_send)
@@ -93,13 +93,13 @@ def test_no_connection_takes_longer_than_its_limit(hub, monkeypatch):
     fail_fast_without_hub()
     with pytest.raises(errors.RepositoryNotFoundError):
         huggingface_hub.HfApi().model_info("nobody/nothing", timeout=9)
-    assert [(limit["connect"], limit["read"]) for limit in seen] == [(CONNECT_SECONDS, 9)]
+    assert [(limit["connect"], limit["read"]) for limit in timeouts] == [(CONNECT_SECONDS, 9)]
 
 
 def test_a_client_that_the_caller_has_set_stays():
-    def mine():
+    def custom_factory():
         return _http.default_client_factory()
 
-    huggingface_hub.set_client_factory(mine)
+    huggingface_hub.set_client_factory(custom_factory)
     fail_fast_without_hub()
-    assert _http._GLOBAL_CLIENT_FACTORY is mine
+    assert _http._GLOBAL_CLIENT_FACTORY is custom_factory

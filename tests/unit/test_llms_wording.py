@@ -43,7 +43,7 @@ ANSWERS = {
 
 
 def staged():
-    return ByStage({stage: json.dumps(said) for stage, said in ANSWERS.items()}, '"fine"')
+    return ByStage({stage: json.dumps(answer) for stage, answer in ANSWERS.items()}, '"fine"')
 
 
 @pytest.fixture
@@ -61,7 +61,9 @@ def test_every_stage_of_a_reader_judge_or_writer_takes_the_users_words(worded):
     draw = SamplingParams(max_tokens=9)
     readers = [generator_prompt(CHOICE.question, DOCUMENTS, "reasoned", 9, "steel")]
     readers += [generator_prompt(OPEN.question, (), "grounded", 9)]
-    readers += [reader_prompt(one.question, shown, 9) for one in (CHOICE, OPEN) for shown in (DOCUMENTS[:1], ())]
+    readers += [
+        reader_prompt(gold.question, documents, 9) for gold in (CHOICE, OPEN) for documents in (DOCUMENTS[:1], ())
+    ]
     assert [reply.texts[0].text for reply in worded.ask(readers, draw)] == ['"fine"'] * len(readers)
     for name, judge in JUDGES.items():
         notes = {"H_plus": "iron melts late", "H_minus": "mercury melts early"}
@@ -75,10 +77,10 @@ def test_every_stage_of_a_reader_judge_or_writer_takes_the_users_words(worded):
     worded.ask([yes_no_prompt("Why?", content, 9)], draw)
 
     assert set(worded.backend.prompts) == set(MODEL_STAGES)
-    seen = {stage: worded.backend.users(stage) for stage in MODEL_STAGES}
+    user_prompts = {stage: worded.backend.users(stage) for stage in MODEL_STAGES}
     common = "<question>What melts at {1538}?\n<options>A. mercury\nB. iron\n<question_with_options>"
     for stage in ("answer_choice", "alone_choice", "utility", "mimic"):
-        assert seen[stage][0].startswith(common), stage
+        assert user_prompts[stage][0].startswith(common), stage
     for stage, part in {
         "answer_choice": "<documents>[1] Mercury: melts at {-39}\n\n[2] Iron: melts at 1538\n<field>steel",
         "answer_open": "<documents>[1] Mercury: melts at {-39}\n<field>",
@@ -98,7 +100,7 @@ def test_every_stage_of_a_reader_judge_or_writer_takes_the_users_words(worded):
         "answerable": "<question>Why?\n<options>\n<question_with_options>Why?\n<history>\n<content>Care of {dogs}",
         "answerable_yes_no": "<content>Care of {dogs}",
     }.items():
-        assert any(part in user for user in seen[stage]), stage
+        assert any(part in user for user in user_prompts[stage]), stage
 
 
 def test_stages_of_models_are_no_stages_of_methods():

@@ -61,8 +61,8 @@ def test_every_stage_of_every_method_is_asked_in_the_users_words(name, worded):
     assert ran.outcome.failure == ""
     stages = {f"{name}.{stage}" for stage in STAGES[name]}
     assert set(model.prompts) == stages, "also where small models get other prompts"
-    for stage, asked in model.prompts.items():
-        for prompt in asked:
+    for stage, prompts in model.prompts.items():
+        for prompt in prompts:
             user = prompt.messages[1]["content"]
             assert user.startswith("<question>Who tamed {the} red dog?\n<options>A. Ann\nB. Bob\n")
             assert prompt.version.startswith(f"{stage.partition('.')[2]}-")
@@ -78,21 +78,21 @@ def test_every_stage_of_every_method_is_asked_in_the_users_words(name, worded):
 
 
 def test_every_method_that_asks_has_its_stages_listed():
-    asking = {name for name, known in METHODS.items() if "prompts" in known.settings.model_fields}
+    asking = {name for name, method in METHODS.items() if "prompts" in method.settings.model_fields}
     assert asking == set(STAGES)
 
 
 def test_a_repair_continues_the_users_prompt_and_the_versions_follow_the_text(worded):
-    asked = []
+    prompts = []
 
     def answer(prompt):
-        asked.append(prompt)
-        return "hm" if len(asked) == 1 else "Sub-query 1: a\nSub-query 2: b\nSub-query 3: c"
+        prompts.append(prompt)
+        return "hm" if len(prompts) == 1 else "Sub-query 1: a\nSub-query 2: b\nSub-query 3: c"
 
     method = worded("multi_query", {"rewriter": "Mine: {question}"})
     outcome, _ = run(method, answer, QUESTION, wiki=Shelf({"a": [doc("d")]}))
-    assert asked[0] == "Mine: Who tamed {the} red dog?"
-    assert "missing part" in asked[1]
+    assert prompts[0] == "Mine: Who tamed {the} red dog?"
+    assert "missing part" in prompts[1]
     assert (outcome.failure, outcome.notes["repaired"]) == ("", True)
     versions = {tuple(worded("multi_query", {"rewriter": text}).versions) for text in ("{question}", "{question}!")}
     assert len(versions) == 2
@@ -100,22 +100,22 @@ def test_a_repair_continues_the_users_prompt_and_the_versions_follow_the_text(wo
 
 def hcqr_with(prompts):
     """The prompts and the outcome of HCQR in the words of a file or a folder."""
-    seen = []
+    messages = []
 
     def answer(prompt):
-        seen.append(prompt)
-        return ANSWERS["hcqr.formulator" if len(seen) == 1 else "hcqr.rewriter"]
+        messages.append(prompt)
+        return ANSWERS["hcqr.formulator" if len(messages) == 1 else "hcqr.rewriter"]
 
     method = make_method("hcqr", {"prompts": str(prompts)}, BM25)
     outcome, _ = run(method, answer, QUESTION, wiki=Shelf({"a": [doc("d")]}))
-    return seen, outcome
+    return messages, outcome
 
 
 def test_a_folder_has_a_file_for_each_stage_and_other_stages_stay(tmp_path):
     (tmp_path / "rewriter.txt").write_text('{guess}? {question} {{name}} {"json": 1}', encoding="utf-8")
-    seen, _ = hcqr_with(tmp_path)
-    assert "Analyze the question with care" in seen[0]
-    assert seen[1] == 'Ann? Who tamed {the} red dog? {name} {"json": 1}'
+    messages, _ = hcqr_with(tmp_path)
+    assert "Analyze the question with care" in messages[0]
+    assert messages[1] == 'Ann? Who tamed {the} red dog? {name} {"json": 1}'
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_example_of_the_page_runs(tmp_path):
     (text,) = [block.text for block in blocks("methods.md") if "formulator:" in block.text]
     assert set(parse_yaml(text)) == set(STAGES["hcqr"])
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    seen, outcome = hcqr_with(tmp_path / "mine.yaml")
+    messages, outcome = hcqr_with(tmp_path / "mine.yaml")
     assert outcome.failure == ""
-    assert QUESTION.text in seen[0]
-    assert "Ann" in seen[1]
+    assert QUESTION.text in messages[0]
+    assert "Ann" in messages[1]

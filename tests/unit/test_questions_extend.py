@@ -24,34 +24,34 @@ def low_rank(shape, rank, seed):
     return draw.normal(size=(shape[0], rank)) @ draw.normal(size=(rank, shape[1]))
 
 
-def shown(whole, share, seed=0):
+def sampled_entries(matrix, share, seed=0):
     """A share of the entries, and the whole first row, so that no column is unknown."""
-    mask = np.random.default_rng(seed).random(whole.shape) < share
+    mask = np.random.default_rng(seed).random(matrix.shape) < share
     mask[0] = True
     rows, columns = np.nonzero(mask)
-    return rows, columns, whole[rows, columns], mask
+    return rows, columns, matrix[rows, columns], mask
 
 
 @pytest.mark.parametrize(("shape", "cap"), [((30, 40), 1), ((2, 60), 1)])
 def test_a_matrix_of_low_rank_is_completed_from_a_part_of_it(shape, cap):
     """Of 30 rows by the iterative decomposition, of 2 by the dense one."""
-    whole = low_rank(shape, 1, 1)
-    rows, columns, values, mask = shown(whole, 0.7)
-    found = complete(rows, columns, values, shape, cap, shrinkage=0.05)
+    matrix = low_rank(shape, 1, 1)
+    rows, columns, values, mask = sampled_entries(matrix, 0.7)
+    completed = complete(rows, columns, values, shape, cap, shrinkage=0.05)
     hidden = np.nonzero(~mask)
-    error = np.linalg.norm(found.at(*hidden) - whole[hidden]) / np.linalg.norm(whole[hidden])
+    error = np.linalg.norm(completed.at(*hidden) - matrix[hidden]) / np.linalg.norm(matrix[hidden])
     assert error < 0.1
     again = complete(rows, columns, values, shape, cap, shrinkage=0.05)
-    assert np.array_equal(again.values, found.values)
+    assert np.array_equal(again.values, completed.values)
 
 
 def test_one_step_is_the_shrunken_decomposition_and_none_is_known_is_zero():
-    whole = low_rank((12, 9), 3, 2)
-    rows, columns = (axis.ravel() for axis in np.indices(whole.shape))
-    (left, values, right) = np.linalg.svd(whole, full_matrices=False)
-    found = complete(rows, columns, whole.ravel(), whole.shape, 2, shrinkage=0.5, steps=1)
-    wanted = (left[:, :2] * (values[:2] - 0.5)) @ right[:2]
-    assert np.allclose(found.at(rows, columns).reshape(whole.shape), wanted)
+    matrix = low_rank((12, 9), 3, 2)
+    rows, columns = (axis.ravel() for axis in np.indices(matrix.shape))
+    (left, values, right) = np.linalg.svd(matrix, full_matrices=False)
+    completed = complete(rows, columns, matrix.ravel(), matrix.shape, 2, shrinkage=0.5, steps=1)
+    expected = (left[:, :2] * (values[:2] - 0.5)) @ right[:2]
+    assert np.allclose(completed.at(rows, columns).reshape(matrix.shape), expected)
     nothing = complete(np.zeros(0, int), np.zeros(0, int), np.zeros(0), (4, 5), 2, 0.5)
     assert list(nothing.at_least(0.1)) == []
 
@@ -60,8 +60,8 @@ def test_entries_above_the_cut_are_those_of_the_whole_matrix(monkeypatch):
     monkeypatch.setattr("querylect.questions.completion._BLOCK", 20)
     draw = np.random.default_rng(0)
     left, values, right = draw.normal(size=(11, 3)), np.array([2.0, 1.0, 0.5]), draw.normal(size=(3, 9))
-    whole = (left * values) @ right
-    assert set(Completed(left, values, right).at_least(0.7)) == set(zip(*np.nonzero(whole >= 0.7), strict=True))
+    matrix = (left * values) @ right
+    assert set(Completed(left, values, right).at_least(0.7)) == set(zip(*np.nonzero(matrix >= 0.7), strict=True))
 
 
 SIMILAR = Similar(np.array([0, 0, 1, 2]), ["a", "b", "b", "c"], np.array([0.9, 0.5, 0.7, 0.5]))
@@ -78,11 +78,11 @@ def test_thresholds_and_shares_by_hand():
 SILENT = {name: [] for name in TEXTS}
 
 
-def extended(env, tmp_path, config, **own):
+def extended(env, tmp_path, config, **settings):
     index = EnvironmentConfig(dataset=env.dataset, retriever="bm25", index=str(tmp_path / "contents"))
     if not (tmp_path / "contents").exists():
         build_index(index)
-    extend = ExtendConfig(**{"retriever": "bm25", "index": str(tmp_path / "contents"), "threshold": 0.1, **own})
+    extend = ExtendConfig(**{"retriever": "bm25", "index": str(tmp_path / "contents"), "threshold": 0.1, **settings})
     return config.model_copy(update={"extend": extend})
 
 
@@ -98,16 +98,16 @@ def test_similar_contents_are_taken_or_judged_and_never_asked_twice(tmp_path, co
     model.wrong = {("triptan", "Is headache bad?")}
     with questions_config(model) as config:
         unjudged = extended(corpus, tmp_path, config, judge=False)
-        said = write_question_index(unjudged, corpus, tmp_path / "unjudged")
+        description = write_question_index(unjudged, corpus, tmp_path / "unjudged")
         assert pairs_of(tmp_path / "unjudged", "similar") == {(question_id("Is headache bad?"), "triptan")}
-        assert said.counts["pairs_similar"] == 1
+        assert description.counts["pairs_similar"] == 1
         high = extended(corpus, tmp_path, config, threshold=99.0)
         assert write_question_index(high, corpus, tmp_path / "high").counts["pairs_similar"] == 0
         model.judged[:] = []
         judged = extended(corpus, tmp_path, config)
-        said = write_question_index(judged, corpus, tmp_path / "judged", start=tmp_path / "unjudged")
+        description = write_question_index(judged, corpus, tmp_path / "judged", start=tmp_path / "unjudged")
         assert model.judged == [("triptan", "Is headache bad?")]
-        assert (said.counts["pairs_similar"], said.counts["pairs_judged"]) == (0, 1), "the judge said no"
+        assert (description.counts["pairs_similar"], description.counts["pairs_judged"]) == (0, 1), "the judge said no"
         model.wrong, model.judged[:] = set(), []
         write_question_index(judged, corpus, tmp_path / "judged")
         assert model.judged == []
@@ -119,13 +119,13 @@ def test_a_pair_without_a_reply_is_missing_and_asked_again(tmp_path, corpus):  #
     model = QuestionModel(SILENT | {"aspirin": ["Is headache bad?"]})
     model.silent = lambda text: "Text: About triptan" in text and "Is headache" in text
     with questions_config(model) as config:
-        own = extended(corpus, tmp_path, config)
+        extended_config = extended(corpus, tmp_path, config)
         with refused(IncompleteError, None, "1 replies", tmp_path / "q"):
-            write_question_index(own, corpus, tmp_path / "q")
+            write_question_index(extended_config, corpus, tmp_path / "q")
         assert open_question_index(tmp_path / "q").description.counts["pairs_missing"] == 1
         model.silent = lambda text: False
-        said = write_question_index(own, corpus, tmp_path / "q")
-    assert (said.counts["pairs_missing"], said.counts["pairs_similar"]) == (0, 1)
+        description = write_question_index(extended_config, corpus, tmp_path / "q")
+    assert (description.counts["pairs_missing"], description.counts["pairs_similar"]) == (0, 1)
 
 
 def block_matrix(groups=3, size=6):
@@ -139,27 +139,29 @@ def block_matrix(groups=3, size=6):
 def test_completion_finds_held_out_pairs_of_a_block_matrix_and_a_finds_none():
     questions, contents, truth = block_matrix()
     draw = np.random.default_rng(0)
-    own = {(q, next(c for c in contents if truth[q, c])) for q in questions}
-    judged = {pair: yes for pair, yes in truth.items() if pair in own or draw.random() < 0.6}
+    base_pairs = {(q, next(c for c in contents if truth[q, c])) for q in questions}
+    judged = {pair: yes for pair, yes in truth.items() if pair in base_pairs or draw.random() < 0.6}
     extend = ExtendConfig(retriever="bm25", index="x", by="completed", threshold=0.0, rank=3, shrinkage=0.1)
-    held = {pair: yes for pair, yes in judged.items() if pair not in own}
-    found = estimates.agreement("completed", estimates.by_completion(judged, own, questions, contents, extend), held, 0)
-    assert (found.right + found.overlooked, found.wrong + found.right) != (0, 0)
-    assert found.precision > 0.98
-    assert found.recall > 0.98
+    held_out = {pair: yes for pair, yes in judged.items() if pair not in base_pairs}
+    agreement = estimates.agreement(
+        "completed", estimates.by_completion(judged, base_pairs, questions, contents, extend), held_out, 0
+    )
+    assert (agreement.right + agreement.overlooked, agreement.wrong + agreement.right) != (0, 0)
+    assert agreement.precision > 0.98
+    assert agreement.recall > 0.98
     inferred = list(completed_answers(judged, questions, contents, extend))
-    assert {(one.question, one.content) for one in inferred} == {p for p in truth if p not in judged and truth[p]}
-    assert estimates.agreement("A", set(), held, 0).recall == 0
-    assert estimates.agreement("A", set(), held, 0).precision is None
-    dealt = estimates.folds(sorted(held), 5, 0)
-    assert sorted(pair for fold in dealt for pair in fold) == sorted(held)
+    assert {(entry.question, entry.content) for entry in inferred} == {p for p in truth if p not in judged and truth[p]}
+    assert estimates.agreement("A", set(), held_out, 0).recall == 0
+    assert estimates.agreement("A", set(), held_out, 0).precision is None
+    dealt = estimates.folds(sorted(held_out), 5, 0)
+    assert sorted(pair for fold in dealt for pair in fold) == sorted(held_out)
 
 
 def test_agreement_by_hand():
-    held = {("q", "a"): True, ("q", "b"): False, ("r", "a"): True, ("r", "b"): True}
-    one = estimates.agreement("x", {("q", "a"), ("q", "b"), ("r", "a"), ("s", "a")}, held, 7)
-    assert (one.right, one.wrong, one.overlooked, one.pairs) == (2, 1, 1, 7)
-    assert (one.precision, one.recall) == (2 / 3, 2 / 3)
+    held_out = {("q", "a"): True, ("q", "b"): False, ("r", "a"): True, ("r", "b"): True}
+    agreement = estimates.agreement("x", {("q", "a"), ("q", "b"), ("r", "a"), ("s", "a")}, held_out, 7)
+    assert (agreement.right, agreement.wrong, agreement.overlooked, agreement.pairs) == (2, 1, 1, 7)
+    assert (agreement.precision, agreement.recall) == (2 / 3, 2 / 3)
 
 
 def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, corpus):  # noqa: F811
@@ -183,13 +185,13 @@ def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, corp
     names = [question.id for question in index.questions()]
     similar = Similar(np.array([names.index(head)]), ["triptan"], np.array([1.0]))
     extend = ExtendConfig(retriever="bm25", index="x", threshold=0.5, shrinkage=0.0)
-    own = {(answer.question, answer.content) for answer in index.answers()}
-    judged = dict.fromkeys(own, True) | {(head, "triptan"): True, (head, "citrus"): False}
+    base_pairs = {(answer.question, answer.content) for answer in index.answers()}
+    judged = dict.fromkeys(base_pairs, True) | {(head, "triptan"): True, (head, "citrus"): False}
     share = 1 / (len(names) * 6)
     table = {
-        one.name.partition(" (")[0]: one
-        for one in estimates.compare(
-            index.answers(), own, judged, similar, names, list(index.contents()), extend, [share], retrieval
+        estimate.name.partition(" (")[0]: estimate
+        for estimate in estimates.compare(
+            index.answers(), base_pairs, judged, similar, names, list(index.contents()), extend, [share], retrieval
         )
     }
     assert (table["A"].recall, table["A"].pairs) == (0, 3)
@@ -206,10 +208,12 @@ def test_similarities_are_those_of_the_retriever(tmp_path, corpus):  # noqa: F81
 
     questions = [Document("q1", "", "headache"), Document("q2", "", "vitamin c and blood")]
     extend = ExtendConfig(retriever="bm25", index=plain.index, threshold=0.0, depth=2)
-    found = similar_contents(questions, {"aspirin", "triptan", "citrus"}, extend, corpus, open_corpus(corpus.dataset))
+    similar = similar_contents(questions, {"aspirin", "triptan", "citrus"}, extend, corpus, open_corpus(corpus.dataset))
     hits = Environment.open(plain).search([SearchPlan.of(question.text, k=2) for question in questions])
-    wanted = [(place, hit.id, hit.score) for place, own in enumerate(hits) for hit in own if hit.id != "insulin"]
-    assert list(zip(found.questions.tolist(), found.contents, found.scores.tolist(), strict=True)) == wanted
+    expected = [
+        (number, hit.id, hit.score) for number, ranking in enumerate(hits) for hit in ranking if hit.id != "insulin"
+    ]
+    assert list(zip(similar.questions.tolist(), similar.contents, similar.scores.tolist(), strict=True)) == expected
 
 
 def test_completion_is_measured_on_what_it_has_not_seen():
@@ -219,6 +223,6 @@ def test_completion_is_measured_on_what_it_has_not_seen():
     judged = {(q, c): bool(draw.random() < 0.5) for q in questions for c in contents}
     extend = ExtendConfig(retriever="bm25", index="x", by="completed", threshold=0.0, rank=8, shrinkage=0.1)
     taken = estimates.by_completion(judged, set(), questions, contents, extend)
-    found = estimates.agreement("chance", taken, judged, 0)
-    assert found.right + found.wrong > 0
-    assert found.precision < 0.8
+    agreement = estimates.agreement("chance", taken, judged, 0)
+    assert agreement.right + agreement.wrong > 0
+    assert agreement.precision < 0.8

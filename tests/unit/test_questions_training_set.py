@@ -304,9 +304,9 @@ def test_typos_change_longer_words_alone(text, seed):
     assert len(words) == len(changed)
     longer = [word for word in words if sum(map(str.isalpha, word)) >= 4]
     assert (typed.split() != words) == bool(longer)
-    for before, after in zip(words, changed, strict=True):
-        assert before[0] == after[0]
-        assert before == after or (abs(len(before) - len(after)) <= 1 and before in longer)
+    for original, mistyped in zip(words, changed, strict=True):
+        assert original[0] == mistyped[0]
+        assert original == mistyped or (abs(len(original) - len(mistyped)) <= 1 and original in longer)
 
 
 def test_a_typo_stays_nearly_the_same_question():

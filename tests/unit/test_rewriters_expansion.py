@@ -14,7 +14,7 @@ DOCUMENTS = [Document(name, "", text) for name, text in TEXTS.items()]
 
 
 @pytest.mark.parametrize(
-    ("text", "kept", "dropped"),
+    ("text", "expected", "dropped"),
     [
         ('Document 1:\n"The mako is partly warm."\n"Tuna swim fast."', BOTH_SENTENCES, 0),
         ('"the MAKO is  partly warm"\n"The mako is partly cold."', ["the MAKO is partly warm"], 1),
@@ -27,8 +27,8 @@ DOCUMENTS = [Document(name, "", text) for name, text in TEXTS.items()]
         ("\ud800", [], 0),
     ],
 )
-def test_a_sentence_counts_where_it_stands_in_a_document(text, kept, dropped):
-    assert pivotal(text, DOCUMENTS) == (kept, dropped)
+def test_a_sentence_counts_where_it_stands_in_a_document(text, expected, dropped):
+    assert pivotal(text, DOCUMENTS) == (expected, dropped)
 
 
 def test_a_sentence_of_another_script():
@@ -36,9 +36,9 @@ def test_a_sentence_of_another_script():
     assert pivotal('"アオザメは温かい。"\n"鮫は温かい。"', documents) == (["アオザメは温かい。"], 1)
 
 
-def csqe(*said, searcher=None, **settings):
+def csqe(*answers, searcher=None, **settings):
     shelf = searcher or Collection("mako", "tuna", "one", texts=TEXTS)
-    model = Script(*said)
+    model = Script(*answers)
     return run("csqe", QUESTION, model, shelf, k=2, **settings), shelf, model
 
 
@@ -69,18 +69,18 @@ def test_csqe_goes_on_with_what_is_left():
     assert csqe(searcher=Down())[0].failure == NO_RANKING
 
 
-def thinkqe(*said, searcher=None, **settings):
+def thinkqe(*answers, searcher=None, **settings):
     names = [f"d{number}" for number in range(9)]
     shelf = searcher or Collection(*names)
-    model = Script(*said)
+    model = Script(*answers)
     return run("thinkqe", QUESTION, model, shelf, k=3, **{"documents": 2, **settings}), shelf, model
 
 
 def test_thinkqe_grows_the_query_and_shows_no_document_twice():
     names = {"first": ["d5", "d0", "d1", "d7", "d8"], "second": ["d0", "d2", "d5", "d7", "d8", "d3"]}
     # The plan of a later round holds the earlier passages too: the newest one decides here.
-    known = {"second": names["second"], "first": names["first"]}
-    shelf = Collection(*(f"d{number}" for number in range(9)), by_text=known)
+    names_by_text = {"second": names["second"], "first": names["first"]}
+    shelf = Collection(*(f"d{number}" for number in range(9)), by_text=names_by_text)
     outcome, _, model = thinkqe("<think>a</think>first", "second", "third", searcher=shelf)
     assert outcome.notes["shown"] == [["d0", "d1"], ["d5", "d7"], ["d2", "d8"]]
     assert "1. About d5: d5 text\n2. About d7" in model.prompt_texts[1]

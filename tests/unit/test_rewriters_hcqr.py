@@ -49,23 +49,23 @@ def learned(question=PLAIN, **settings):
 
 
 def test_the_formulator_sees_the_options_unless_they_are_off():
-    for settings, question, form, shown in (
+    for settings, question, form, has_options in (
         ({}, CHOICE, ChosenHypothesis, True),
         ({"options": False}, CHOICE, Hypothesis, False),
         ({}, PLAIN, Hypothesis, False),
     ):
         stage = hcqr(**settings).stage(question)
-        asked = said(stage)
+        prompt_text = message_text(stage)
         assert stage.ask.form is form
-        assert ("A. blue light\nB. red light" in asked) == shown == ("best_guess_text" in asked)
-        assert question.text in asked
+        assert ("A. blue light\nB. red light" in prompt_text) == has_options == ("best_guess_text" in prompt_text)
+        assert question.text in prompt_text
         assert stage.llm is None
-    many = Question("many", "which?", tuple(f"option {number}" for number in range(10)))
-    assert '"A/B/C/D/E/F/G/H/I/J"' in said(hcqr().stage(many))
-    assert "\nBest guess: <A/B/C/D/E/F/G/H/I/J>\n" in said(hcqr().stage(many), "lines", 0)
+    ten_options = Question("many", "which?", tuple(f"option {number}" for number in range(10)))
+    assert '"A/B/C/D/E/F/G/H/I/J"' in message_text(hcqr().stage(ten_options))
+    assert "\nBest guess: <A/B/C/D/E/F/G/H/I/J>\n" in message_text(hcqr().stage(ten_options), "lines", 0)
 
 
-def said(stage, way="json", message=-1):
+def message_text(stage, way="json", message=-1):
     return stage.ask.prompt.worded(stage.ask.form, way).messages[message]["content"]
 
 
@@ -73,9 +73,9 @@ def test_the_rewriter_is_asked_with_the_hypothesis_and_without_the_options():
     rewriter = hcqr()
     rewriter.learn(CHOICE, ChosenHypothesis.model_validate_json(CHOSEN))
     (message,) = rewriter.first(CHOICE)
-    for said in ("Best guess at the answer: blue light\n", "Key features: short waves; noon\n",
+    for line in ("Best guess at the answer: blue light\n", "Key features: short waves; noon\n",
                  "Evidence needed: Rayleigh's law\n", "Reasoning: short waves scatter more\n"):  # fmt: skip
-        assert said in message["content"]
+        assert line in message["content"]
     assert "red light" not in message["content"]
     assert rewriter.opening == "Query 1:"
     later = rewriter.follow_up(CHOICE, [Document("d", "T", "t")], 2)
@@ -96,9 +96,9 @@ def test_three_queries_are_searched_five_documents_each_and_at_most_fifteen_in_a
 )
 def test_an_ablated_query_is_written_and_not_searched(role, left):
     rewriter = learned(without=[role])
-    read = rewriter.parse(PLAIN, QUERIES.removeprefix("Query 1:"), 1)
-    assert [[(text, 1.0)] for text in left] == terms(read.plan)
-    assert read.rewrites == ("s", "d", "k")
+    rewrite = rewriter.parse(PLAIN, QUERIES.removeprefix("Query 1:"), 1)
+    assert [[(text, 1.0)] for text in left] == terms(rewrite.plan)
+    assert rewrite.rewrites == ("s", "d", "k")
     assert rewriter.first(PLAIN) == learned().first(PLAIN)
     assert role in get_args(QueryRole)
 
@@ -126,7 +126,7 @@ def test_both_stages_as_a_method():
 
 
 @pytest.mark.parametrize(
-    ("said", "failure"),
+    ("answers", "failure"),
     [
         (("no idea", "still none"), GARBLED),
         ((OPEN.replace("scattering", " "), "{}"), GARBLED),
@@ -136,9 +136,9 @@ def test_both_stages_as_a_method():
         ((OPEN, "Query 1: only", "Query 1: still"), "missing part"),
     ],
 )
-def test_a_stage_that_fails_ends_the_method(said, failure):
+def test_a_stage_that_fails_ends_the_method(answers, failure):
     shelf = Collection("a")
-    outcome = run("hcqr", PLAIN, Script(*said), shelf)
+    outcome = run("hcqr", PLAIN, Script(*answers), shelf)
     assert (outcome.failure, outcome.documents, shelf.plans) == (failure, (), [])
 
 
@@ -160,11 +160,13 @@ def test_questions_fall_out_with_a_count(opened, caplog):
     questions = [Question(str(number), f"question {number}") for number in range(4)]
     scripts["base"] = Script(OPEN, "?", None, OPEN, "??")
     rewriter = hcqr()
-    told = []
+    reported = []
     with caplog.at_level(logging.WARNING):
-        kept = ask_first_stage(rewriter, questions, BASE, lost=lambda one, why: told.append((one.id, why)))
-    assert told == [("1", GARBLED), ("2", MISSING)]
-    assert [question.id for question in kept] == ["0", "3"]
+        remaining = ask_first_stage(
+            rewriter, questions, BASE, lost=lambda dropped, why: reported.append((dropped.id, why))
+        )
+    assert reported == [("1", GARBLED), ("2", MISSING)]
+    assert [question.id for question in remaining] == ["0", "3"]
     assert names == ["base"], "the policy's own base model, once"
     assert all(fact in caplog.text for fact in ("2 of 4", f"1 {GARBLED}", f"1 {MISSING}"))
     rewriter.first(questions[3])
@@ -198,15 +200,15 @@ def test_other_rewriters_have_no_first_stage(opened):
 
 def test_forms_do_not_mix_and_several_processes_ask_once(opened):
     opened[0]["base"] = Script(OPEN, CHOSEN)
-    asked = []
+    results = []
 
     def once(ask):
-        asked.append(ask())
-        return asked[0]
+        results.append(ask())
+        return results[0]
 
     first, second = hcqr(), hcqr()
     ask_first_stage(first, [PLAIN, CHOICE], BASE, once)
-    ask_first_stage(second, [PLAIN, CHOICE], BASE, lambda ask: asked[0])
+    ask_first_stage(second, [PLAIN, CHOICE], BASE, lambda ask: results[0])
     assert "Best guess at the answer: blue light" in second.first(CHOICE)[0]["content"]
     assert second.first(PLAIN) == first.first(PLAIN)
     assert len(opened[0]["base"].prompt_texts) == 2
@@ -214,8 +216,8 @@ def test_forms_do_not_mix_and_several_processes_ask_once(opened):
 
 def identity(rewriter, **settings):
     config = RewriterConfig(name=rewriter, **settings)
-    made = make_rewriter(config, BM25, 10)
-    return system_identity(SystemConfig(turns=2), PolicyConfig(), RolloutConfig(), config, made, 0)
+    configured = make_rewriter(config, BM25, 10)
+    return system_identity(SystemConfig(turns=2), PolicyConfig(), RolloutConfig(), config, configured, 0)
 
 
 def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
@@ -239,15 +241,15 @@ def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opene
 
 
 def test_a_small_model_is_shown_an_example_where_forms_are_lines():
-    for way, shown in (("json", False), ("lines", True)):
+    for way, has_example in (("json", False), ("lines", True)):
         model = Script(OPEN if way == "json" else LINES, QUERIES)
         method = make_method("hcqr", {}, BM25)
         (ran,) = Runner(Llm(model), {"": Collection("d1", "d2")}, form=way).run(method, [PLAIN])
         assert ran.outcome.failure == ""
         chat = model.prompts[1].messages
-        assert (len(chat), model.prompts[1].opening) == (3 if shown else 1, "Query 1:")
+        assert (len(chat), model.prompts[1].opening) == (3 if has_example else 1, "Query 1:")
         assert PLAIN.text in chat[-1]["content"]
-        if shown:
+        if has_example:
             assert chat[1]["content"].startswith("Query 1: croup")
             assert "Best guess at the answer: Croup" in chat[0]["content"]
             assert model.prompts[1].version == "hcqr-rewriter-1/lines"
