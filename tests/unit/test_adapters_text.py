@@ -1,4 +1,4 @@
-"""What a policy is shown, and how its plain reply is read."""
+"""Rankings as plain text for a policy, and search plans parsed from its plain replies."""
 
 import pytest
 from querylect.envs.adapters.text import MAX_QUERIES, SNIPPET, plan_of_reply, show

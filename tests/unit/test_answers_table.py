@@ -1,4 +1,4 @@
-"""Tables of answers: what is missing is counted and left out, and who is compared with whom."""
+"""Tables of answers: missing answers are counted and left out of means, and which systems are compared."""
 
 import pytest
 from querylect.benchmarks.paired import compare_paired

@@ -1,4 +1,4 @@
-"""`querylect eval`: what is taken for a plan and what for a run, its flags, and how it ends."""
+"""`querylect eval`: spec or run as its argument, its flags, and its exit codes."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from querylect.eval.table import Arm
 from ..command import end, mistake
 from ..service.test_cli import replace_function  # noqa: F401 (a fixture)
 
-PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
+SPEC = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -24,22 +24,22 @@ def _summaries(monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    (tmp_path / "plan.yaml").write_text(PLAN)
-    return str(tmp_path / "plan.yaml")
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return str(tmp_path / "spec.yaml")
 
 
-def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(replace_function, path, capsys):  # noqa: F811
-    plans = replace_function("eval.spec", "evaluate_spec", (Path("out/tables.md"), None))
-    runs = replace_function("eval.run", "evaluate_each", [Path("report.html")])
+def test_a_spec_is_carried_out_and_a_run_is_not_taken_for_one(replace_function, path, capsys):  # noqa: F811
+    spec_calls = replace_function("eval.spec", "evaluate_spec", (Path("out/tables.md"), None))
+    run_calls = replace_function("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid", "--trust") == 0
     assert end("eval", "tiny", "--overwrite") == 0
-    assert runs[0][0][-1] is True
-    assert plans == [
+    assert run_calls[0][0][-1] is True
+    assert spec_calls == [
         ((load_spec(path, ["limit=3"]), Path("out"), None, False, False), {}),
         ((load_spec("grid"), None, None, False, True), {}),
     ]
-    assert len(runs) == 1
+    assert len(run_calls) == 1
     assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
 
 
@@ -51,22 +51,24 @@ def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_f
     assert "incomplete: 2 of 3 cells failed" in captured.err
 
 
-def test_flags_stand_for_a_plan(replace_function):  # noqa: F811
-    plans = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
+def test_flags_stand_for_a_spec(replace_function):  # noqa: F811
+    spec_calls = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
     flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
-    (((plan, output, check, overwrite, trust), _),) = plans
+    (((spec, output, check, overwrite, trust), _),) = spec_calls
     assert (output, check, overwrite, trust) == (None, None, False, False)
-    assert list(plan.systems) == ["first_titles", "rm3", "weighted_words", "small", "mine"]
-    assert (plan.limit, plan.systems["mine"].turns) == (4, 2)
+    assert list(spec.systems) == ["first_titles", "rm3", "weighted_words", "small", "mine"]
+    assert (spec.limit, spec.systems["mine"].turns) == (4, 2)
 
 
 def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(replace_function, path, capsys):  # noqa: F811
-    plans = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
-    runs = replace_function("eval.run", "evaluate_each", [Path("report.html")])
+    spec_calls = replace_function(
+        "eval.spec", "evaluate_spec", (Path("tables.md"), BaselineError("bm25 on hpo is wrong"))
+    )
+    run_calls = replace_function("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "--check-baselines") == 1
     assert end("eval", "tiny", "--check-baselines") == 0
-    for check in (plans[0][0][2], runs[0][0][-2]):
+    for check in (spec_calls[0][0][2], run_calls[0][0][-2]):
         check("bm25: right")
     captured = capsys.readouterr()
     assert captured.out == "tables.md\nreport.html\n"
@@ -77,10 +79,10 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
 
 
 def test_an_endpoint_stands_for_the_model_of_all_rewriters(replace_function):  # noqa: F811
-    plans = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
+    spec_calls = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
     flags = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
     assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *flags) == 0
-    llm = plans[0][0][0].systems["hyde"].llm
+    llm = spec_calls[0][0][0].systems["hyde"].llm
     assert (llm.model, llm.base_url) == ("m", "http://h/v1")
 
 
@@ -88,21 +90,21 @@ def test_an_endpoint_stands_for_the_model_of_all_rewriters(replace_function):  #
     ("arguments", "code", "facts"),
     [
         ([], None, ["--dataset", "--retriever"]),
-        (["PLAN", "--dataset", "hpo"], "flags-beside-source", ["PLAN"]),
-        (["PLAN", "--endpoint", "http://h"], "flags-beside-source", ["PLAN"]),
+        (["SPEC", "--dataset", "hpo"], "flags-beside-source", ["SPEC"]),
+        (["SPEC", "--endpoint", "http://h"], "flags-beside-source", ["SPEC"]),
         (["tiny", "--turns", "3"], "flags-beside-source", ["'tiny'"]),
-        (["PLAN", "--checkpoint", "best"], "run-flags-for-spec", ["--checkpoint", "systems.NAME.checkpoint"]),
-        (["PLAN", "limt=3"], None, ["'limt=3'", "limit"]),
+        (["SPEC", "--checkpoint", "best"], "run-flags-for-spec", ["--checkpoint", "systems.NAME.checkpoint"]),
+        (["SPEC", "limt=3"], None, ["'limt=3'", "limit"]),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments, code, facts, path, capsys):
-    actual_code = mistake("eval", *(path if word == "PLAN" else word for word in arguments))
+    actual_code = mistake("eval", *(path if word == "SPEC" else word for word in arguments))
     assert code in (None, actual_code)
     stderr = capsys.readouterr().err
-    assert all((path if fact == "PLAN" else fact) in stderr for fact in facts), stderr
+    assert all((path if fact == "SPEC" else fact) in stderr for fact in facts), stderr
 
 
-def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys):
+def test_a_dry_run_prints_a_spec_that_can_be_given_again(path, tmp_path, capsys):
     assert end("eval", path, "limit=3", "--dry-run") == 0
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
     assert load_spec(str(tmp_path / "again.yaml")) == load_spec(path, ["limit=3"])
@@ -116,8 +118,8 @@ def test_a_dry_run_shows_the_rows_of_warm_starts_and_baselines(path, tmp_path, c
     systems = ["systems.other={run: elsewhere}", f"systems.mine={{run: {tmp_path / 'run'}, turns: 2}}"]
     assert end("eval", path, *systems, "training_free=[]", "--dry-run") == 0
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
-    plan = load_spec(str(tmp_path / "again.yaml"))
-    assert list(plan.systems) == ["other", "mine-untrained", "mine-hyde", "mine-warm-start", "mine"]
-    assert plan.systems["mine-hyde"].rollout.max_new_tokens == 12
-    assert (plan.systems["mine-warm-start"].checkpoint, plan.systems["mine-warm-start"].turns) == ("warm_start", 2)
-    assert label(plan, Arm("mine-warm-start", 2)) == "mine, warm start, turn 2"
+    spec = load_spec(str(tmp_path / "again.yaml"))
+    assert list(spec.systems) == ["other", "mine-untrained", "mine-hyde", "mine-warm-start", "mine"]
+    assert spec.systems["mine-hyde"].rollout.max_new_tokens == 12
+    assert (spec.systems["mine-warm-start"].checkpoint, spec.systems["mine-warm-start"].turns) == ("warm_start", 2)
+    assert label(spec, Arm("mine-warm-start", 2)) == "mine, warm start, turn 2"

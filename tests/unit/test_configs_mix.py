@@ -1,4 +1,4 @@
-"""Configs of several environments: what a member takes over, what is written back, what is refused, and `--env`."""
+"""Configs of several environments: what a member inherits, what is written back, what is refused, and `--env`."""
 
 import pytest
 import yaml
@@ -76,7 +76,7 @@ SECTION = st.fixed_dictionaries({"a": VALUES, "b": VALUES})
 
 @given(SECTION, SECTION, SECTION)
 def test_what_is_left_out_comes_back(env, client, overrides):
-    """For whole sections, as a validated config writes them: the same keys at every place that both have."""
+    """For complete sections, as a validated config writes them: both have the same keys at every level."""
 
     def like(base, value):
         if isinstance(base, dict) and isinstance(value, dict):

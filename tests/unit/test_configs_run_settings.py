@@ -1,4 +1,4 @@
-"""Run folders of other versions: settings that are gone are left out, and said; what is known stays as it is."""
+"""Run folders of other versions: removed settings are ignored and reported, the others are kept."""
 
 import logging
 
@@ -13,7 +13,7 @@ from ..raising import refused
 
 @pytest.fixture
 def run(tmp_path):
-    """A function: changes of the YAML of a mixed run in, its folder out."""
+    """A function that takes changes of a mixed run's YAML and returns the run folder."""
 
     def write(change):
         values = parse_yaml(dump_config(load_config("mix_bm25_minilm", ["train.steps=7"])))

@@ -1,4 +1,4 @@
-"""Plans of evaluations: what a file, overrides and flags make of one, and what they are told."""
+"""Evaluation specs from files, overrides and flags, and the messages for invalid ones."""
 
 import pytest
 from querylect.configs.evaluation import SpecConfig
@@ -9,7 +9,7 @@ from querylect.methods.methods import method_settings
 
 from ..raising import refused
 
-PLAN = """
+SPEC = """
 name: two
 datasets:
   one: {kind: beir, path: /data/one}
@@ -27,8 +27,8 @@ systems:
 
 @pytest.fixture
 def path(tmp_path):
-    (tmp_path / "plan.yaml").write_text(PLAN)
-    return str(tmp_path / "plan.yaml")
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return str(tmp_path / "spec.yaml")
 
 
 def flags(**changes):
@@ -37,17 +37,17 @@ def flags(**changes):
 
 
 @pytest.mark.parametrize("name", [*known_specs(), None])
-def test_a_plan_with_every_setting_written_out_can_be_given_again(name, path, tmp_path):
-    plan = load_spec(name or path, ["environments.bm25.env.index=there/{dataset}"])
-    (tmp_path / "again.yaml").write_text(dump_spec(plan))
+def test_a_spec_with_every_setting_written_out_can_be_given_again(name, path, tmp_path):
+    spec = load_spec(name or path, ["environments.bm25.env.index=there/{dataset}"])
+    (tmp_path / "again.yaml").write_text(dump_spec(spec))
     again = load_spec(str(tmp_path / "again.yaml"))
-    assert again == plan
+    assert again == spec
     has_index = {name: "index" in environment.env.model_fields_set for name, environment in again.environments.items()}
     assert has_index.pop("bm25")
     assert not any(has_index.values())
 
 
-def test_a_plan_is_told_from_a_run(path, tmp_path):
+def test_a_spec_is_told_from_a_run(path, tmp_path):
     (tmp_path / "run.yaml").write_text("name: run\ntrain: {steps: 1}\n")
     assert is_spec(path)
     assert is_spec("grid")
@@ -55,10 +55,10 @@ def test_a_plan_is_told_from_a_run(path, tmp_path):
     assert not is_spec("demo")
 
 
-def test_overrides_reach_what_the_plan_names(path):
-    plan = load_spec(path, ["systems.prompted.turns=3", "limit=5", "environments.bm25.env.engine=rank_bm25"])
-    assert (plan.systems["prompted"].turns, plan.limit) == (3, 5)
-    assert plan.environments["bm25"].env.engine == "rank_bm25"
+def test_overrides_reach_what_the_spec_names(path):
+    spec = load_spec(path, ["systems.prompted.turns=3", "limit=5", "environments.bm25.env.engine=rank_bm25"])
+    assert (spec.systems["prompted"].turns, spec.limit) == (3, 5)
+    assert spec.environments["bm25"].env.engine == "rank_bm25"
     assert load_spec("grid", ["datasets.hpo.path=there"]).datasets["hpo"].path == "there"
     more = load_spec(path, ["systems.again={rewriter: {name: explore}}", "systems.again.turns=2"])
     assert more.systems["again"].turns == 2
@@ -95,21 +95,21 @@ def test_a_mistake_is_told_with_what_to_do(path, override, code, facts):
         load_spec(path, [override])
 
 
-def test_flags_make_a_plan():
+def test_flags_make_a_spec():
     models = {"rewriters": ["small", "long=explore"], "runs": ["runs/demo"], "model": "/models/policy"}
     searched = {"datasets": ["hpo", "folder/scifact"], "retrievers": ["bm25", "mini=/models/all-minilm"]}
-    plan = flags(**searched, **models, turns=2, samples=3, overrides=["limit=7"])
-    assert {name: source.path for name, source in plan.datasets.items()} == {"hpo": None, "scifact": "folder/scifact"}
-    assert [environment.env.retriever for environment in plan.environments.values()] == ["bm25", "/models/all-minilm"]
-    assert list(plan.systems)[:3] == plan.free_systems == ["first_titles", "rm3", "weighted_words"]
-    with_model = {name: system for name, system in plan.systems.items() if system.training_free is None}
+    spec = flags(**searched, **models, turns=2, samples=3, overrides=["limit=7"])
+    assert {name: source.path for name, source in spec.datasets.items()} == {"hpo": None, "scifact": "folder/scifact"}
+    assert [environment.env.retriever for environment in spec.environments.values()] == ["bm25", "/models/all-minilm"]
+    assert list(spec.systems)[:3] == spec.free_systems == ["first_titles", "rm3", "weighted_words"]
+    with_model = {name: system for name, system in spec.systems.items() if system.training_free is None}
     runs = {name: (system.run, system.turns, system.samples) for name, system in with_model.items()}
     assert runs == {"small": (None, 2, 3), "long": (None, 2, 3), "demo": ("runs/demo", 2, 3)}
-    assert plan.systems["long"].rewriter.name == "explore"
-    assert (plan.policy.model, plan.limit) == ("/models/policy", 7)
+    assert spec.systems["long"].rewriter.name == "explore"
+    assert (spec.policy.model, spec.limit) == ("/models/policy", 7)
 
 
-def test_flags_that_make_no_plan_are_told():
+def test_flags_that_make_no_spec_are_told():
     with refused(ConfigError, "duplicate-name", "--dataset", "'x'", "NAME=b/x"):
         flags(datasets=["a/x", "b/x"])
     with refused(ConfigError, "duplicate-name", "'small'", "--run NAME=runs/small"):
@@ -129,19 +129,19 @@ def test_writers_of_passages_or_several_queries_have_room_by_default():
         "shown": {"rewriter": {"name": "query2doc"}, "rollout": {"documents": 3}},
     }
     values = {"datasets": {"a": None}, "environments": {"x": {}}, "systems": systems, "training_free": []}
-    plan = SpecConfig.model_validate(values)
-    tokens = {name: (system.rollout or plan.rollout).max_new_tokens for name, system in plan.systems.items()}
+    spec = SpecConfig.model_validate(values)
+    tokens = {name: (system.rollout or spec.rollout).max_new_tokens for name, system in spec.systems.items()}
     method = method_settings("hcqr", {}).max_tokens
     long = dict.fromkeys(("passage", "queries", "versions", "shown"), method)
     assert tokens == {**long, "short": 40, "keywords": 64}
-    assert plan.systems["shown"].rollout.documents == 3
-    assert SpecConfig.model_validate(parse_yaml(dump_spec(plan))) == plan, "the written plan is the same evaluation"
+    assert spec.systems["shown"].rollout.documents == 3
+    assert SpecConfig.model_validate(parse_yaml(dump_spec(spec))) == spec, "the written spec is the same evaluation"
     fixed = SpecConfig.model_validate({**values, "rollout": {"max_new_tokens": 32}})
     assert fixed.systems["passage"].rollout is None
 
 
 def test_a_prepared_dataset_and_ragbench_have_parts():
-    plan = SpecConfig.model_validate(
+    spec = SpecConfig.model_validate(
         {"datasets": {"a": None, "b": None}, "parts": ["a"], "environments": {"x": {"urls": {"a": ["http://h"]}}}}
     )
-    assert (plan.has_parts("a"), plan.has_parts("b")) == (True, False)
+    assert (spec.has_parts("a"), spec.has_parts("b")) == (True, False)

@@ -1,4 +1,4 @@
-"""What was said before a question: read from data, shown by every prompt, cut to a budget, counted where texts are."""
+"""Conversation histories: read from data, part of every prompt, cut to a budget, counted wherever texts are counted."""
 
 import json
 from dataclasses import replace

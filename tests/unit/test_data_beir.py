@@ -27,7 +27,7 @@ QUESTIONS = [{"_id": "q1", "text": "small person"}, {"_id": "q2", "text": "which
 
 @pytest.fixture
 def folder(tmp_path):
-    """A small folder that is right; tests break one file of it."""
+    """A small valid folder; tests break one of its files."""
     root = tmp_path / "set"
     (root / "qrels").mkdir(parents=True)
     (root / "corpus.jsonl").write_text(jsonl(CORPUS), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`querylect data …` from the outside."""
+"""`querylect data …` on the command line."""
 
 import json
 
@@ -89,7 +89,7 @@ def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
 
 
 def test_scifact_is_right_by_bm25_and_wrong_without_its_titles(realdata, tmp_path, capsys):
-    """What the check is for: an index without titles shows before any rewriting is measured."""
+    """The purpose of the check: an index without titles is detected before any rewriting is measured."""
     settings = [f"env.dataset.path={realdata / 'scifact'}", "env.dataset.kind=beir", f"env.index={tmp_path / 'index'}"]
     assert end("index", "build", "demo", *settings) == 0
     assert end("data", "baselines", "demo", *settings) == 0

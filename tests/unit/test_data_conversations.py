@@ -1,4 +1,4 @@
-"""Conversational benchmarks: rows of our own in the published schemas of TopiOCQA, QReCC, CAsT and iKAT."""
+"""Conversational benchmarks: hand-written rows in the published schemas of TopiOCQA, QReCC, CAsT and iKAT."""
 
 import gzip
 import json

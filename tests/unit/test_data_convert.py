@@ -1,4 +1,4 @@
-"""Question sets and corpora of the papers: rows in their published form, made into what papers and answers read."""
+"""Question sets and corpora of the papers: rows in their published form, converted to what papers and answers read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Documents as files: what is read of each format, where they are cut, what is skipped, how a killed call goes on."""
+"""Documents as files: the text of each format, where passages are cut, what is skipped, how a killed call resumes."""
 
 import builtins
 import json

@@ -1,4 +1,4 @@
-"""FinAgentBench in its published form: prompts of our own, and the twenty real rows."""
+"""FinAgentBench in its published form: hand-written prompts, and the twenty real rows."""
 
 import json
 

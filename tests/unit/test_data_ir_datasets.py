@@ -1,4 +1,4 @@
-"""The catalogue ir_datasets, with a dataset of our own entered into it."""
+"""Datasets of ir_datasets, with a hand-written dataset in its registry."""
 
 import sys
 

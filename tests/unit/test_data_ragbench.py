@@ -1,4 +1,4 @@
-"""RAGBench in its published form: rows of our own, and four real parts end to end."""
+"""RAGBench in its published form: hand-written rows, and four real parts end to end."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Published figures, and whether measured ones are right."""
+"""Published figures, and the check of measured figures against them."""
 
 import pytest
 from querylect.data.known import known

@@ -1,4 +1,4 @@
-"""Which bytes a file had: changes are recognised, growth of a log is none, and a process may die at any moment."""
+"""Digests of files: changes are detected, an append to a log is no change, and a process may die at any moment."""
 
 import json
 from pathlib import Path

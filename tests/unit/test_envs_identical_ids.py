@@ -1,4 +1,4 @@
-"""Documents that bear the id of the question: left out where the dataset says so, as BEIR's own evaluation does."""
+"""Documents with the id of the question: left out where the dataset says so, as BEIR's own evaluation does."""
 
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
@@ -55,7 +55,7 @@ def test_the_own_document_is_left_out_and_its_place_is_filled(ignoring):
 
 @pytest.mark.parametrize("fuse", ["max", "sum", "rrf", "interleave"])
 def test_a_ranking_is_that_of_a_corpus_without_the_document(tmp_path, ignoring, fuse):
-    """Ranks and fusion are as if it had never been there; BM25's statistics alone know of it, so scores are equal."""
+    """Ranks and fusion are as without it; only BM25's statistics include it, so scores are equal."""
     probes = [Probe(terms=(Term(text=text),), k=k) for text, k in [(TEXTS["a"], 1), ("taxes hurt growth", None)]]
     plan = SearchPlan(probes=tuple(probes), fuse=fuse, k=3)
     ranking = ranked(ignoring, "a", plan)

@@ -1,4 +1,4 @@
-"""Which queries are taken of an evaluation and of a file, and that what holds none is named."""
+"""Which queries are taken from an evaluation and from a file, and errors for sources without queries."""
 
 import pytest
 from querylect.errors import ConfigError, DataError

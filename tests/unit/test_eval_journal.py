@@ -1,4 +1,4 @@
-"""What a cell keeps: whole lines only, the last of a question, nothing of another identity."""
+"""The journal of a cell: complete lines only, the last record of a question, no records of another identity."""
 
 import json
 from dataclasses import replace

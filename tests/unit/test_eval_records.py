@@ -1,4 +1,4 @@
-"""Records of greedy trees, and their way to disk and back."""
+"""Records of greedy trees, written and read back."""
 
 import json
 
@@ -28,7 +28,7 @@ QUESTION = Question("q1", "weak grip")
 
 
 def step_result(metrics):
-    """What the environment answers: one document."""
+    """The environment's result: one document."""
     hit = HitBody(id="d1", score=2.5)
     return StepResult(question_id="q1", ranking=[hit], reward=0.5, metrics=metrics)
 

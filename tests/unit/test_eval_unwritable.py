@@ -1,4 +1,4 @@
-"""A folder that cannot be written, or is in use, is told before anything is computed, not after it."""
+"""A folder that cannot be written, or is in use, is reported before anything is computed."""
 
 import pytest
 from querylect.configs.evaluation import SpecConfig

@@ -1,4 +1,4 @@
-"""The lock of a run folder: one command at a time, told who has it, and free as soon as that one is gone."""
+"""The lock of a run folder: one command at a time; the refusal names the holder; a dead holder releases it."""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Where an export may not stand, who may write at a time, and a disk or a Hub that fails. No model is loaded."""
+"""Folders that an export may not replace, one writer at a time, and failures of disk and Hub. No model is loaded."""
 
 import sys
 
@@ -106,7 +106,7 @@ def test_a_download_that_breaks_off_is_one_sentence(monkeypatch, tmp_path, error
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Two runs and an export in runs/ of the working directory; a Hub that is asked fails the test."""
+    """Two runs and an export in runs/ of the working directory; a request to the Hub fails the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked the Hub"))
     for folder, file in (("demo", "config.yaml"), ("demo-1", "config.yaml"), ("shared", "querylect.json")):

@@ -1,4 +1,4 @@
-"""How often the real huggingface_hub asks a Hub that cannot be reached, one that stumbles, and one without the file."""
+"""Requests of the real huggingface_hub to a Hub that is unreachable, fails for a while, or lacks the file."""
 
 import socket
 
@@ -19,7 +19,7 @@ FILE = "querylect.json"
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch, tmp_path):
-    """The client as this package sets it up, an empty cache, and the pauses between attempts, which are not made."""
+    """The client as this package sets it up, an empty cache, and the pauses between attempts, which are skipped."""
     delays = []
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(_http.time, "sleep", delays.append)

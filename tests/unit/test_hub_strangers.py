@@ -1,4 +1,4 @@
-"""What a `querylect.json` of somebody else may say, and what readers take from it. No model is loaded."""
+"""What a `querylect.json` of an untrusted author may set, and what is read from it. No model is loaded."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ BM25 = {"name": "bm25", "kind": "bm25"}
 
 
 def exported(members=None, **changes):
-    """A whole file as plain data; `members` are the rewriters of several environments."""
+    """A complete file as plain data; `members` are the rewriters of several environments."""
     environment = {"name": "e", "corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "splits": {"test": 1}}
     chat = {"question": "an itch", "messages": [], "stop": [], "stop_ids": []}
     member = {"chat": chat, "retriever": BM25, "environment": environment}

@@ -1,4 +1,4 @@
-"""Prompts of readers, judges and question writers in the user's own words."""
+"""User-supplied prompts of readers, judges and question writers."""
 
 import json
 

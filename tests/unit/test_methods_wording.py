@@ -1,4 +1,4 @@
-"""Prompts in the user's own words: what a model is asked then, and what is refused before it is asked."""
+"""User-supplied prompts of methods: what a model gets, and what is refused before any call."""
 
 import json
 
@@ -99,7 +99,7 @@ def test_a_repair_continues_the_users_prompt_and_the_versions_follow_the_text(wo
 
 
 def hcqr_with(prompts):
-    """The prompts and the outcome of HCQR in the words of a file or a folder."""
+    """The prompts and the outcome of HCQR with the prompts of a file or a folder."""
     messages = []
 
     def answer(prompt):

@@ -1,4 +1,4 @@
-"""The digest of a plan is the same on both sides of the wire, and another one for every other plan."""
+"""The digest of a plan is the same in client and service, and differs between plans."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -30,7 +30,7 @@ def contents(names, dates=None, rounds=None):
 
 
 def ranked(*questions):
-    """Questions by place, best first, with scores 1, 1/2, 1/3, …"""
+    """Questions by index, best first, with scores 1, 1/2, 1/3, …"""
     return Scored(np.array(questions, dtype=np.int64), 1.0 / np.arange(1, len(questions) + 1))
 
 
@@ -89,7 +89,7 @@ def test_chance_decides_last_and_evenly_and_the_same_way_again():
 
 
 class Fixed:
-    """Ranks questions by fixed scores and keeps how deep it was asked."""
+    """Ranks questions by fixed scores and records the requested depths."""
 
     def __init__(self, scores):
         self.scores, self.depths = np.asarray(scores), []

@@ -1,4 +1,4 @@
-"""Questions written for passages: what is asked for, kept, judged and widened, and how a killed call goes on."""
+"""Questions written for passages: which are requested, kept, judged and extended, and how a killed call resumes."""
 
 import json
 import re
@@ -175,7 +175,7 @@ def test_a_copy_of_the_prompts_example_is_no_question(tmp_path, corpus):
 
 
 class Repeats(Author):
-    """Asks the same about half of the things."""
+    """Asks the same question about half of the things."""
 
     def question(self, prompt, things):
         return "What is the price?" if set(things) & set(list(THINGS)[::2]) else super().question(prompt, things)

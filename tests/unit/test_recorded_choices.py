@@ -1,4 +1,4 @@
-"""benchmarks/recorded_choices.py on a folder in the form of MIRAGE: what is read, and what stands for nothing."""
+"""benchmarks/recorded_choices.py on a folder in the form of MIRAGE: shares, agreement, and a folder without answers."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The commands of a report: whatever a folder or its content is called, they are pasted safely."""
+"""The commands of a report: names of folders and of their content are quoted safely."""
 
 import shlex
 from pathlib import Path

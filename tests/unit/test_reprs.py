@@ -1,4 +1,4 @@
-"""What objects say of themselves: short, what they are, and no secret."""
+"""The repr of public objects: one short line, without secrets."""
 
 import asyncio
 from base64 import b64encode

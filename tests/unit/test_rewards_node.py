@@ -1,4 +1,4 @@
-"""The worth of a turn and of a path."""
+"""Rewards of a turn and of a path."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""One rewriter for several retrievers: every question is asked in the words for its own."""
+"""One rewriter for several retrievers: every question gets the prompt of its own retriever."""
 
 import logging
 
@@ -20,7 +20,7 @@ NAMES = {"lexical": "bm25", "semantic": "all-minilm-l6-v2"}
 
 
 class Clients(MixedClient):
-    """Says which retrievers are served, as running services would."""
+    """Lists the retrievers that are served, as running services would."""
 
     def environments(self):
         shared = {"corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s", "gain": "linear"}
@@ -32,7 +32,7 @@ class Clients(MixedClient):
 
 
 def run(rewriter=None, **of_semantic):
-    """A run over both, whose second member asks as `of_semantic` says."""
+    """A run over both, whose second member has the rewriter settings `of_semantic`."""
     plain = {
         "rewriter": rewriter or {"name": "explore"},
         "mix": {"environments": {"lexical": {}, "semantic": {"env": {"index": "x"}, "rewriter": of_semantic}}},

@@ -1,4 +1,4 @@
-"""The strict parser: what it reads, what it refuses, and that nothing makes it raise."""
+"""The strict parser: what it reads, what it refuses, and that it never raises."""
 
 import pytest
 from hypothesis import assume, example, given

@@ -1,4 +1,4 @@
-"""Answers of prompted models: what the strict parser of training refuses and is read here, and what is read nowhere."""
+"""Answers of prompted models: what only the lenient parser reads, and what neither parser reads."""
 
 import pytest
 from querylect.configs.rewriter import RewriterConfig

@@ -1,4 +1,4 @@
-"""The batcher: one outcome for every plan, one search for many requests, a cache that knows the whole plan."""
+"""The batcher: one outcome for every plan, one search for many requests, a cache keyed by the whole plan."""
 
 import asyncio
 import threading
@@ -54,7 +54,7 @@ async def start_paused(batcher, search, *texts):
 
 
 async def release(search):
-    """Let what is held go on, once the batcher has taken in every request."""
+    """Resume the paused search, once the batcher has every request."""
     await asyncio.sleep(0)
     search.free.set()
 
@@ -221,7 +221,7 @@ async def test_turns_are_shared_by_the_work_that_is_stated_for_a_plan(batcher, s
 
 
 class Stepping(Recorder):
-    """Ranks a long plan in three steps, each of which can be held like a search."""
+    """Ranks a long plan in three steps, each of which can be paused like a search."""
 
     closed = False
 
@@ -385,7 +385,7 @@ async def test_stopping_fails_what_waits_instead_of_leaving_it(batcher, search):
 
 @batched()
 async def test_stopping_ends_however_busy_the_clients_are(batcher, search):
-    """New plans come in the very moment in which the batcher is told to stop, and while it does."""
+    """New plans come in the very moment in which the batcher begins to stop, and while it stops."""
     async with busy_clients(batcher) as (clients, wait_for_plans):
         await wait_for_plans(49)
         await asyncio.wait_for(batcher.stop(), 5)

@@ -61,7 +61,7 @@ def small_limits():
 
 
 def received(limits, *bodies_of_requests):
-    """What reading each body gives while all of them are held: its size, or the status with which it was refused."""
+    """The result of reading each body while all of them are open: its size, or the status of the refusal."""
 
     async def read_bodies(stack):
         outcomes = []

@@ -1,4 +1,4 @@
-"""Where the name of a model leads, and data that a package holds."""
+"""Resolution of model names, and data that a package contains."""
 
 import json
 from importlib.machinery import ModuleSpec

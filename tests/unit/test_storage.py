@@ -179,7 +179,7 @@ def no_flock(monkeypatch):
 
 @pytest.fixture
 def ended_process() -> int:
-    """The id of a process of this host that is gone."""
+    """The id of a process of this host that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -214,7 +214,7 @@ def test_without_flock_a_dead_process_of_this_host_holds_nothing(tmp_path, no_fl
 
 @pytest.mark.parametrize("text", ["", claim_of(2**22 + 1, "elsewhere")])
 def test_without_flock_a_claim_of_an_unknown_process_is_refused(tmp_path, no_flock, text):
-    """On another host, or killed while it wrote who it is: nobody can know whether it is still at work."""
+    """On another host, or killed while it wrote its id: whether it still runs is unknown."""
     claim_file = tmp_path / ".lock.held"
     claim_file.write_text(text)
     with refused(StorageError, "already-locked", f"remove {claim_file}"), only_command(tmp_path):

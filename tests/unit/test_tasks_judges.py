@@ -1,4 +1,4 @@
-"""Judges with scripted answers: what they are shown, what a verdict is worth, and what a judge off its form becomes."""
+"""Judges with scripted answers: their prompts, the values of verdicts, and answers in a wrong format."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def case(item, answer="an answer", documents=DOCUMENTS, searched=True):
 
 
 def judgement(key, value):
-    """What a judge says of one question, with an explanation."""
+    """A judge's answer on one question, with an explanation."""
     return {"explanation": "", key: value}
 
 

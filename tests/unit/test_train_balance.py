@@ -1,4 +1,4 @@
-"""Trees are shared so that processes compute like numbers of tokens."""
+"""Trees are distributed so that processes compute similar numbers of tokens."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +37,7 @@ def test_every_process_has_as_many_trees_its_largest_first(sizes, processes):
 
 
 def test_trees_move_between_processes_as_they_are():
-    """What one of two processes gives the other gets, and nothing else; positions name the order."""
+    """Each of two processes gets what the other sends, and nothing else; positions give the order."""
     lengths = [[90, 80], [5, 7]]
     trees = [[Tree(Question(f"{rank}{i}", "?"), [node(1, 1, n)]) for i, n in enumerate(rank_lengths)]
              for rank, rank_lengths in enumerate(lengths)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which questions a step asks: weights, passes and the success seen so far, each against the documented formula."""
+"""The questions of a step: weights, passes and the success so far, each against the documented formula."""
 
 import json
 from collections import Counter
@@ -56,7 +56,7 @@ def test_every_question_comes_once_a_pass_and_passes_differ():
 
 
 def test_no_question_comes_twice_in_a_step_while_there_are_others():
-    """Seven questions, four places a step: passes end in the middle of steps."""
+    """Seven questions, four per step: passes end in the middle of steps."""
     steps, _ = drawn(curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]}), 200, 4)
     assert all(len(set(step)) == 4 for step in steps)
     counts = Counter(mixed for step in steps for mixed in step)

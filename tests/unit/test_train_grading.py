@@ -1,4 +1,4 @@
-"""What searches outside of a rollout are worth: graded like those inside, or not at all."""
+"""Rewards of searches outside of a rollout: computed like those inside, or refused."""
 
 import pytest
 from querylect.configs.load import load_config
@@ -11,7 +11,7 @@ from ..raising import refused
 
 
 class Client:
-    """Gives every search the worth of its depth, and no answer to the question `lost`."""
+    """Scores every search by its depth; the question `lost` gets no answer."""
 
     def __init__(self):
         self.calls = []

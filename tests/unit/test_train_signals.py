@@ -1,4 +1,4 @@
-"""What a signal does to the step under way, by the clock: finish it, give it up at once, or when the time is over."""
+"""A signal during a training step, with a fake clock: the step is finished, aborted at once, or aborted in time."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def clock(monkeypatch):
 
 
 def stopper(clock, steps=(), saving=None, under_way=0.0, **settings):
-    """As in a step that began `under_way` seconds ago, after steps of so many seconds and a checkpoint of `saving`."""
+    """The callback `under_way` seconds into a step, after steps of these lengths and a checkpoint of `saving`."""
     callback = StopOnSignal(TrainConfig(**settings))
     callback.trainer = SimpleNamespace(saving_seconds=saving)
     for seconds in steps:
@@ -146,7 +146,7 @@ def test_between_steps_a_signal_ends_the_run_at_once_however_long_the_grace(cloc
 
 @pytest.mark.parametrize("number", [TERM, USR1, int(signal.SIGINT)])
 def test_a_signal_during_a_report_is_reported_at_the_next_collective(number):
-    """Of two processes, this one is told to stop after it has reported that it was not."""
+    """Of two processes, this one gets the signal after it has reported that it had none."""
 
     class Late(Processes):
         def all_gather(self, value):

@@ -1,4 +1,4 @@
-"""The first stage in training: asked when a question comes up, once, and another question where it fails."""
+"""The first stage in training: one call when a question comes up, and another question if it fails."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ from ..several import side_by_side
 
 
 class Value(BaseModel):
-    """What a first stage says."""
+    """The answer of a first stage."""
 
     question_id: str
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: the panel drawn into a terminal that keeps what it is sent, and lines of the log."""
+"""The view of a run: a panel drawn into a captured terminal, a notebook cell, and lines of the log."""
 
 import io
 import logging
@@ -34,7 +34,7 @@ def record(step, reward=0.5, **more):
 
 @pytest.fixture
 def screen():
-    """A live view on a terminal of 110 columns, and a function that gives what it shows now."""
+    """A live view on a terminal of 110 columns, and a function that returns its current text."""
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=40, color_system=None)
     view = LiveView("demo · hpo-bm25", console)
 
@@ -129,7 +129,7 @@ def test_tables_of_trees_come_as_often_where_a_rollout_serves_several_steps(iter
 
 @pytest.fixture
 def cell(monkeypatch):
-    """What a notebook's cell shows, one HTML text for each time that it was drawn; stands in for IPython."""
+    """The pages that a notebook's cell has shown, as HTML; IPython is a double."""
     pages: list[str] = []
     handle = SimpleNamespace(update=pages.append)
 
