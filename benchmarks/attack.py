@@ -65,40 +65,40 @@ def main() -> int:
     parser.add_argument("--read-seconds", type=float, default=20.0, help="env.read_seconds of the service")
     parser.add_argument("--page", type=Path, help="write the rows into the table of this page")
     parser.add_argument("--keep", type=Path, help="a new folder for all files, which are kept there")
-    given = parser.parse_intermixed_args()
-    if given.target and (given.part not in TARGETS or (given.part == "requests" and len(given.target) > 1)):
-        parser.error(f"{given.part} was given {' '.join(given.target)}; only {', '.join(TARGETS)} have a target")
+    args = parser.parse_intermixed_args()
+    if args.target and (args.part not in TARGETS or (args.part == "requests" and len(args.target) > 1)):
+        parser.error(f"{args.part} was given {' '.join(args.target)}; only {', '.join(TARGETS)} have a target")
     logging.getLogger("querylect").setLevel(logging.CRITICAL)  # what clients are refused is counted here
     machine = describe("torch", "uvicorn")
     print(machine)
     lost = 0
     with tempfile.TemporaryDirectory(prefix="attack-") as scratch, ExitStack() as cleanup:
         world = None
-        if given.part != "requests" or not given.target:
-            world = World(given.keep or Path(scratch) / "world", *given.target[:1], overrides=given.target[1:])
+        if args.part != "requests" or not args.target:
+            world = World(args.keep or Path(scratch) / "world", *args.target[:1], overrides=args.target[1:])
             cleanup.callback(world.service.kill)
-        for part in PARTS if given.part == "all" else [given.part]:
-            started, tries = time.perf_counter(), PARTS[part] if given.tries is None else given.tries
-            tally = run(part, world, tries, given)
+        for part in PARTS if args.part == "all" else [args.part]:
+            started, tries = time.perf_counter(), PARTS[part] if args.tries is None else args.tries
+            tally = run(part, world, tries, args)
             lost += len(tally.lost)
             print(tally.row())
             print("\n".join([*(f"  LOST {what}" for what in tally.lost), *(f"  {note}" for note in tally.notes)]))
-            if given.page:
-                command = " ".join([part, *given.target, f"--tries {tries} --seed {given.seed}"])
+            if args.page:
+                command = " ".join([part, *args.target, f"--tries {tries} --seed {args.seed}"])
                 how = f"`{command}`, {time.perf_counter() - started:.0f} s on {machine}"
-                write_row(given.page, tally, how, list(PARTS))
+                write_row(args.page, tally, how, list(PARTS))
     return 1 if lost else 0
 
 
-def run(part: str, world: World | None, tries: int, given: argparse.Namespace) -> Tally:
+def run(part: str, world: World | None, tries: int, args: argparse.Namespace) -> Tally:
     if world is None:
-        token = os.environ.get(given.token_env or "")
-        return attack_requests.attack(given.target[0], token, given.read_seconds, tries, given.seed)
+        token = os.environ.get(args.token_env or "")
+        return attack_requests.attack(args.target[0], token, args.read_seconds, tries, args.seed)
     if part == "requests":
         world.prepare(["index", "train"])
         read_seconds = world.config.env.read_seconds
-        return attack_requests.attack(world.service.url, None, read_seconds, tries, given.seed)
-    return ATTACKS[part](world, tries, given.seed)
+        return attack_requests.attack(world.service.url, None, read_seconds, tries, args.seed)
+    return ATTACKS[part](world, tries, args.seed)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ class Child:
         self._marks.unlink(missing_ok=True)
         context = get_context("forkserver")
         context.set_forkserver_preload(IMPORTED)
-        asked = {"arguments": [*map(str, arguments)], "folder": str(folder), "limit": limit, "environ": {**os.environ}}
-        self._process = context.Process(target=runpy.run_path, args=(__file__, {"asked": asked}, CHILD))
+        job = {"arguments": [*map(str, arguments)], "folder": str(folder), "limit": limit, "environ": {**os.environ}}
+        self._process = context.Process(target=runpy.run_path, args=(__file__, {"job": job}, CHILD))
         self.began = time.time()
         self._process.start()
 
@@ -93,17 +93,17 @@ class Child:
         return self.stderr.read_text(errors="replace") if self.stderr.exists() else ""
 
 
-def _run(asked: dict) -> None:
+def _run(job: dict) -> None:
     """In the child: redirect, wrap, limit, and run the command line."""
-    folder = Path(asked["folder"])
+    folder = Path(job["folder"])
     for number, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
         os.close(file)
     os.environ.clear()
-    os.environ.update(asked["environ"])
+    os.environ.update(job["environ"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["querylect", *asked["arguments"]]
+    sys.argv = ["querylect", *job["arguments"]]
     import torch
     from querylect.cli import main
 
@@ -112,18 +112,18 @@ def _run(asked: dict) -> None:
     inside: list[str] = []
     for phase, (module, name) in PHASES.items():
         _wrap(phase, importlib.import_module(module), name, marks, inside)
-    if asked["limit"] is not None:
+    if job["limit"] is not None:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_FSIZE, (asked["limit"], asked["limit"]))
-    main(asked["arguments"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"], job["limit"]))
+    main(job["arguments"])
 
 
-def _wrap(phase: str, place: object, name: str, marks: int, inside: list[str]) -> None:
+def _wrap(phase: str, owner: object, name: str, marks: int, inside: list[str]) -> None:
     *outer, last = name.split(".")
     for part in outer:
-        place = getattr(place, part)
-    original: Callable = getattr(place, last)
+        owner = getattr(owner, part)
+    original: Callable = getattr(owner, last)
 
     @functools.wraps(original)
     def marked(*args: object, **kwargs: object) -> object:
@@ -138,8 +138,8 @@ def _wrap(phase: str, place: object, name: str, marks: int, inside: list[str]) -
             if phase not in LASTING:
                 os.write(marks, f"{time.time():.6f} -\n".encode())
 
-    setattr(place, last, marked)
+    setattr(owner, last, marked)
 
 
 if __name__ == CHILD:
-    _run(globals()["asked"])
+    _run(globals()["job"])

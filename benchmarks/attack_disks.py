@@ -60,8 +60,8 @@ def _limited(world: World, tally: Tally, command: str, size: int) -> None:
 
 def _full(world: World, tally: Tally, disk: Path, share: float) -> None:
     page = os.sysconf("SC_PAGE_SIZE")
-    kept = (world.undisturbed / "train" / world.run.name).rglob("*")
-    size = int(share * sum(-(-path.stat().st_size // page) * page for path in kept if path.is_file()))
+    paths = (world.undisturbed / "train" / world.run.name).rglob("*")
+    size = int(share * sum(-(-path.stat().st_size // page) * page for path in paths if path.is_file()))
     world.restore(None)
     _mount(disk, f"remount,size={max(size, page)}")
     with tally.attempt(f"train on a disk of {size} bytes") as broken:
@@ -89,9 +89,9 @@ def _taken_away(
             child.wait_for_mark(phase, number + 1)
             time.sleep(moment)
             if kind == "removed":
-                gone = world.run.with_name("gone")  # at once: a file that is written meanwhile would keep its folder
+                moved = world.run.with_name("gone")  # at once: a file that is written meanwhile would keep its folder
                 with suppress(FileNotFoundError):
-                    shutil.rmtree(world.run.rename(gone), ignore_errors=True)
+                    shutil.rmtree(world.run.rename(moved), ignore_errors=True)
             elif not _mount(disk, "remount,ro"):
                 # Linux refuses that while a file is open for writing; a bind mount does it at any time
                 _mount(disk, "remount,ro,bind")
@@ -117,9 +117,9 @@ def _again(world: World, command: str, broken: list[str]) -> None:
     broken += [f"{path} differs" for path in world.differences(command)]
 
 
-def _mount(place: Path, options: str, *what: str) -> bool:
-    place.mkdir(exist_ok=True)
-    command = ["mount", *(["-t", "tmpfs"] if what else []), "-o", options, *what, str(place)]
+def _mount(mount_point: Path, options: str, *what: str) -> bool:
+    mount_point.mkdir(exist_ok=True)
+    command = ["mount", *(["-t", "tmpfs"] if what else []), "-o", options, *what, str(mount_point)]
     return os.getuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 

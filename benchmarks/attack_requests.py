@@ -43,7 +43,7 @@ def attack(url: str, token: str | None, read_seconds: float, tries: int, seed: i
     """Send so many, a seeded share of each kind. RuntimeError where the service does not answer a good request."""
     tally, draw = Tally("requests", MEANS), random.Random(seed)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    good = Good.of(url, headers)
+    good = GoodRequest.from_service(url, headers)
     counts = {kind: max(1, round(share * tries)) for kind, share in SHARES.items()}
     damaged = max(1, tries - sum(counts.values()))
     statuses: Counter = Counter()
@@ -82,7 +82,7 @@ def attack(url: str, token: str | None, read_seconds: float, tries: int, seed: i
 
 
 @dataclass
-class Good:
+class GoodRequest:
     """A request that the service answers, and its answer."""
 
     url: str
@@ -92,12 +92,12 @@ class Good:
     answer: bytes = b""
 
     @classmethod
-    def of(cls, url: str, headers: dict[str, str]) -> "Good":
+    def from_service(cls, url: str, headers: dict[str, str]) -> "GoodRequest":
         """One question of the first split that the service names, as a plan to search and score."""
         with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
             splits = http.get("/v1/environment").raise_for_status().json()["splits"]
-            asked = http.get("/v1/questions", params={"split": next(iter(splits)), "limit": 1})
-            question = asked.raise_for_status().json()["questions"][0]
+            response = http.get("/v1/questions", params={"split": next(iter(splits)), "limit": 1})
+            question = response.raise_for_status().json()["questions"][0]
             plan = SearchPlan.of(question["text"]).model_dump(mode="json")
             request = httpx.Request("POST", url, json={"steps": [{"question_id": question["id"], "plan": plan}]})
         good = cls(url.rstrip("/"), headers, "/v1/step", request.read())
@@ -121,15 +121,15 @@ class Good:
         return "\r\n".join(lines).encode()
 
     def connect(self) -> socket.socket:
-        place = urlsplit(self.url)
-        return socket.create_connection((place.hostname, place.port or 80), timeout=60)
+        address = urlsplit(self.url)
+        return socket.create_connection((address.hostname, address.port or 80), timeout=60)
 
 
 @dataclass
 class Witness:
     """A client that sends the good request over and over in a thread of its own."""
 
-    good: Good
+    good: GoodRequest
     wrong: list[str] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
 
@@ -172,69 +172,70 @@ def _count(tally: Tally, sent: Sent, statuses: Counter) -> None:
     tally.lost += sent.wrong
 
 
-def _oversized(good: Good, draw: random.Random) -> list[str]:
+def _oversized(good: GoodRequest, draw: random.Random) -> list[str]:
     """A body or a head of which no service should keep more than its limit."""
     kind = draw.choice(["declared", "sent", "head", "chunks"])
     size = draw.choice([70_000, 200_000, 1_000_000])
     if kind == "declared":
-        said = good.raw("Expect: 100-continue", length=draw.choice([2**31, 2**40, 10**18]))
+        request = good.raw("Expect: 100-continue", length=draw.choice([2**31, 2**40, 10**18]))
     elif kind == "sent":
-        said = good.raw(length=40_000_000) + b" " * 40_000_000
+        request = good.raw(length=40_000_000) + b" " * 40_000_000
     elif kind == "head":
-        said = good.raw(f"X-Pad: {'a' * size}") + good.body
+        request = good.raw(f"X-Pad: {'a' * size}") + good.body
     else:
         head = good.raw("Transfer-Encoding: chunked").replace(b"Content-Length", b"X-Length")
-        said = head + (b"10000\r\n" + b" " * 65536 + b"\r\n") * 600 + b"0\r\n\r\n"
-    status = _status(_exchange(good, said))
+        request = head + (b"10000\r\n" + b" " * 65536 + b"\r\n") * 600 + b"0\r\n\r\n"
+    status = _status(_exchange(good, request))
     if status in ("closed", "400", "408", "413", "414", "431"):
         return []
     return [f"{kind} of {size if kind == 'head' else 'far too many'} bytes was answered {status}"]
 
 
-def _half_open(good: Good, draw: random.Random) -> list[str]:
+def _half_open(good: GoodRequest, draw: random.Random) -> list[str]:
     """A part of a request, and then the client is gone, with or without a word."""
-    said = good.raw() + good.body
+    request = good.raw() + good.body
     connection = good.connect()
-    connection.sendall(said[: draw.randrange(len(said) + 1)])
+    connection.sendall(request[: draw.randrange(len(request) + 1)])
     if draw.random() < 0.5:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
     connection.close()
     return _still_right(good)
 
 
-def _pipelined(good: Good, draw: random.Random) -> list[str]:
+def _pipelined(good: GoodRequest, draw: random.Random) -> list[str]:
     """Several requests in one write: as many answers, in order."""
     several = draw.randint(2, 8)
-    said = (good.raw() + good.body) * (several - 1) + good.raw("Connection: close") + good.body
-    found = _answers(_exchange(good, said, until_closed=True))
-    statuses = [status for status, _ in found]
-    right = [answer == ("200", good.answer) or answer[0] == "503" for answer in found]
-    if len(found) != several or not all(right):
+    requests = (good.raw() + good.body) * (several - 1) + good.raw("Connection: close") + good.body
+    answers = _answers(_exchange(good, requests, until_closed=True))
+    statuses = [status for status, _ in answers]
+    right = [answer == ("200", good.answer) or answer[0] == "503" for answer in answers]
+    if len(answers) != several or not all(right):
         return [f"{several} pipelined requests were answered {statuses}, {right.count(False)} of them wrong"]
     return []
 
 
-def _replayed(good: Good, draw: random.Random) -> list[str]:
+def _replayed(good: GoodRequest, draw: random.Random) -> list[str]:
     """The same bytes again and again, request id and all."""
-    said = good.raw(f"X-Request-ID: replay-{draw.randrange(10)}", "Connection: close") + good.body
-    found = [_answers(_exchange(good, said, until_closed=True)) for _ in range(3)]
-    wrong = [each for each in found if each != [("200", good.answer)] and [status for status, _ in each] != ["503"]]
+    request = good.raw(f"X-Request-ID: replay-{draw.randrange(10)}", "Connection: close") + good.body
+    rounds = [_answers(_exchange(good, request, until_closed=True)) for _ in range(3)]
+    expected = [("200", good.answer)]
+    wrong = [answers for answers in rounds if answers != expected and [status for status, _ in answers] != ["503"]]
     return [f"one of three was answered {wrong[0]}"] if wrong else []
 
 
-def _still_right(good: Good) -> list[str]:
+def _still_right(good: GoodRequest) -> list[str]:
     status, body = good.ask()
     if status == 503 or (status, body) == (200, good.answer):
         return []
     return [f"a good request after it was answered {status} {body[:200]!r}"]
 
 
-def _exchange(good: Good, said: bytes, until_closed: bool = False) -> bytes:
+def _exchange(good: GoodRequest, request: bytes, until_closed: bool = False) -> bytes:
     """What comes back: the first bytes, or all of them."""
     answer = b""
     with good.connect() as connection:
         with suppress(ConnectionError):  # refused before all of it was sent; why, may be there to read
-            connection.sendall(said)
+            connection.sendall(request)
         with suppress(ConnectionError):
             while (more := connection.recv(65536)) and (answer := answer + more) and until_closed:
                 pass
@@ -245,31 +246,31 @@ def _status(answer: bytes) -> str:
     return answer[9:12].decode("latin-1") if answer else "closed"
 
 
-def _answers(read: bytes) -> list[tuple[str, bytes]]:
+def _answers(received: bytes) -> list[tuple[str, bytes]]:
     """Status and body of each answer in what was read."""
-    found = []
-    while read:
-        head, _, rest = read.partition(b"\r\n\r\n")
+    answers = []
+    while received:
+        head, _, remaining = received.partition(b"\r\n\r\n")
         lengths = [line.split(b":")[1] for line in head.lower().splitlines() if line.startswith(b"content-length:")]
-        length = int(lengths[0]) if lengths else len(rest)
-        found.append((_status(head), rest[:length]))
-        read = rest[length:]
-    return found
+        length = int(lengths[0]) if lengths else len(remaining)
+        answers.append((_status(head), remaining[:length]))
+        received = remaining[length:]
+    return answers
 
 
 SENDERS = {"oversized": _oversized, "half-open": _half_open, "pipelined": _pipelined, "replayed": _replayed}
 
 
-async def _slow(good: Good, number: int, read_seconds: float) -> list[str]:
+async def _slow(good: GoodRequest, number: int, read_seconds: float) -> list[str]:
     """How each of some senders ended that stop or drip in the head or the body."""
-    place = urlsplit(good.url)
+    address = urlsplit(good.url)
     head = good.raw(length=900)[:-2]
     body = good.raw(length=900) + b'{"steps": ['
     kinds = [(body, b""), (body, b" "), (head, b""), (head, b"X"), (b"GET /hea", b"")]
 
-    async def send(said: bytes, drip: bytes) -> str:
-        reader, writer = await asyncio.open_connection(place.hostname, place.port or 80)
-        writer.write(said)
+    async def send(request: bytes, drip: bytes) -> str:
+        reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
+        writer.write(request)
         answer, until = asyncio.ensure_future(reader.read(65536)), time.monotonic() + read_seconds + PATIENCE
         while not answer.done() and time.monotonic() < until:
             await asyncio.wait([answer], timeout=0.5)
@@ -288,5 +289,5 @@ def _latency(seconds: Sequence[float]) -> str:
     if len(seconds) < 2:
         return f"for {len(seconds)} answers"
     cuts = [1000 * cut for cut in statistics.quantiles(seconds, n=20)]
-    most = 1000 * max(seconds)
-    return f"{cuts[9]:.0f} ms (median), {cuts[18]:.0f} ms (95 %), {most:.0f} ms (most) in {len(seconds)} requests"
+    longest = 1000 * max(seconds)
+    return f"{cuts[9]:.0f} ms (median), {cuts[18]:.0f} ms (95 %), {longest:.0f} ms (most) in {len(seconds)} requests"

@@ -40,7 +40,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
                 outcomes[kind, file, _damage(world, tally, kind, file, how, draw)] += 1
     tally.notes.append(f"{tally.tried} of {total} pairs of file and damage")
     for kind in pairs:
-        files = [f"{file} {outcome} {count}" for (of, file, outcome), count in sorted(outcomes.items()) if of == kind]
+        files = [f"{file} {outcome} {count}" for (k, file, outcome), count in sorted(outcomes.items()) if k == kind]
         tally.notes.append(f"{kind}: {', '.join(files)}")
     return tally
 
@@ -49,11 +49,11 @@ def _files(world: World) -> dict[str, list[Path]]:
     """What is damaged for each kind of opening, relative to the world's folder."""
 
     def below(after: str, part: Path, names: Iterable[str] = ("",)) -> list[Path]:
-        kept = world.undisturbed / after / part.name
-        places = [kept / name for name in names]
-        paths = [path for place in places for path in ([place] if place.is_file() else place.rglob("*"))]
-        found = [path for path in paths if path.is_file() and path.stat().st_size and path.name not in IGNORED]
-        return sorted(part.relative_to(world.folder) / path.relative_to(kept) for path in found)
+        folder = world.undisturbed / after / part.name
+        roots = [folder / name for name in names]
+        paths = [path for root in roots for path in ([root] if root.is_file() else root.rglob("*"))]
+        files = [path for path in paths if path.is_file() and path.stat().st_size and path.name not in IGNORED]
+        return sorted(part.relative_to(world.folder) / path.relative_to(folder) for path in files)
 
     def top(after: str) -> list[str]:
         return [path.name for path in (world.undisturbed / after / world.run.name).iterdir() if path.is_file()]

@@ -21,12 +21,12 @@ class Service:
         self._config, self._log = config, log
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self, other: Path | None = None) -> None:
+    def start(self, other_config: Path | None = None) -> None:
         """Start it, or that of another config file, and wait until it takes requests.
 
         RuntimeError with its last lines where it does not.
         """
-        config = str(other or self._config)
+        config = str(other_config or self._config)
         command = [sys.executable, "-P", "-m", "querylect", "serve", config, f"env.port={self._port}"]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         with self._log.open("ab") as log:

@@ -40,7 +40,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
     """The kinds in turn, each at a random moment of training after its first rollout began."""
     tally, draw = Tally("services", MEANS), random.Random(seed)
     marks = world.prepare(["index", "train"])["train"]
-    here = Environment.open(world.config.env)
+    environment = Environment.open(world.config.env)
     yamls = {kind: other_settings(world, kind) for kind in OTHER[:2]}
     yamls[OTHER[2]] = yamls[OTHER[1]]
     phases = [phase for phase in COMMANDS if COMMANDS[phase] == "train" and phase != "warm start"]
@@ -52,7 +52,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
         world.restore(None)
         over, beside = threading.Event(), list[str]()
         clients = threading.Thread(
-            target=_ask_meanwhile, args=(world, here, random.Random(number), over, beside, compared)
+            target=_ask_meanwhile, args=(world, environment, random.Random(number), over, beside, compared)
         )
         clients.start()
         child = world.child("train")
@@ -74,12 +74,12 @@ def attack(world: World, tries: int, seed: int) -> Tally:
                     world.service.kill()
                     world.service.start(world.yaml)
             broken += sorted(set(beside))[:2]
-            _judge(world, here, broken, compared)
+            _judge(world, environment, broken, compared)
             if code != 0 and kind in OTHER:
                 broken += said_in_a_sentence(code, child.error())
                 again = world.again("train")
                 code = again.wait()
-                _judge(world, here, broken, compared)
+                _judge(world, environment, broken, compared)
             if code != 0:
                 broken.append(f"exit code {code}: {child.error().strip()[-300:]}")
             elif not broken:
@@ -105,11 +105,11 @@ def other_settings(world: World, kind: str) -> Path:
             lines = qrels.read_text().splitlines()
             ids = [line.split("\t")[1] for line in lines[1:]]
             turned = [line.split("\t") for line in lines[1:]]
-            rest = [
-                "\t".join([query, other, grade])
-                for (query, _, grade), other in zip(turned, ids[1:] + ids[:1], strict=True)
+            rows = [
+                "\t".join([query, document, grade])
+                for (query, _, grade), document in zip(turned, ids[1:] + ids[:1], strict=True)
             ]
-            qrels.write_text("\n".join([lines[0], *dict.fromkeys(rest)]) + "\n")
+            qrels.write_text("\n".join([lines[0], *dict.fromkeys(rows)]) + "\n")
     path = world.folder / f"{data.name}.yaml"
     path.write_text(dump_config(RunConfig.model_validate(plain)))
     if kind == "other index":
@@ -117,7 +117,7 @@ def other_settings(world: World, kind: str) -> Path:
     return path
 
 
-def _disturb(service: Service, kind: str, other: Path | None, draw: random.Random) -> None:
+def _disturb(service: Service, kind: str, other_config: Path | None, draw: random.Random) -> None:
     if kind == "stopped":
         service.send(signal.SIGSTOP)
         time.sleep(draw.uniform(*STOPPED_SECONDS))
@@ -129,18 +129,23 @@ def _disturb(service: Service, kind: str, other: Path | None, draw: random.Rando
         if not kind.startswith("resumed"):  # then nobody would ask
             service.kill_in_flight(IN_FLIGHT_SECONDS)
         service.kill()
-        service.start(other)
+        service.start(other_config)
 
 
 def _ask_meanwhile(
-    world: World, here: Environment, draw: random.Random, over: threading.Event, wrong: list[str], compared: Counter
+    world: World,
+    environment: Environment,
+    draw: random.Random,
+    over: threading.Event,
+    wrong: list[str],
+    compared: Counter,
 ) -> None:
     """One client with a short deadline: what it takes must be right; a refusal or an outage is no reward."""
     settings = world.config.client.model_copy(update={"deadline": 2.0, "timeout": 2.0})
     with SyncEnvironmentClient(settings, [world.service.url]) as client:
         while not over.wait(0.2):
             try:
-                taken, broken = judge_answers(here, client, 4, draw)
+                taken, broken = judge_answers(environment, client, 4, draw)
             except QuerylectError as error:
                 compared[f"client: {type(error).__name__}"] += 1
                 continue
@@ -148,8 +153,8 @@ def _ask_meanwhile(
             wrong += broken
 
 
-def _judge(world: World, here: Environment, broken: list[str], compared: Counter) -> None:
-    number, wrong = judge_run(world.run, world.config, here)
+def _judge(world: World, environment: Environment, broken: list[str], compared: Counter) -> None:
+    number, wrong = judge_run(world.run, world.config, environment)
     compared["trainer"] += number
     broken += wrong[:2]
     if len(wrong) > 2:

@@ -70,8 +70,8 @@ def said_in_a_sentence(code: int | None, error: str, *names: str) -> list[str]:
 def write_row(page: Path, tally: Tally, how: str, order: Sequence[str]) -> None:
     """Put a part's row, and what it lost, between the marks of the page, in place of its earlier one."""
     text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    inside, after = rest.split(END)
+    before, remaining = text.split(BEGIN)
+    inside, after = remaining.split(END)
     rows = {}
     for line in inside.splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]

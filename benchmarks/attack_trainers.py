@@ -33,9 +33,9 @@ def attack(world: World, tries: int, seed: int) -> Tally:
         with tally.attempt(f"{second} beside a run in {phase} {at + 1}") as broken:
             try:
                 name, *more = SECONDS[second]
-                other = world.child(name, *more, beside=True)
-                code = other.wait(120)
-                broken += [f"the second: {what}" for what in said_in_a_sentence(code, other.error())]
+                second_process = world.child(name, *more, beside=True)
+                code = second_process.wait(120)
+                broken += [f"the second: {what}" for what in said_in_a_sentence(code, second_process.error())]
             finally:
                 first.send(signal.SIGCONT)
             code = first.wait()

@@ -194,11 +194,11 @@ def test_a_row_is_written_into_the_table_of_a_page_in_place_of_the_earlier_one(t
 
 
 def test_a_service_that_is_none_is_told(run_app):
-    from attack_requests import Good
+    from attack_requests import GoodRequest
 
     async def nothing(scope, receive, send):
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
     with run_app(nothing) as url, pytest.raises(httpx.HTTPStatusError):
-        Good.of(url, {})
+        GoodRequest.from_service(url, {})
