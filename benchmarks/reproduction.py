@@ -60,32 +60,32 @@ class _Stopped(BaseException):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, or print what is there; returns the exit code."""
-    given = _parse(arguments)
+    args = _parse(arguments)
     options = Options(
-        folder=given.folder or Path("runs/reproduction-tiny" if given.tiny else "runs/reproduction"),
-        seeds=tuple(given.seeds),
-        parts=tuple(given.only),
-        steps=given.steps,
-        questions=given.questions,
-        tiny=given.tiny,
-        changes=given.changes,
+        folder=args.folder or Path("runs/reproduction-tiny" if args.tiny else "runs/reproduction"),
+        seeds=tuple(args.seeds),
+        parts=tuple(args.only),
+        steps=args.steps,
+        questions=args.questions,
+        tiny=args.tiny,
+        changes=args.changes,
     )
     set_up_logging()
-    if given.what == "table":
+    if args.what == "table":
         results = Results(options)
         for part in options.parts:
-            curves = given.page and given.page.with_name(f"{given.page.stem}-{part}.svg")
+            curves = args.page and args.page.with_name(f"{args.page.stem}-{part}.svg")
             text = render(results, part, curves and curves.name)
             print(text, end="\n\n")
             if curves:
                 draw(results, part, curves)
-                write_page(given.page, part, text)
+                write_page(args.page, part, text)
         return 0
     options.folder.mkdir(parents=True, exist_ok=True)
     with _alone(options.folder, options.parts), _logged(options.folder / "reproduction.log"):
         log.info("%s; parts %s, seeds %s", describe(), " ".join(options.parts), options.seeds)
         try:
-            with _stoppable(given.minutes) as check, Services(options) as services:
+            with _stoppable(args.minutes) as check, Services(options) as services:
                 run(options, services, check)
         except (_Stopped, StoppedError) as stopped:
             log.warning("stopped (%s); the same command goes on from here", stopped or "out of time")
@@ -153,8 +153,8 @@ def answer(
     if path.exists():
         return
     config = options.config(arm, seed, retriever)
-    asked = {"split": split, "limit": options.questions if split == "test" else None}
-    config = config.model_copy(update={"eval": config.eval.model_copy(update=asked)})
+    eval_settings = {"split": split, "limit": options.questions if split == "test" else None}
+    config = config.model_copy(update={"eval": config.eval.model_copy(update=eval_settings)})
     client = services.open(config)
     questions = services.questions(config)
     log.info("%s: %d questions", path.stem, len(questions))
@@ -209,23 +209,23 @@ class Services:
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
+    previous = os.environ.get(name)
     os.environ[name] = value
     try:
         yield
     finally:
-        if before is None:
+        if previous is None:
             os.environ.pop(name, None)
         else:
-            os.environ[name] = before
+            os.environ[name] = previous
 
 
 @contextmanager
 def _alone(folder: Path, parts: Sequence[str]) -> Iterator[None]:
     """Hold the locks of these parts. Raises ConfigError where another process has one."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for part in parts:
-            file = held.enter_context((folder / f"lock-{part}").open("w"))
+            file = locks.enter_context((folder / f"lock-{part}").open("w"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -269,7 +269,7 @@ def _stoppable(minutes: float | None) -> Iterator[Callable[[], None]]:
             raise _Stopped
 
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in numbers}
+    previous = {number: signal.signal(number, stop) for number in numbers}
     timer = Timer(60 * (minutes or 0), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     try:
@@ -278,7 +278,7 @@ def _stoppable(minutes: float | None) -> Iterator[Callable[[], None]]:
         yield check
     finally:
         timer.cancel()
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 

@@ -179,17 +179,18 @@ class Options:
     def records(self, arm: Arm, seed: int, step: int, retriever: str, split: str = "test") -> Path:
         """The answers of the policy of a step, 0 being the untrained one, which arms and seeds share."""
         policy = f"untrained-{arm.untrained.replace(' ', '-')}" if step == 0 else f"{arm.name}-{seed}"
-        asked = "" if self.questions is None or split != "test" else f"-{self.questions}"
-        return self.folder / "answers" / f"{split}{asked}-{retriever}-{policy}-step{step}.jsonl"
+        sample = "" if self.questions is None or split != "test" else f"-{self.questions}"
+        return self.folder / "answers" / f"{split}{sample}-{retriever}-{policy}-step{step}.jsonl"
 
 
 def write_tiny_data(folder: Path) -> None:
     """A few questions of the reverse dictionary, the documents that answer them and some others, as a BEIR folder."""
-    whole = load_dataset(load_config("demo").env.dataset)
+    dataset = load_dataset(load_config("demo").env.dataset)
     splits = {}
     for name, count in TINY_QUESTIONS.items():
-        questions = whole.splits[name].questions[:count]
-        splits[name] = Split(questions, {one.id: whole.splits[name].qrels[one.id] for one in questions})
+        questions, qrels = dataset.splits[name].questions[:count], dataset.splits[name].qrels
+        splits[name] = Split(questions, {question.id: qrels[question.id] for question in questions})
     answers = {document for split in splits.values() for grades in split.qrels.values() for document in grades}
-    others = {one.id for one in whole.corpus[:: len(whole.corpus) // TINY_DOCUMENTS]}
-    save_beir(Dataset("wordnet-tiny", [one for one in whole.corpus if one.id in answers | others], splits), folder)
+    fillers = {document.id for document in dataset.corpus[:: len(dataset.corpus) // TINY_DOCUMENTS]}
+    corpus = [document for document in dataset.corpus if document.id in answers | fillers]
+    save_beir(Dataset("wordnet-tiny", corpus, splits), folder)

@@ -100,8 +100,8 @@ def collapse(independent: Sequence[dict[int, float]], branching: Sequence[dict[i
         return Claim(text, OPEN, NOT_YET)
     falls = [[max(curve.values()) - curve[max(curve)] for curve in curves] for curves in (independent, branching)]
     fell = [[fall >= COLLAPSE for fall in side] for side in falls]
-    said = [", ".join(f"{fall:.3f}" for fall in side) for side in falls]
-    evidence = f"best validation minus last, by seed: 16×1 {said[0]}; 4×4 {said[1]}"
+    listed = [", ".join(f"{fall:.3f}" for fall in side) for side in falls]
+    evidence = f"best validation minus last, by seed: 16×1 {listed[0]}; 4×4 {listed[1]}"
     if all(fell[0]) and not any(fell[1]):
         return Claim(text, CONFIRMED, evidence)
     if all(fell[1]) and not any(fell[0]):

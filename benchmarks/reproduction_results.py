@@ -43,8 +43,8 @@ class Results:
 
     def seeds(self, arm: Arm) -> list[int]:
         """Seeds whose policy was tested on every retriever of the arm."""
-        tested = {seed: [self._file(arm, seed, one).exists() for one in arm.tested_on] for seed in self.options.seeds}
-        return [seed for seed, done in tested.items() if all(done)]
+        seeds = self.options.seeds
+        return [seed for seed in seeds if all(self._file(arm, seed, name).exists() for name in arm.tested_on)]
 
     def steps(self, arm: Arm, seed: int) -> int:
         """Optimizer steps of a run."""
@@ -83,16 +83,15 @@ class Results:
 
     def behaviours(self, arm: Arm, retriever: str, turn: int, trained: bool = True) -> list[Behaviour]:
         """How the policy writes at a turn of the test, by seed; before training there is one policy for all seeds."""
-        return [
-            behaviour([one for one in answers if one.turn == turn]) for answers in self._tests(arm, retriever, trained)
-        ]
+        tests = self._tests(arm, retriever, trained)
+        return [behaviour([record for record in answers if record.turn == turn]) for answers in tests]
 
     def with_fall_back(self, arm: Arm, retriever: str, turn: int, trained: bool = True) -> list[list[float]]:
         """nDCG@10 as in `scores`, with that of the raw question where the format of the answer failed."""
         by_seed = []
         for answers in self._tests(arm, retriever, trained):
-            raw = {one.question_id: one for one in answers if one.turn == 0}
-            values = [with_fall_back(one, raw, METRICS[0]) for one in answers if one.turn == turn]
+            raw = {record.question_id: record for record in answers if record.turn == 0}
+            values = [with_fall_back(record, raw, METRICS[0]) for record in answers if record.turn == turn]
             by_seed.append([value for value in values if value is not None])
         return by_seed
 
@@ -106,8 +105,8 @@ class Results:
 
     def _file(self, arm: Arm, seed: int, retriever: str, trained: bool = True) -> Path:
         step = self.steps(arm, seed) if trained else 0
-        found = self.options.records(arm, seed, step, retriever)
-        return found if step or not trained else found.with_name("none")
+        path = self.options.records(arm, seed, step, retriever)
+        return path if step or not trained else path.with_name("none")
 
 
 @cache

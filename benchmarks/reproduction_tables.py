@@ -37,9 +37,9 @@ WRITTEN_EXPLAINED = (
 def write_page(page: Path, part: str, text: str) -> None:
     """Replace the results of a part in a page. Raises ConfigError where it has no markers for them."""
     begin, end = BEGIN.format(part), END.format(part)
-    whole = page.read_text(encoding="utf-8")
-    before, has_begin, rest = whole.partition(begin)
-    _, has_end, after = rest.partition(end)
+    page_text = page.read_text(encoding="utf-8")
+    before, has_begin, remaining = page_text.partition(begin)
+    _, has_end, after = remaining.partition(end)
     if not has_begin or not has_end:
         raise ConfigError(f"{page} has no place for the results of ({part}): a line {begin!r} and, below it, {end!r}.")
     page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
@@ -85,11 +85,11 @@ def _tests(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
         for retriever in arm.tested_on:
             for turn in _turns(results, arm, retriever):
                 by_seed = results.scores(arm, retriever, turn)
-                raw, before = results.raw(arm, retriever), results.untrained(arm, retriever, turn)
-                means = [f"{fmean(raw):.3f}", f"{fmean(before):.3f}", spread(by_seed)]
-                written = _written(results, arm, retriever, turn)
-                rows.append([arm.title, retriever, str(turn), str(len(raw)), *means, *written])
-                tests += [compare(mean_of_seeds(by_seed), other) for other in (raw, before)]
+                raw, untrained = results.raw(arm, retriever), results.untrained(arm, retriever, turn)
+                means = [f"{fmean(raw):.3f}", f"{fmean(untrained):.3f}", spread(by_seed)]
+                behaviour_cells = _written(results, arm, retriever, turn)
+                rows.append([arm.title, retriever, str(turn), str(len(raw)), *means, *behaviour_cells])
+                tests += [compare(mean_of_seeds(by_seed), baseline) for baseline in (raw, untrained)]
     adjusted = holm([test.p for test in tests])
     cells = [
         f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}){' †' if p < 0.05 else ''}"
@@ -106,23 +106,23 @@ def _written(results: Results, arm: Arm, retriever: str, turn: int) -> Iterator[
     """The cells under `WRITTEN`: untrained → trained, a mean over seeds."""
     sides = (False, True)
     behaviours = [results.behaviours(arm, retriever, turn, trained) for trained in sides]
-    yield " → ".join(_mean_share([one.repeats for one in side]) for side in behaviours)
-    yield " → ".join(_mean_share([one.cut for one in side]) for side in behaviours)
+    yield " → ".join(_mean_share([behaviour.repeats for behaviour in side]) for side in behaviours)
+    yield " → ".join(_mean_share([behaviour.cut for behaviour in side]) for side in behaviours)
     scores = [results.with_fall_back(arm, retriever, turn, trained) for trained in sides]
     yield " → ".join(f"{fmean(map(fmean, by_seed)):.3f}" for by_seed in scores)
 
 
 def _mean_share(shares: Sequence[float | None]) -> str:
-    known = [share for share in shares if share is not None]
-    return f"{fmean(known):.0%}" if known else "–"
+    present = [share for share in shares if share is not None]
+    return f"{fmean(present):.0%}" if present else "–"
 
 
 def _tokens(results: Results, arms: Sequence[Arm]) -> list[str]:
     """(a): the last validation of either arm at multiples of a quarter of the tokens that both of a seed have."""
     rows = []
-    least = min(sum(results.tokens(arm, seed)) for arm in arms for seed in results.seeds(arm))
+    min_tokens = min(sum(results.tokens(arm, seed)) for arm in arms for seed in results.seeds(arm))
     for quarter in range(5):
-        budget = quarter * least // 4
+        budget = quarter * min_tokens // 4
         cells = []
         for arm in arms:
             by_turn = [
@@ -167,18 +167,18 @@ def _drift(results: Results) -> Iterator[str]:
     head = ["step", "semantic: two retrievers", "semantic: two seeds of one", "structural: two retrievers"]
     yield from markdown_table([*head, "… two seeds"], rows, "rllll")
     yield ""
-    said = {"all": "all", "gain": "better than the raw question"}
+    labels = {"all": "all", "gain": "better than the raw question"}
     rows = [
-        [said[success], *(cell for one in found["drifts"].values() for cell in _drift_cells(one))]
-        for success, found in drift["pooled"].items()
+        [labels[success], *(cell for kind_drift in result["drifts"].values() for cell in _drift_cells(kind_drift))]
+        for success, result in drift["pooled"].items()
     ]
     head = ["rewrites of the last step", "semantic ×100", "p, Holm", "structural ×100", "p, Holm"]
     yield from markdown_table(head, rows)
     yield ""
-    found, rows = drift["pooled"]["all"], []
-    for name, profile in found["profiles"].items():
+    result, rows = drift["pooled"]["all"], []
+    for name, profile in result["profiles"].items():
         words, copied, stop_words = (profile[key]["mean"] for key in ("words", "copied", "stop_words"))
-        telling = ", ".join(found["words"][name])
+        telling = ", ".join(result["words"][name])
         rows.append([ARMS[name].title, f"{words:.1f}", f"{copied:.0%}", f"{stop_words:.0%}", telling])
     head = ["policy", "words", "copied from the question", "stop-words", "its most telling words"]
     yield from markdown_table(head, rows, "lrrrl")
@@ -195,13 +195,13 @@ def _examples(results: Results) -> Iterator[str]:
     if seed is None:
         return
     sides = [_first_turns(results.answers(arm, seed, arm.trained_on)) for arm in arms]
-    before = _first_turns(results.answers(arms[0], 0, BM25, trained=False))
-    names = sorted(before)
+    untrained = _first_turns(results.answers(arms[0], 0, BM25, trained=False))
+    names = sorted(untrained)
     yield f"\nRewrites of seed {seed}, with their nDCG@10 on the policy's own retriever:\n"
     rows = []
     for number in range(min(EXAMPLES, len(names))):
         name = names[number * len(names) // min(EXAMPLES, len(names))]
-        rows.append([_plain(before[name].question), *(_cell(side[name]) for side in (before, *sides))])
+        rows.append([_plain(untrained[name].question), *(_cell(side[name]) for side in (untrained, *sides))])
     yield from markdown_table(["question", "untrained", "trained with BM25", "trained with MiniLM"], rows, "llll")
 
 
@@ -248,8 +248,8 @@ def draw(results: Results, part: str, file: Path) -> None:
         curves = [results.validation(arm, seed, turn) for seed in results.seeds(arm)]
         spent = [[0, *accumulate(results.tokens(arm, seed))] for seed in results.seeds(arm)]
         shared = sorted(set.intersection(*map(set, curves)))
-        at = [fmean(one[step] for one in spent) if part == "a" else step for step in shared]
-        panel.plot(at, [fmean(one[step] for one in curves) for step in shared], color=colour, label=arm.name)
+        at = [fmean(tokens[step] for tokens in spent) if part == "a" else step for step in shared]
+        panel.plot(at, [fmean(curve[step] for curve in curves) for step in shared], color=colour, label=arm.name)
         for curve in curves:
             panel.plot(at, [curve[step] for step in shared], ".", color=colour, ms=4)
     panel.set_xlabel("sampled tokens" if part == "a" else "step", fontsize=9)
