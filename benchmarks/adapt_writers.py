@@ -44,22 +44,22 @@ def main() -> None:
     parser.add_argument("--row", action="append", choices=ROWS, help="only this row; may be repeated")
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--passages", type=int, default=6000)
-    given = parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
     print(describe())
-    dataset, folder = _saved(given.dataset, given.to)
-    source = [str(folder / "corpus.jsonl"), "--test", str(folder), f"questions.words={WORDS}", *given.changes]
+    dataset, folder = _saved(args.dataset, args.to)
+    source = [str(folder / "corpus.jsonl"), "--test", str(folder), f"questions.words={WORDS}", *args.changes]
     rows = list[list[str]]()
-    for row in given.row or ROWS:
-        to = given.to / row
+    for row in args.row or ROWS:
+        to = args.to / row
         if row == "model":
-            _querylect("adapt", *source, "--to", str(to), "--questions", str(given.questions))
+            _querylect("adapt", *source, "--to", str(to), "--questions", str(args.questions))
         elif row == "scripted":
             with _served_writer(dataset) as url:
                 scripted = ["--llm", "scripted", "--endpoint", url, "questions.form=json", "synthetic.judge=false"]
-                asked = ["--questions", str(given.passages), "synthetic.styles=[question]"]
-                _querylect("adapt", *source, "--to", str(to), *asked, *scripted)
+                question_options = ["--questions", str(args.passages), "synthetic.styles=[question]"]
+                _querylect("adapt", *source, "--to", str(to), *question_options, *scripted)
         else:
-            _train_on_real(folder, given.changes, to)
+            _train_on_real(folder, args.changes, to)
         rows.append(_row(row, to / "runs" / row, folder if row == "real" else to / "dataset"))
     print("\n".join(markdown_table(_HEADER, rows)))
 

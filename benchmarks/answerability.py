@@ -30,8 +30,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--shares", default="0.0005,0.001,0.005")
     parser.add_argument("--unjudged-are-wrong", action="store_true")
-    told = parser.parse_args()
-    config = load_config(told.config, told.overrides)
+    args = parser.parse_args()
+    config = load_config(args.config, args.overrides)
     env, extend = config.env, config.questions.extend
     assert env.question_index is not None, "env.retriever must be qb-rag"
     assert extend is not None, "questions.extend must name a retriever over the contents"
@@ -40,27 +40,27 @@ def main() -> None:
     journal = AnswerJournal(index.path)
     questions, contents = [question.id for question in pool.questions], list(index.contents())
     judged = judged_pairs(pool, journal.answers.by_key.values(), journal.pairs.by_key.values())
-    own, seen = set(), set()
+    own_pairs, answered = set(), set()
     for answer in pool.answers:
-        if answer.source == "written" or (answer.source == "vetted" and answer.question not in seen):
-            own.add((answer.question, answer.content))
-        seen.add(answer.question)
+        if answer.source == "written" or (answer.source == "vetted" and answer.question not in answered):
+            own_pairs.add((answer.question, answer.content))
+        answered.add(answer.question)
     similar = similar_contents(pool.questions, set(contents), extend, env, open_corpus(env.dataset))
-    if told.unjudged_are_wrong:
-        pairs = zip((questions[place] for place in similar.questions.tolist()), similar.contents, strict=True)
+    if args.unjudged_are_wrong:
+        pairs = zip((questions[position] for position in similar.questions.tolist()), similar.contents, strict=True)
         judged = {**dict.fromkeys(pairs, False), **judged}
     print(describe("numpy", "scipy", "bm25s"))
-    cross = [yes for pair, yes in judged.items() if pair not in own]
+    cross = [yes for pair, yes in judged.items() if pair not in own_pairs]
     print(
-        f"{len(questions)} questions, {len(contents)} contents, {len(own)} pairs in A; {len(cross)} cross pairs "
+        f"{len(questions)} questions, {len(contents)} contents, {len(own_pairs)} pairs in A; {len(cross)} cross pairs "
         f"judged, {sum(cross)} of them answered"
     )
-    retrieval = Retrieval(env, index, told.split, told.limit)
-    shares = [float(share) for share in told.shares.split(",")]
+    retrieval = Retrieval(env, index, args.split, args.limit)
+    shares = [float(share) for share in args.shares.split(",")]
     rows = []
-    for one in compare(pool.answers, own, judged, similar, questions, contents, extend, shares, retrieval):
-        precision, recall = ("–" if each is None else f"{each:.3f}" for each in (one.precision, one.recall))
-        rows.append([one.name, str(one.pairs), precision, recall, f"{one.ndcg:.4f}"])
+    for estimate in compare(pool.answers, own_pairs, judged, similar, questions, contents, extend, shares, retrieval):
+        cells = ["–" if value is None else f"{value:.3f}" for value in (estimate.precision, estimate.recall)]
+        rows.append([estimate.name, str(estimate.pairs), *cells, f"{estimate.ndcg:.4f}"])
     print(*markdown_table(["estimate", "pairs", "precision", "recall", "nDCG@10"], rows), sep="\n")
 
 

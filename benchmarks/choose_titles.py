@@ -52,15 +52,15 @@ def main() -> None:
     parser.add_argument("--split", default="validation")
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--weight", type=float, default=0.3)
-    given = parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
     print(describe())
-    config = load_run_config(given.run, [*given.changes, "eval.turns=1"], trust=True)
-    checkpoint = find_checkpoint(given.run)
+    config = load_run_config(args.run, [*args.changes, "eval.turns=1"], trust=True)
+    checkpoint = find_checkpoint(args.run)
     with open_environment(config.env, config.client) as client:
-        questions = draw(client.questions(given.split), given.questions, config.eval.sample_seed)
+        questions = draw(client.questions(args.split), args.questions, config.eval.sample_seed)
 
         def search(plans: Sequence[SearchPlan], with_text: bool = False) -> list[StepResult | None]:
-            steps = [Step(question_id=one.id, plan=plan) for one, plan in zip(questions, plans, strict=True)]
+            steps = [Step(question_id=question.id, plan=plan) for question, plan in zip(questions, plans, strict=True)]
             return client.step(steps, metrics=[METRIC], with_text=with_text)
 
         trees = greedy_trees(config, client, checkpoint, questions)
@@ -69,15 +69,15 @@ def main() -> None:
         titles = [[hit.title for hit in result.ranking] if result else [] for result in results]
         candidates = score_titles(config, checkpoint, questions, titles)
         turn_1 = values(results)
-        print(f"{len(questions)} questions of {given.split}; turn 1: {mean(turn_1):.4f}")
+        print(f"{len(questions)} questions of {args.split}; turn 1: {mean(turn_1):.4f}")
         kinds: dict[str, Callable[[Candidate], float]] = {
-            "first title": lambda one: -one.rank,
-            "log p(title | question)": lambda one: one.conditional,
-            "PMI": lambda one: one.conditional - one.neutral,
+            "first title": lambda candidate: -candidate.rank,
+            "log p(title | question)": lambda candidate: candidate.conditional,
+            "PMI": lambda candidate: candidate.conditional - candidate.neutral,
         }
         for name, score in kinds.items():
             plans = [
-                extended(plan, max(choices, key=score).title if choices else "", given.weight)
+                extended(plan, max(choices, key=score).title if choices else "", args.weight)
                 for plan, choices in zip(first, candidates, strict=True)
             ]
             test = compare_paired(values(search(plans)), turn_1, resamples=2000, permutations=20_000, seed=config.seed)
@@ -136,7 +136,7 @@ def score_titles(
             scored.append([])
             continue
         both = zip(titles, log_probabilities(question.text, titles), log_probabilities(NEUTRAL, titles), strict=True)
-        scored.append([Candidate(title, given, neutral, rank) for rank, (title, given, neutral) in enumerate(both)])
+        scored.append([Candidate(*values, rank) for rank, values in enumerate(both)])
     return scored
 
 

@@ -105,13 +105,13 @@ def main() -> None:
     parser.add_argument("sizes", nargs="*", type=float, default=[1e4, 1e5, 1e6])
     parser.add_argument("--folder", type=Path, help="where corpora and indexes are written; a temporary folder")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        measure(arguments.one[0], int(arguments.one[1]), arguments.folder)
+    args = parser.parse_args()
+    if args.one:
+        measure(args.one[0], int(args.one[1]), args.folder)
         return
-    sizes = [int(size) for size in arguments.sizes]
+    sizes = [int(size) for size in args.sizes]
     print(describe())
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         for size in sizes:
             write_corpus(folder / f"corpus{size}", size)

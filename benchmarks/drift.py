@@ -46,17 +46,17 @@ def peer(matrix: np.ndarray, layout: PooledSides, permutations: int) -> tuple[fl
     same = layout.questions[:, None] == layout.questions
 
     def value(order: np.ndarray) -> float:
-        n, m, of, own = layout.n, layout.m, matrix[np.ix_(order, order)], same[np.ix_(order, order)]
-        x, y, between = of[:n, :n], of[n:, n:], of[:n, n:]
+        n, m, permuted, permuted_same = layout.n, layout.m, matrix[np.ix_(order, order)], same[np.ix_(order, order)]
+        x, y, between = permuted[:n, :n], permuted[n:, n:], permuted[:n, n:]
         within = (x.sum() - np.trace(x)) / (n * (n - 1)) + (y.sum() - np.trace(y)) / (m * (m - 1))
-        return float(within - 2 * between.mean(where=~own[:n, n:]))
+        return float(within - 2 * between.mean(where=~permuted_same[:n, n:]))
 
-    seen = value(np.arange(len(matrix)))
+    observed = value(np.arange(len(matrix)))
     labels, extreme = permuted_labels(layout, permutations, seed=0), 0
     for draw in range(permutations):
         signs = labels.draws[layout.questions, draw] * labels.factor
-        extreme += value(np.argsort(-signs, kind="stable")) >= seen - 1e-12
-    return seen, (extreme + 1) / (permutations + 1)
+        extreme += value(np.argsort(-signs, kind="stable")) >= observed - 1e-12
+    return observed, (extreme + 1) / (permutations + 1)
 
 
 def beside_peer(kernel: Kernel, kind: str) -> None:
@@ -69,25 +69,25 @@ def beside_peer(kernel: Kernel, kind: str) -> None:
     start = time.perf_counter()
     value, p = peer(matrix, layout, 99)
     theirs = time.perf_counter() - start
-    found = compare(kernel, layout, permutations=99, resamples=1, seed=0)
+    result = compare(kernel, layout, permutations=99, resamples=1, seed=0)
     ours = time.perf_counter() - start - theirs
-    assert p == found.p, f"p is {found.p}, from the matrix {p}"
+    assert p == result.p, f"p is {result.p}, from the matrix {p}"
     print(
         f"{kind}, {PEER} a side, 99 permutations: {ours:.2f} s; from the whole matrix, made before, {theirs:.2f} s, "
-        f"{theirs / ours:.1f} times as long; values differ by {abs(value - found.value):.0e}, p by nothing",
+        f"{theirs / ours:.1f} times as long; values differ by {abs(value - result.value):.0e}, p by nothing",
         flush=True,
     )
 
 
-def measure(kind: str, arguments: argparse.Namespace) -> None:
+def measure(kind: str, args: argparse.Namespace) -> None:
     """One row, as JSON."""
-    kernel = kernel_of(kind, arguments.queries, arguments.dimension)
-    draws = {"permutations": arguments.permutations, "resamples": arguments.resamples, "seed": 0}
+    kernel = kernel_of(kind, args.queries, args.dimension)
+    draws = {"permutations": args.permutations, "resamples": args.resamples, "seed": 0}
     start = time.perf_counter()
-    found = compare(kernel, layout_of(arguments.queries), **draws)
+    result = compare(kernel, layout_of(args.queries), **draws)
     took = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"seconds": took, "peak": peak, "value": found.value, "p": found.p}))
+    print(json.dumps({"seconds": took, "peak": peak, "value": result.value, "p": result.p}))
 
 
 def main() -> None:
@@ -98,20 +98,20 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=99)
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        measure(arguments.one, arguments)
+    args = parser.parse_args()
+    if args.one:
+        measure(args.one, args)
         return
     print(describe("numpy", "scipy"))
     for kind in ("semantic", "structural"):
-        beside_peer(kernel_of(kind, PEER, arguments.dimension), kind)
+        beside_peer(kernel_of(kind, PEER, args.dimension), kind)
     for kind in ("semantic", "structural"):
         command = [sys.executable, __file__, *sys.argv[1:], "--one", kind]
         row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        whole = (2 * arguments.queries) ** 2 * 8 / 2**30
+        matrix_gib = (2 * args.queries) ** 2 * 8 / 2**30
         print(
-            f"{kind}, {arguments.queries:,} a side, {arguments.permutations} permutations, {arguments.resamples} "
-            f"resamples: {row['seconds']:.1f} s, peak {row['peak']:.2f} GiB (the matrix: {whole:.1f} GiB), "
+            f"{kind}, {args.queries:,} a side, {args.permutations} permutations, {args.resamples} "
+            f"resamples: {row['seconds']:.1f} s, peak {row['peak']:.2f} GiB (the matrix: {matrix_gib:.1f} GiB), "
             f"RE-MMD² {row['value']:.2e}, p {row['p']:.3f}",
             flush=True,
         )

@@ -39,16 +39,16 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worth", nargs="*", choices=PRECISIONS, default=[])
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(describe("torch", "transformers", "sentence-transformers"), flush=True)
     config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=given.beir) if given.beir else DatasetConfig(),
-        retriever=given.retriever,
-        model=given.model,
+        dataset=DatasetConfig(kind="beir", path=args.beir) if args.beir else DatasetConfig(),
+        retriever=args.retriever,
+        model=args.model,
     )
-    if given.documents:
-        speed(config, given.documents, given.rounds)
-    for precision in given.worth:
+    if args.documents:
+        speed(config, args.documents, args.rounds)
+    for precision in args.worth:
         worth(config, precision)
 
 
@@ -65,7 +65,7 @@ def speed(config: EnvironmentConfig, count: int, rounds: int) -> None:
     drawn = np.random.default_rng(0).permutation(len(dataset.corpus))[:count]
     encoders = {precision: Encoder.open(recipe_of(in_precision(config, precision))) for precision in PRECISIONS}
     recipe = encoders["float32"].recipe
-    contents = [recipe.content_of(dataset.corpus[place]) for place in drawn]
+    contents = [recipe.content_of(dataset.corpus[position]) for position in drawn]
     texts = ["".join(recipe.document_text(content)) for content in contents]
     peer = SentenceTransformer(resolve_model(recipe.model), trust_remote_code=False, **loading_kwargs())
     peer.max_seq_length = recipe.max_length
@@ -103,11 +103,11 @@ def speed(config: EnvironmentConfig, count: int, rounds: int) -> None:
 def worth(config: EnvironmentConfig, precision: str) -> None:
     """Index the whole corpus and print nDCG@10 of the test questions."""
     with tempfile.TemporaryDirectory() as folder:
-        whole = in_precision(config, precision).model_copy(update={"index": f"{folder}/index"})
+        index_config = in_precision(config, precision).model_copy(update={"index": f"{folder}/index"})
         started = time.process_time()
-        build_index(whole)
+        build_index(index_config)
         seconds = time.process_time() - started
-        environment = Environment.open(whole)
+        environment = Environment.open(index_config)
         questions = environment.questions("test")
         rankings = environment.search([SearchPlan.of(question.text) for question in questions])
         values = [

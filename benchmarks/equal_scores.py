@@ -43,9 +43,9 @@ def main() -> None:
         backwards = by_querylect(replace(dataset, corpus=dataset.corpus[::-1]), split)
         values = [ndcg(split, rankings) for rankings in (peer, ours, backwards)]
         differing = [name for name in values[0] if abs(values[0][name] - values[1][name]) > 1e-9]
-        others = [name for name in differing if not same_scores(peer[name], ours[name])]
+        rescored = [name for name in differing if not same_scores(peer[name], ours[name])]
         means = "  ".join(f"{np.mean(list(value.values())):.4f}" for value in values)
-        print(f"{folder.name}  {len(split.questions)}  {means}  {len(differing)}  {len(others)}")
+        print(f"{folder.name}  {len(split.questions)}  {means}  {len(differing)}  {len(rescored)}")
 
 
 def by_bm25s(dataset: Dataset, split: Split) -> dict[str, Ranking]:
@@ -65,7 +65,7 @@ def by_querylect(dataset: Dataset, split: Split) -> dict[str, Ranking]:
         source = DatasetConfig(kind="beir", path=f"{temporary}/data", ignore_identical_ids=False)
         config = EnvironmentConfig(dataset=source, retriever="bm25", index=f"{temporary}/index")
         build_index(config)
-        rankings = Environment.open(config).search([SearchPlan.of(one.text, k=K) for one in split.questions])
+        rankings = Environment.open(config).search([SearchPlan.of(question.text, k=K) for question in split.questions])
         return {
             question.id: [(hit.id, hit.score) for hit in ranking]
             for question, ranking in zip(split.questions, rankings, strict=True)

@@ -54,12 +54,12 @@ def main(
     with open_environment(config.env, config.client) as client:
         card = RetrieverCard.from_service(client.environment().retriever)
         rewriter = make_rewriter(config.rewriter, card, max(10, config.rollout.documents))
-        asked = client.questions("test")[: int(questions)]
+        sample = client.questions("test")[: int(questions)]
         asking = Asking(int(turns), METRICS)
 
         def evaluation(number: int) -> None:
             journal = Journal(folder, {"round": number})
-            for answered in answers(batches(asked, int(batch)), asking, engine, client, rewriter, config.rollout):
+            for answered in answers(batches(sample, int(batch)), asking, engine, client, rewriter, config.rollout):
                 journal.append(records_of_trees("prompted", answered.trees, METRICS, 1, answered.seconds))
 
         def generation() -> None:
@@ -68,13 +68,13 @@ def main(
 
         for number in range(int(rounds)):
             engine.calls.clear()
-            whole = seconds(lambda number=number: evaluation(number))
-            pairs.append((whole, seconds(generation)))
-    whole, alone = median(a for a, _ in pairs), median(b for _, b in pairs)
+            total = seconds(lambda number=number: evaluation(number))
+            pairs.append((total, seconds(generation)))
+    total, alone = median(a for a, _ in pairs), median(b for _, b in pairs)
     ratio = median(a / b for a, b in pairs)
     print(describe())
     print(f"{questions} questions, {turns} turns, {batch} in a batch, {model}, {rounds} rounds in turns")
-    print(f"  evaluation        {whole:7.2f} s")
+    print(f"  evaluation        {total:7.2f} s")
     print(f"  generation alone  {alone:7.2f} s")
     print(f"  ratio {ratio:.2f} (target at most {TARGET}: {'reached' if ratio <= TARGET else 'missed'})")
 

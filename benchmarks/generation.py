@@ -49,13 +49,13 @@ def trl(prompt: str = "600", new: str = "100", samples: str = "16", rounds: str 
 
     assert ours() == theirs() == [length] * count
     taken = [(seconds(ours), seconds(theirs)) for _ in range(int(rounds))]
-    mine, peer = median(a for a, _ in taken), median(b for _, b in taken)
+    our_seconds, peer_seconds = median(a for a, _ in taken), median(b for _, b in taken)
     ratio = median(b / a for a, b in taken)
     print(describe())
     size = f"{count} answers of {length} tokens to a prompt of {prompt}, {stock.model.dtype}"
     print(f"{size}, {torch.get_num_threads()} threads, {rounds} rounds in turns")
-    print(f"  querylect engine          {mine:6.2f} s  {count * length / mine:6.0f} tokens/s")
-    print(f"  TRL, transformers' own    {peer:6.2f} s  {count * length / peer:6.0f} tokens/s")
+    print(f"  querylect engine          {our_seconds:6.2f} s  {count * length / our_seconds:6.0f} tokens/s")
+    print(f"  TRL, transformers' own    {peer_seconds:6.2f} s  {count * length / peer_seconds:6.0f} tokens/s")
     print(f"  ratio {ratio:.2f} (target at least 1.80: {'reached' if ratio >= 1.8 else 'missed'})")
 
 
@@ -66,8 +66,8 @@ def hpo(questions: str = "12", samples: str = "4") -> None:
     engine = TransformersEngine(model, tokenizer)
     chat = Chat(tokenizer, engine.stop_ids)
     rewriter = make_rewriter(config.rewriter, RetrieverCard("bm25", "bm25"))
-    asked = load_dataset(config.env.dataset).splits["train"].questions[: int(questions)]
-    prompts = [chat.first(rewriter.first(question), rewriter.opening) for question in asked]
+    train_questions = load_dataset(config.env.dataset).splits["train"].questions[: int(questions)]
+    prompts = [chat.first(rewriter.first(question), rewriter.opening) for question in train_questions]
     n = int(samples)
     engine.stop_ids = {-1}
 
@@ -86,12 +86,12 @@ def hpo(questions: str = "12", samples: str = "4") -> None:
     theirs()
     rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
     tokens = len(prompts) * n * TOKENS_OF_A_TURN
-    mine, peer = median(a for a, _ in rounds), median(b for _, b in rounds)
+    our_seconds, peer_seconds = median(a for a, _ in rounds), median(b for _, b in rounds)
     print(describe())
     size = f"{len(prompts)} prompts of {len(prompts[0])} tokens × {n} samples × {TOKENS_OF_A_TURN} tokens"
     print(f"{size}, {torch.get_num_threads()} threads")
-    print(f"  querylect engine       {mine:6.2f} s  {tokens / mine:6.0f} tokens/s")
-    print(f"  transformers generate  {peer:6.2f} s  {tokens / peer:6.0f} tokens/s")
+    print(f"  querylect engine       {our_seconds:6.2f} s  {tokens / our_seconds:6.0f} tokens/s")
+    print(f"  transformers generate  {peer_seconds:6.2f} s  {tokens / peer_seconds:6.0f} tokens/s")
     print(f"  ratio {median(b / a for a, b in rounds):.2f}")
 
 

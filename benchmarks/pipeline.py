@@ -114,14 +114,14 @@ class Shape:
         return self.prompt + answers + sum(nodes[:-1]) * self.observation
 
 
-def slots_of(shape: Shape, billions: float, share: float, gpus: int, most: int) -> int:
+def slots_of(shape: Shape, billions: float, share: float, gpus: int, max_slots: int) -> int:
     """Sequences that an engine of `gpus` decodes at a time: up to `most` on a GPU, or what their keys and values leave
     room for in `share` of the memory beside the weights. Common prefixes are kept once."""
     free = GPU_GIB * share - 2e9 * billions / gpus / GIB - WORKSPACE_GIB
     sequence = shape.packed_tokens() / shape.nodes()[-1] * KV_BYTES * billions / GIB
     if free < sequence:
         raise SystemExit(f"{share:.0%} of each of {gpus} GPUs has no room for a sequence; expected a larger share.")
-    return gpus * min(most, int(free / sequence))
+    return gpus * min(max_slots, int(free / sequence))
 
 
 @dataclass
@@ -145,18 +145,18 @@ class Engine:
         self.rates = rates
         self.now = self.progress = self.busy = self.searching = 0.0
         self.active: list[tuple[float, int, int]] = []
-        self.waiting: deque[tuple[int, float, int]] = deque()
+        self.queue: deque[tuple[int, float, int]] = deque()
         self.activity: list[tuple[float, int]] = []
         self._number = count()
 
     def submit(self, prompt: int, tokens: float, turn: int) -> None:
         """Queue a sequence that computes `prompt` tokens and then samples `tokens`."""
-        self.waiting.append((prompt, tokens, turn))
+        self.queue.append((prompt, tokens, turn))
 
     def admit(self) -> None:
-        """Start waiting sequences while there are slots; the others wait for their prompts."""
-        while self.waiting and len(self.active) < self.rates.slots:
-            prompt, tokens, turn = self.waiting.popleft()
+        """Start queued sequences while there are slots; the others wait for their prompts."""
+        while self.queue and len(self.active) < self.rates.slots:
+            prompt, tokens, turn = self.queue.popleft()
             self.advance(prompt / self.rates.prefill, decoding=False)
             heapq.heappush(self.active, (self.progress + tokens, next(self._number), turn))
         self.activity.append((self.now, len(self.active)))
@@ -194,7 +194,7 @@ def sample(shape: Shape, rates: Rates, questions: int, search: float, streamed: 
     """One engine's trees. search: seconds from the end of a turn until its documents are there."""
     drawn, engine = random.Random(seed), Engine(rates)
     searches: deque[tuple[float, int]] = deque()
-    most = 0
+    max_searches = 0
 
     def branch(turn: int) -> None:
         context = shape.observation if turn else shape.prompt
@@ -203,18 +203,18 @@ def sample(shape: Shape, rates: Rates, questions: int, search: float, streamed: 
 
     def due() -> float:
         """When documents arrive. Without streaming, all turns of a depth are searched together once they have ended."""
-        if not searches or (not streamed and (engine.active or engine.waiting)):
+        if not searches or (not streamed and (engine.active or engine.queue)):
             return float("inf")
         return searches[0 if streamed else -1][0]
 
     for _ in range(questions):
         branch(0)
     results = 0
-    while engine.active or engine.waiting or searches:
+    while engine.active or engine.queue or searches:
         engine.admit()
         engine.advance(min(max(0.0, due() - engine.now), engine.until_next()))
         searches.extend((engine.now + search, turn) for turn in engine.finished())
-        most = max(most, len(searches))
+        max_searches = max(max_searches, len(searches))
         arrived = []
         if due() <= engine.now + 1e-9:
             while searches and searches[0][0] <= engine.now + 1e-9:
@@ -224,7 +224,7 @@ def sample(shape: Shape, rates: Rates, questions: int, search: float, streamed: 
             if turn + 1 < len(shape.branching):
                 branch(turn + 1)
     assert results == questions * sum(shape.nodes()), "every turn is searched"
-    return Sampled(engine.now, engine.busy, engine.searching, most, engine.activity)
+    return Sampled(engine.now, engine.busy, engine.searching, max_searches, engine.activity)
 
 
 def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[float, float]:
@@ -362,12 +362,12 @@ def plan(shape: Shape, rates: dict[bool, Rates], gpus: Gpus, search: float, sync
     for name, ahead, streamed in WAYS:
         if (ahead and gpus.all < 2) or (streamed and not ahead and gpus.engine > 1):
             continue
-        its, trainers = rates[ahead], gpus.train if ahead else gpus.all
+        engine_rates, trainers = rates[ahead], gpus.train if ahead else gpus.all
         samplers = (gpus.all - gpus.train if ahead else gpus.all) // gpus.engine
         shares = [len(range(first, shape.questions, samplers)) for first in range(samplers)]
-        engines = [sample(shape, its, share, search, streamed, seed) for seed, share in enumerate(shares)]
-        update = shape.questions * shape.packed_tokens() / its.update / trainers
-        step = Step(engines, trainers, staleness if ahead else 0, its.slots, update, sync, gpus.engine)
+        engines = [sample(shape, engine_rates, share, search, streamed, seed) for seed, share in enumerate(shares)]
+        update = shape.questions * shape.packed_tokens() / engine_rates.update / trainers
+        step = Step(engines, trainers, staleness if ahead else 0, engine_rates.slots, update, sync, gpus.engine)
         idle = step.idle()
         columns = "".join(f"{idle[wait]:10.0%}" for wait in waits)
         searches = sum(engine.open_searches for engine in engines)
@@ -437,39 +437,35 @@ def main() -> None:
     planned.add_argument("--slots", type=int, default=256, help="most sequences at a time, on a GPU")
     planned.add_argument("--engine-share", type=float, default=0.28, help="of a GPU's memory, where it also trains")
     planned.add_argument("--update-tokens", type=float, help="packed tokens a second of one GPU")
-    given = parser.parse_args()
-    if given.what == "run":
-        check(given.folder)
+    args = parser.parse_args()
+    if args.what == "run":
+        check(args.folder)
         return
-    answers = (given.answer, given.answer)
-    longest, engine_gpus = given.max_new_tokens / given.answer, given.tensor_parallel
-    train_gpus = given.train_gpus or max(1, given.gpus * 5 // 8)
-    if given.gpus > 1 and ((given.gpus - train_gpus) % engine_gpus or not 0 < train_gpus < given.gpus):
+    answers = (args.answer, args.answer)
+    longest, engine_gpus = args.max_new_tokens / args.answer, args.tensor_parallel
+    train_gpus = args.train_gpus or max(1, args.gpus * 5 // 8)
+    if args.gpus > 1 and ((args.gpus - train_gpus) % engine_gpus or not 0 < train_gpus < args.gpus):
         raise SystemExit(
-            f"--train-gpus {train_gpus} of --gpus {given.gpus} leaves {given.gpus - train_gpus} to sample; expected a "
+            f"--train-gpus {train_gpus} of --gpus {args.gpus} leaves {args.gpus - train_gpus} to sample; expected a "
             f"multiple of --tensor-parallel {engine_gpus} above 0."
         )
-    shape = Shape(given.questions, (4, 4), given.prompt, answers, given.observation, longest, given.spread)
-    context = given.prompt + given.observation + given.answer
+    shape = Shape(args.questions, (4, 4), args.prompt, answers, args.observation, longest, args.spread)
+    context = args.prompt + args.observation + args.answer
     rates = {}
-    for ahead in (False, True) if given.gpus > 1 else (False,):
-        share = OWN_GPU_SHARE if ahead else given.engine_share
-        slots = slots_of(shape, given.model_billions, share, engine_gpus, given.slots)
-        its = Rates.of_h100(given.model_billions, context, slots, engine_gpus, not given.no_reference)
-        its = rates[ahead] = Rates(
-            given.token_ms / 1e3 if given.token_ms is not None else its.token,
-            given.sequence_ms / 1e3 if given.sequence_ms is not None else its.sequence,
-            its.prefill,
-            its.slots,
-            given.update_tokens or its.update,
-        )
+    for ahead in (False, True) if args.gpus > 1 else (False,):
+        share = OWN_GPU_SHARE if ahead else args.engine_share
+        slots = slots_of(shape, args.model_billions, share, engine_gpus, args.slots)
+        h100 = Rates.of_h100(args.model_billions, context, slots, engine_gpus, not args.no_reference)
+        token = args.token_ms / 1e3 if args.token_ms is not None else h100.token
+        sequence = args.sequence_ms / 1e3 if args.sequence_ms is not None else h100.sequence
+        update = args.update_tokens or h100.update
+        rates[ahead] = Rates(token, sequence, h100.prefill, h100.slots, update)
         print(
-            f"{'ahead' if ahead else 'in turns'}: an engine decodes "
-            f"{slots / (its.token + its.sequence * slots):.0f} tokens a second in {slots} slots, and a GPU updates on "
-            f"{its.update:.0f}"
+            f"{'ahead' if ahead else 'in turns'}: an engine decodes {slots / (token + sequence * slots):.0f} tokens a "
+            f"second in {slots} slots, and a GPU updates on {update:.0f}"
         )
-    plan(shape, rates, Gpus(given.gpus, train_gpus, engine_gpus), given.search_seconds, given.sync_seconds,
-         given.staleness)  # fmt: skip
+    plan(shape, rates, Gpus(args.gpus, train_gpus, engine_gpus), args.search_seconds, args.sync_seconds,
+         args.staleness)  # fmt: skip
 
 
 if __name__ == "__main__":

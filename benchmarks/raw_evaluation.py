@@ -48,25 +48,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a folder of folders in BEIR form")
     parser.add_argument("--sets", type=int, default=SETS)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    peer = PEERS[given.what]
-    packages = ("bm25s", "numba") if given.what == "bm25" else ("torch", "transformers", "sentence-transformers")
+    args = parser.parse_args()
+    peer = PEERS[args.what]
+    packages = ("bm25s", "numba") if args.what == "bm25" else ("torch", "transformers", "sentence-transformers")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        sets = found(given.data)[: given.sets] if given.data else made(folder, given.sets, SHORT[given.what])
-        in_turns(folder / "uncounted", sets[:1], given.what)
+        sets = find_sets(args.data)[: args.sets] if args.data else make_sets(folder, args.sets, SHORT[args.what])
+        in_turns(folder / "uncounted", sets[:1], args.what)
         ours, theirs = [], []
-        for number in range(given.rounds):
+        for number in range(args.rounds):
             output = folder / str(number)
-            for times, seconds in zip((ours, theirs), in_turns(output, sets, given.what), strict=True):
+            for times, seconds in zip((ours, theirs), in_turns(output, sets, args.what), strict=True):
                 times.append(seconds)
             differences = [abs(a - b) for a, b in zip(ndcg_of_table(output), ndcg_of_peer(output), strict=True)]
-        questions = sum((one / "qrels/test.tsv").read_text().count("\n") for one in sets)
+        questions = sum((dataset / "qrels/test.tsv").read_text().count("\n") for dataset in sets)
     ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
     print(describe(*packages))
-    print(f"{len(sets)} sets, some {questions:,} judgements; {given.rounds} rounds in turns, CPU seconds")
-    print(f"  querylect eval       {median(ours):6.2f}  ({', '.join(f'{one:.2f}' for one in ours)})")
-    print(f"  {peer:20} {median(theirs):6.2f}  ({', '.join(f'{one:.2f}' for one in theirs)})")
+    print(f"{len(sets)} sets, some {questions:,} judgements; {args.rounds} rounds in turns, CPU seconds")
+    print(f"  querylect eval       {median(ours):6.2f}  ({', '.join(f'{value:.2f}' for value in ours)})")
+    print(f"  {peer:20} {median(theirs):6.2f}  ({', '.join(f'{value:.2f}' for value in theirs)})")
     print(f"  ratio {ratio:.2f} (target at most {TARGET}: {'reached' if ratio <= TARGET else 'missed'})")
     print(f"  nDCG@10 of a set differs by at most {max(differences):.4f}")
 
@@ -80,7 +80,7 @@ def in_turns(output: Path, sets: Sequence[Path], what: str) -> tuple[float, floa
     return ours, cpu_seconds(lines, output)
 
 
-def found(data: Path) -> list[Path]:
+def find_sets(data: Path) -> list[Path]:
     """The folders in BEIR form in `data` that have test questions, the smallest first."""
     folders = [path.parents[1] for path in data.glob("*/qrels/test.tsv")]
     folders = [folder for folder in folders if (folder / "corpus.jsonl").is_file()]
@@ -89,7 +89,7 @@ def found(data: Path) -> list[Path]:
     return sorted((path.resolve() for path in folders), key=lambda path: (path / "corpus.jsonl").stat().st_size)
 
 
-def made(folder: Path, sets: int, share: float) -> list[Path]:
+def make_sets(folder: Path, sets: int, share: float) -> list[Path]:
     """Sets of random words (Zipf), the same in every call: a question is eight words of its one relevant document."""
     rng = random.Random(0)
     letters = "bcdfghjklmnpqrstvwz", "aeiou"
@@ -109,13 +109,13 @@ def made(folder: Path, sets: int, share: float) -> list[Path]:
         (folders[-1] / "qrels").mkdir(parents=True)
         files: dict[str, list[str]] = {
             "corpus.jsonl": [
-                json.dumps({"_id": f"d{place}", "title": " ".join(text[:8]), "text": " ".join(text[8:])})
-                for place, text in enumerate(documents)
+                json.dumps({"_id": f"d{index}", "title": " ".join(text[:8]), "text": " ".join(text[8:])})
+                for index, text in enumerate(documents)
             ],
             "queries.jsonl": [
-                json.dumps({"_id": f"q{place}", "text": " ".join(rng.sample(documents[place], 8))}) for place in answers
+                json.dumps({"_id": f"q{index}", "text": " ".join(rng.sample(documents[index], 8))}) for index in answers
             ],
-            "qrels/test.tsv": ["query-id\tcorpus-id\tscore", *(f"q{place}\td{place}\t1" for place in answers)],
+            "qrels/test.tsv": ["query-id\tcorpus-id\tscore", *(f"q{index}\td{index}\t1" for index in answers)],
         }
         for name, lines in files.items():
             (folders[-1] / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -129,7 +129,7 @@ def write_spec(folder: Path, sets: Sequence[Path], retriever: dict[str, str]) ->
         "indexes": str(folder / "indexes"),
         "output": str(folder),
         "training_free": [],
-        "datasets": {one.name: {"kind": "beir", "path": str(one)} for one in sets},
+        "datasets": {dataset.name: {"kind": "beir", "path": str(dataset)} for dataset in sets},
         "environments": {retriever["retriever"]: {"env": retriever}},
     }
     path = folder / "spec.yaml"

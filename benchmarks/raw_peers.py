@@ -30,8 +30,8 @@ def bm25s_ranking(documents: list[str], questions: list[str]) -> tuple[np.ndarra
     options = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
     model = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
     model.index(bm25s.tokenize(documents, **options), show_progress=False)
-    found, scores = model.retrieve(bm25s.tokenize(questions, **options), k=K, show_progress=False)
-    return np.asarray(found), np.asarray(scores)
+    positions, scores = model.retrieve(bm25s.tokenize(questions, **options), k=K, show_progress=False)
+    return np.asarray(positions), np.asarray(scores)
 
 
 def bm25s_search() -> Search:
@@ -64,10 +64,10 @@ def ndcg(folder: Path, search: Search) -> float:
     with (folder / "qrels" / "test.tsv").open(encoding="utf-8") as file:
         for question, document, grade in list(csv.reader(file, delimiter="\t"))[1:]:
             qrels.setdefault(question, {})[document] = int(grade)
-    found = search([f"{one['title']} {one['text']}" for one in corpus], [texts[name] for name in qrels])
+    rankings = search([f"{row['title']} {row['text']}" for row in corpus], [texts[name] for name in qrels])
     run = {
-        name: {corpus[place]["_id"]: float(K - rank) for rank, place in enumerate(places)}
-        for name, places in zip(qrels, found, strict=True)
+        name: {corpus[position]["_id"]: float(K - rank) for rank, position in enumerate(positions)}
+        for name, positions in zip(qrels, rankings, strict=True)
     }
     scores = pytrec_eval.RelevanceEvaluator(qrels, {f"ndcg_cut.{K}"}).evaluate(run)
     return float(np.mean([score[f"ndcg_cut_{K}"] for score in scores.values()]))

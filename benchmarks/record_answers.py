@@ -51,7 +51,7 @@ class Shelf:
 
     def search(self, plans: Sequence[object], with_text: bool = True) -> list[Hits]:
         """The documents, in their order."""
-        hits = [HitBody(id=one.id, score=-rank, title=one.title, text=one.text) for rank, one in enumerate(DOCUMENTS)]
+        hits = [HitBody(id=hit.id, score=-rank, title=hit.title, text=hit.text) for rank, hit in enumerate(DOCUMENTS)]
         return [Hits(hits) for _ in plans]
 
 
@@ -80,17 +80,17 @@ class Recorder:
 
 def jobs() -> list[Callable[[Llm], object]]:
     """Everything that is asked; each job asks one method, judge or prompt in one form."""
-    made: list[Callable[[Llm], object]] = []
+    calls: list[Callable[[Llm], object]] = []
     for form in ("lines", "json"):
         for methods, questions in ((OF_OPTIONS, CHOICE), (OF_ANSWERS, OPEN), (OF_PASSAGES, OPEN)):
             for name, settings in methods.items():
-                made.append(_method(form, name, settings, questions))
-        made.append(_method(form, "hcqr", {"options": False}, CHOICE))
-        made += [_judge(form, name) for name in JUDGES]
-        made.append(_writer(form))
+                calls.append(_method(form, name, settings, questions))
+        calls.append(_method(form, "hcqr", {"options": False}, CHOICE))
+        calls += [_judge(form, name) for name in JUDGES]
+        calls.append(_writer(form))
     for style in ("short", "reasoned"):
-        made.append(_reader(style))
-    return made
+        calls.append(_reader(style))
+    return calls
 
 
 def _method(form: AnswerForm, name: str, settings: dict, questions: Sequence[Question]) -> Callable[[Llm], object]:

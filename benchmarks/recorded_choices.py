@@ -44,29 +44,29 @@ def main() -> None:
     parser.add_argument("mirage", type=Path, help="a clone of github.com/Teddy-XiongGZ/MIRAGE")
     parser.add_argument("--limit", type=int, default=200)
     parser.add_argument("--unread", action="store_true")
-    given = parser.parse_args()
-    folders = sorted({path.parent for path in (given.mirage / "prediction").rglob("*.json")})
+    args = parser.parse_args()
+    folders = sorted({path.parent for path in (args.mirage / "prediction").rglob("*.json")})
     if not folders:
-        sys.exit(f"{given.mirage} has no prediction/…/*.json; give a clone of github.com/Teddy-XiongGZ/MIRAGE.")
-    benchmark = given.mirage / "benchmark.json"
+        sys.exit(f"{args.mirage} has no prediction/…/*.json; give a clone of github.com/Teddy-XiongGZ/MIRAGE.")
+    benchmark = args.mirage / "benchmark.json"
     questions: Questions = json.loads(benchmark.read_text(encoding="utf-8")) if benchmark.is_file() else {}
     print(describe("querylect"))
     print("answers  strict JSON  querylect  agree  right: strict JSON  querylect")
     everything: list[Reading] = []
     for folder in folders:
-        files = draw(folder.glob("*.json"), given.limit, seed=0, id_of=lambda path: path.name)
-        name = folder.relative_to(given.mirage / "prediction")
-        readings = [one for path in files if (one := read(path, questions.get(name.parts[0], {})))]
+        files = draw(folder.glob("*.json"), args.limit, seed=0, id_of=lambda path: path.name)
+        name = folder.relative_to(args.mirage / "prediction")
+        readings = [answer for path in files if (answer := read_answer(path, questions.get(name.parts[0], {})))]
         print(f"{line(readings)}  {name}")
         everything += readings
     print(f"{line(everything)}  all")
-    if given.unread:
+    if args.unread:
         for reading in everything:
             if reading.ours is None or reading.strict not in (None, reading.ours):
                 print(f"\nread as {reading.ours}, strictly {reading.strict}: {reading.text}")
 
 
-def read(path: Path, questions: dict[str, dict[str, object]]) -> Reading | None:
+def read_answer(path: Path, questions: dict[str, dict[str, object]]) -> Reading | None:
     """The first answer of a file of predictions, test_ID.json; None where it holds none."""
     answers = json.loads(path.read_text(encoding="utf-8"))
     if not answers:
@@ -95,20 +95,20 @@ def _index(letter: str) -> int:
 
 def line(readings: list[Reading]) -> str:
     """The figures of some answers."""
-    both = [one for one in readings if None not in (one.strict, one.ours)]
-    known = [one for one in readings if one.right is not None]
+    both = [reading for reading in readings if None not in (reading.strict, reading.ours)]
+    gradable = [reading for reading in readings if reading.right is not None]
 
-    def share(count: int, of: int) -> str:
-        return f"{100 * count / of:.2f} %" if of else "–"
+    def share(count: int, total: int) -> str:
+        return f"{100 * count / total:.2f} %" if total else "–"
 
     return "  ".join(
         (
             f"{len(readings):7,}",
-            f"{share(sum(one.strict is not None for one in readings), len(readings)):>11}",
-            f"{share(sum(one.ours is not None for one in readings), len(readings)):>9}",
-            f"{sum(one.strict == one.ours for one in both):,} of {len(both):,}",
-            f"{share(sum(one.strict == one.right for one in known), len(known)):>11}",
-            f"{share(sum(one.ours == one.right for one in known), len(known)):>9}",
+            f"{share(sum(reading.strict is not None for reading in readings), len(readings)):>11}",
+            f"{share(sum(reading.ours is not None for reading in readings), len(readings)):>9}",
+            f"{sum(reading.strict == reading.ours for reading in both):,} of {len(both):,}",
+            f"{share(sum(reading.strict == reading.right for reading in gradable), len(gradable)):>11}",
+            f"{share(sum(reading.ours == reading.right for reading in gradable), len(gradable)):>9}",
         )
     )
 

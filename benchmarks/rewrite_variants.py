@@ -33,17 +33,17 @@ def main() -> None:
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--split", default="validation")
     parser.add_argument("--questions", type=int, default=300)
-    given = parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
     print(describe())
-    config = load_run_config(given.run, [*given.changes, "eval.turns=1"], trust=True)
+    config = load_run_config(args.run, [*args.changes, "eval.turns=1"], trust=True)
     with open_environment(config.env, config.client) as client:
-        questions = draw(client.questions(given.split), given.questions, config.eval.sample_seed)
+        questions = draw(client.questions(args.split), args.questions, config.eval.sample_seed)
 
         def scores(plans: Sequence[SearchPlan]) -> list[float | None]:
-            steps = [Step(question_id=one.id, plan=plan) for one, plan in zip(questions, plans, strict=True)]
+            steps = [Step(question_id=question.id, plan=plan) for question, plan in zip(questions, plans, strict=True)]
             return [result.metrics[METRIC] if result else None for result in client.step(steps, metrics=[METRIC])]
 
-        trees = greedy_trees(config, client, find_checkpoint(given.run), questions)
+        trees = greedy_trees(config, client, find_checkpoint(args.run), questions)
         plans = [tree.roots[0].rewrite.plan or SearchPlan.of(tree.question.text) for tree in trees]
         reference = scores(plans)
         variants: dict[str, Callable[[Term], Term]] = {"without repeated words": without_repeats}
@@ -56,7 +56,7 @@ def main() -> None:
                 f"{name:24} {test.mean_a:.4f}  {test.difference:+.4f} ({test.low:+.4f} to {test.high:+.4f}), "
                 f"p = {test.p:.4f}, {test.wins} better, {test.losses} worse"
             )
-        print(f"{'as they are':24} {test.mean_b:.4f}, {test.n} questions of {given.split}")
+        print(f"{'as they are':24} {test.mean_b:.4f}, {test.n} questions of {args.split}")
 
 
 def with_rewrite(plan: SearchPlan, change: Callable[[Term], Term]) -> SearchPlan:

@@ -67,7 +67,7 @@ class Checkout:
         (folder / "choices.jsonl").write_text("".join(json.dumps(choice) + "\n" for choice in CHOICES))
         (folder / "corpus" / "qrels").mkdir(parents=True)
         documents = [{"_id": f"d{n}", "title": "", "text": choice["question"]} for n, choice in enumerate(CHOICES)]
-        (folder / "corpus" / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))
+        (folder / "corpus" / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
         (folder / "corpus" / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "finger"}) + "\n")
         (folder / "corpus" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td0\t1\n")
 
@@ -87,29 +87,29 @@ def main() -> None:
     parser.add_argument("--after", type=Path, default=HERE, help="another checkout; default: this one")
     parser.add_argument("--work", type=Path, help="a new folder for what both write")
     parser.add_argument("--only", nargs="*", choices=list(JOBS), default=list(JOBS))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print(describe("torch", "transformers", "trl"))
     with tempfile.TemporaryDirectory() as temporary:
-        work = (asked.work or Path(temporary)).resolve()
-        configs = asked.before.resolve() / "configs"
+        work = (args.work or Path(temporary)).resolve()
+        configs = args.before.resolve() / "configs"
         checkouts = [
             Checkout(code.resolve(), configs, work / name)
-            for name, code in (("before", asked.before), ("after", asked.after))
+            for name, code in (("before", args.before), ("after", args.after))
         ]
         print("| job | figures compared | equal | greatest difference | only one side has |\n|---|---|---|---|---|")
         failed = False
-        for name in asked.only:
+        for name in args.only:
             before, after = (dict(JOBS[name](checkout)) for checkout in checkouts)
             both = sorted(before.keys() & after.keys())
-            apart = {key: _difference(before[key], after[key]) for key in both}
-            worst = sorted((key for key in both if apart[key] > 0), key=apart.__getitem__, reverse=True)
-            failed |= bool(worst) and apart[worst[0]] > TOLERANCE
-            greatest = f"{apart[worst[0]]:.1g}" if worst else "0"
+            differences = {key: _difference(before[key], after[key]) for key in both}
+            worst = sorted((key for key in both if differences[key] > 0), key=differences.__getitem__, reverse=True)
+            failed |= bool(worst) and differences[worst[0]] > TOLERANCE
+            greatest = f"{differences[worst[0]]:.1g}" if worst else "0"
             alone = len(before.keys() ^ after.keys())
             print(f"| {name} | {len(both):,} | {len(both) - len(worst):,} | {greatest} | {alone:,} |", flush=True)
             for key in worst[:5]:
-                told = "" if isinstance(before[key], np.ndarray) else f": {before[key]} before, {after[key]} after"
-                print(f"  {key} ({apart[key]:.1g}){told}", file=sys.stderr)
+                values = "" if isinstance(before[key], np.ndarray) else f": {before[key]} before, {after[key]} after"
+                print(f"  {key} ({differences[key]:.1g}){values}", file=sys.stderr)
     raise SystemExit(failed)
 
 

@@ -63,14 +63,14 @@ def tree_batch(prompt: int, turns: list[int], observation: int, branching: list[
     rows: list[tuple[list[int], list[int]]] = [([], [])]  # completion ids, loss mask
     for turn, (length, width) in enumerate(zip(turns, branching, strict=True)):
         grown = []
-        for said, counted in rows:
-            shown = ids(observation) if turn else []
+        for completion_ids, loss_mask in rows:
+            observed = ids(observation) if turn else []
             for sample in range(width):
-                before = counted if sample == 0 else [0] * len(counted)
-                grown.append((said + shown + ids(length), before + [0] * len(shown) + [1] * length))
+                prior_mask = loss_mask if sample == 0 else [0] * len(loss_mask)
+                grown.append((completion_ids + observed + ids(length), prior_mask + [0] * len(observed) + [1] * length))
         rows = grown
     root = torch.tensor([ids(prompt)] * len(rows))
-    completion, mask = (torch.tensor(one) for one in zip(*rows, strict=True))
+    completion, mask = (torch.tensor(column) for column in zip(*rows, strict=True))
     return {
         "prompt_ids": root,
         "prompt_mask": torch.ones_like(root),

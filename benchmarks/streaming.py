@@ -49,8 +49,8 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
     configs = {name: load_config("demo_two_turn", [*shared, *changes]) for name, changes in engines.items()}
     first = next(iter(configs.values()))
     with local_service(first.env) as service, SyncEnvironmentClient(first.client, [service]) as client:
-        asked = client.questions("train")[: int(questions)]
-        streams = [stream("benchmark", question.id) for question in asked]
+        train_questions = client.questions("train")[: int(questions)]
+        streams = [stream("benchmark", question.id) for question in train_questions]
         slow = Slow(client, float(wait))
         loaded = {
             config.rollout.engine: load_engine(config.policy, config.rollout, config.seed, None)
@@ -65,7 +65,7 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
         for _ in range(int(rounds) + 1):
             for name, grower in growers.items():
                 started = time.perf_counter()
-                trees = grower.grow(asked, [4, 4], streams=streams)
+                trees = grower.grow(train_questions, [4, 4], streams=streams)
                 spent = time.perf_counter() - started
                 tokens = sum(len(node.completion_ids) for tree in trees for node in tree.walk())
                 taken[name].append((spent, grower.clock.read().get("retrieve", 0.0), tokens))

@@ -64,7 +64,7 @@ def modules(root: Path) -> dict[str, Path]:
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
-def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+def imported(module: str, path: Path, by_module: dict[str, Path]) -> Iterator[str]:
     """The modules that a file imports, also inside functions and for types alone."""
     package = module.split(".") if path.name == "__init__.py" and module != "__init__" else module.split(".")[:-1]
     for node in ast.walk(parsed(path)):
@@ -72,15 +72,15 @@ def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
             base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
             for name in node.names:
                 inner = ".".join([*base, name.name])
-                target = inner if inner in known else ".".join(base) or "__init__"
-                if target in known:
+                target = inner if inner in by_module else ".".join(base) or "__init__"
+                if target in by_module:
                     yield target
 
 
 def graph(root: Path) -> Graph:
     """Which module imports which."""
-    known = modules(root)
-    return {module: set(imported(module, path, known)) - {module} for module, path in known.items()}
+    paths = modules(root)
+    return {module: set(imported(module, path, paths)) - {module} for module, path in paths.items()}
 
 
 def upward(edges: Graph) -> list[str]:
@@ -117,17 +117,17 @@ def upward_within(edges: Graph) -> list[str]:
 def circles(edges: Graph) -> list[list[str]]:
     """Groups of files each of which imports every other one, if only through others."""
     reached = {module: _reached(edges, module) for module in edges}
-    groups = {frozenset({other for other in reached[module] if module in reached[other]}) for module in edges}
+    groups = {frozenset({target for target in reached[module] if module in reached[target]}) for module in edges}
     return sorted(sorted(group) for group in groups if group)
 
 
 def _reached(edges: Graph, module: str) -> set[str]:
     reached: set[str] = set()
-    waiting = [module]
-    while waiting:
-        new = edges[waiting.pop()] - reached
+    queue = [module]
+    while queue:
+        new = edges[queue.pop()] - reached
         reached |= new
-        waiting += new
+        queue += new
     return reached
 
 
@@ -145,8 +145,8 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
 def literary(trees: list[ast.Module]) -> tuple[float, Counter[str]]:
     """Uses of the words in LITERARY per 10,000 identifiers, and how often each is used."""
     names = Counter(name for tree in trees for name in identifiers(tree))
-    found = Counter({name: count for name, count in names.items() if name in LITERARY})
-    return 10_000 * found.total() / names.total(), found
+    uses = Counter({name: count for name, count in names.items() if name in LITERARY})
+    return 10_000 * uses.total() / names.total(), uses
 
 
 def repeated_classes(root: Path) -> dict[str, list[str]]:
@@ -227,14 +227,14 @@ class Walk:
     """The first calls of functions in their order, by file."""
 
     def __init__(self) -> None:
-        self.seen: set[tuple[str, int]] = set()
+        self.called: set[tuple[str, int]] = set()
         self.files: list[str] = []
         """The file of each stay."""
 
     def call(self, file: str, line: int) -> None:
         """A function that begins at `line` of `file` was called."""
-        if (file, line) not in self.seen:
-            self.seen.add((file, line))
+        if (file, line) not in self.called:
+            self.called.add((file, line))
             if not self.files or self.files[-1] != file:
                 self.files.append(file)
 
@@ -244,7 +244,7 @@ class Walk:
         climbs = sum(after > before for before, after in pairwise(layers))
         files = len(set(self.files))
         return (
-            f"{len(self.seen)} functions, {len(self.files)} stays in {files} files, {climbs} climbs, "
+            f"{len(self.called)} functions, {len(self.files)} stays in {files} files, {climbs} climbs, "
             f"{len(self.files) - files} returns"
         )
 
@@ -273,8 +273,8 @@ def walk(arguments: list[str]) -> None:
         if code.co_qualname == "Grower.grow" and not grown:
             inside.append(frame)
             grown = True
-        given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(isinstance(frame.f_locals.get(name), RunConfig) for name in given):
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if any(isinstance(frame.f_locals.get(name), RunConfig) for name in parameters):
             config.call(file, code.co_firstlineno)
         if inside and not code.co_name.startswith("<"):
             rollout.call(file, code.co_firstlineno)

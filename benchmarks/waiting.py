@@ -35,24 +35,24 @@ def main() -> None:
     parser.add_argument("--terms", type=int, default=64)
     parser.add_argument("--word", default="blood", help="a word of the corpus, which every text holds")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which the costly request is given up")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(describe())
     token = os.environ.get("QUERYLECT_TOKEN")
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    with httpx.Client(base_url=given.url, headers=headers, trust_env=False, timeout=given.limit) as http:
-        if given.what == "plans":
-            _measure(http, f"{given.plans} plans of {given.terms} texts", _plans(given), 1, _search(given.word))
+    with httpx.Client(base_url=args.url, headers=headers, trust_env=False, timeout=args.limit) as http:
+        if args.what == "plans":
+            _measure(http, f"{args.plans} plans of {args.terms} texts", _plans(args), 1, _search(args.word))
             return
         limits = http.get("/v1/environment").json()["limits"]
         for name, (body, clients) in _bodies(limits["max_body_bytes"]).items():
             _measure(http, name, body, clients, lambda beside: beside.get("/healthz"))
 
 
-def _bodies(most: int) -> Mapping[str, tuple[bytes, int]]:
+def _bodies(max_bytes: int) -> Mapping[str, tuple[bytes, int]]:
     """What is sent, and by how many clients at once."""
 
     def filled(head: str, item: str, between: str, tail: str) -> bytes:
-        count = (most - len(head) - len(tail)) // len((item + between).encode())
+        count = (max_bytes - len(head) - len(tail)) // len((item + between).encode())
         return (head + between.join([item] * count) + tail).encode()
 
     probe = '{"plans":[{"probes":[{"terms":['
@@ -70,11 +70,11 @@ def _bodies(most: int) -> Mapping[str, tuple[bytes, int]]:
     }
 
 
-def _plans(given: argparse.Namespace) -> bytes:
+def _plans(args: argparse.Namespace) -> bytes:
     draw = Random(time.time_ns())
     plans = [
-        SearchPlan(probes=(Probe(terms=tuple(Term(text=_text(given.word, draw)) for _ in range(given.terms))),))
-        for _ in range(given.plans)
+        SearchPlan(probes=(Probe(terms=tuple(Term(text=_text(args.word, draw)) for _ in range(args.terms))),))
+        for _ in range(args.plans)
     ]
     return json.dumps({"plans": [plan.model_dump() for plan in plans], "with_text": False}).encode()
 
@@ -112,9 +112,9 @@ def _measure(
     with httpx.Client(base_url=http.base_url, headers=http.headers, trust_env=False, timeout=None) as beside:
         while not waited or any(thread.is_alive() for thread in threads):
             time.sleep(PAUSE)
-            asked = time.perf_counter()
+            sent = time.perf_counter()
             ask(beside).raise_for_status()
-            waited.append(time.perf_counter() - asked)
+            waited.append(time.perf_counter() - sent)
     seconds = time.perf_counter() - started
     memory = f"{idle} → {_largest(process)} MiB" if process else "unknown"
     size = f"{len(body) / 2**20:.1f} MiB"

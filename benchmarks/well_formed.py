@@ -24,24 +24,24 @@ def main() -> None:
     for folder in parser.parse_args().folders:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-        requests, read, repaired = Counter(), Counter(), Counter()
+        requests, parsed, repaired = Counter(), Counter(), Counter()
         for record in map(json.loads, lines):
             system = results["settings"]["systems"].get(record["system"])
             if system is not None and record["failure"] not in (MISSING, NO_RANKING):
                 for stage, was_read, again in stages(system["method"], record):
                     name = f"{system['label'] or record['system']}: {stage}"
                     requests[name] += 1
-                    read[name] += was_read
+                    parsed[name] += was_read
                     repaired[name] += was_read and again
         for row in results["rows"]:
             if row["system"] in results["settings"]["systems"]:
                 for judge, failures in row["off_format"].items():
                     n = row["means"]["dur" if judge == "utility" else judge]["n"]
                     requests[f"judge {judge}"] += n + failures
-                    read[f"judge {judge}"] += n
+                    parsed[f"judge {judge}"] += n
         for name, count in requests.items():
             again = repaired.get(name, "")
-            print(f"| {results['paper']} | {name} | {count} | {read[name]} | {again} |")
+            print(f"| {results['paper']} | {name} | {count} | {parsed[name]} | {again} |")
 
 
 def stages(method: str, record: Mapping[str, Any]) -> Iterator[tuple[str, bool, bool]]:
