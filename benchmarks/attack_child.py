@@ -52,7 +52,7 @@ class Child:
         context.set_forkserver_preload(IMPORTED)
         job = {"arguments": [*map(str, arguments)], "folder": str(folder), "limit": limit, "environ": {**os.environ}}
         self._process = context.Process(target=runpy.run_path, args=(__file__, {"job": job}, CHILD))
-        self.began = time.time()
+        self.started = time.time()
         self._process.start()
 
     def send(self, number: int) -> None:

@@ -19,23 +19,23 @@ WORDS = ["", "hand", "abnormal", "heart", "short", "blood", "loss of", "late"]
 
 
 def judge_answers(
-    here: Environment, client: SyncEnvironmentClient, samples: int, draw: random.Random
+    environment: Environment, client: SyncEnvironmentClient, samples: int, draw: random.Random
 ) -> tuple[int, list[str]]:
     """Ask a service for the rewards of some plans through the project's client: how many came, and what is wrong."""
-    asked = [
+    steps = [
         Step(question_id=question.id, plan=SearchPlan.of(f"{question.text} {draw.choice(WORDS)}"))
-        for question in draw.choices(here.questions("train"), k=samples)
+        for question in draw.choices(environment.questions("train"), k=samples)
     ]
-    results = client.step(asked)
+    results = client.step(steps)
     wrong = []
-    for step, result, ranking in zip(asked, results, here.search([step.plan for step in asked]), strict=True):
-        worth = here.score(step.question_id, ranking, ["ndcg@10"])["ndcg@10"]
+    for step, result, ranking in zip(steps, results, environment.search([step.plan for step in steps]), strict=True):
+        worth = environment.score(step.question_id, ranking, ["ndcg@10"])["ndcg@10"]
         if result is not None and result.reward != worth:
             wrong.append(f"a client took {result.reward} for {step.question_id}, which is worth {worth}")
     return sum(result is not None for result in results), wrong
 
 
-def judge_run(folder: Path, config: RunConfig, here: Environment) -> tuple[int, list[str]]:
+def judge_run(folder: Path, config: RunConfig, environment: Environment) -> tuple[int, list[str]]:
     """Compare what a run recorded with what its plans are worth here: rewards compared, and what is wrong."""
     if not (folder / "metrics.jsonl").exists():
         return 0, []
@@ -47,7 +47,7 @@ def judge_run(folder: Path, config: RunConfig, here: Environment) -> tuple[int, 
         wrong.append("a tree is missing or twice")
     missing: Counter = Counter()
     compared = 0
-    rewriter = make_rewriter(config.rewriter, RetrieverCard.from_service(here.card), config.search_depth)
+    rewriter = make_rewriter(config.rewriter, RetrieverCard.from_service(environment.card), config.search_depth)
     for tree in trees:
         question = Question(tree["question_id"], tree["question"])
         for node in _nodes(tree):
@@ -56,8 +56,8 @@ def judge_run(folder: Path, config: RunConfig, here: Environment) -> tuple[int, 
             if plan is not None and reward is None:
                 missing[tree["step"], node["turn"]] += 1
             elif plan is not None:
-                (ranking,) = here.search([plan])
-                metric = here.score(question.id, ranking, [config.reward.metric])[config.reward.metric]
+                (ranking,) = environment.search([plan])
+                metric = environment.score(question.id, ranking, [config.reward.metric])[config.reward.metric]
                 if node["ranking"] != [hit.id for hit in ranking]:
                     wrong.append(f"step {tree['step']}, {question.id}: another ranking")
             expected = node_reward(metric, plan is not None, config.reward.format_weight)
@@ -70,9 +70,9 @@ def judge_run(folder: Path, config: RunConfig, here: Environment) -> tuple[int, 
         width = config.train.questions_per_step
         for turn, several in enumerate(config.rollout.branching, start=1):
             width *= several
-            told, counted = step[f"unscorable/turn{turn}"], missing[step["step"], turn] / width
-            if abs(told - counted) > 1e-5:
-                wrong.append(f"step {step['step']} records {told} unscorable, its trees {counted}")
+            recorded, counted = step[f"unscorable/turn{turn}"], missing[step["step"], turn] / width
+            if abs(recorded - counted) > 1e-5:
+                wrong.append(f"step {step['step']} records {recorded} unscorable, its trees {counted}")
     return compared, wrong
 
 

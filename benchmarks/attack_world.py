@@ -43,8 +43,8 @@ UNEQUAL = ("training_args.bin", "README.md")
 
 def _named(folder: Path, config: str, overrides: Sequence[str]) -> RunConfig:
     path = Path(config) / "config.yaml"
-    own = [f"output={folder / 'runs'}", f"env.index={folder / 'index'}", "tracking.wandb=disabled"]
-    settings = load_config(str(path) if path.is_file() else config, [*overrides, *own])
+    isolation = [f"output={folder / 'runs'}", f"env.index={folder / 'index'}", "tracking.wandb=disabled"]
+    settings = load_config(str(path) if path.is_file() else config, [*overrides, *isolation])
     if settings.mix is not None:
         raise ConfigError(f"{config} mixes environments, and one is attacked. Give a config without `mix`.")
     return settings
@@ -85,7 +85,7 @@ class World:
 
         Index and run are made anew in `folder`: nothing that the config names is written to. Raises ConfigError.
         """
-        self.folder, self.named = folder, config is not None
+        self.folder, self.has_user_config = folder, config is not None
         self.index, self.exported = folder / "index", folder / "exported"
         self.yaml, self.undisturbed = folder / "run.yaml", folder / "undisturbed"
         self.service = Service(self.yaml, folder / "service.log")
@@ -122,15 +122,15 @@ class World:
         """Start a command; `beside` another that still runs."""
         marks = self._marks.get(name)
         patience = max(LEAST_PATIENCE, 5 * (marks[-1][0] - marks[0][0])) if marks else FIRST_PATIENCE
-        return Child(self.command(name, *more), self._place(beside), limit, patience)
+        return Child(self.command(name, *more), self._child_folder(beside), limit, patience)
 
-    def _place(self, beside: bool = False) -> Path:
+    def _child_folder(self, beside: bool = False) -> Path:
         return self.folder / ("second" if beside else "child")
 
     def again(self, name: str) -> Child:
         """Start a command again as a user would: training that has begun with --resume."""
-        begun = name == "train" and (self.run / "config.yaml").exists()
-        return self.child(name, *(["--resume"] if begun else []))
+        resume = name == "train" and (self.run / "config.yaml").exists()
+        return self.child(name, *(["--resume"] if resume else []))
 
     def prepare(self, commands: Sequence[str] = ("index", "train", "eval", "export")) -> dict[str, list]:
         """Run each command once undisturbed and keep its results; the marks of each, by its name.
@@ -140,18 +140,18 @@ class World:
         for name in commands:
             if name in self._marks or (name == "index" and not self.builds_index):
                 continue
-            if name == "train" and not self.named:
+            if name == "train" and not self.has_user_config:
                 self.service.start()
             if name == "rewrite":  # of one part alone, before which others may have left another state
                 self.restore("train")
             child = self._undisturbed(name)
-            self._marks[name] = [(child.began, "begin"), *child.marks(), (time.time(), "end")]
+            self._marks[name] = [(child.started, "begin"), *child.marks(), (time.time(), "end")]
             for part in (self.index, self.run, self.exported):
                 if part.exists():
                     shutil.copytree(part, self.undisturbed / name / part.name)
             (self.undisturbed / name).mkdir(parents=True, exist_ok=True)
             shutil.copy(child.stdout, self.undisturbed / name)
-            if name == "train" and self.named:
+            if name == "train" and self.has_user_config:
                 self._refuse_other_result()
         return self._marks
 
@@ -181,9 +181,9 @@ class World:
         """The state after an undisturbed command; None: nothing is there but the index."""
         for part in (self.index, self.run, self.exported):
             shutil.rmtree(part, ignore_errors=True)
-            kept = self.undisturbed / (after or "index") / part.name
-            if kept.exists():
-                shutil.copytree(kept, part)
+            saved = self.undisturbed / (after or "index") / part.name
+            if saved.exists():
+                shutil.copytree(saved, part)
 
     def remove_index(self, parts_only: bool = False) -> None:
         """As before the first build, or before one that replaces the index."""
@@ -199,10 +199,10 @@ class World:
             "train": (self.run, RUN_FILES),
             "eval": (self.run, EVAL_FILES),
             "export": (self.exported, ("",)),
-            "rewrite": (self._place(), ("stdout",)),
+            "rewrite": (self._child_folder(), ("stdout",)),
         }[name]
-        before = self.undisturbed / name / (part.name if name != "rewrite" else "")
-        now, expected = contents(part, files), contents(before, files)
+        undisturbed = self.undisturbed / name / (part.name if name != "rewrite" else "")
+        now, expected = contents(part, files), contents(undisturbed, files)
         return sorted(path for path in now.keys() | expected.keys() if now.get(path) != expected.get(path))
 
     def leftovers(self) -> list[str]:
@@ -214,7 +214,7 @@ class World:
 def contents(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """A digest of every file below some names of a folder, without what depends on the clock."""
     paths = [folder / name for name in names]
-    paths += [path for place in paths if place.is_dir() for path in place.rglob("*")]
+    paths += [path for parent in paths if parent.is_dir() for path in parent.rglob("*")]
     files = [path for path in paths if path.is_file() and path.name not in UNEQUAL]
     return {str(path.relative_to(folder)): _digest(path) for path in files}
 
@@ -244,7 +244,7 @@ def _dataset() -> Dataset:
     corpus += [Document(f"d{n}", f"Title {n}", " ".join(draw.choices(words, k=12))) for n in range(DOCUMENTS)]
     grades = {name: grades for name, (_, grades) in ASKED.items()}
     splits = {}
-    for split, before, prefix in (("train", "", ""), ("validation", "tell me: ", "v-"), ("test", "please: ", "t-")):
-        questions = [Question(f"{prefix}{name}", f"{before}{text}") for name, (text, _) in ASKED.items()]
+    for split, lead_in, prefix in (("train", "", ""), ("validation", "tell me: ", "v-"), ("test", "please: ", "t-")):
+        questions = [Question(f"{prefix}{name}", f"{lead_in}{text}") for name, (text, _) in ASKED.items()]
         splits[split] = Split(questions, {f"{prefix}{name}": grade for name, grade in grades.items()})
     return Dataset("tiny", corpus, splits)

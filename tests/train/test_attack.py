@@ -100,7 +100,7 @@ def test_training_that_does_not_repeat_is_refused_before_it_is_attacked(yaml, tm
     runs = []
 
     class Trained:
-        began, stdout = 0.0, tmp_path / "said"
+        started, stdout = 0.0, tmp_path / "said"
 
         def __init__(self, arguments, *_):
             runs.append(arguments)
