@@ -30,8 +30,8 @@ from querylect.rollouts.engines.open import load_engine
 TARGET = 1.3
 
 
-class Listening:
-    """An engine that notes what it is asked."""
+class RecordingEngine:
+    """An engine that records its calls."""
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.tokenizer, self.stop_ids = engine, engine.tokenizer, engine.stop_ids
@@ -49,7 +49,7 @@ def main(
     folder = Path(tempfile.mkdtemp())
     config = load_config("hpo", [f"policy.model={model}", f"env.index={folder / 'index'}"])
     build_index(config.env)
-    engine = Listening(load_engine(config.policy, config.rollout, config.seed, None))
+    engine = RecordingEngine(load_engine(config.policy, config.rollout, config.seed, None))
     pairs = []
     with open_environment(config.env, config.client) as client:
         card = RetrieverCard.from_service(client.environment().retriever)

