@@ -1,25 +1,29 @@
 """Wrong rules of credit that replace the product's: tests of the gradient must detect each of them."""
 
+from importlib import import_module
 from statistics import fmean
 
 import torch
-from querylect.train import credit, mismatch, trainer
+from querylect.train import credit, mismatch
 from querylect.train.credit import Credit, assign_credit
 from querylect.train.rows import row_advantages, row_mask, row_turns
+
+TRAINER = "querylect.train.trainer"
+"""Imported only by a rule that replaces something in it, for it imports TRL."""
 
 
 def leaves(node):
     return sum(map(leaves, node.children)) if node.children else 1
 
 
-def equal_node_weights(monkeypatch, module=trainer):
+def equal_node_weights(monkeypatch, module=None):
     """A first turn of 4×4 weighs as much as a second turn, not as its four leaves."""
 
     def equal(trees, assigned):
         weighted = row_advantages(trees, assigned) / row_advantages(trees, _LeavesAsAdvantages())
         return weighted.nan_to_num()  # rows that count for nothing
 
-    monkeypatch.setattr(module, "row_advantages", equal)
+    monkeypatch.setattr(module or import_module(TRAINER), "row_advantages", equal)
 
 
 class _LeavesAsAdvantages:
@@ -37,7 +41,7 @@ def siblings_only(monkeypatch):
     monkeypatch.setattr(credit, "_state", by_parent)
 
 
-def leaf_advantages_without_lambda(monkeypatch, module=trainer):
+def leaf_advantages_without_lambda(monkeypatch, module=None):
     """λ weighs a last turn in the values of earlier turns, and not in its own advantage."""
 
     def without(trees, how, weights, *options):
@@ -45,7 +49,7 @@ def leaf_advantages_without_lambda(monkeypatch, module=trainer):
         last = {id(node): weights[node.turn - 1] for tree in trees for node in tree.walk() if not node.children}
         return Credit({key: value / last.get(key, 1.0) for key, value in assigned.advantages.items()}, assigned.groups)
 
-    monkeypatch.setattr(module, "assign_credit", without)
+    monkeypatch.setattr(module or import_module(TRAINER), "assign_credit", without)
 
 
 def plain_means(monkeypatch):
@@ -71,8 +75,8 @@ def signal_only_normalizer(monkeypatch):
         last[:] = [assign_credit(trees, how, weights, *options)]
         return last[0]
 
-    monkeypatch.setattr(trainer, "assign_credit", recorded)
-    monkeypatch.setattr(trainer, "row_mask", lambda trees, assigned, cut=False: row_mask(trees, last[0], cut))
+    monkeypatch.setattr(f"{TRAINER}.assign_credit", recorded)
+    monkeypatch.setattr(f"{TRAINER}.row_mask", lambda trees, assigned, cut=False: row_mask(trees, last[0], cut))
 
 
 def mean_over_a_whole_path(monkeypatch):
@@ -88,23 +92,24 @@ def mean_over_a_whole_path(monkeypatch):
         assert len(shares) == len(list(row_turns(trees)))
         return row_advantages(trees, assigned) * row_advantages(trees, assigned).new_tensor(shares)
 
-    monkeypatch.setattr(trainer, "row_advantages", of_paths)
+    monkeypatch.setattr(f"{TRAINER}.row_advantages", of_paths)
 
 
 def mean_over_signal_only(monkeypatch):
     """`loss_type: bnpo` divides by the tokens of the turns with signal."""
-    monkeypatch.setattr(trainer.TreeTrainer, "_shares", lambda self, mask, sampled: 1.0)
+    monkeypatch.setattr(f"{TRAINER}.TreeTrainer._shares", lambda self, mask, sampled: 1.0)
 
 
 def cut_turns_trained(monkeypatch):
     """Turns that were cut stay in the loss and in its normalizer."""
-    monkeypatch.setattr(trainer, "row_mask", lambda trees, assigned, cut=False: row_mask(trees, assigned))
+    monkeypatch.setattr(f"{TRAINER}.row_mask", lambda trees, assigned, cut=False: row_mask(trees, assigned))
 
 
 def cut_turns_in_the_normalizer(monkeypatch):
     """Turns that were cut are not trained, but their tokens still count in the normalizer."""
     monkeypatch.setattr(
-        trainer, "row_mask", lambda trees, assigned, cut=False: row_mask(trees, assigned, cut and assigned is not None)
+        f"{TRAINER}.row_mask",
+        lambda trees, assigned, cut=False: row_mask(trees, assigned, cut and assigned is not None),
     )
 
 

@@ -12,7 +12,6 @@ from jinja2 import TemplateError
 from querylect.errors import EngineUnavailableError, ModelError
 from querylect.rollouts import chat_template
 from querylect.rollouts.chat import Chat
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from ..raising import refused
 from ..tiny import CHATML, tiny_tokenizer
@@ -58,6 +57,8 @@ def test_a_template_that_loops_is_stopped_by_the_processor_time_that_it_takes(on
     ],
 )
 def test_a_template_gives_the_text_that_transformers_gives(template):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     messages = [{"role": "user", "content": "<b>é</b>", "reasoning": "why"}]
     (text,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, eos_token="</s>")
     assert text

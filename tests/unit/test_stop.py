@@ -1,9 +1,11 @@
 """Stopping: which answers are stops, and the credit of trees with stops and a price of searches, by enumeration."""
 
 import sys
+from collections import Counter
 from dataclasses import replace
-from itertools import product
-from math import exp, prod
+from itertools import combinations_with_replacement, permutations, product
+from math import exp, factorial, prod
+from random import Random
 
 import pytest
 import yaml
@@ -193,16 +195,18 @@ def true_gradient(price, halt_price):
     return [*first, *second]
 
 
-def sampled_tree(firsts, seconds, price, halt_price, branching):
+def sampled_tree(branches, price, halt_price, branching):
+    """A tree of first turns, each with the answers that follow it."""
+
     def node(turn, prompt, answer, reward):
         stopped = answer == HALT
         cost = price if not stopped else halt_price if turn == 1 else 0.0
         return Node(turn, prompt, [answer], [], True, "", Rewrite(None, stop=stopped), reward=reward, cost=cost)
 
-    roots, remaining = [], iter(seconds)
-    for first in firsts:
+    roots = []
+    for first, seconds in branches:
         root = node(1, [PROMPT], first, RAW if first == HALT else R1[first])
-        for second in () if first == HALT else next(remaining):
+        for second in seconds:
             reward = R1[first] if second == HALT else R2[first][second]
             root.children.append(node(2, [PROMPT, first, SHOWN], second, reward))
         roots.append(root)
@@ -210,28 +214,36 @@ def sampled_tree(firsts, seconds, price, halt_price, branching):
 
 
 def expected_gradient(branching, credit, price, halt_price):
-    """The mean over all trees of Σ rows advantage · ∂ log p, as the loss computes it."""
+    """The mean over all trees of Σ rows advantage · ∂ log p, as the loss computes it.
+
+    The order of first turns changes no turn's credit, so trees that differ in it alone are computed once, in an order
+    drawn at random."""
     width, below = branching
     gradient = [0.0] * 9
-    for firsts in product(range(3), repeat=width):
-        growing = [first for first in firsts if first != HALT]
-        for seconds in product(product(range(3), repeat=below), repeat=len(growing)):
-            weight = prod(P1[a] for a in firsts)
-            weight *= prod(P2[a][b] for a, answers in zip(growing, seconds, strict=True) for b in answers)
-            tree = sampled_tree(firsts, seconds, price, halt_price, branching)
-            found = assign_credit([tree], credit, LAMBDA, "none")
-            turns = list(row_turns([tree]))
-            assert len(turns) == 2 * width * below, "TRL takes equally many rows of every question"
-            for node, advantage, counts in zip(
-                turns, row_advantages([tree], found).tolist(), row_mask([tree], None).tolist(), strict=True
-            ):
-                assert counts or advantage == 0
-                said, scale = node.completion_ids[0], weight * advantage / (width * below)
-                probabilities = P1 if node.turn == 1 else P2[node.prompt_ids[1]]
-                start = 0 if node.turn == 1 else 3 + 3 * node.prompt_ids[1]
-                for other in range(3):
-                    gradient[start + other] += scale * ((said == other) - probabilities[other])
+    shuffled = Random(0)
+    for branches in combinations_with_replacement(branches_of(below), width):
+        weight = factorial(width) / prod(map(factorial, Counter(branches).values()))
+        weight *= prod(P1[first] * prod(P2[first][second] for second in seconds) for first, seconds in branches)
+        tree = sampled_tree(shuffled.sample(branches, width), price, halt_price, branching)
+        found = assign_credit([tree], credit, LAMBDA, "none")
+        turns = list(row_turns([tree]))
+        assert len(turns) == 2 * width * below, "TRL takes equally many rows of every question"
+        for node, advantage, counts in zip(
+            turns, row_advantages([tree], found).tolist(), row_mask([tree], None).tolist(), strict=True
+        ):
+            assert counts or advantage == 0
+            said, scale = node.completion_ids[0], weight * advantage / (width * below)
+            probabilities = P1 if node.turn == 1 else P2[node.prompt_ids[1]]
+            start = 0 if node.turn == 1 else 3 + 3 * node.prompt_ids[1]
+            for other in range(3):
+                gradient[start + other] += scale * ((said == other) - probabilities[other])
     return gradient
+
+
+def branches_of(below):
+    """Each first turn with each series of answers that can follow it."""
+    following = list(product(range(3), repeat=below))
+    return [(first, seconds) for first in range(3) for seconds in ([()] if first == HALT else following)]
 
 
 def norm(vector):
@@ -285,6 +297,21 @@ def test_a_wrong_rule_of_credit_is_noticed(monkeypatch, wrong, branching, credit
     assert cosine < 0.999 or abs(strength - 1) > 0.02
 
 
+@pytest.mark.parametrize("credit", ["turn", "trajectory"])
+def test_the_order_of_first_turns_changes_no_credit(credit):
+    branches = [(0, (0, 2)), (HALT, ()), (1, (1, 1))]
+    credits = set()
+    for order in permutations(branches):
+        tree = sampled_tree(order, 0.8, 0.0, (3, 2))
+        found = assign_credit([tree], credit, LAMBDA, "none")
+        by_turn = {
+            branch: (found.of(root), *map(found.of, root.children))
+            for branch, root in zip(order, tree.roots, strict=True)
+        }
+        credits.add(tuple(round(value, 12) for branch in branches for value in by_turn[branch]))
+    assert len(credits) == 1
+
+
 @pytest.mark.parametrize("part", ["price", "free stop", "branching"])
 def test_the_gradient_notices_a_forgotten_price_and_a_stop_that_weighs_as_one_leaf(part, monkeypatch):
     if part == "price":
@@ -304,7 +331,7 @@ def one_path_per_leaf(self):
 
 def test_a_tree_of_stops_alone_has_its_depth_and_its_rows():
     """All first turns of a 2×3 tree stop: three paths each, and λ of both turns."""
-    tree = sampled_tree((HALT, HALT), (), 0.0, 0.0, (2, 3))
+    tree = sampled_tree([(HALT, ()), (HALT, ())], 0.0, 0.0, (2, 3))
     tree.roots[1].reward = 0.75
     assert tree.turns == 2
     assert len(list(tree.paths())) == 6
