@@ -308,8 +308,16 @@ def folder():
 
 
 @pytest.fixture(scope="module")
-def real(folder):
-    return load_wordnet()
+def database(folder):
+    """The installed files, read once."""
+    return read_wordnet(folder)
+
+
+@pytest.fixture(scope="module")
+def real(folder, database):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("querylect.data.wordnet.read_wordnet", {folder: database}.__getitem__)
+        return load_wordnet()
 
 
 def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real):
@@ -330,7 +338,7 @@ def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real)
     assert all(note.startswith(f"wordnet: {start}") for note, start in zip(real.notes, said, strict=True))
 
 
-def test_tag_counts_are_those_of_the_index_files(folder):
+def test_tag_counts_are_those_of_the_index_files(folder, database):
     """`tagsense_cnt` of index.noun, index.verb and index.adj (wndb(5WN)): so many of a lemma's senses were tagged."""
     tagged = set()
     for kind, name in (("n", "index.noun"), ("v", "index.verb"), ("a", "index.adj")):
@@ -339,13 +347,12 @@ def test_tag_counts_are_those_of_the_index_files(folder):
                 fields = line.split()
                 rest = fields[4 + int(fields[3]) :]
                 tagged |= {kind + offset for offset in rest[2 : 2 + int(rest[1])]}
-    assert read_wordnet(folder).tagged.keys() == tagged
+    assert database.tagged.keys() == tagged
 
 
-def test_no_document_contains_its_gloss(real, folder):
-    synsets = read_wordnet(folder).synsets
+def test_no_document_contains_its_gloss(real, database):
     for document in real.corpus:
-        definition = synsets[document.id].gloss.partition('"')[0]
+        definition = database.synsets[document.id].gloss.partition('"')[0]
         held = f" {words(document.text)} "
         for part in {definition, *definition.split(";")}:
             if len(words(part).split()) >= 5:

@@ -39,6 +39,10 @@ def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", f
     return folder
 
 
+ONE_CURVE = [{"step": step, "reward/turn1": step / 10} for step in (1, 2, 3)]
+"""Where it does not matter what is drawn."""
+
+
 @pytest.fixture
 def several(tmp_path):
     """Two seeds of one configuration, one of them under way, and another configuration."""
@@ -156,7 +160,8 @@ def test_the_page_stands_alone_and_is_well_formed(several, tmp_path):
 
 
 def test_nine_configurations_have_nine_kinds_of_line(tmp_path):
-    runs = [read_run(run(tmp_path / f"r{n}", [f"train.learning_rate={n + 1}.0e-5"])) for n in range(9)]
+    settings = [[f"train.learning_rate={n + 1}.0e-5"] for n in range(9)]
+    runs = [read_run(run(tmp_path / f"r{n}", own, rows=ONE_CURVE)) for n, own in enumerate(settings)]
     first = re.search(r"<svg.*?</svg>", render_curves(runs, "now"), flags=re.S)[0]
     drawn = re.findall(r'<g id="[^"]*line2d[^"]*">.*?</g>', first, flags=re.S)
     looks = r"var\(--series-\d\)|stroke-dasharray: [\d., ]+"
@@ -164,10 +169,11 @@ def test_nine_configurations_have_nine_kinds_of_line(tmp_path):
     assert len(lines) == 9
 
 
-def test_where_the_page_goes(several, tmp_path):
-    assert write_curves(several, None) == tmp_path / "training.html"
-    assert write_curves(several, tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
-    assert write_curves([several[0], several[0]], None) == several[0] / "training.html"
+def test_where_the_page_goes(tmp_path):
+    one, other = (run(tmp_path / name, rows=ONE_CURVE) for name in ("one", "other"))
+    assert write_curves([one, other], None) == tmp_path / "training.html"
+    assert write_curves([one, other], tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
+    assert write_curves([one, one], None) == one / "training.html"
 
 
 def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):
