@@ -12,7 +12,8 @@ from querylect.errors import DataError
 
 from ..raising import refused
 
-documents = st.lists(st.builds(Document, id=st.text(max_size=3), title=st.text(max_size=3), text=st.text(max_size=3)))
+texts = st.text("aé \n\0", max_size=3)
+documents = st.lists(st.builds(Document, id=texts, title=texts, text=texts), max_size=4)
 
 
 def test_corpus_hash_stands_for_ever():

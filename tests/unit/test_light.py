@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -40,11 +41,14 @@ def names(requirements) -> set[str]:
     return {sources._normal(requirement.name) for requirement in requirements}
 
 
+_distributions = cache(packages_distributions)
+
+
 def modules_of(packages: set[str]) -> set[str]:
     """The top-level modules that packages bring."""
     return {
         module
-        for module, distributions in packages_distributions().items()
+        for module, distributions in _distributions().items()
         if {sources._normal(name) for name in distributions} & packages
     }
 

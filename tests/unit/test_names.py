@@ -1,6 +1,7 @@
 """Names: few words that are literary rather than technical, one definition of each class name, short names of tests."""
 
 import ast
+import re
 from pathlib import Path
 
 from querylect.benchmarks.structure import identifiers, literary, modules, parsed, repeated_classes
@@ -34,10 +35,9 @@ def test_a_class_name_that_is_defined_twice_is_seen(tmp_path):
 
 def test_names_of_tests_are_shorter_than_80_characters():
     names = [
-        node.name
+        name
         for path in (ROOT / "tests").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(names) > 1_000
     assert [name for name in names if len(name) >= 80] == []

@@ -58,14 +58,14 @@ def test_a_grid_has_every_combination_in_the_order_of_its_values():
 
 
 def test_a_sample_is_distinct_and_the_beginning_of_a_larger_one():
-    values = ("seed=0,1,2,3", "train.learning_rate=1e-5,1e-4,1e-3")
+    values = ("seed=0,1", "train.learning_rate=1e-5,1e-4,1e-3")
     drawn = {(number, seed): [run.name for run in plan(*values, random=number, seed=seed).runs]
-             for number, seed in ((4, 0), (6, 0), (12, 0), (6, 1))}  # fmt: skip
-    assert drawn[6, 0][:4] == drawn[4, 0]
-    assert drawn[6, 0] != drawn[6, 1]
-    assert sorted(drawn[12, 0]) == sorted(run.name for run in plan(*values).runs)
-    with refused(ConfigError, "too-few-combinations", 13, 12):
-        plan(*values, random=13)
+             for number, seed in ((2, 0), (4, 0), (6, 0), (4, 1))}  # fmt: skip
+    assert drawn[4, 0][:2] == drawn[2, 0]
+    assert drawn[4, 0] != drawn[4, 1]
+    assert sorted(drawn[6, 0]) == sorted(run.name for run in plan(*values).runs)
+    with refused(ConfigError, "too-few-combinations", 7, 6):
+        plan(*values, random=7)
     with refused(ConfigError, "too-many-runs", "1,200"):
         plan(f"seed={','.join(map(str, range(1200)))}")
 
