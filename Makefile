@@ -71,8 +71,9 @@ demo: $(STAMP)
 	$(RUN) train demo $(ARGS)
 	$(RUN) eval runs/demo
 
-# One file of tests belongs to one process; more OpenMP threads than that would only wait for each other
-PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# One file of tests belongs to one process; more OpenMP threads than that would only wait for each other. Without byte
+# code on disk, each of hundreds of processes would compile what it imports.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(TESTED)
 	$(PYTEST) -m "not slow" $(ARGS)
