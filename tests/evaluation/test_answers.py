@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import pytest
 import yaml
@@ -61,7 +62,7 @@ ROWS = [
 
 
 def lines(path, rows):
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in rows), encoding="utf-8")
     return path
 
 
@@ -74,7 +75,7 @@ def server(run_app):
 
 @pytest.fixture
 def config(url, small_environment, server, tmp_path):
-    gold = lines(tmp_path / "gold.jsonl", [{"_id": one, "answers": answers} for one, answers in GOLD.items()])
+    gold = lines(tmp_path / "gold.jsonl", [{"_id": name, "answers": answers} for name, answers in GOLD.items()])
 
     def make(**answers):
         reader = {"model": "org/m", "base_url": server.url, "cache": None, **answers.pop("reader", {})}
@@ -96,30 +97,31 @@ def records(tmp_path):
     return lines(tmp_path / "run" / "eval.jsonl", ROWS)
 
 
-def written(page):
+def read_answers(page):
     return [json.loads(line) for line in (page.parent / "answers.jsonl").read_text().splitlines()]
 
 
 def test_every_system_reads_what_it_found(config, records, server):
     page = answer_questions(config(), records)
     assert page == records.parent / "answers" / "m" / "answers.md"
-    found = {(one["system"], one["turn"], one["top"], one["question_id"]): one for one in written(page)}
-    assert {key[:3] for key in found} == {
+    key = itemgetter("system", "turn", "top", "question_id")
+    answers = {key(entry): entry for entry in read_answers(page)}
+    assert {key[:3] for key in answers} == {
         (NO_RAG, 0, 0),
         ("raw", 0, 1),
         ("raw", 0, 2),
         ("trained", 2, 1),
         ("trained", 2, 2),
     }
-    assert len(found) == 5 * 3
-    best = found["trained", 2, 2, "q-head"]
+    assert len(answers) == 5 * 3
+    best = answers["trained", 2, 2, "q-head"]
     assert best["documents"][0] == "triptan"
     assert (best["answer"], best["scores"]) == ("Triptan.", {"accuracy": 1.0, "f1": 1.0, "em": 1.0})
-    assert found[NO_RAG, 0, 0, "q-head"]["answer"] == "a pill"
-    assert found["trained", 2, 1, "q-hidden"]["documents"] == [], "a wrong format reads no document"
-    assert all(len(one["documents"]) <= one["top"] for one in found.values())
+    assert answers[NO_RAG, 0, 0, "q-head"]["answer"] == "a pill"
+    assert answers["trained", 2, 1, "q-hidden"]["documents"] == [], "a wrong format reads no document"
+    assert all(len(entry["documents"]) <= entry["top"] for entry in answers.values())
     results = json.loads((page.parent / "answers.json").read_text())
-    rows = {(one["system"], one["top"]): one for one in results["systems"]}
+    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
     assert rows["trained", 1]["scores"]["accuracy"] == pytest.approx(2 / 3)
     assert rows[NO_RAG, 0]["scores"]["accuracy"] == 0
     assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
@@ -129,7 +131,7 @@ def test_every_system_reads_what_it_found(config, records, server):
         "changed.",
         "1 searches were never made (wrong format); their questions were read without documents.",
     ]
-    assert {(one["system"], one["top"], one["against"]) for one in results["comparisons"]} == {
+    assert {(entry["system"], entry["top"], entry["against"]) for entry in results["comparisons"]} == {
         ("raw", 1, NO_RAG),
         ("raw", 2, NO_RAG),
         ("trained", 1, "raw"),
@@ -148,10 +150,10 @@ class Reply:
 
 def test_a_key_is_asked_once_in_a_call_and_again_only_without_an_answer(tmp_path):
     journal = KeyedJournal(tmp_path / "replies.jsonl", Reply, "", complete=lambda reply: reply.text is not None)
-    asked = []
+    requested = []
 
     def make(cases):
-        asked.extend(key for _, key in cases)
+        requested.extend(key for _, key in cases)
         return [Reply(key, name, None if key == "lost" else key.upper()) for name, key in cases]
 
     cases = [("one", "a"), ("two", "lost"), ("three", "a"), ("four", "b"), ("five", "lost")]
@@ -160,54 +162,53 @@ def test_a_key_is_asked_once_in_a_call_and_again_only_without_an_answer(tmp_path
         assert [(reply.name, reply.key, reply.text) for reply in replies] == [
             (name, key, {"a": "A", "b": "B"}.get(key)) for name, key in cases
         ]
-    assert asked == ["a", "lost", "b", "lost"]
+    assert requested == ["a", "lost", "b", "lost"]
 
 
 def test_missing_answers_are_left_out_and_asked_again(config, records, server):
     server.always = lambda body: (400, {}) if "About insulin" in last_user(body) else None
     page = answer_questions(config(), records)
-    lost = [one for one in written(page) if one["answer"] is None]
-    assert {one["question_id"] for one in lost} == {"q-sugar"}
-    assert all(one["missing"] == "no reply" and set(one["scores"].values()) == {None} for one in lost)
-    rows = {
-        (one["system"], one["top"]): one for one in json.loads((page.parent / "answers.json").read_text())["systems"]
-    }
+    lost = [entry for entry in read_answers(page) if entry["answer"] is None]
+    assert {entry["question_id"] for entry in lost} == {"q-sugar"}
+    assert all(entry["missing"] == "no reply" and set(entry["scores"].values()) == {None} for entry in lost)
+    results = json.loads((page.parent / "answers.json").read_text())
+    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
     assert (rows["trained", 1]["n"], rows["trained", 1]["missing"]) == (2, {"no reply": 1})
     assert rows["trained", 1]["scores"]["accuracy"] == 0.5
-    server.always, asked = None, len(server.bodies)
+    server.always, request_count = None, len(server.bodies)
     answer_questions(config(), records)
-    assert all(one["answer"] is not None for one in written(page))
-    assert all("About insulin" in last_user(body) for body in server.bodies[asked:])
+    assert all(entry["answer"] is not None for entry in read_answers(page))
+    assert all("About insulin" in last_user(body) for body in server.bodies[request_count:])
 
 
 def test_a_run_goes_on_where_its_file_ends(config, records, server):
     page = answer_questions(config(), records)
-    before, asked = (page.parent / "answers.jsonl").read_bytes(), len(server.bodies)
-    kept = before.splitlines(keepends=True)
-    (page.parent / "answers.jsonl").write_bytes(b"".join(kept[:-2]) + b"no json\n" + kept[-2][:40])
+    complete, request_count = (page.parent / "answers.jsonl").read_bytes(), len(server.bodies)
+    answer_lines = complete.splitlines(keepends=True)
+    (page.parent / "answers.jsonl").write_bytes(b"".join(answer_lines[:-2]) + b"no json\n" + answer_lines[-2][:40])
     (page.parent / "digests.json").unlink()  # as an earlier version left it
     answer_questions(config(), records)
-    assert len(server.bodies) - asked <= 2
-    assert (page.parent / "answers.jsonl").read_bytes() == before
-    asked = len(server.bodies)
+    assert len(server.bodies) - request_count <= 2
+    assert (page.parent / "answers.jsonl").read_bytes() == complete
+    request_count = len(server.bodies)
     answer_questions(config(metric="em"), records)
-    assert len(server.bodies) == asked, "nothing is asked for another metric"
+    assert len(server.bodies) == request_count, "nothing is asked for another metric"
     answer_questions(config(document_words=3), records)
-    assert len(server.bodies) > asked, "shorter documents are other prompts"
-    asked = len(server.bodies)
+    assert len(server.bodies) > request_count, "shorter documents are other prompts"
+    request_count = len(server.bodies)
     answer_questions(config(), records)
-    assert len(server.bodies) == asked, "answers with other settings are kept"
+    assert len(server.bodies) == request_count, "answers with other settings are kept"
 
 
 def test_other_right_answers_score_anew_without_a_call(config, records, server, tmp_path):
     page = answer_questions(config(), records)
-    asked = len(server.bodies)
+    request_count = len(server.bodies)
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
     with refused(ConfigError, None, "answers.json", "number of questions: 3 → 1"):
         answer_questions(config(), records)
     answer_questions(config(), records, overwrite=True)
-    assert len(server.bodies) == asked
-    scores = {(one["system"], one["question_id"], one["scores"]["em"]) for one in written(page)}
+    assert len(server.bodies) == request_count
+    scores = {(entry["system"], entry["question_id"], entry["scores"]["em"]) for entry in read_answers(page)}
     assert (NO_RAG, "q-head", 1.0) in scores
     assert {question for _, question, _ in scores} == {"q-head", "q-sugar", "q-hidden"}, "answers to others are kept"
 
@@ -220,21 +221,21 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     command = ["answers", str(records), "--config", str(path), "-o", str(tmp_path / "o")]
     first = killed_while_asking(server, 3, tmp_path, *command)
-    asked = len(server.bodies)
+    request_count = len(server.bodies)
     assert end(*command) == 0
-    again = [last_user(body) for body in server.bodies[asked:]]
+    again = [last_user(body) for body in server.bodies[request_count:]]
     assert not set(first) & set(again)
-    assert all(one["answer"] is not None for one in written(tmp_path / "o" / "answers.md"))
+    assert all(entry["answer"] is not None for entry in read_answers(tmp_path / "o" / "answers.md"))
 
 
 @pytest.mark.parametrize("link", ["answers", "answers/m/.answers.lock", "digests.json", "eval.jsonl", "cells/.lock"])
 def test_links_beside_records_from_elsewhere_are_not_followed(link, config, records, server, tmp_path, capsys):
     path = lines(tmp_path / "mine.yaml", [config().model_dump(mode="json")])
-    given = records
+    source = records
     if link == "cells/.lock":  # beside nothing that is read or written: a link out of a run
-        given = records.parent
-        (given / "config.yaml").write_text("name: theirs\n")
-    command = ["answers", str(given), "--config", str(path)]
+        source = records.parent
+        (source / "config.yaml").write_text("name: theirs\n")
+    command = ["answers", str(source), "--config", str(path)]
     precious = tmp_path / "precious"
     if link == "answers":
         precious.mkdir()
@@ -257,13 +258,13 @@ def test_links_beside_records_from_elsewhere_are_not_followed(link, config, reco
 def test_raw_questions_alone_need_no_records(config, server, tmp_path):
     settings = config(top=[2])
     page = answer_questions(settings.model_copy(update={"output": str(tmp_path)}), None, tmp_path / "out")
-    assert {(one["system"], one["top"]) for one in written(page)} == {(NO_RAG, 0), ("raw", 2)}
-    assert {one["question_id"] for one in written(page)} == set(QUESTIONS), (
+    assert {(entry["system"], entry["top"]) for entry in read_answers(page)} == {(NO_RAG, 0), ("raw", 2)}
+    assert {entry["question_id"] for entry in read_answers(page)} == set(QUESTIONS), (
         "a file without texts asks those of the split"
     )
     lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin", "answers": ["Insulin"]}])
     page = answer_questions(settings, None, tmp_path / "mine")
-    assert [(one["system"], one["question"], one["scores"]["em"]) for one in written(page)] == [
+    assert [(entry["system"], entry["question"], entry["scores"]["em"]) for entry in read_answers(page)] == [
         (NO_RAG, "insulin", 0.0),
         ("raw", "insulin", 1.0),
     ]
@@ -278,7 +279,7 @@ def test_multiple_choice(config, records, server, tmp_path):
     server.answer = lambda body: "The answer is C." if "About triptan" in last_user(body) else "perhaps"
     page = answer_questions(config(metric="f1"), records)
     results = json.loads((page.parent / "answers.json").read_text())
-    rows = {(one["system"], one["top"]): one for one in results["systems"]}
+    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
     assert results["metric"] == "accuracy"
     assert (rows["trained", 1]["scores"]["accuracy"], rows["trained", 1]["no_choice"]) == (1, 0)
     assert (rows[NO_RAG, 0]["scores"]["accuracy"], rows[NO_RAG, 0]["no_choice"]) == (0, 1)
@@ -297,12 +298,12 @@ def test_what_ends_a_run(config, records, server, tmp_path):
 
 
 def test_rankings_without_plans_take_their_texts_from_the_dataset(small_environment, tmp_path):
-    bare = [{**one, "plan": None, "ranking": ["triptan", "aspirin"]} for one in ROWS if one["system"] == "trained"]
+    bare = [{**row, "plan": None, "ranking": ["triptan", "aspirin"]} for row in ROWS if row["system"] == "trained"]
     bare[4]["metrics"] = {"ndcg@10": None}
     searches = recorded_searches(lines(tmp_path / "eval.jsonl", bare))
-    (found,) = searches.values()
-    contexts = Contexts(2, small_environment.dataset, None, searches).of(list(found.values()))
-    assert [one.title for one in contexts[0]] == ["About triptan", "About aspirin"]
+    (by_question,) = searches.values()
+    contexts = Contexts(2, small_environment.dataset, None, searches).of(list(by_question.values()))
+    assert [document.title for document in contexts[0]] == ["About triptan", "About aspirin"]
     assert contexts[1:] == [None, []], "unscorable is missing, a wrong format has no documents"
     with refused(ConfigError, "too-few-documents", "answers.top", 5, "--top 2"):
         Contexts(5, small_environment.dataset, None, searches)
@@ -324,22 +325,22 @@ def test_documents_are_cut_by_words_and_numbered():
 
 
 def test_the_reader_sees_the_conversation_before_a_question(config, server, tmp_path):
-    said = [{"role": "user", "text": "What is triptan?"}, {"role": "assistant", "text": "A medicine."}]
+    history = [{"role": "user", "text": "What is triptan?"}, {"role": "assistant", "text": "A medicine."}]
     (tmp_path / "run").mkdir()
-    rows = [row("trained", 1, "q-head", "migraine", history=said)]
+    rows = [row("trained", 1, "q-head", "migraine", history=history)]
     answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
     assert len(server.bodies) == 2, "without documents, and with one"
-    shown = f"User: What is triptan?\nAssistant: A medicine.\n\nQuestion: {QUESTIONS['q-head']}"
-    assert all(shown in last_user(body) for body in server.bodies)
+    expected = f"User: What is triptan?\nAssistant: A medicine.\n\nQuestion: {QUESTIONS['q-head']}"
+    assert all(expected in last_user(body) for body in server.bodies)
 
 
 def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
-    said = [{"role": "user", "content": "What is triptan?"}]
-    rows = [{"_id": "a", "text": "And its price?", "answers": ["3"], "history": said}]
+    history = [{"role": "user", "content": "What is triptan?"}]
+    rows = [{"_id": "a", "text": "And its price?", "answers": ["3"], "history": history}]
     (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
     assert gold.question.history == (Utterance("user", "What is triptan?"),)
     assert "User: What is triptan?" in question_line(gold.question)
-    rows = [{"_id": "a", "text": "And?", "options": ["3", "4"], "answer": "B", "history": said}]
+    rows = [{"_id": "a", "text": "And?", "options": ["3", "4"], "answer": "B", "history": history}]
     (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
     assert (gold.question.options, gold.question.history) == (("3", "4"), (Utterance("user", "What is triptan?"),))
     with refused(DataError, "invalid-history", "line 1", "entry 1"):
@@ -375,10 +376,11 @@ def test_a_question_without_a_search_is_read_without_documents(config, tmp_path,
     ]
     (tmp_path / "run").mkdir()
     page = answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
-    read = {one["system"]: one for one in written(page)}
-    assert (read["trained"]["documents"], read["trained"]["answer"], read["trained"]["ndcg"]) == ([], "a pill", 0.0)
-    assert (read["other"]["answer"], read["other"]["missing"]) == (None, "no ranking")
-    assert read["raw"]["documents"] == ["triptan"]
+    answers = {entry["system"]: entry for entry in read_answers(page)}
+    trained = answers["trained"]
+    assert (trained["documents"], trained["answer"], trained["ndcg"]) == ([], "a pill", 0.0)
+    assert (answers["other"]["answer"], answers["other"]["missing"]) == (None, "no ranking")
+    assert answers["raw"]["documents"] == ["triptan"]
     notes = json.loads((page.parent / "answers.json").read_text())["notes"]
     assert sum("stopped before any search" in note and note.startswith("1 ") for note in notes) == 1
     assert len(server.bodies) == 2, "the reader alone has the same prompt"

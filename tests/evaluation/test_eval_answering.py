@@ -63,15 +63,15 @@ def test_questions_of_like_length_stand_together_and_the_longest_come_first():
 
 def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(engine, rewriter):
     client = Client()
-    found = ask(engine, client, rewriter, Asking(2, ["ndcg@10", "mrr"], samples=2), size=4)
-    (answered,) = found
+    batches = ask(engine, client, rewriter, Asking(2, ["ndcg@10", "mrr"], samples=2), size=4)
+    (answered,) = batches
     assert [len(list(tree.paths())) for tree in answered.trees] == [2] * 4
     assert len(answered.seconds) == 2
     assert all(seconds > 0 for seconds in answered.seconds)
     assert client.texts == [True, False]
     records = records_of_trees("s", answered.trees, ["ndcg@10", "mrr"], 2)
-    assert {(one.turn, one.calls) for one in records} == {(1, 1), (2, 2)}
-    assert {one.truncated for one in records} == {1, None}, "unknown where an answer was not searched"
+    assert {(record.turn, record.calls) for record in records} == {(1, 1), (2, 2)}
+    assert {record.truncated for record in records} == {1, None}, "unknown where an answer was not searched"
     second = [child for tree in answered.trees for root in tree.roots for child in root.children]
     assert any("About statin" in engine.tokenizer.decode(node.prompt_ids) for node in second)
 
@@ -84,9 +84,9 @@ def test_a_prompt_that_is_too_long_is_told(engine, rewriter):
 
 
 def test_greedy_answers_do_not_depend_on_the_batches(engine, rewriter):
-    def said(size):
+    def texts_by_question(size):
         answered = ask(engine, Client(), rewriter, Asking(2, ["ndcg@10"]), size)
         return {tree.question.id: [node.text for node in tree.walk()] for part in answered for tree in part.trees}
 
-    assert said(1) == said(3)
-    assert len(said(4)) == len(QUESTIONS)
+    assert texts_by_question(1) == texts_by_question(3)
+    assert len(texts_by_question(4)) == len(QUESTIONS)

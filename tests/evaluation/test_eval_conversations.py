@@ -32,7 +32,7 @@ def tools(tmp_path):
     """An index of three tools; every question has the same words, and another history."""
     documents = [Document(word, "", text) for word, text in TEXTS.items()]
     questions = [question(word) for word in TEXTS]
-    split = Split(questions, {asked.id: {asked.id.removeprefix("q-"): 1} for asked in questions})
+    split = Split(questions, {entry.id: {entry.id.removeprefix("q-"): 1} for entry in questions})
     save_beir(Dataset("tools", documents, {"test": split}), tmp_path / "data")
     config = EnvironmentConfig(
         dataset=DatasetConfig(kind="beir", path=str(tmp_path / "data")), index=str(tmp_path / "i")
@@ -64,7 +64,7 @@ def test_rows_of_conversations_stand_beside_the_raw_question(tools, run_app, tmp
             "systems": {"asked": {"llm": llm}},
         }
         path, failed = evaluate_spec(SpecConfig.model_validate(values))
-        shown = last_user(server.bodies[-1])
+        last_prompt = last_user(server.bodies[-1])
     assert failed is None
     results = json.loads((path.parent / "results.json").read_text(encoding="utf-8"))
     means = {row["system"]: row["scores"]["bm25"]["metrics"]["ndcg@10"] for row in results["tables"][0]["rows"]}
@@ -76,7 +76,7 @@ def test_rows_of_conversations_stand_beside_the_raw_question(tools, run_app, tmp
     }
     records = read_records(path.parent / "questions" / "tools.bm25.asked.jsonl")
     assert {record.history for record in records} == {question(word).history for word in TEXTS}
-    assert "User: I\nAssistant: Which" in shown, "three words of the history, the newest"
+    assert "User: I\nAssistant: Which" in last_prompt, "three words of the history, the newest"
 
 
 def test_a_test_question_is_trained_on_only_after_the_same_history(tmp_path):

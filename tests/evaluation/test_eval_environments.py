@@ -62,8 +62,8 @@ def test_a_named_index_holds_the_name_of_the_dataset_where_there_are_several():
 
 def test_members_of_a_hybrid_have_an_index_for_each_dataset():
     members = [{"retriever": name, "index": f"there/{{dataset}}-{name}"} for name in ("bm25", "contriever")]
-    found = index({"retriever": "hybrid", "hybrid": {"members": members}}, dataset="two")
-    assert [member.index for member in found.hybrid.members] == ["there/two-bm25", "there/two-contriever"]
+    resolved = index({"retriever": "hybrid", "hybrid": {"members": members}}, dataset="two")
+    assert [member.index for member in resolved.hybrid.members] == ["there/two-bm25", "there/two-contriever"]
     members[1]["index"] = "there/contriever"
     with refused(ConfigError, "shared-index", "env.hybrid.members.index", "'there/contriever'"):
         index({"retriever": "hybrid", "hybrid": {"members": members}})
@@ -74,10 +74,10 @@ def test_members_without_an_index_share_that_of_an_equal_environment():
     members = [{"retriever": "bm25"}, {"retriever": "contriever"}, {"retriever": "contriever", "model": "a"}]
     for changes in ({}, float16):
         hybrid = {"retriever": "hybrid", "hybrid": {"members": members}, **changes}
-        found = index(hybrid, dataset="two").hybrid.members
+        resolved = index(hybrid, dataset="two").hybrid.members
         alone = [index({**member, **changes}, dataset="two").index for member in members]
-        assert [member.index for member in found] == alone
-        assert found[0].index == "indexes/two-bm25"
+        assert [member.index for member in resolved] == alone
+        assert resolved[0].index == "indexes/two-bm25"
         assert len(set(alone)) == 3
     assert index({"retriever": "contriever", "vectors": {"hnsw_depth": 7}}).index == "indexes/one-contriever"
     run = EnvironmentConfig.model_validate({"index": "indexes/mine", **hybrid, "vectors": {}})
@@ -107,15 +107,15 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
         (queries, '"text": "too much', '"options": ["a", "b"], "text": "too much'),
         (meta, "{", '{"ignore_identical_ids": true, '),
     ):
-        before = path.read_text()
-        assert old in before
-        path.write_text(before.replace(old, new, 1))
+        original = path.read_text()
+        assert old in original
+        path.write_text(original.replace(old, new, 1))
         assert identity() != same, path.name
-        path.write_text(before)
+        path.write_text(original)
     assert identity() == same
-    place = opened(limit=1)
-    assert [len(place.questions), len(place.everything)] == [1, 3]
-    assert place.published_as == ("small", "bm25")
+    environment = opened(limit=1)
+    assert [len(environment.questions), len(environment.everything)] == [1, 3]
+    assert environment.published_as == ("small", "bm25")
 
 
 def test_places_are_those_that_an_environment_names():
@@ -170,8 +170,8 @@ BASE = {"rewriter": {"name": "general"}, "rollout": {"max_new_tokens": 8, "docum
 
 def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
     settings = RunConfig.model_validate({**BASE, **(config or {})})
-    asked = SystemConfig.model_validate(system or {"turns": 2})
-    policy = RewritingSystem("mine", asked, settings, None, weights or {"policy": "a"}, ["ndcg@10"], 10, seed)
+    system_config = SystemConfig.model_validate(system or {"turns": 2})
+    policy = RewritingSystem("mine", system_config, settings, None, weights or {"policy": "a"}, ["ndcg@10"], 10, seed)
     environment = SimpleNamespace(name="bm25", card=RetrieverCard(card, "bm25"), everything=[])
     return json.dumps(policy.identity(environment), sort_keys=True)
 
@@ -214,21 +214,21 @@ def test_what_changes_no_answer_does_not():
 
 
 def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
-    named = {"rewriter": RewriterConfig(name="explore").model_dump()}
-    assert identity_of(named, card="bm25") != identity_of(named, card="contriever")
+    explore = {"rewriter": RewriterConfig(name="explore").model_dump()}
+    assert identity_of(explore, card="bm25") != identity_of(explore, card="contriever")
     assert identity_of(card="bm25") == identity_of(card="contriever")
 
 
 def test_another_way_of_reading_answers_is_another_system(monkeypatch):
-    before = identity_of()
+    original = identity_of()
     monkeypatch.setattr("querylect.rewriters.plans.AnswerReader._probe", lambda *_: Probe(terms=(Term(text="x"),)))
-    assert identity_of() != before
+    assert identity_of() != original
 
 
 def test_answer_options_are_part_of_a_place():
-    plain, one, other = (Question("q", "text", options) for options in ((), ("a", "b"), ("b", "a")))
+    plain, options_ab, options_ba = (Question("q", "text", options) for options in ((), ("a", "b"), ("b", "a")))
     assert options_identity([plain]) is None
-    assert len({options_identity([one]), options_identity([other]), options_identity([plain, plain])}) == 3
+    assert len({options_identity([options_ab]), options_identity([options_ba]), options_identity([plain, plain])}) == 3
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -303,6 +303,6 @@ def test_an_index_name_differs_where_it_names_another_collection():
         return index_name(EnvironmentConfig(engine="milvus", milvus=MilvusConfig(**milvus)))
 
     assert name() == name(search_params={"ef": 9}, deadline=1.0, connections=9) != index_name(EnvironmentConfig())
-    others = [{"uri": "http://h:1"}, {"collection": "x"}, {"database": "x"}, {"index_type": "HNSW"}]
-    assert len({name(), *(name(**values) for values in others)}) == 5
+    variants = [{"uri": "http://h:1"}, {"collection": "x"}, {"database": "x"}, {"index_type": "HNSW"}]
+    assert len({name(), *(name(**values) for values in variants)}) == 5
     assert index_name(EnvironmentConfig(milvus=MilvusConfig(uri="http://h:1"))) == index_name(EnvironmentConfig())

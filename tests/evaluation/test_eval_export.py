@@ -50,14 +50,14 @@ def ranx(*folders):
     """The same by ranx of raw.run, in a process of its own that compiles nothing: numba would take a minute for it."""
     if find_spec("ranx") is None:
         pytest.skip("no ranx: pip install -e '.[ranx]'")
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", RANX, *map(str, folders)],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return list(map(float, told.stdout.split()))
+    return list(map(float, result.stdout.split()))
 
 
 @pytest.fixture
@@ -100,9 +100,9 @@ def test_the_raw_run_is_worth_the_same_to_others(config, tmp_path):
     assert pytrec(tmp_path / "out", "raw") == pytest.approx(values["raw"], abs=1e-9)
     assert (tmp_path / "out" / "topics.tsv").read_text().splitlines()[0] == "q-head\twhat helps when my head hurts"
     assert (tmp_path / "out" / "qrels.txt").read_text().splitlines()[:2] == ["q-head 0 triptan 2", "q-head 0 aspirin 1"]
-    about = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert about["runs"] == {"raw": {"questions": 3, "ndcg@10": values["raw"]}}
-    assert about["index_hash"] == Environment.open(config.env).index_hash
+    metadata = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert metadata["runs"] == {"raw": {"questions": 3, "ndcg@10": values["raw"]}}
+    assert metadata["index_hash"] == Environment.open(config.env).index_hash
 
 
 def test_an_evaluated_run_brings_its_systems(config, evaluated, tmp_path):
@@ -112,8 +112,8 @@ def test_an_evaluated_run_brings_its_systems(config, evaluated, tmp_path):
     head = (2 * second + third) / (2 + second)
     assert values["trained-turn1"] == pytest.approx((head + 1) / 3)
     assert pytrec(tmp_path / "out", "trained-turn1") == pytest.approx(values["trained-turn1"], abs=1e-9)
-    about = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert about["runs"]["trained-turn2"] == {"questions": 1, "ndcg@10": pytest.approx(second)}
+    metadata = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert metadata["runs"]["trained-turn2"] == {"questions": 1, "ndcg@10": pytest.approx(second)}
 
 
 def test_records_of_another_split_are_refused(config, evaluated, tmp_path):
@@ -180,8 +180,8 @@ def test_the_command_prints_what_each_run_is_worth(small_environment, tmp_path, 
     assert not stop.value.code
     value = json.loads((tmp_path / "out" / "export.json").read_text())["runs"]["raw"]["ndcg@10"]
     assert capsys.readouterr().out == f"{tmp_path / 'out' / 'raw'}.run: ndcg@10 {value:.4f}\n"
-    places = [line.split()[3] for line in (tmp_path / "out" / "raw.run").read_text().splitlines()]
-    assert set(places) <= {"1", "2"}
+    ranks = [line.split()[3] for line in (tmp_path / "out" / "raw.run").read_text().splitlines()]
+    assert set(ranks) <= {"1", "2"}
 
 
 def test_ranx_reads_the_small_environment_the_same(config, tmp_path):
@@ -190,14 +190,14 @@ def test_ranx_reads_the_small_environment_the_same(config, tmp_path):
 
 
 def test_real_collections_are_worth_the_same_to_others(realdata, tmp_path):
-    own = {}
+    values = {}
     for collection in ("scifact", "cranfield"):
         env = EnvironmentConfig(
             dataset=DatasetConfig(kind="beir", path=str(realdata / collection)),
             index=str(tmp_path / "indexes" / collection),
         )
         build_index(env)
-        own[collection] = export_trec(env, None, "test", tmp_path / collection, depth=100)["raw"]
-    assert own["scifact"] == pytest.approx(0.679, abs=5e-4)
-    assert [pytrec(tmp_path / name, "raw") for name in own] == pytest.approx(list(own.values()), abs=1e-9)
-    assert ranx(*(tmp_path / name for name in own)) == pytest.approx(list(own.values()), abs=1e-9)
+        values[collection] = export_trec(env, None, "test", tmp_path / collection, depth=100)["raw"]
+    assert values["scifact"] == pytest.approx(0.679, abs=5e-4)
+    assert [pytrec(tmp_path / name, "raw") for name in values] == pytest.approx(list(values.values()), abs=1e-9)
+    assert ranx(*(tmp_path / name for name in values)) == pytest.approx(list(values.values()), abs=1e-9)

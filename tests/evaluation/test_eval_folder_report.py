@@ -43,8 +43,8 @@ from .test_eval_report import Reader
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """A real folder of drift between two retrievers; not to be changed."""
-    asked = [f"why symptom{n}?" for n in range(30)]
-    systems = [plain("lay $a$", KEYWORDS, asked), plain("dense", SENTENCES, asked)]
+    questions = [f"why symptom{n}?" for n in range(30)]
+    systems = [plain("lay $a$", KEYWORDS, questions), plain("dense", SENTENCES, questions)]
     settings = DriftSettings(permutations=99, bootstrap=99, success="all", shared=True)
     folder = tmp_path_factory.mktemp("measured")
     write_files(measure(systems, settings, embed, "hash"), folder, "now")
@@ -75,20 +75,20 @@ def test_the_figures_of_the_page_are_those_of_the_results(evaluated, tmp_path):
     for row in results["tables"][0]["rows"]:
         score = row["scores"]["bm25"]
         mean, (low, high) = score["metrics"]["ndcg@10"], score["intervals"]["ndcg@10"]
-        wide, found = [rest for label, rest in cells if label == row["label"]][:2]
+        wide, narrow = [row_cells for label, row_cells in cells if label == row["label"]][:2]
         assert f"{mean:.3f}" in wide
-        assert f"{mean:.3f}" in found
-        assert f"<small>{low:.3f} to {high:.3f}</small>" in found
+        assert f"{mean:.3f}" in narrow
+        assert f"<small>{low:.3f} to {high:.3f}</small>" in narrow
         assert f"{row['label']} {mean:.3f} ({low:.3f} to {high:.3f})" in page
     for row in results["tables"][0]["comparisons"]:
         assert f"{row['mean_a']:.3f} against {row['mean_b']:.3f}" in page or not row["significant"]
     dropped = "with leaks=drop: questions that a run was trained on, by id or words, are left out"
     for text in ("Nothing beats the raw question on lessons in bm25.", "Only 5 questions", "bm25 (bm25)", dropped):
         assert text in page
-    place = results["places"][0]
-    assert place["documents"] == 5
-    assert all(place[key][:12] in page for key in ("corpus",))
-    assert all(place["identity"][key][:12] in page for key in ("index", "judgements"))
+    environment = results["places"][0]
+    assert environment["documents"] == 5
+    assert all(environment[key][:12] in page for key in ("corpus",))
+    assert all(environment["identity"][key][:12] in page for key in ("index", "judgements"))
     assert f"querylect {results['versions']['querylect']}" in page
 
 
@@ -131,8 +131,8 @@ def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path)
     ):
         with refused(ConfigError, code, tmp_path / name, *facts):
             read_source(tmp_path / name)
-    written = (drift / "drift.json").read_text()
-    (drift / "drift.json").write_text(written.replace("0.", "1.", 1))
+    original = (drift / "drift.json").read_text()
+    (drift / "drift.json").write_text(original.replace("0.", "1.", 1))
     with refused(StorageError, "damaged-file", drift / "drift.json", "querylect drift"):
         read_source(drift)
     edit(drift / "drift.json", '{"systems": []}')
@@ -145,12 +145,12 @@ def test_where_the_page_goes(drift, tmp_path, monkeypatch):
     curves = run(tmp_path / "runs" / "a")
     assert write_report([drift, curves, drift], None, 3) == drift / "report.html"
     assert write_report([curves], None, 3) == curves.resolve() / "training.html"
-    other = tmp_path / "deep" / "er"
-    other.mkdir(parents=True)
-    (other / "drift.json").write_bytes((drift / "drift.json").read_bytes())
-    assert write_report([drift, other], None, 3) == tmp_path.resolve() / "report.html"
-    assert write_report([drift], other, 3) == other / "report.html"
-    assert write_report([drift], other / "x.html", 3).read_text() == "page"
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
+    (folder / "drift.json").write_bytes((drift / "drift.json").read_bytes())
+    assert write_report([drift, folder], None, 3) == tmp_path.resolve() / "report.html"
+    assert write_report([drift], folder, 3) == folder / "report.html"
+    assert write_report([drift], folder / "x.html", 3).read_text() == "page"
 
 
 def test_a_verdict_by_hand():
@@ -208,10 +208,10 @@ def answer(question, value, turn=1, sample=0, **changes):
     return EvalRecord("s", turn, question, f"text of {question}", metrics={"ndcg@10": value}, **values)
 
 
-def chosen(raw, scored, shown=2):
-    place = DatasetEnvironment("", "set", "bm25", {name: answer(name, value, 0) for name, value in raw.items()})
+def chosen(raw, scored, limit=2):
+    environment = DatasetEnvironment("", "set", "bm25", {name: answer(name, value, 0) for name, value in raw.items()})
     records = [answer(name, value) for name, value in scored.items()]
-    (group,) = choose(place, "s", records, 1, "ndcg@10", shown)
+    (group,) = choose(environment, "s", records, 1, "ndcg@10", limit)
     return group
 
 
@@ -228,18 +228,18 @@ def test_the_questions_are_chosen_by_the_rule():
 
 
 def test_of_several_samples_the_mean_counts_and_the_nearest_is_shown():
-    place = DatasetEnvironment("", "set", "bm25", {"q": answer("q", 0.2, 0)})
+    environment = DatasetEnvironment("", "set", "bm25", {"q": answer("q", 0.2, 0)})
     records = [answer("q", value, sample=number) for number, value in enumerate([0.0, 0.5, 0.4])]
-    (group,) = choose(place, "s", records, 3, "ndcg@10", 2)
+    (group,) = choose(environment, "s", records, 3, "ndcg@10", 2)
     (pick,) = group.picks["helped"]
     assert (pick.score, pick.record.sample, pick.samples) == (pytest.approx(0.3), 2, 3)
 
 
 def test_data_name_relevant_documents_and_those_that_nobody_found():
     group = chosen({"a": 0.0}, {"a": 1.0})
-    known = KnownDocuments({"d1": "Title"}, {"a": {"d1": 1, "far": 2, "near": 2, "x": 1, "y": 1, "z": 1, "zz": 1}})
-    data = as_data([group], {("", "set"): known}, 2, True)
-    names = [one[0] for one in data["documents"]]
+    documents = KnownDocuments({"d1": "Title"}, {"a": {"d1": 1, "far": 2, "near": 2, "x": 1, "y": 1, "z": 1, "zz": 1}})
+    data = as_data([group], {("", "set"): documents}, 2, True)
+    names = [entry[0] for entry in data["documents"]]
     assert data["documents"][0] == ["d1", "Title"]
     relevant = [(names[number], grade) for number, grade in data["questions"][0]["relevant"]]
     assert relevant == [("d1", 1), ("far", 2), ("near", 2), ("x", 1), ("y", 1), ("z", 1)]
@@ -249,24 +249,24 @@ def test_data_name_relevant_documents_and_those_that_nobody_found():
 
 
 def test_a_plan_is_told_where_it_is_more_than_the_rewrites():
-    def of(**plan):
+    def lines_of(**plan):
         return plan_lines(answer("q", 1.0, rewrites=("x", "y"), plan=plan))
 
     both = [{"terms": [{"text": "x"}]}, {"terms": [{"text": "y"}]}]
-    assert of(probes=both, fuse="max") is None
+    assert lines_of(probes=both, fuse="max") is None
     assert plan_lines(answer("q", 1.0)) is None
     weighed = [{"terms": [{"text": "x", "weight": 0.5}, {"text": "y", "weight": -1}], "k": 5}, both[1]]
-    assert of(probes=weighed, fuse="rrf") == ["0.5 × x  +  -1 × y  (first 5)", "1 × y", "fused by rrf"]
+    assert lines_of(probes=weighed, fuse="rrf") == ["0.5 × x  +  -1 × y  (first 5)", "1 × y", "fused by rrf"]
 
 
 def test_a_page_that_would_be_too_large_shows_fewer_questions_and_says_so(evaluated, monkeypatch):
     material = read_folders([evaluated])
     part = under_test.parts.evaluation_part(0, "plan", material.evaluations[0])
     monkeypatch.setattr(under_test.parts, "evaluation_part", lambda *_: part)  # drawn once
-    whole = render(material, 4, "command", "now")
-    data = browse_data(whole)
+    full_page = render(material, 4, "command", "now")
+    data = browse_data(full_page)
     assert {group["turn"] for group in data["groups"]} == {0, 1, 2}
-    pages = [whole]
+    pages = [full_page]
     while "none is shown" not in pages[-1]:
         pages.append(render(material, 4, "command", "now", len(pages[-1].encode()) - 1))
         assert len(pages[-1].encode()) < len(pages[-2].encode())
@@ -286,8 +286,8 @@ def test_lengths_and_costs_by_hand():
     assert lengths_by_turn(rows) == {1: Lengths(2, 5, 1, 3), 2: Lengths(2, 1, 2, 3)}
     assert (Lengths(2, 5, 1, 3).think_mean, Lengths(2, 5, 1, 3).rewrite_mean) == (2.5, 3.0)
     assert (Lengths().think_mean, Lengths(1, 4).rewrite_mean) == (None, None)
-    found = asdict(totals(rows))
-    assert found == {"answers": 2, "calls": 4, "tokens_in": 60, "tokens_out": 20, "searches": 4, "seconds": 2.0}
+    cost_totals = asdict(totals(rows))
+    assert cost_totals == {"answers": 2, "calls": 4, "tokens_in": 60, "tokens_out": 20, "searches": 4, "seconds": 2.0}
     assert totals([*rows, answer("s", 1.0, calls=None)]).calls is None, "as in records of earlier versions"
     unsaid = totals([*rows, answer("s", 1.0, tokens=None, prompt_tokens=None)])
     assert (unsaid.tokens_in, unsaid.tokens_out, unsaid.searches) == (None, None, 5)
@@ -300,11 +300,11 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
         "environments": {"here": {"env": {"index": lessons.index}}},
     }
     settings = SpecConfig.model_validate(values)
-    grades = {f"t-{name}": found for name, (_, found) in ASKED.items()}
+    grades = {f"t-{name}": relevant for name, (_, relevant) in ASKED.items()}
 
     def evaluation(**identity):
-        place = EnvironmentEntry("lessons", "here", RetrieverCard("bm25", "bm25"), identity)
-        return EvaluationFolder(tmp_path, settings, SpecResults("now", "x", "", [], [], [place], [], {}), [])
+        entry = EnvironmentEntry("lessons", "here", RetrieverCard("bm25", "bm25"), identity)
+        return EvaluationFolder(tmp_path, settings, SpecResults("now", "x", "", [], [], [entry], [], {}), [])
 
     right = evaluation(index=open_index(lessons.index).manifest.index_hash, judgements=judgements_identity(grades))
     assert titles(right, "lessons", {"statin", "nowhere"}) == {"statin": "About statin"}
@@ -313,10 +313,10 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
     assert titles(wrong, "lessons", {"statin"}) == {"statin": "About statin"}
     assert judgements(wrong, "lessons") is None
 
-    def gone(_):
+    def missing_corpus(_):
         raise DataError("the dataset is gone")
 
-    monkeypatch.setattr("querylect.eval.report.documents.open_corpus", gone)
+    monkeypatch.setattr("querylect.eval.report.documents.open_corpus", missing_corpus)
     assert titles(wrong, "lessons", {"statin"}) == {}
     assert titles(right, "lessons", {"fat", "statin"}) == {"statin": "About statin"}
 
@@ -326,15 +326,15 @@ def test_the_commands_are_quoted_and_are_those_of_the_folders(
 ):
     training = run(tmp_path / "runs" / "mine").rename(tmp_path / "runs" / "my run")
     page = write_report([training, drift, evaluated], tmp_path / "my page.html", 4).read_text()
-    written = re.findall(r"<dd><pre tabindex=\"0\">(.*?)</pre>", page)
-    eval_, drift_, train_, report_ = (shlex.split(html.unescape(command)) for command in written)
+    commands = re.findall(r"<dd><pre tabindex=\"0\">(.*?)</pre>", page)
+    eval_, drift_, train_, report_ = (shlex.split(html.unescape(command)) for command in commands)
     assert eval_ == ["querylect", "eval", str(evaluated / "plan.yaml"), "--output", str(evaluated)]
     assert load_spec(eval_[2]).name == "plan"
     measured = []
-    monkeypatch.setattr("querylect.eval.drift.run.write_drift", lambda *given: measured.append(given))
+    monkeypatch.setattr("querylect.eval.drift.run.write_drift", lambda *arguments: measured.append(arguments))
     assert end(*drift_[1:]) == 0
-    ((named, settings, output, overwrite),) = measured
-    assert (list(named), output, overwrite) == (["lay $a$", "dense"], drift, False)
+    ((sources, settings, output, overwrite),) = measured
+    assert (list(sources), output, overwrite) == (["lay $a$", "dense"], drift, False)
     assert settings == DriftSettings(permutations=99, bootstrap=99, success="all", shared=True)
     trained = replace_function("train.run", "train", training)
     assert end(*train_[1:]) == 0

@@ -1,6 +1,7 @@
 """Systems that ask a language model over HTTP: a real server of the protocol, real searches, plans carried out."""
 
 import json
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,9 @@ RIGHT = {
 
 def tagged(body):
     """The right words for the question that is asked, in the form that the prompt demands."""
-    asked = last_user(body)
-    words = next(words for question, words in RIGHT.items() if question in asked)
-    again = " again" if "brought up these documents" in asked else ""
+    prompt = last_user(body)
+    words = next(words for question, words in RIGHT.items() if question in prompt)
+    again = " again" if "brought up these documents" in prompt else ""
     return f"<think>so{again}</think><rewrite>{words}</rewrite>"
 
 
@@ -40,14 +41,14 @@ def endpoint(run_app):
 
 @pytest.fixture
 def values(lessons, lesson_url, endpoint, tmp_path):
-    asked = {"model": "m", "base_url": endpoint.url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
+    llm = {"model": "m", "base_url": endpoint.url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
     return {
         **evaluated.plan_values(lessons, lesson_url, "no model", tmp_path),
         "batch": 2,
         "training_free": [],
         "rewriter": {"name": "explore"},
         "rollout": {"max_new_tokens": 20, "documents": 2, "document_tokens": 4},
-        "systems": {"asked": {"llm": asked, "turns": 2}},
+        "systems": {"asked": {"llm": llm, "turns": 2}},
     }
 
 
@@ -60,7 +61,7 @@ def with_system(values, name="asked", **changes):
 
 
 def row(results, system, turn):
-    return next(one for one in results["tables"][0]["rows"] if (one["system"], one["turn"]) == (system, turn))
+    return next(entry for entry in results["tables"][0]["rows"] if (entry["system"], entry["turn"]) == (system, turn))
 
 
 def rows_of(folder: Path):
@@ -76,18 +77,19 @@ def test_an_endpoint_rewrites_turn_by_turn_and_its_tokens_and_calls_are_counted(
     second = next(body for body in later if "my head hurts" in last_user(body))
     assert (first["model"], first["max_tokens"], first["temperature"]) == ("m", 20, 0.0)
     assert second["messages"][1] == {"role": "assistant", "content": tagged({"messages": second["messages"][:1]})}
-    shown = [line for line in second["messages"][2]["content"].splitlines() if line.startswith("[")]
-    assert len(shown) == 2
-    assert all(line.startswith(f"[{place}] About ") for place, line in enumerate(shown, start=1))
-    assert all(len(line.split()) == 1 + 4 for line in shown), "a document is cut at 4 words"
+    document_lines = [line for line in second["messages"][2]["content"].splitlines() if line.startswith("[")]
+    assert len(document_lines) == 2
+    assert all(line.startswith(f"[{rank}] About ") for rank, line in enumerate(document_lines, start=1))
+    assert all(len(line.split()) == 1 + 4 for line in document_lines), "a document is cut at 4 words"
     records = rows_of(folder)
-    assert [(one.question_id, one.turn) for one in records] == [
+    assert [(record.question_id, record.turn) for record in records] == [
         (f"t-{name}", turn) for name in ASKED for turn in (1, 2)
     ]
-    assert [one.rewrites for one in records if one.turn == 2] == [(words,) for words in RIGHT.values()]
-    assert {one.think for one in records} == {"so", "so again"}
-    assert {(one.turn, one.prompt_tokens, one.tokens, one.searches) for one in records} == {(1, 7, 3, 1), (2, 7, 6, 2)}
-    assert all(one.seconds > 0 and one.plan and len(one.scores) == len(one.ranking) for one in records)
+    assert [record.rewrites for record in records if record.turn == 2] == [(words,) for words in RIGHT.values()]
+    assert {record.think for record in records} == {"so", "so again"}
+    costs = {(record.turn, record.prompt_tokens, record.tokens, record.searches) for record in records}
+    assert costs == {(1, 7, 3, 1), (2, 7, 6, 2)}
+    assert all(record.seconds > 0 and record.plan and len(record.scores) == len(record.ranking) for record in records)
     cost = row(results, "asked", 2)["costs"]
     assert (cost["calls"], cost["tokens_in"], cost["tokens_out"], cost["searches"]) == (2, 7.0, 6.0, 2.0)
     assert row(results, "asked", 2)["scores"]["bm25"]["metrics"]["ndcg@10"] > 0.9
@@ -114,7 +116,7 @@ def test_nothing_is_asked_twice_and_what_changes_an_answer_asks_anew(values, end
         {"llm": no_cache, "samples": 1},
         {"llm": no_cache, "samples": 1, "temperature": 0.5},
     )
-    systems = {f"changed-{number}": {**values["systems"]["asked"], **one} for number, one in enumerate(changes)}
+    systems = {f"changed-{number}": {**values["systems"]["asked"], **change} for number, change in enumerate(changes)}
     carry_out(values, systems=systems)
     assert len(endpoint.bodies) == 5 * (2 * len(changes) - 1), "each asks all of its own"
 
@@ -126,11 +128,11 @@ def test_samples_have_seeds_of_their_own_and_count_by_their_mean(values, endpoin
     seeds = sorted({body["seed"] for body in endpoint.bodies})
     assert len(seeds) == 3
     records = rows_of(folder)
-    assert [one.sample for one in records] == [0, 1, 2] * 5
-    failed = [one for one in records if not one.format_ok]
+    assert [record.sample for record in records] == [0, 1, 2] * 5
+    failed = [record for record in records if not record.format_ok]
     assert len(failed) == 5
-    assert all(one.metrics["ndcg@10"] == 0.0 and one.searches == 0 for one in failed)
-    mean = sum(one.metrics["ndcg@10"] for one in records) / 15
+    assert all(record.metrics["ndcg@10"] == 0.0 and record.searches == 0 for record in failed)
+    mean = sum(record.metrics["ndcg@10"] for record in records) / 15
     assert row(results, "asked", 1)["scores"]["bm25"]["metrics"]["ndcg@10"] == pytest.approx(mean)
     assert not {body["seed"] for body in endpoint.bodies} & {0, 1, 2}, "another seed of the plan draws other samples"
 
@@ -139,20 +141,19 @@ def test_samples_have_seeds_of_their_own_and_count_by_their_mean(values, endpoin
 def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(values, endpoint):
     deeds = {"bleeding gums": (500, {}), "fat in the blood": "garbage", "too much sugar": (429, {})}
     reasons = {"t-gums": "HTTP 500", "t-fat": "no completion", "t-sugar": "HTTP 429"}
-    endpoint.always = lambda body: next((deed for said, deed in deeds.items() if said in last_user(body)), None)
+    endpoint.always = lambda body: next((deed for phrase, deed in deeds.items() if phrase in last_user(body)), None)
     folder, results, failed = carry_out(values)
     assert failed is None
-    assert {one.question_id for one in rows_of(folder)} == {"t-head", "t-pills"}
+    assert {record.question_id for record in rows_of(folder)} == {"t-head", "t-pills"}
     for turn in (1, 2):
         score = row(results, "asked", turn)["scores"]["bm25"]
         assert (score["n"], score["of"]) == (2, 5)
     assert results["cells"][1]["missing"] == dict.fromkeys(reasons.values(), 1)
-    told = "asked on lessons in bm25: 3 answers never came and are counted nowhere: "
-    assert told in (folder / "tables.md").read_text()
+    note = "asked on lessons in bm25: 3 answers never came and are counted nowhere: "
+    assert note in (folder / "tables.md").read_text()
     lost = (folder / "cells" / results["cells"][1]["fingerprint"] / "missing.jsonl").read_text().splitlines()
-    assert {(one["question_id"], one["turn"], one["sample"], one["reason"]) for one in map(json.loads, lost)} == {
-        (question, 1, 0, reason) for question, reason in reasons.items()
-    }
+    missing = map(itemgetter("question_id", "turn", "sample", "reason"), map(json.loads, lost))
+    assert set(missing) == {(question, 1, 0, reason) for question, reason in reasons.items()}
     endpoint.always = None
     endpoint.bodies.clear()
     folder, results, _ = carry_out(values)
@@ -168,7 +169,7 @@ def test_what_was_said_before_an_answer_failed_to_come_stands(values, endpoint):
         (500, {}) if "bleeding gums" in last_user(body) and len(body["messages"]) == 3 else None
     )
     folder, results, _ = carry_out(values)
-    assert [one.turn for one in rows_of(folder) if one.question_id == "t-gums"] == [1]
+    assert [record.turn for record in rows_of(folder) if record.question_id == "t-gums"] == [1]
     assert [row(results, "asked", turn)["scores"]["bm25"]["n"] for turn in (1, 2)] == [5, 4]
 
 
@@ -176,7 +177,7 @@ def test_an_endpoint_that_refuses_everything_fails_its_cells_and_the_others_stan
     endpoint.always = lambda body: (401, {}) if body["model"] == "locked" else None
     systems = {**values["systems"], "locked": {"llm": {**values["systems"]["asked"]["llm"], "model": "locked"}}}
     _, results, failed = carry_out(values, systems=systems)
-    assert [(one["system"], one["error"]) for one in results["failed"]] == [("locked", "ConfigError")]
+    assert [(failure["system"], failure["error"]) for failure in results["failed"]] == [("locked", "ConfigError")]
     assert "HTTP 401" in str(failed)
     assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 5
 
@@ -191,10 +192,10 @@ def test_requests_stand_side_by_side_as_far_as_concurrency_says(values, endpoint
 def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoint):
     endpoint.usage = False
     folder, results, _ = carry_out({**values, "costs": True})
-    assert {(one.tokens, one.prompt_tokens) for one in rows_of(folder)} == {(None, None)}
+    assert {(entry.tokens, entry.prompt_tokens) for entry in rows_of(folder)} == {(None, None)}
     cost = row(results, "asked", 2)["costs"]
     assert (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (None, None, 2)
-    (line,) = [one for one in (folder / "tables.md").read_text().splitlines() if "asked, turn 2 |" in one][:1]
+    (line,) = [entry for entry in (folder / "tables.md").read_text().splitlines() if "asked, turn 2 |" in entry][:1]
     assert line.split("|")[4:6] == [" – ", " – "]
 
 
@@ -219,11 +220,11 @@ def test_a_local_model_is_asked_through_the_same_door(values, endpoint, tiny_pol
     assert endpoint.bodies == []
     records = rows_of(folder)
     assert len(records) == 10
-    assert all(one.prompt_tokens > 7 and one.tokens > 0 for one in records)
+    assert all(record.prompt_tokens > 7 and record.tokens > 0 for record in records)
 
 
 @pytest.mark.parametrize(
-    ("system", "said"),
+    ("system", "message"),
     [
         ({"run": "runs/x"}, "remove llm"),
         ({"policy": {"model": "x"}}, "remove llm"),
@@ -231,31 +232,31 @@ def test_a_local_model_is_asked_through_the_same_door(values, endpoint, tiny_pol
         ({"passages": 2, "llm": None}, "passages is 2"),
     ],
 )
-def test_what_does_not_go_together_is_refused(values, system, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_go_together_is_refused(values, system, message):
+    with pytest.raises(ValueError, match=message):
         SpecConfig.model_validate(with_system(values, **{"turns": 1, **system}))
 
 
 def test_flags_ask_an_endpoint():
     from querylect.configs.spec_files import spec_of_flags
 
-    given = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": ["hyde", "explore"], "runs": []}
-    plan = spec_of_flags(**given, model="m", turns=2, samples=None, endpoint="http://h/v1")
-    asked = [plan.systems[name].llm for name in ("hyde", "explore")]
-    assert {llm.model for llm in asked} == {"m"}
-    assert {llm.base_url for llm in asked} == {"http://h/v1"}
+    flags = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": ["hyde", "explore"], "runs": []}
+    plan = spec_of_flags(**flags, model="m", turns=2, samples=None, endpoint="http://h/v1")
+    llms = [plan.systems[name].llm for name in ("hyde", "explore")]
+    assert {llm.model for llm in llms} == {"m"}
+    assert {llm.base_url for llm in llms} == {"http://h/v1"}
     with refused(ConfigError, None, "http://h/v1", "--model"):
-        spec_of_flags(**given, model=None, turns=1, samples=None, endpoint="http://h/v1")
+        spec_of_flags(**flags, model=None, turns=1, samples=None, endpoint="http://h/v1")
 
 
 def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     def answer(body):
-        said = str(body["messages"])
-        if "Analyze the question" in said:
+        prompt = str(body["messages"])
+        if "Analyze the question" in prompt:
             parts = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"]}
-            return "who knows" if "bleeding gums" in said else json.dumps({**parts, "best_guess": "guessed"})
-        assert "Best guess at the answer: guessed" in said
-        words = next(words for question, words in RIGHT.items() if question in said)
+            return "who knows" if "bleeding gums" in prompt else json.dumps({**parts, "best_guess": "guessed"})
+        assert "Best guess at the answer: guessed" in prompt
+        words = next(words for question, words in RIGHT.items() if question in prompt)
         return f"Query 1: {words}\nQuery 2: {words}\nQuery 3: {words}"
 
     endpoint.answer = answer
@@ -266,23 +267,23 @@ def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     assert (score["n"], score["of"]) == (4, 5)
     assert score["metrics"]["ndcg@10"] > 0.9
     assert results["cells"][1]["missing"] == {"not of the form that was asked for": 1}
-    assert {one.question_id for one in rows_of(folder)} == {f"t-{name}" for name in ASKED} - {"t-gums"}
+    assert {record.question_id for record in rows_of(folder)} == {f"t-{name}" for name in ASKED} - {"t-gums"}
     cost = row(results, "asked", 1)["costs"]
     assert (cost["calls"], cost["tokens_in"], cost["tokens_out"]) == (2, 14.0, 6.0), "hypothesis and queries"
     folder, results, _ = carry_out(with_system(values, turns=1, rewriter={"name": "hcqr"}, samples=2))
     cost = row(results, "asked", 1)["costs"]
     assert (cost["calls"], cost["tokens_in"], cost["tokens_out"]) == (1.5, 10.5, 4.5), "samples share a hypothesis"
-    assert {(one.sample, one.calls, one.tokens) for one in rows_of(folder)} == {(0, 2, 6), (1, 1, 3)}
+    assert {(record.sample, record.calls, record.tokens) for record in rows_of(folder)} == {(0, 2, 6), (1, 1, 3)}
 
 
 def test_a_system_is_asked_in_the_users_words(values, endpoint, tmp_path):
-    mine = tmp_path / "mine.yaml"
+    prompts_file = tmp_path / "mine.yaml"
 
     def asked_with(texts, rewriter):
-        mine.write_text(json.dumps(texts), encoding="utf-8")  # JSON is YAML
+        prompts_file.write_text(json.dumps(texts), encoding="utf-8")  # JSON is YAML
         endpoint.bodies.clear()
         settings = {"name": rewriter, "stop": rewriter == "hcqr"}
-        changed = with_system(values, rewriter=settings, turns=1, prompts=str(mine))
+        changed = with_system(values, rewriter=settings, turns=1, prompts=str(prompts_file))
         _, results, _ = carry_out({**changed, "limit": 1})
         return [last_user(body) for body in endpoint.bodies], results
 
@@ -313,7 +314,8 @@ def test_an_answer_that_is_sent_back_is_two_calls(values, endpoint):
     endpoint.answer = answer
     folder, results, _ = carry_out(with_system(values, turns=1))
     assert len(endpoint.bodies) == 6
-    assert {one.question_id: (one.calls, one.tokens) for one in rows_of(folder) if one.calls > 1} == {"t-sugar": (2, 6)}
+    repaired = [record for record in rows_of(folder) if record.calls > 1]
+    assert [(record.question_id, record.calls, record.tokens) for record in repaired] == [("t-sugar", 2, 6)]
     assert row(results, "asked", 1)["costs"]["calls"] == 6 / 5
 
 

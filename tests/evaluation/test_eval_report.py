@@ -52,17 +52,17 @@ def drawings(tmp_path_factory):
 def test_a_run_shows_validation_but_no_thinking_length_without_thinking(drawings, tmp_path):
     assert drawings[0].caption == "turn 2 0.2 → 0.4."
     silent = [{"step": step, "entropy": 1.0, "think_tokens/turn1": 0.0} for step in (1, 2)]
-    assert [one.title for one in draw(tmp_path, silent)] == ["Entropy"]
+    assert [drawing.title for drawing in draw(tmp_path, silent)] == ["Entropy"]
 
 
 def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("trained", 1), ("trained", 2))):
-    found = []
+    rows = []
     for index in range(n):
-        for place, (system, turn) in enumerate(systems):
-            value = (index % 4) * 0.1 + 0.1 * place
+        for position, (system, turn) in enumerate(systems):
+            value = (index % 4) * 0.1 + 0.1 * position
             scores = {"ndcg@10": value, "recall@10": 1.0, "mrr@10": 0.5}
             text = HOSTILE if index == 0 else f"question {index}"
-            found.append(
+            rows.append(
                 EvalRecord(
                     system,
                     turn,
@@ -78,7 +78,7 @@ def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("tra
                     True,
                 )
             )
-    return found
+    return rows
 
 
 def page(rows=None, drawings=(), gold=None, **settings):
@@ -141,9 +141,9 @@ class Reader(HTMLParser):
 
 
 def test_the_page_is_well_formed_and_shows_every_system():
-    read = Reader(page())
-    assert read.open == []
-    results = read.tables[0]
+    parsed = Reader(page())
+    assert parsed.open == []
+    results = parsed.tables[0]
     assert [row[0] for row in results] == [
         "System",
         "Raw question",
@@ -176,38 +176,38 @@ def test_an_insignificant_difference_has_no_dagger():
 
 def test_hostile_text_is_shown_and_never_becomes_markup(drawings):
     html = page(drawings=drawings, gold={"q00": HOSTILE, "q01": HOSTILE})
-    read = Reader(html)
-    assert "script" not in read.tags
-    assert "img" not in read.tags
-    assert not [name for _, name, _ in read.attributes if name.startswith("on")]
-    assert HOSTILE in "".join(read.text)
-    assert "{{ 7 * 7 }}" in "".join(read.text)
+    parsed = Reader(html)
+    assert "script" not in parsed.tags
+    assert "img" not in parsed.tags
+    assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
+    assert HOSTILE in "".join(parsed.text)
+    assert "{{ 7 * 7 }}" in "".join(parsed.text)
 
 
 def test_the_page_needs_nothing_from_elsewhere(drawings):
     html = page(drawings=drawings)
-    read = Reader(html)
-    assert not {"script", "link", "iframe", "img", "object"} & set(read.tags)
-    for tag, name, value in read.attributes:
+    parsed = Reader(html)
+    assert not {"script", "link", "iframe", "img", "object"} & set(parsed.tags)
+    for tag, name, value in parsed.attributes:
         if name in ("src", "href", "xlink:href", "action"):
             assert value.startswith("#"), f"<{tag} {name}={value!r}> loads something"
     styles = re.sub(r"url\(#[^)]*\)", "", html)
     assert "url(" not in styles
     assert "@import" not in styles
-    assert ("meta", "content", "default-src 'none'; style-src 'unsafe-inline'") in read.attributes
+    assert ("meta", "content", "default-src 'none'; style-src 'unsafe-inline'") in parsed.attributes
 
 
 def test_the_page_can_be_read_by_assistive_technology(drawings):
-    read = Reader(page(drawings=drawings))
-    assert ("html", "lang", "en") in read.attributes
-    assert ("meta", "name", "viewport") in read.attributes
-    assert read.tags.count("h1") == 1
-    assert read.tags.count("th") == sum(1 for tag, name, _ in read.attributes if (tag, name) == ("th", "scope"))
-    roles = [value for tag, name, value in read.attributes if (tag, name) == ("svg", "role")]
-    assert roles == ["img"] * read.tags.count("svg")
-    ids = [value for _, name, value in read.attributes if name == "id"]
+    parsed = Reader(page(drawings=drawings))
+    assert ("html", "lang", "en") in parsed.attributes
+    assert ("meta", "name", "viewport") in parsed.attributes
+    assert parsed.tags.count("h1") == 1
+    assert parsed.tags.count("th") == sum(1 for tag, name, _ in parsed.attributes if (tag, name) == ("th", "scope"))
+    roles = [value for tag, name, value in parsed.attributes if (tag, name) == ("svg", "role")]
+    assert roles == ["img"] * parsed.tags.count("svg")
+    ids = [value for _, name, value in parsed.attributes if name == "id"]
     assert len(ids) == len(set(ids))
-    labels = {value for _, name, value in read.attributes if name == "aria-labelledby"}
+    labels = {value for _, name, value in parsed.attributes if name == "aria-labelledby"}
     assert labels <= set(ids)
 
 
@@ -230,8 +230,8 @@ def test_text_has_the_contrast_of_wcag_aa(theme):
 
 def test_the_source_of_the_numbers_stands_on_the_page():
     text = "".join(Reader(page(seed=41)).text)
-    for said in ("9f" * 32, "CC BY 4.0 (cite it)", "runs/demo/step-40", "10,000 sign flips", "retriever.name", "torch"):
-        assert said in text
+    for fact in ("9f" * 32, "CC BY 4.0 (cite it)", "runs/demo/step-40", "10,000 sign flips", "retriever.name", "torch"):
+        assert fact in text
     assert "seed: 41" in text
     assert "questions_per_step: 12" in text
 
@@ -250,16 +250,16 @@ def test_gold_titles_are_left_out_where_they_are_not_known():
 
 def test_without_a_trained_policy_the_page_has_no_column_for_it():
     rows = [r for r in records() if r.system != "trained"]
-    read = Reader(page(rows))
-    assert "against untrained" not in read.tables[0][0]
-    assert "Training" not in read.text
+    parsed = Reader(page(rows))
+    assert "against untrained" not in parsed.tables[0][0]
+    assert "Training" not in parsed.text
 
 
 def test_a_page_of_the_raw_question_alone_says_what_it_reaches():
-    rows = [one for one in records() if one.system == "raw"]
-    read = Reader(page(rows))
-    mean = sum(one.metrics["ndcg@10"] for one in rows) / len(rows)
-    assert f"Only the raw question was evaluated: nDCG@10 is {mean:.3f}." in "".join(read.text)
+    rows = [record for record in records() if record.system == "raw"]
+    parsed = Reader(page(rows))
+    mean = sum(record.metrics["ndcg@10"] for record in rows) / len(rows)
+    assert f"Only the raw question was evaluated: nDCG@10 is {mean:.3f}." in "".join(parsed.text)
 
 
 def test_a_page_where_nothing_could_be_scored_still_renders():
@@ -294,7 +294,7 @@ def test_every_drawing_is_xml_with_prefixed_ids_and_page_colours(drawings):
 
 def test_drawings_are_the_same_every_time(drawings, tmp_path):
     again = draw(tmp_path, [{key: row[key] for key in ("step", "reward/turn1", "reward/turn2")} for row in metrics()])
-    assert again == [one for one in drawings if one.title == "Reward"]
+    assert again == [drawing for drawing in drawings if drawing.title == "Reward"]
 
 
 def test_missing_and_null_values_are_left_out(tmp_path):
@@ -302,7 +302,7 @@ def test_missing_and_null_values_are_left_out(tmp_path):
     rows[2]["reward/turn1"] = None
     rows[3]["reward/turn1"] = float("nan")
     del rows[4]["reward/turn2"]
-    assert [one.title for one in draw(tmp_path, rows)] == ["Reward"]
+    assert [drawing.title for drawing in draw(tmp_path, rows)] == ["Reward"]
     assert draw(tmp_path, [{"step": 1, "loss": 0.1}]) == []
     assert draw(tmp_path, []) == []
 

@@ -42,13 +42,13 @@ TRAIN = [Question("r00", "sore throat"), Question("r01", "itchy skin")]
 
 
 class Toy(System):
-    """A system that grows its trees with a function; `asked` counts the questions."""
+    """A system that grows its trees with a function; `question_count` counts the questions."""
 
     metrics, depth = METRICS, 10
 
     def __init__(self, name, grow, turns=2, identity=""):
         self.name, self.grow, self.turns = name, grow, turns
-        self.kind, self.asked = identity, 0
+        self.kind, self.question_count = identity, 0
 
     @property
     def asking(self):
@@ -59,7 +59,7 @@ class Toy(System):
 
     def answer(self, pending, engine):
         for part in pending.parts():
-            self.asked += len(part)
+            self.question_count += len(part)
             yield Answered(len(part), records_of_trees(self.name, self.grow(part)))
 
 
@@ -85,13 +85,13 @@ class Environment:
     def answer(self, question_id, plan):
         if question_id in self.down:
             return None
-        asked = " ".join(term.text for probe in plan.probes for term in probe.terms)
+        query_text = " ".join(term.text for probe in plan.probes for term in probe.terms)
         question = next(question for question in (*self.test, *self.validation) if question.id == question_id)
         gold = next((term for term, lay in TERMS.items() if question.text.startswith(lay)), "")
-        found = [term for term in TERMS if term in asked]
-        score = float(bool(gold) and gold in found)
+        matches = [term for term in TERMS if term in query_text]
+        score = float(bool(gold) and gold in matches)
         metrics = {"ndcg@10": score, "recall@10": score, "mrr@10": score}
-        hits = [HitBody(id=term, score=1.0, title=term, text="") for term in found]
+        hits = [HitBody(id=term, score=1.0, title=term, text="") for term in matches]
         return StepResult(question_id=question_id, ranking=hits, reward=score, metrics=metrics)
 
 
@@ -104,7 +104,7 @@ def policy(environment, knows):
             gold = next(term for term, lay in TERMS.items() if question.text.startswith(lay))
             right = list(TERMS).index(gold) < knows
             first, second = (
-                turn(environment, question, n, said) for n, said in ((1, "hm"), (2, gold if right else "hm"))
+                turn(environment, question, n, text) for n, text in ((1, "hm"), (2, gold if right else "hm"))
             )
             first.children.append(second)
             trees.append(Tree(question, [first]))
@@ -113,13 +113,13 @@ def policy(environment, knows):
     return grow
 
 
-def turn(environment, question, number, said):
-    plan = SearchPlan.of(said)
+def turn(environment, question, number, text):
+    plan = SearchPlan.of(text)
     result = environment.answer(question.id, plan)
     ranking = [Hit(Document(hit.id, hit.id, ""), hit.score) for hit in result.ranking] if result else []
-    rewrite = Rewrite(plan, "because", (said,))
+    rewrite = Rewrite(plan, "because", (text,))
     metrics = result.metrics if result else {}
-    return Node(number, [0] * 9, [0] * 3, [], True, said, rewrite, ranking, metrics, result.reward if result else None)
+    return Node(number, [0] * 9, [0] * 3, [], True, text, rewrite, ranking, metrics, result.reward if result else None)
 
 
 def remote(**settings):
@@ -184,8 +184,8 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     )
     assert results["headline"] in report.read_text()
     scores = list(DictReader((report.parent / "scores.csv").open()))
-    found = {(row["system"], int(row["turn"])): float(row["mean"]) for row in scores if row["metric"] == "ndcg@10"}
-    assert found == means
+    csv_means = {(row["system"], int(row["turn"])): float(row["mean"]) for row in scores if row["metric"] == "ndcg@10"}
+    assert csv_means == means
     assert {row["dataset"] for row in scores} == {results["provenance"]["environment"]["name"]}
     tested = list(DictReader((report.parent / "comparisons.csv").open()))
     assert [float(row["p_holm"]) for row in tested] == [row["p_holm"] for row in results["comparisons"]]
@@ -213,29 +213,29 @@ def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
     toys = [Toy("untrained", policy(environment, 1)), Toy("trained", stops)]
     with pytest.raises(MemoryError):
         evaluate_systems(RunEnvironment(remote(), environment), toys, tmp_path)
-    assert toys[0].asked == 20
+    assert toys[0].question_count == 20
     assert not (tmp_path / "results.json").exists()
     again = [Toy("untrained", stops), Toy("trained", answered)]
     evaluate_systems(RunEnvironment(remote(), environment), again, tmp_path)
-    assert (again[0].asked, again[1].asked) == (0, 20)
-    whole = run(tmp_path / "whole", environment)
+    assert (again[0].question_count, again[1].question_count) == (0, 20)
+    uninterrupted = run(tmp_path / "whole", environment)
 
     def records(folder):
         return [replace(record, seconds=0.0) for record in read_records(folder / "eval.jsonl")]
 
-    assert records(tmp_path) == records(whole.parent)
+    assert records(tmp_path) == records(uninterrupted.parent)
     changed = Toy("trained", answered, identity="other weights")
     evaluate_systems(RunEnvironment(remote(), environment), [again[0], changed], Placement(tmp_path, overwrite=True))
-    assert changed.asked == 20
+    assert changed.question_count == 20
 
 
 def test_answers_of_another_version_are_not_reused(tmp_path, monkeypatch):
     environment = Environment()
-    for version, asked in (("1", 20), ("1", 0), ("2", 20)):
+    for version, expected in (("1", 20), ("1", 0), ("2", 20)):
         monkeypatch.setattr("querylect.eval.identity.__version__", version)
         toy = Toy("untrained", policy(environment, 1))
         evaluate_systems(RunEnvironment(remote(), environment), [toy], tmp_path)
-        assert toy.asked == asked
+        assert toy.question_count == expected
 
 
 def test_other_validation_questions_are_another_choice_of_weights(tmp_path):
@@ -256,9 +256,9 @@ def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
 
     class Silent(Toy):
         def answer(self, pending, engine):
-            lost, *others = pending.questions
+            lost, *remaining = pending.questions
             yield Answered(1, [], {(lost.id, 1, 0): "no reply"})
-            yield Answered(len(others), records_of_trees(self.name, self.grow(others)))
+            yield Answered(len(remaining), records_of_trees(self.name, self.grow(remaining)))
 
     report = evaluate_systems(
         RunEnvironment(remote(), environment), [Silent("trained", policy(environment, 3))], tmp_path
@@ -329,12 +329,12 @@ def test_trained_questions_are_left_out_and_listed_by_id_and_by_text(tmp_path, l
     environment = Environment(train=[*TRAIN, leak])
     report = run(tmp_path / "out", environment)
     results = json.loads((report.parent / "results.json").read_text())
-    asked = {record.question_id for record in read_records(report.parent / "eval.jsonl")}
-    assert asked == {question.id for question in TEST} - {dropped}
+    question_ids = {record.question_id for record in read_records(report.parent / "eval.jsonl")}
+    assert question_ids == {question.id for question in TEST} - {dropped}
     assert {row["n"] for row in results["systems"]} == {len(TEST) - 1}
     line, *near = (report.parent / "leaks.jsonl").read_text().splitlines()
     listed = json.loads(line)
-    assert not any(json.loads(one)["left_out"] for one in near), "nearly the same questions are evaluated"
+    assert not any(json.loads(entry)["left_out"] for entry in near), "nearly the same questions are evaluated"
     assert (listed["split"], listed["_id"], listed["criterion"], listed["of"]["_id"]) == (
         "test", dropped, criterion, leak.id,
     )  # fmt: skip
@@ -351,12 +351,12 @@ def test_near_duplicates_of_trained_questions_are_listed_and_can_be_left_out(tmp
     results = json.loads((report.parent / "results.json").read_text())
     assert {row["n"] for row in results["systems"]} == {evaluated}
     listed = [json.loads(line) for line in (report.parent / "leaks.jsonl").read_text().splitlines()]
-    assert [(one["_id"], one["criterion"], one["of"]["_id"], one["left_out"]) for one in listed] == [
+    assert [(entry["_id"], entry["criterion"], entry["of"]["_id"], entry["left_out"]) for entry in listed] == [
         (TEST[0].id, "letters", "r09", leaks == "drop_near")
     ]
-    said = "nearly the same as a training question" if leaks == "drop" else "by id or words, or nearly so"
+    phrase = "nearly the same as a training question" if leaks == "drop" else "by id or words, or nearly so"
     assert f"1 of {len(TEST)} test questions are" in report.read_text()
-    assert said in report.read_text()
+    assert phrase in report.read_text()
     with refused(DataError, "overlapping-splits", "train", "test"):
         run(tmp_path / "none", Environment(train=TEST))
 
@@ -429,11 +429,11 @@ def test_a_local_environment_is_started_asked_and_stopped(tmp_path, monkeypatch)
     """Against the real service in its child process: a system that repeats the question scores what raw scores."""
     config = beir(beir_folder(tmp_path / "beir"))
     build_index(config.env)
-    services, before = [], psutil.Process().children()
+    services, earlier_children = [], psutil.Process().children()
 
     class Repeating(Toy):
         def answer(self, pending, engine):
-            services.extend(child for child in psutil.Process().children() if child not in before)
+            services.extend(child for child in psutil.Process().children() if child not in earlier_children)
             self.grow = lambda questions: [repeat(pending.client, question) for question in questions]
             yield from super().answer(pending, engine)
 
@@ -487,31 +487,31 @@ def test_a_run_without_a_checkpoint_is_named(tmp_path):
 
 def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     run(tmp_path)
-    before = (tmp_path / "results.json").read_bytes()
+    original = (tmp_path / "results.json").read_bytes()
     run(tmp_path)
     again = json.loads((tmp_path / "results.json").read_text())
-    before = json.loads(before)
-    assert again["identity"] == before["identity"], "the same evaluation is written in place"
+    original = json.loads(original)
+    assert again["identity"] == original["identity"], "the same evaluation is written in place"
     for part in ("systems", "comparisons"):
-        assert again[part] == before[part], "the same seed gives the same results"
+        assert again[part] == original[part], "the same seed gives the same results"
     run(tmp_path, config=remote(permutations=50, bootstrap=60, examples=1))  # what changes no answer
     environment = Environment()
-    others = {
+    variants = {
         "limit": {"config": remote(limit=3)},
         "turns": {"config": remote(turns=1)},
         "systems": {"systems": {"untrained": policy(environment, 1)}},
         "questions": {"environment": Environment(test=[*TEST[:-1], Question("t19", f"{TEST[19].text} really")])},
     }
-    for name, more in others.items():
+    for name, more in variants.items():
         with refused(ConfigError, "other-results", tmp_path / "results.json", "-o", "--overwrite"):
             run(tmp_path, **more)
         aside = run(Placement(tmp_path, aside=True), **more).parent
         assert aside.parent == tmp_path / "evaluations", name
-    assert len(list((tmp_path / "evaluations").iterdir())) == len(others)
+    assert len(list((tmp_path / "evaluations").iterdir())) == len(variants)
     assert json.loads((tmp_path / "results.json").read_text())["identity"] == again["identity"]
     aside = run(Placement(tmp_path, aside=True), config=remote(limit=3)).parent
     assert aside.name.startswith("test-3-untrained-")
-    assert len(list((tmp_path / "evaluations").iterdir())) == len(others), "each has one place"
+    assert len(list((tmp_path / "evaluations").iterdir())) == len(variants), "each has one place"
     run(Placement(tmp_path, overwrite=True), config=remote(limit=3))
     assert json.loads((tmp_path / "results.json").read_text())["questions"] == 3
     edit(tmp_path / "results.json", "{}")
@@ -527,13 +527,13 @@ def test_the_run_folder_is_for_the_settings_of_the_run(tmp_path):
     (tmp_path / "config.yaml").write_text(dump_config(remote(limit=9)))
     final = find_checkpoint(tmp_path)
     assert place_results(remote(limit=9, bootstrap=7), tmp_path, None, final, False).is_default
-    for other in (
+    for config in (
         remote(),
         remote(limit=9, sample_seed=1),
         remote(limit=9, turns=3),
         remote(limit=9, split="validation"),
     ):
-        assert not place_results(other, tmp_path, None, final, False).is_default
+        assert not place_results(config, tmp_path, None, final, False).is_default
     assert not place_results(
         remote(limit=9), tmp_path, None, tmp_path / "checkpoints" / "checkpoint-3", False
     ).is_default
@@ -558,15 +558,15 @@ def test_the_verdict_is_about_the_turn_that_is_used(tmp_path):
 
 def test_questions_that_another_member_of_a_mix_trains_on_are_left_out(tmp_path):
     """By words; equal ids of two members mean nothing. The listed ids are those of the dataset."""
-    asked = [Question("1", "hair falls out"), Question("2", "clumsy walk"), Question("3", "bleeding nose")]
+    questions = [Question("1", "hair falls out"), Question("2", "clumsy walk"), Question("3", "bleeding nose")]
     peers = {
-        "bm25": Environment(test=asked, train=asked),
+        "bm25": Environment(test=questions, train=questions),
         "dense": Environment(
             train=[Question("9", "Clumsy WALK!"), Question("1", "another"), Question("8", "bleeding noses")]
         ),
         "none": Environment(train=[]),
     }
-    held_out = without_trained_elsewhere("bm25", HeldOut(asked), "test", peers, "drop")
+    held_out = without_trained_elsewhere("bm25", HeldOut(questions), "test", peers, "drop")
     assert [question.id for question in held_out.questions] == ["1", "3"]
     (leak,) = held_out.leaks
     assert (leak.criterion, leak.question.id, leak.other.id) == ("words", "2", "dense/9")
@@ -574,4 +574,4 @@ def test_questions_that_another_member_of_a_mix_trains_on_are_left_out(tmp_path)
     write_leaks_file(tmp_path, held_out.records())
     assert read_left_out(tmp_path / LEAKS) == {("test", "2"), ("test", "3")}
     with refused(DataError, "overlapping-splits", "bm25 with dense"):
-        without_trained_elsewhere("bm25", HeldOut(asked), "test", peers, "refuse")
+        without_trained_elsewhere("bm25", HeldOut(questions), "test", peers, "refuse")

@@ -34,12 +34,12 @@ ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
 def values(lessons, lesson_url, speaking, tmp_path):
     """A plan of one served environment and one prompted system of two turns."""
     plan = plan_values(lessons, lesson_url, speaking, tmp_path)
-    own = {"indexes": str(tmp_path / "indexes"), "batch": 2, "training_free": [], "systems": {"prompted": {"turns": 2}}}
-    return {**plan, **own}
+    systems = {"prompted": {"turns": 2}}
+    return {**plan, "indexes": str(tmp_path / "indexes"), "batch": 2, "training_free": [], "systems": systems}
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def engine_calls(monkeypatch):
     """Every generation and every model load of this process."""
     calls = {"prompts": 0, "loads": 0}
     load = engines.load_engine
@@ -84,10 +84,10 @@ def measured_by_pytrec(trec, name, metrics, **options):
     return qrels, pytrec_eval.RelevanceEvaluator(qrels, metrics, **options).evaluate(run)
 
 
-def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, asked):
+def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, engine_calls):
     folder, results, incomplete = carry_out(values)
     assert incomplete is None
-    assert asked == {"prompts": 10, "loads": 1}
+    assert engine_calls == {"prompts": 10, "loads": 1}
     assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
         "cells", "comparisons.csv", "digests.json", "plan.yaml", "questions", "results.json", "scores.csv",
         "tables.html", "tables.md",
@@ -100,13 +100,13 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, a
     assert len(rows) == 10
     assert all(len(row.scores) == len(row.ranking) for row in rows)
     for name, system, turn in (("bm25.raw", "raw", 0), ("bm25.prompted-turn2", "prompted", 2)):
-        qrels, found = measured_by_pytrec(folder / "trec" / "lessons", name, {"ndcg_cut.10"})
-        mean = sum(one["ndcg_cut_10"] for one in found.values()) / len(qrels)
+        qrels, per_question = measured_by_pytrec(folder / "trec" / "lessons", name, {"ndcg_cut.10"})
+        mean = sum(measures["ndcg_cut_10"] for measures in per_question.values()) / len(qrels)
         assert mean == pytest.approx(score(results, system, turn)["metrics"]["ndcg@10"], abs=1e-9)
-    before = {path: path.read_bytes() for path in folder.rglob("records.jsonl")}
+    original = {path: path.read_bytes() for path in folder.rglob("records.jsonl")}
     again, repeated, _ = carry_out(values)
-    assert asked == {"prompts": 10, "loads": 1}
-    assert {path: path.read_bytes() for path in again.rglob("records.jsonl")} == before
+    assert engine_calls == {"prompts": 10, "loads": 1}
+    assert {path: path.read_bytes() for path in again.rglob("records.jsonl")} == original
     assert repeated["tables"] == results["tables"]
 
 
@@ -127,12 +127,12 @@ def test_metrics_by_name_are_those_of_pytrec_eval_on_the_exported_files(values, 
         metrics=[*theirs, "judged@10"],
     )
     trec = folder / "trec" / "graded"
-    exported, found = measured_by_pytrec(trec, "bm25.raw", set(theirs.values()), relevance_level=2)
+    exported, per_question = measured_by_pytrec(trec, "bm25.raw", set(theirs.values()), relevance_level=2)
     assert exported == qrels
-    assert found.keys() == qrels.keys(), "trec_eval averages over the questions of the run, without -c too"
+    assert per_question.keys() == qrels.keys(), "trec_eval averages over the questions of the run, without -c too"
     measured = score(results, "raw", 0)["metrics"]
     for name, of_library in theirs.items():
-        mean = sum(values[of_library.replace(".", "_")] for values in found.values()) / len(found)
+        mean = sum(values[of_library.replace(".", "_")] for values in per_question.values()) / len(per_question)
         assert measured[name] == pytest.approx(mean, abs=1e-9), name
     assert measured["judged@10"] == pytest.approx((1 + 1 + 0) / 3)
     assert json.loads((trec / "export.json").read_text())["relevance_level"] == 2
@@ -142,7 +142,7 @@ def test_metrics_by_name_are_those_of_pytrec_eval_on_the_exported_files(values, 
 
 
 def test_the_documented_commands_give_another_metric_and_costs_without_asking_again(
-    values, asked, tmp_path, monkeypatch, capsys
+    values, engine_calls, tmp_path, monkeypatch, capsys
 ):
     """The commands and the lines of Python in docs/evaluation.md, in the section Tables."""
     page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
@@ -157,7 +157,7 @@ def test_the_documented_commands_give_another_metric_and_costs_without_asking_ag
         assert end(*command) == 0
         table = (tmp_path / "evaluations" / "transfer" / "tables.md").read_text()
         captions.append(next(line for line in table.splitlines() if "on the test split of" in line))
-    assert asked == {"prompts": 10, "loads": 1}
+    assert engine_calls == {"prompts": 10, "loads": 1}
     assert [caption.partition(" ")[0] for caption in captions] == ["nDCG@10", "Recall@10", "nDCG@10"]
     assert "costs are means per question" in captions[2]
     assert "LLM calls" in (tmp_path / "evaluations" / "transfer" / "tables.tex").read_text()
@@ -167,18 +167,18 @@ def test_the_documented_commands_give_another_metric_and_costs_without_asking_ag
     assert "prompted, turn 2" in capsys.readouterr().out
 
 
-def test_a_changed_plan_asks_only_what_changed(values, asked):
+def test_a_changed_plan_asks_only_what_changed(values, engine_calls):
     carry_out(values)
     systems = {**values["systems"], "other": {"rollout": {**ROLLOUT, "documents": 1}, "turns": 2}}
     _, results, _ = carry_out(values, systems=systems)
-    assert asked == {"prompts": 20, "loads": 2}
+    assert engine_calls == {"prompts": 20, "loads": 2}
     carry_out(values, systems={"renamed": {"turns": 2}}, permutations=60)
-    assert asked["prompts"] == 20
+    assert engine_calls["prompts"] == 20
     earlier = Path(values["output"]) / values["name"] / "results.json"
     with refused(ConfigError, "other-results", earlier, "questions.lessons: ", "--overwrite"):
         carry_out(values, limit=2)
     folder, results_of_two, _ = carry_out(values, limit=2, overwrite=True)
-    assert asked["prompts"] == 20
+    assert engine_calls["prompts"] == 20
     assert {str(cell["sample"]) for cell in results_of_two["cells"]} == {"{'size': 2, 'of': 5, 'seed': 0}"}
     assert "lessons: 2 of 5 questions, drawn with seed 0." in (folder / "tables.md").read_text()
     assert "lessons (2 questions: 2 of 5, drawn with seed 0)" in (folder / "tables.tex").read_text()
@@ -186,26 +186,26 @@ def test_a_changed_plan_asks_only_what_changed(values, asked):
     prompt = Path(values["rewriter"]["prompt"])
     prompt.write_text(prompt.read_text().replace("Name the medicine", "Say the medicine"))
     carry_out(values, overwrite=True)
-    assert asked["prompts"] == 30
+    assert engine_calls["prompts"] == 30
     assert score(results, "other", 2)["n"] == 5
 
 
-def test_samples_are_seeded_and_counted_by_their_mean(values, asked):
+def test_samples_are_seeded_and_counted_by_their_mean(values, engine_calls):
     systems = {"sampled": {"samples": 3, "temperature": 0.9, "turns": 2}}
     folder, results, _ = carry_out(values, systems=systems)
-    assert asked["prompts"] == 5 + 15
+    assert engine_calls["prompts"] == 5 + 15
     rows = read_records(folder / "questions" / "lessons.bm25.sampled.jsonl")
     assert {row.sample for row in rows} == {0, 1, 2}
     last = [row.metrics["ndcg@10"] for row in rows if row.turn == 2]
     assert score(results, "sampled", 2)["metrics"]["ndcg@10"] == pytest.approx(sum(last) / 15)
     assert len({row.rewrites for row in rows if row.question_id == "t-head" and row.turn == 1}) > 1
-    other = {**values, "output": values["output"] + "-again", "batch": 1}
-    again, _, _ = carry_out(other, systems=systems)
+    second_values = {**values, "output": values["output"] + "-again", "batch": 1}
+    again, _, _ = carry_out(second_values, systems=systems)
     repeated = read_records(again / "questions" / "lessons.bm25.sampled.jsonl")
     assert [row.rewrites for row in repeated] == [row.rewrites for row in rows]
 
 
-def test_what_fails_is_told_and_the_others_go_on(values, asked, tmp_path):
+def test_what_fails_is_told_and_the_others_go_on(values, engine_calls, tmp_path):
     systems = {
         "gone": {"policy": {"model": str(tmp_path / "gone")}},
         "run": {"run": str(tmp_path)},
@@ -231,7 +231,7 @@ def test_what_fails_is_told_and_the_others_go_on(values, asked, tmp_path):
     assert "gone on lessons in bm25 failed: ModelError" in (folder / "tables.md").read_text()
 
 
-def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(values, asked, monkeypatch):
+def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(values, engine_calls, monkeypatch):
     opened = under_test.open_unserved
 
     class Dying:
@@ -326,16 +326,16 @@ def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(va
 
 
 @pytest.mark.parametrize(
-    ("known", "count"),
+    ("trained", "count"),
     [
         (Question("other", "Please, my HEAD hurts!"), 1),
         (Question("t-head", "what the question of that id is in another collection"), 0),
     ],
 )
-def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lessons, speaking, tmp_path, known, count):
+def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lessons, speaking, tmp_path, trained, count):
     """By their words. Ids of two collections may be equal by chance."""
     school = {"kind": "beir", "path": str(tmp_path / "school")}
-    trained_on = Split([known], {known.id: {"aspirin": 1}})
+    trained_on = Split([trained], {trained.id: {"aspirin": 1}})
     save_beir(Dataset("school", [Document("aspirin", "", "headache")], {"train": trained_on}), tmp_path / "school")
     run = tmp_path / "run"
     run.mkdir()
@@ -380,12 +380,13 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
     systems = {"trained": {"run": str(run)}, "twin": {"run": str(run)}}
     systems["before"] = {"run": str(run), "checkpoint": "untrained"}
     folder, results, _ = carry_out(values, systems=systems)
-    told = [note for note in results["notes"] if "1 of 5 questions of test are nearly the same as one of train" in note]
-    assert [note.split()[0] for note in told] == ["trained", "twin"]
-    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss')" in told[0]
-    assert told[0] in (folder / "tables.md").read_text()
+    near = "1 of 5 questions of test are nearly the same as one of train"
+    notes = [note for note in results["notes"] if near in note]
+    assert [note.split()[0] for note in notes] == ["trained", "twin"]
+    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss')" in notes[0]
+    assert notes[0] in (folder / "tables.md").read_text()
     listed = [json.loads(line) for line in (folder / "leaks.jsonl").read_text().splitlines()]
-    assert [(one["system"], one["criterion"], one["left_out"]) for one in listed] == [
+    assert [(entry["system"], entry["criterion"], entry["left_out"]) for entry in listed] == [
         ("trained", "letters", False),
         ("twin", "letters", False),
     ]
@@ -396,7 +397,7 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
 
 def test_written_answers_are_read_back_once(values, monkeypatch):
     reads = []
-    monkeypatch.setattr(journal, "read_records", lambda *given: reads.append(given) or read_records(*given))
+    monkeypatch.setattr(journal, "read_records", lambda *arguments: reads.append(arguments) or read_records(*arguments))
     _, results, _ = carry_out(values, systems={})
     assert score(results, "raw", 0)["n"] == 5
     assert len(reads) == 1
@@ -438,14 +439,15 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     finally:
         process.kill()
         process.wait(60)
-    kept = lines()
-    whole = kept[: kept.rfind(b"\n") + 1]
-    assert 8 <= whole.count(b"\n") < 80, (tmp_path / "stderr").read_text()
-    (journal,) = [file for file in cells.glob("*/records.jsonl") if file.read_bytes() == kept]
-    journal.write_bytes(whole[:-20])  # as a kill in the middle of a write leaves it: lines that no digest covers yet
+    interrupted = lines()
+    complete_lines = interrupted[: interrupted.rfind(b"\n") + 1]
+    assert 8 <= complete_lines.count(b"\n") < 80, (tmp_path / "stderr").read_text()
+    (journal,) = [file for file in cells.glob("*/records.jsonl") if file.read_bytes() == interrupted]
+    # As a kill in the middle of a write leaves it: lines that no digest covers yet.
+    journal.write_bytes(complete_lines[:-20])
     journal.with_name("digests.json").unlink()
     evaluate_spec(SpecConfig.model_validate(plan))
-    before = whole[: whole.rfind(b"\n", 0, -20) + 1]
+    before = complete_lines[: complete_lines.rfind(b"\n", 0, -20) + 1]
     after = journal.read_bytes()
     assert after.startswith(before)
     kept_ones, all_of_them = (

@@ -50,7 +50,7 @@ class Client:
 
     def __init__(self, worth, splits=None):
         self.worth, self.splits = worth, {"validation": 6, "test": 2} if splits is None else splits
-        self.steps, self.asked = 0, set()
+        self.steps, self.question_ids = 0, set()
 
     def environment(self):
         card = {"name": "bm25", "kind": "bm25", "frequent_terms": ["common"]}
@@ -63,7 +63,7 @@ class Client:
     def step(self, steps, with_text=False, metrics=()):
         assert all(step.question_id.startswith("v") for step in steps), "a test question was searched"
         self.steps += len(steps)
-        self.asked |= {step.question_id for step in steps}
+        self.question_ids |= {step.question_id for step in steps}
         return [self.answer(step) for step in steps]
 
     def answer(self, step):
@@ -83,27 +83,27 @@ def test_weights_are_chosen_on_validation_questions_and_never_on_evaluated_ones(
     titles, words = (tune(name, client, TEST, tuning()) for name in ("first_titles", "weighted_words"))
     assert (titles.weights, words.weights) == ({"n": 1, "weight": 0.3}, {"n": 1, "weight": 0.3})
     assert (titles.questions, titles.score, titles.raw, titles.tried) == (5, pytest.approx(0.8), pytest.approx(0.5), 15)
-    assert client.asked == {"v0", "v1", "v2", "v3", "v4"}, "v5 says what a test question says"
+    assert client.question_ids == {"v0", "v1", "v2", "v3", "v4"}, "v5 says what a test question says"
     assert "on 5 validation questions: 0.800 there (raw 0.500)" in titles.sentence
 
 
 def test_of_equal_weights_the_mildest_is_taken():
     chosen = [tune(name, Client(lambda terms: 0.5), TEST, tuning()) for name in NAMES]
-    assert [one.weights for one in chosen] == [GRIDS[name][0] for name in NAMES]
+    assert [choice.weights for choice in chosen] == [GRIDS[name][0] for name in NAMES]
 
 
 def test_the_sample_of_validation_questions_is_nested_in_any_order_of_the_file(tmp_path):
     cache = tmp_path / "tuning.json"
-    asked = []
+    samples = []
     for size in (2, 3, 5, 6):
         clients = [Client(lambda terms: 0.5) for _ in range(2)]
         clients[1].questions = lambda split: VALIDATION[::-1]
         choices = [tune("weighted_words", client, [], tuning(questions=size), cache) for client in clients]
         assert choices[0] == choices[1]
         assert clients[1].steps == 0, "the same questions in another order are the same choice"
-        assert clients[0].asked == {question.id for question in draw(VALIDATION, size, 0)}
-        asked.append(clients[0].asked)
-    assert all(smaller < larger for smaller, larger in pairwise(asked))
+        assert clients[0].question_ids == {question.id for question in draw(VALIDATION, size, 0)}
+        samples.append(clients[0].question_ids)
+    assert all(smaller < larger for smaller, larger in pairwise(samples))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_without_validation_questions_the_defaults_are_used_and_told(splits, cha
     chosen = [tune(name, client, TEST, tuning(**changes)) for name in NAMES]
     assert client.steps == 0
     assert chosen[1].weights == {"fb_docs": 10, "fb_terms": 10, "original_query_weight": 0.5}
-    assert all(reason in one.sentence and one.score is None for one in chosen)
+    assert all(reason in choice.sentence and choice.score is None for choice in chosen)
     assert best_by_validation(chosen) is None
 
 
@@ -166,21 +166,21 @@ def record(system, turn, question, score, *, rewrites=("new",), format_ok=True, 
 
 
 def test_shares_and_fall_back_by_hand():
-    written = [
+    records = [
         record("trained", 1, "a", 0.0, rewrites=(), format_ok=False, cut=True),
         record("trained", 1, "b", 0.4, rewrites=("text of B!",)),
         record("trained", 1, "c", 0.6, rewrites=("text of c", "other")),
         record("trained", 1, "d", 0.2),
     ]
-    found = behaviour(written)
-    assert (found.format_ok, found.repeats, found.cut) == (0.75, pytest.approx(1 / 3), 0.25)
+    shares = behaviour(records)
+    assert (shares.format_ok, shares.repeats, shares.cut) == (0.75, pytest.approx(1 / 3), 0.25)
     raw = {name: record("raw", 0, name, 0.8) for name in "abcd"}
-    assert [with_fall_back(one, raw, "ndcg@10") for one in written] == [0.8, 0.4, 0.6, 0.2]
-    assert with_fall_back(written[0], {}, "ndcg@10") is None
+    assert [with_fall_back(entry, raw, "ndcg@10") for entry in records] == [0.8, 0.4, 0.6, 0.2]
+    assert with_fall_back(records[0], {}, "ndcg@10") is None
     silent = behaviour(list(raw.values()))
     assert (silent.repeats, silent.cut) == (None, None), "no model wrote"
-    assert behaviour([replace(written[1], cut=None), written[2]]).cut is None, "not known of every answer"
-    results = tabulate_run([*raw.values(), *written], resamples=50, permutations=50, seed=0)
+    assert behaviour([replace(records[1], cut=None), records[2]]).cut is None, "not known of every answer"
+    results = tabulate_run([*raw.values(), *records], resamples=50, permutations=50, seed=0)
     row = results.score(results.rows[-1])
     assert (row.metrics["ndcg@10"], row.with_fall_back) == (pytest.approx(0.3), pytest.approx(0.5))
     assert (row.repeats, row.cut, row.format_ok) == (pytest.approx(1 / 3), 0.25, 0.75)
@@ -201,7 +201,7 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
     assert "for HyDE at equal cost" in explanation(results, "test")
     against = {row.baseline for row in results.table.comparisons if row.arm.system == "trained"}
     baselines = {("raw", 0), ("untrained", 1), ("warm start", 1), ("weighted_words", 0), ("hyde", 1)}
-    assert against == {Arm(*each) for each in baselines}
+    assert against == {Arm(*key) for key in baselines}
     untuned = tabulate_run(rows, [Tuned("rm3", {}), Tuned("weighted_words", {})], resamples=50, permutations=50, seed=0)
     assert untuned.best_free == "rm3"
     assert "in its favour" in untuned.notes[-1]
@@ -209,8 +209,8 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
 
 def test_hyde_costs_what_the_rewriter_may_cost_and_stands_in_once():
     config = RunConfig.model_validate({"rollout": {"max_new_tokens": [24, 40]}, "eval": {"turns": 3}})
-    own = hyde_config(config)
-    assert (own.rewriter.name, own.rollout.new_tokens(1), own.eval.turns) == ("hyde", 24 + 40 + 40, 1)
+    hyde = hyde_config(config)
+    assert (hyde.rewriter.name, hyde.rollout.new_tokens(1), hyde.eval.turns) == ("hyde", 24 + 40 + 40, 1)
     assert [system.name for system in systems_of_run(config, None)] == ["untrained", "hyde"]
     without = RunConfig.model_validate({"eval": {"hyde": False}})
     assert [system.name for system in systems_of_run(without, None)] == ["untrained"]
@@ -236,14 +236,14 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsy
     rows = {row["system"]: row for row in results["systems"]}
     assert list(rows) == ["raw", *NAMES, "hyde", "untrained", "warm start", "trained"]
     assert rows["warm start"]["metrics"] == rows["trained"]["metrics"], "copies of one policy"
-    assert [one["name"] for one in results["training_free"]] == list(NAMES)
-    assert all(one["reason"] for one in results["training_free"]), "the environment has no validation split"
+    assert [entry["name"] for entry in results["training_free"]] == list(NAMES)
+    assert all(entry["reason"] for entry in results["training_free"]), "the environment has no validation split"
     assert results["best_training_free"] in NAMES
     assert rows["trained"]["cut"] is not None
-    written = [one for one in read_records(folder / "eval.jsonl") if one.system == "trained"]
-    assert rows["trained"]["cut"] == sum(bool(one.cut) for one in written) / len(written)
+    trained_records = [entry for entry in read_records(folder / "eval.jsonl") if entry.system == "trained"]
+    assert rows["trained"]["cut"] == sum(bool(entry.cut) for entry in trained_records) / len(trained_records)
     page = report.read_text()
-    for said in (
+    for phrase in (
         "Warm start, turn 1",
         "HyDE at equal cost",
         "repeats the question",
@@ -251,24 +251,24 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsy
         "RM3",
         "no validation",
     ):
-        assert said in page
+        assert phrase in page
     head, *_, trained = page[: page.index("<details>")].split("</tr>")[:-1]
     compared = ["raw", "untrained", "warm start", "HyDE", "best training-free"]
     assert re.findall(r">([^<]+)</th>", head)[-7:] == [
-        *(f"against {one}" for one in compared),
+        *(f"against {entry}" for entry in compared),
         "repeats the question",
         "n",
     ]
     assert len(re.findall(r"[+−]?0\.\d{3}</span>", trained)) == len(compared), "every difference"
-    told = summary(folder / "results.json")
-    for said in (
+    summary_text = summary(folder / "results.json")
+    for phrase in (
         "Warm start, turn 1",
         "(best training-free)",
         "repeats question",
         "with fall-back",
         results["headline"],
     ):
-        assert said in told
+        assert phrase in summary_text
     (folder / "warm_start" / "model.safetensors").unlink()
     assert find_warm_start(folder) is None
 
@@ -323,8 +323,8 @@ def test_a_plan_has_the_baselines_and_the_best_of_them_as_rows(plan):
     assert sum("no validation split" in note for note in table["notes"]) == 3
     records = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
     shares = rows["prompted"]["scores"]["bm25"]
-    assert shares["cut"] == sum(bool(one.cut) for one in records) / 5
-    assert shares["format_ok"] == sum(one.format_ok for one in records) / 5
+    assert shares["cut"] == sum(bool(record.cut) for record in records) / 5
+    assert shares["format_ok"] == sum(record.format_ok for record in records) / 5
     assert rows["raw"]["scores"]["bm25"]["repeats"] is None
     for text in ("tables.md", "tables.html"):
         assert "cut at limit" in (folder / text).read_text()
@@ -349,8 +349,10 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
         return load(policy, rollout, seed, checkpoint)
 
     monkeypatch.setattr(engines, "load_engine", note_and_load)
-    mine = {"run": str(folder)}
-    systems = {"mine": mine, "last": {**mine, "checkpoint": "final"}, "before": {**mine, "checkpoint": "untrained"}}
+    run_system = {"run": str(folder)}
+    checkpoints = {"last": "final", "before": "untrained"}
+    systems = {"mine": run_system}
+    systems |= {name: {**run_system, "checkpoint": checkpoint} for name, checkpoint in checkpoints.items()}
     plan = {**plan, "run_baselines": ["warm_start"]}
     out, table = carry_out(plan, training_free=[], systems=systems)
     labels = {row["system"]: row["label"] for row in table["rows"]}
@@ -358,14 +360,14 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     assert labels["mine-warm-start"] == "mine, warm start"
     assert folder / "warm_start" in loaded
     assert "| mine, warm start |" in (out / "tables.md").read_text()
-    written = load_spec(str(out / "plan.yaml"))
-    assert written.systems["mine-warm-start"].checkpoint == "warm_start"
-    assert with_run_baselines(written) == written
-    asked = len(loaded)
+    saved_spec = load_spec(str(out / "plan.yaml"))
+    assert saved_spec.systems["mine-warm-start"].checkpoint == "warm_start"
+    assert with_run_baselines(saved_spec) == saved_spec
+    load_count = len(loaded)
     (folder / "warm_start" / "model.safetensors").unlink()
     _, table = carry_out(plan, training_free=[], systems=systems)
     assert [row["system"] for row in table["rows"]] == ["raw", "mine", "last", "before"]
-    assert len(loaded) == asked
+    assert len(loaded) == load_count
 
 
 def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
@@ -373,16 +375,16 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
     config, folder = run
     configure(folder, config)
     shutil.rmtree(folder / "warm_start")
-    mine = {"run": str(folder), "turns": 2}
-    systems = {"other": {"rewriter": {"name": "hyde"}}, "mine": mine, "twin": mine}
+    run_system = {"run": str(folder), "turns": 2}
+    systems = {"other": {"rewriter": {"name": "hyde"}}, "mine": run_system, "twin": run_system}
     out, table = carry_out(plan, training_free=[], systems=systems)
     labels = {row["system"]: row["label"] for row in table["rows"]}
     assert list(labels) == ["raw", "other", "mine-untrained", "mine-hyde", "mine", "twin"]
     assert labels["mine-hyde"] == "mine, HyDE at equal cost"
     assert "| mine, untrained, turn 2 |" in (out / "tables.md").read_text()
-    written = load_spec(str(out / "plan.yaml"))
-    assert with_run_baselines(written) == written
-    untrained, hyde = written.systems["mine-untrained"], written.systems["mine-hyde"]
+    saved_spec = load_spec(str(out / "plan.yaml"))
+    assert with_run_baselines(saved_spec) == saved_spec
+    untrained, hyde = saved_spec.systems["mine-untrained"], saved_spec.systems["mine-hyde"]
     assert (untrained.checkpoint, untrained.turns, untrained.rewriter) == ("untrained", 2, None)
     assert (hyde.checkpoint, hyde.turns, hyde.rewriter.name, hyde.rollout.max_new_tokens) == (
         "untrained",
@@ -392,22 +394,22 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
     )
     passages = read_records(out / "questions" / "lessons.bm25.mine-hyde.jsonl")
     assert len(passages) == 5
-    assert all(0 < one.tokens <= 12 for one in passages)
+    assert all(0 < record.tokens <= 12 for record in passages)
 
     def added(**changes):
         spec = SpecConfig.model_validate({**plan, "training_free": [], **changes})
         return with_run_baselines(spec).systems.keys() - spec.systems.keys()
 
     once = {"run": str(folder)}
-    assert added(systems={"mine": mine, "once": once}) == {
+    assert added(systems={"mine": run_system, "once": once}) == {
         "mine-untrained", "mine-hyde", "once-untrained", "once-hyde"
     }, "other turns"  # fmt: skip
-    assert added(systems={"mine": mine, "before": {**mine, "checkpoint": "untrained"}}) == {"mine-hyde"}
+    assert added(systems={"mine": run_system, "before": {**run_system, "checkpoint": "untrained"}}) == {"mine-hyde"}
     prompted = {"turns": 2, "rollout": config.rollout.model_dump()}
-    assert added(systems={"prompted": prompted, "mine": mine}) == {"mine-hyde"}
-    assert added(systems={"mine": {**mine, "rewriter": {"name": "hyde"}}}) == {"mine-untrained"}
-    assert added(systems={"mine": mine}, run_baselines=["hyde"]) == {"mine-hyde"}
-    assert added(systems={"mine": mine}, run_baselines=[]) == set()
+    assert added(systems={"prompted": prompted, "mine": run_system}) == {"mine-hyde"}
+    assert added(systems={"mine": {**run_system, "rewriter": {"name": "hyde"}}}) == {"mine-untrained"}
+    assert added(systems={"mine": run_system}, run_baselines=["hyde"]) == {"mine-hyde"}
+    assert added(systems={"mine": run_system}, run_baselines=[]) == set()
     assert added(systems={"mine": {"run": str(folder / "nowhere")}}) == set()
 
 
@@ -426,8 +428,8 @@ def test_a_damaged_warm_start_costs_its_row_alone(run, plan, caplog):
     assert str(weights) in (out / "tables.md").read_text()
     assert [record for record in caplog.records if str(weights) in record.getMessage()]
     assert list(load_spec(str(out / "plan.yaml")).systems) == ["mine"]
-    before = {"run": str(folder), "checkpoint": "warm_start"}
-    _, failed = evaluate_spec(SpecConfig.model_validate({**values, "systems": {"mine": before}}), overwrite=True)
+    warm_start = {"run": str(folder), "checkpoint": "warm_start"}
+    _, failed = evaluate_spec(SpecConfig.model_validate({**values, "systems": {"mine": warm_start}}), overwrite=True)
     assert str(weights) in str(failed)
 
 
@@ -435,8 +437,8 @@ def test_rows_of_warm_starts_can_be_left_out_and_else_count_in_holm_s_correction
     config, folder = run
     configure(folder, config)
     systems = {"mine": {"run": str(folder)}, "prompted": {}}
-    for wanted, rows in ((["warm_start"], ["mine-warm-start", "mine", "prompted"]), ([], ["mine", "prompted"])):
-        _, table = carry_out(plan, training_free=[], systems=systems, run_baselines=wanted)
+    for run_baselines, rows in ((["warm_start"], ["mine-warm-start", "mine", "prompted"]), ([], ["mine", "prompted"])):
+        _, table = carry_out(plan, training_free=[], systems=systems, run_baselines=run_baselines)
         assert [row["system"] for row in table["rows"]] == ["raw", *rows]
         tested = table["comparisons"]
         assert sorted(row["system"] for row in tested) == sorted(rows)
@@ -451,10 +453,10 @@ def test_the_packaged_grid_has_the_untrained_policy_of_its_run_once(tmp_path):
 
 def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):
     folder, table = carry_out(plan, limit=2)
-    before = {path: path.read_text() for path in folder.glob("cells/*/weights.json")}
-    assert len(before) == 3
+    weights = {path: path.read_text() for path in folder.glob("cells/*/weights.json")}
+    assert len(weights) == 3
     again, wider = carry_out(plan)
-    assert {path: path.read_text() for path in again.glob("cells/*/weights.json")} == before
+    assert {path: path.read_text() for path in again.glob("cells/*/weights.json")} == weights
     assert [row["system"] for row in wider["rows"]] == [row["system"] for row in table["rows"]]
 
 
@@ -476,15 +478,15 @@ def test_a_plan_is_written_without_the_systems_that_every_plan_has(plan, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("system", "said"),
+    ("system", "message"),
     [
         ({"training_free": "rm3", "turns": 2}, "remove turns"),
         ({"training_free": "rm3", "weights": {"terms": 3}}, "terms"),
         ({"weights": {"n": 1}}, "weights.* training_free"),
     ],
 )
-def test_a_baseline_with_settings_of_a_model_is_refused(plan, system, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_baseline_with_settings_of_a_model_is_refused(plan, system, message):
+    with pytest.raises(ValueError, match=message):
         SpecConfig.model_validate({**plan, "systems": {"mine": system}})
 
 

@@ -125,18 +125,18 @@ def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folde
 
 def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
     """vLLM itself needs a GPU; a stand-in takes what it documents, and answers with the model of the folder."""
-    asked = {}
+    llm_arguments = {}
 
     class LLM:
         def __init__(self, model, dtype):
-            asked.update(model=model, dtype=dtype)
+            llm_arguments.update(model=model, dtype=dtype)
 
         def generate(self, prompts, sampling):
             import torch
             from transformers import AutoModelForCausalLM
 
             (prompt,) = prompts
-            model = AutoModelForCausalLM.from_pretrained(asked["model"])
+            model = AutoModelForCausalLM.from_pretrained(llm_arguments["model"])
             ids = torch.tensor([prompt["prompt_token_ids"]])
             output = model.generate(
                 ids,
@@ -148,13 +148,13 @@ def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
             return [SimpleNamespace(outputs=[sampled])]
 
     vllm = ModuleType("vllm")
-    vllm.LLM, vllm.SamplingParams = LLM, lambda **given: SimpleNamespace(**given)
+    vllm.LLM, vllm.SamplingParams = LLM, lambda **settings: SimpleNamespace(**settings)
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.chdir(folder)
     exec(compile(snippet((folder / "README.md").read_text(), "vllm"), "README.md", "exec"), {})
     chat = read_exported(folder).member().chat
     assert capsys.readouterr().out == f"{chat.opening}{chat.answer.text}\n"
-    assert asked == {"model": ".", "dtype": "float32"}
+    assert llm_arguments == {"model": ".", "dtype": "float32"}
 
 
 def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluated_run):
@@ -165,14 +165,14 @@ def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluate
     data = card.data
     assert (data.license, data.library_name, data.pipeline_tag) == ("mit", "transformers", "text-generation")
     assert {"querylect", "query-rewriting", "bm25"} <= set(data.tags)
-    shown = {one.metric_name: one.metric_value for one in data.eval_results}
+    metrics = {entry.metric_name: entry.metric_value for entry in data.eval_results}
     for row in results["systems"]:
         value = row["metrics"]["ndcg@10"]
         if row["system"] == "trained":
-            assert shown[f"nDCG@10, turn {row['turn']}"] == round(value, 4)
+            assert metrics[f"nDCG@10, turn {row['turn']}"] == round(value, 4)
         assert f"| {value:.3f} |" in card.text
-    assert len(shown) == 2 * 3
-    assert all(one.dataset_split == "test" for one in data.eval_results)
+    assert len(metrics) == 2 * 3
+    assert all(entry.dataset_split == "test" for entry in data.eval_results)
     assert results["headline"] in card.text
     assert "none of them trained on" in card.text
     head = next(line for line in card.text.splitlines() if line.startswith("| system "))
@@ -186,7 +186,7 @@ def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluate
     cells = dict(zip(map(str.strip, head.split("|")), map(str.strip, row.split("|")), strict=True))
     for (system, turn), column in baselines.items():
         trained = {"system": "trained", "turn": 2, "against": {"system": system, "turn": turn}}
-        (compared,) = (one for one in results["comparisons"] if trained.items() <= one.items())
+        (compared,) = (entry for entry in results["comparisons"] if trained.items() <= entry.items())
         assert cells[column].startswith(f"{compared['difference']:+.3f}".replace("-", "−"))
         assert cells[column].endswith(f"{compared['wins']} better, {compared['losses']} worse")
 
@@ -357,15 +357,15 @@ def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, tmp_pa
     assert not (target / "notes.txt").exists()
     export_to_folder(copied, target, replace(MERGED, example="again"))
     assert read_exported(target).member().chat.question == "again"
-    first, rest = (copied / "metrics.jsonl").read_text().split("\n", 1)
-    edit(copied / "metrics.jsonl", f"{json.dumps({**json.loads(first), 'loss': 9})}\n{rest}")
+    first, remaining = (copied / "metrics.jsonl").read_text().split("\n", 1)
+    edit(copied / "metrics.jsonl", f"{json.dumps({**json.loads(first), 'loss': 9})}\n{remaining}")
     with refused(ConfigError, "other-run", target, "'run'"):
         export_to_folder(copied, target, MERGED)
 
 
 def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, folder, tmp_path, monkeypatch):
     target = Path(shutil.copytree(folder, tmp_path / "out"))
-    before = (target / FILE).read_bytes()
+    original = (target / FILE).read_bytes()
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -373,7 +373,7 @@ def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, folder, tmp
     monkeypatch.setattr("querylect.export.export.model_card", full)
     with refused(StorageError, None, "No space left on device"):
         export_to_folder(copied, target, MERGED)
-    assert (target / FILE).read_bytes() == before
+    assert (target / FILE).read_bytes() == original
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -406,10 +406,11 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
     plain = {**config.model_dump(), "mix": {"environments": members}}
     edit(copied / "config.yaml", dump_config(type(config).model_validate(plain)))
     note_own_run(copied)
-    whole = json.loads((copied / "environment.json").read_text())
+    description = json.loads((copied / "environment.json").read_text())
     with refused(CheckpointError, "environments-not-described", "environment.json"):
         export_to_folder(copied, tmp_path / "out", MERGED)
-    edit(copied / "environment.json", json.dumps({**whole, "environments": {"one": whole, "other": whole}}))
+    environments = {"one": description, "other": description}
+    edit(copied / "environment.json", json.dumps({**description, "environments": environments}))
     (copied / "eval-one").mkdir()
     for name in ("results.json", "eval.jsonl"):
         shutil.move(copied / name, copied / "eval-one" / name)
@@ -440,21 +441,23 @@ def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copie
 
 
 def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):
-    said = [{"role": "user", "text": 'What is a "mallet"?'}, {"role": "assistant", "text": "A hammer."}]
-    first, *others = (copied / "eval.jsonl").read_text().splitlines()
-    edit(copied / "eval.jsonl", "\n".join([json.dumps({**json.loads(first), "history": said}), *others]) + "\n")
+    history = [{"role": "user", "text": 'What is a "mallet"?'}, {"role": "assistant", "text": "A hammer."}]
+    first, *remaining = (copied / "eval.jsonl").read_text().splitlines()
+    edit(copied / "eval.jsonl", "\n".join([json.dumps({**json.loads(first), "history": history}), *remaining]) + "\n")
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
     chat = read_exported(tmp_path / "out").member().chat
-    assert [(entry.role, entry.content) for entry in chat.history] == [(one["role"], one["text"]) for one in said]
+    assert [(entry.role, entry.content) for entry in chat.history] == [
+        tuple(utterance.values()) for utterance in history
+    ]
     assert 'User: What is a "mallet"?\nAssistant: A hammer.' in chat.messages[-1].content
     assert chat.template is None, "a chat with the question alone would lack the conversation"
     card = (tmp_path / "out" / "README.md").read_text()
     assert "history=history" in card
     assert "the conversation before it" in card
-    shown = {}
-    exec(card[card.index("history = [") : card.index("]\n", card.index("history = [")) + 1], shown)
-    assert shown["history"] == [{"role": one["role"], "content": one["text"]} for one in said]
+    namespace = {}
+    exec(card[card.index("history = [") : card.index("]\n", card.index("history = [")) + 1], namespace)
+    assert namespace["history"] == [{"role": utterance["role"], "content": utterance["text"]} for utterance in history]
 
 
 @pytest.mark.parametrize(
@@ -530,8 +533,8 @@ def test_a_base_that_does_not_say_its_licence_is_told(tmp_path, caplog):
 
 def test_models_of_this_machine_are_told_by_their_last_name():
     card = {"name": "mine", "model": "/data/encoders/mine", "rerank": {"model": "~/ranker", "trained": "/ is fine"}}
-    told = {"name": "mine", "model": "mine", "rerank": {"model": "ranker", "trained": "/ is fine"}}
-    assert _without_folders(card) == told
+    expected = {"name": "mine", "model": "mine", "rerank": {"model": "ranker", "trained": "/ is fine"}}
+    assert _without_folders(card) == expected
     assert [portable(name) for name in ("acme/base", "package:one/model", "letters")] == [
         "acme/base",
         "package:one/model",

@@ -80,22 +80,22 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(
 
 def test_what_is_there_already_is_neither_made_nor_sent_again(hub, evaluated_run):
     publish(hub, evaluated_run)
-    before, hub.requests[:] = len(hub.repositories[NAME].branches["main"].files), []
+    file_count, hub.requests[:] = len(hub.repositories[NAME].branches["main"].files), []
     publish(hub, evaluated_run)
     assert not [request for request in hub.requests if request.startswith(("PUT", "POST"))]
     publish(hub, evaluated_run, replace(MERGED, example="another question"))
     assert len(hub.stored) == len(set(hub.stored))
     assert exported_at(hub).member().chat.question == "another question"
-    assert len(hub.at(NAME)) == before
+    assert len(hub.at(NAME)) == file_count
 
 
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
     wishes, files = replace(MERGED, every_checkpoint=True), set(evaluated_run.rglob("*"))
     hub.refuse = lambda method, path: 500 if path.endswith("/commit/checkpoint-2") else None
-    going = export_to_hub(evaluated_run, NAME, wishes, endpoint=hub.url)
-    assert [next(going), next(going)] == [f"{hub.url}/{NAME}", f"{hub.url}/{NAME}/tree/checkpoint-1"]
+    upload = export_to_hub(evaluated_run, NAME, wishes, endpoint=hub.url)
+    assert [next(upload), next(upload)] == [f"{hub.url}/{NAME}", f"{hub.url}/{NAME}/tree/checkpoint-1"]
     with refused(HubUnavailableError, "server-error", NAME, "checkpoint-2", "HTTP 500"):
-        next(going)
+        next(upload)
     assert set(evaluated_run.rglob("*")) == files
     assert hub.at(NAME, "checkpoint-2") == {".gitattributes": b"*.safetensors filter=lfs\n"}
     hub.refuse = lambda method, path: None
@@ -123,11 +123,11 @@ ANSWERS = [
 @pytest.mark.parametrize(("status", "error", "code", "facts"), ANSWERS)
 def test_what_the_hub_answers_becomes_an_error(hub, tmp_path, status, error, code, facts, caplog):
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# A card")
-    repository, places = HubRepository(NAME, hub.url), {"/api/repos/create", f"/api/models/{NAME}/commit/main"}
-    hub.refuse = lambda method, path: status if path in places else None
+    repository, paths = HubRepository(NAME, hub.url), {"/api/repos/create", f"/api/models/{NAME}/commit/main"}
+    hub.refuse = lambda method, path: status if path in paths else None
     with refused(error, code, NAME, *facts) as caught:
         repository.open(public=False, run_id="", overwrite=False)
-    places.remove("/api/repos/create")
+    paths.remove("/api/repos/create")
     repository.open(public=False, run_id="", overwrite=False)
     with refused(error, code, NAME, *facts) as also:
         repository.put(tmp_path, "main", "a commit")
@@ -217,14 +217,14 @@ def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, m
 
 
 def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):
-    wanted = []
+    calls = []
 
     def to_folder(run, target, wishes):
-        wanted.append((run, target, wishes))
+        calls.append((run, target, wishes))
         return [str(target)]
 
     def to_hub(run, name, wishes):
-        wanted.append((run, name, wishes))
+        calls.append((run, name, wishes))
         yield f"https://huggingface.co/{name}"
         raise HubUnavailableError("acme/rewriter could not take checkpoint-2")
 
@@ -234,10 +234,10 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
     export = ("export", evaluated_run, "--to")
     assert end(*export, tmp_path / "out", "--merge-lora", "--license", "mit", "--checkpoint", "best") == 0
     assert end(*export, f"hub:{NAME}", "--every-checkpoint", "--public") == 1
-    told = capsys.readouterr()
-    assert told.out == f"{tmp_path / 'out'}\nhttps://huggingface.co/{NAME}\n"
-    assert re.search("error: acme/rewriter could not take checkpoint-2", told.err)
-    assert wanted == [
+    captured = capsys.readouterr()
+    assert captured.out == f"{tmp_path / 'out'}\nhttps://huggingface.co/{NAME}\n"
+    assert re.search("error: acme/rewriter could not take checkpoint-2", captured.err)
+    assert calls == [
         (evaluated_run, tmp_path / "out", ExportOptions(merge_lora=True, licence="mit", checkpoint="best")),
         (evaluated_run, NAME, ExportOptions(every_checkpoint=True, public=True)),
     ]

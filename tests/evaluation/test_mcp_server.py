@@ -79,8 +79,8 @@ def test_the_tool_is_served_over_http_too(rewriter, lesson_url, monkeypatch):
     thread = threading.Thread(target=mcp_server.serve_search, args=(rewriter, lesson_url, 0, urls.put))
     thread.start()
     try:
-        found = asyncio.run(talk(urls.get(timeout=60)))
-        assert found.structured_content == found_by(rewriter, lesson_url)
+        result = asyncio.run(talk(urls.get(timeout=60)))
+        assert result.structured_content == found_by(rewriter, lesson_url)
     finally:
         for server in servers:
             server.should_exit = True
@@ -98,13 +98,13 @@ def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesso
 
     unfinished = asyncio.run(ask(lesson_url, settings=["rollout.max_new_tokens=1"])).structured_content
     assert (unfinished["rewrite"], unfinished["failure"]) == (QUESTION, "unclosed rewrite")
-    gone = asyncio.run(ask("http://127.0.0.1:9"))
-    assert gone.is_error
-    assert "no environment service answers at http://127.0.0.1:9" in gone.content[0].text
+    unreachable = asyncio.run(ask("http://127.0.0.1:9"))
+    assert unreachable.is_error
+    assert "no environment service answers at http://127.0.0.1:9" in unreachable.content[0].text
 
 
 def test_a_question_is_rewritten_after_its_history(export, lesson_url):
-    said = [{"role": "user", "text": "I have a migraine"}, {"role": "assistant", "text": "Since when?"}]
+    history = [{"role": "user", "text": "I have a migraine"}, {"role": "assistant", "text": "Since when?"}]
     results, depths = [], []
 
     class Noting(Rewriter):
@@ -119,23 +119,23 @@ def test_a_question_is_rewritten_after_its_history(export, lesson_url):
             EnvironmentClient(ClientConfig(), [lesson_url]) as client,
             Client(mcp_server.search_server(rewriter, client)) as agent,
         ):
-            return [
-                await agent.call_tool("search", {"question": QUESTION, "history": said, "k": 3}) for said in histories
-            ]
+            calls = [{"question": QUESTION, "history": history, "k": 3} for history in histories]
+            return [await agent.call_tool("search", arguments) for arguments in calls]
 
-    answer, wrong = asyncio.run(ask(said, [{"role": "tool", "text": "x"}]))
+    answer, wrong = asyncio.run(ask(history, [{"role": "tool", "text": "x"}]))
     assert (answer.is_error, wrong.is_error) == (False, True)
     (result,) = results
     assert depths == [3]
-    assert [(entry.role, entry.text) for entry in result.question.history] == [tuple(entry.values()) for entry in said]
+    utterances = [(utterance.role, utterance.text) for utterance in result.question.history]
+    assert utterances == [tuple(entry.values()) for entry in history]
     assert "I have a migraine" in result.rewrite.continuation.branch.messages[-1]["content"]
     assert answer.structured_content["rewrite"] == result.rewrite.text
 
 
 def test_what_cannot_be_served_ends_the_command(export, capsys):
-    for arguments, exit_code, said in (
+    for arguments, exit_code, message in (
         ([export, "--env", "http://127.0.0.1:9", "--model", "x"], 2, "no --endpoint"),
         ([f"{export}-not", "--env", "http://127.0.0.1:9"], 2, f"{export}-not"),
     ):
         assert end("mcp", *arguments) == exit_code
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

@@ -27,11 +27,11 @@ class Echo:
         self.batches, self.answer = [], answer
 
     def generate(self, prompts, draw, deliver, costs):
-        said = [prompt.messages[-1]["content"] for prompt in prompts]
-        self.batches.append((draw.max_tokens, said))
-        for place, text in enumerate(said):
+        texts = [prompt.messages[-1]["content"] for prompt in prompts]
+        self.batches.append((draw.max_tokens, texts))
+        for index, text in enumerate(texts):
             reply = LlmResponse((Text(self.answer(text), True),) * draw.n, len(text), 3)
-            deliver(place, MissingResponse("silent") if "silence" in text else reply)
+            deliver(index, MissingResponse("silent") if "silence" in text else reply)
 
 
 class Shelf:
@@ -44,7 +44,7 @@ class Shelf:
         self.batches.append([plan.probes[0].terms[0].text for plan in plans])
         if self.down:
             raise EnvironmentUnavailableError("nobody is there")
-        return [[hit(f"{self.name}-{place}", 1 / (1 + place)) for place in range(plan.k)] for plan in plans]
+        return [[hit(f"{self.name}-{rank}", 1 / (1 + rank)) for rank in range(plan.k)] for plan in plans]
 
 
 def hit(name, score):
@@ -67,24 +67,24 @@ class TwoStages:
         draft = yield PromptStep(prompt(question.text), SamplingParams(max_tokens=8))
         if draft is None:
             return Outcome(failure=MISSING)
-        found = yield SearchStep(SearchPlan.of(draft.texts[0].text, k=2), self.source)
-        if found is None:
+        result = yield SearchStep(SearchPlan.of(draft.texts[0].text, k=2), self.source)
+        if result is None:
             return Outcome(failure=NO_RANKING)
         if len(question.text) == 3:
-            again = yield PromptStep(prompt(found.documents[0].id), SamplingParams(max_tokens=16))
-            return Outcome(found.documents, found.plan, {"again": again.texts[0].text})
-        return Outcome(found.documents, found.plan)
+            again = yield PromptStep(prompt(result.documents[0].id), SamplingParams(max_tokens=16))
+            return Outcome(result.documents, result.plan, {"again": again.texts[0].text})
+        return Outcome(result.documents, result.plan)
 
 
 def test_one_stage_of_all_questions_travels_together():
     model, shelf = Echo(), Shelf()
     ran = Runner(Llm(model), {"": shelf}).run(TwoStages(), QUESTIONS)
-    assert [one.question for one in ran] == QUESTIONS
+    assert [run.question for run in ran] == QUESTIONS
     assert model.batches == [(8, ["one", "two", "three", "silence", "five"]), (16, ["shelf-0"])], "equal ones once"
     assert shelf.batches == [["ONE", "TWO", "THREE", "FIVE"]]
-    assert [one.outcome.notes for one in ran] == [{"again": "SHELF-0"}, {"again": "SHELF-0"}, {}, {}, {}]
-    assert [one.outcome.failure for one in ran] == ["", "", "", MISSING, ""]
-    assert [one.outcome.plan.probes[0].terms[0].text for one in ran if one.outcome.plan] == [
+    assert [run.outcome.notes for run in ran] == [{"again": "SHELF-0"}, {"again": "SHELF-0"}, {}, {}, {}]
+    assert [run.outcome.failure for run in ran] == ["", "", "", MISSING, ""]
+    assert [run.outcome.plan.probes[0].terms[0].text for run in ran if run.outcome.plan] == [
         "ONE",
         "TWO",
         "THREE",
@@ -95,7 +95,7 @@ def test_one_stage_of_all_questions_travels_together():
 
 def test_every_question_pays_for_what_was_said_to_it():
     ran = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS)
-    assert [(one.spent.calls, one.spent.prompt_tokens, one.spent.tokens, one.spent.searches) for one in ran] == [
+    assert [(run.spent.calls, run.spent.prompt_tokens, run.spent.tokens, run.spent.searches) for run in ran] == [
         (2, 3 + 7, 6, 1),
         (2, 3 + 7, 6, 1),
         (1, 5, 3, 1),
@@ -105,14 +105,14 @@ def test_every_question_pays_for_what_was_said_to_it():
 
 
 def test_the_order_of_questions_changes_no_outcome():
-    there = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS)
-    back = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS[::-1])
-    assert [one.outcome for one in there] == [one.outcome for one in back][::-1]
+    forward = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS)
+    backward = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS[::-1])
+    assert [run.outcome for run in forward] == [run.outcome for run in backward][::-1]
 
 
 def test_a_retriever_without_an_answer_is_told_to_the_method():
     ran = Runner(Llm(Echo()), {"": Shelf(down=True)}).run(TwoStages(), QUESTIONS)
-    assert [one.outcome.failure for one in ran] == [NO_RANKING] * 3 + [MISSING, NO_RANKING]
+    assert [run.outcome.failure for run in ran] == [NO_RANKING] * 3 + [MISSING, NO_RANKING]
 
 
 def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
@@ -149,27 +149,27 @@ class Several:
 
     def steps(self, question):
         nothing = yield []
-        found, first, second = yield [
+        result, first, second = yield [
             SearchStep(SearchPlan.of(question.text, k=1)),
             PromptStep(prompt(f"{question.text} first"), SamplingParams(max_tokens=8)),
             PromptStep(prompt(f"{question.text} second"), SamplingParams(max_tokens=8)),
         ]
         (last,) = yield [PromptStep(prompt(f"{question.text} last"), SamplingParams(max_tokens=8))]
-        said = [one and one.texts[0].text for one in (first, second, last)]
-        return Outcome(found.documents, notes={"nothing": nothing, "said": said})
+        texts = [response and response.texts[0].text for response in (first, second, last)]
+        return Outcome(result.documents, notes={"nothing": nothing, "said": texts})
 
 
 def test_a_list_of_steps_is_answered_by_a_list_and_asked_in_one_batch():
     model, shelf = Echo(), Shelf()
     ran = Runner(Llm(model), {"": shelf}).run(Several(), QUESTIONS[2:4])
-    assert [sorted(said) for _, said in model.batches] == [
+    assert [sorted(texts) for _, texts in model.batches] == [
         ["silence first", "silence second", "three first", "three second"],
         ["silence last", "three last"],
     ]
     assert shelf.batches == [["three", "silence"]]
-    assert [one.outcome.notes["said"] for one in ran] == [["THREE FIRST", "THREE SECOND", "THREE LAST"], [None] * 3]
+    assert [run.outcome.notes["said"] for run in ran] == [["THREE FIRST", "THREE SECOND", "THREE LAST"], [None] * 3]
     assert ran[0].outcome.notes["nothing"] == []
-    assert [(one.spent.calls, one.spent.searches) for one in ran] == [(3, 1), (0, 1)]
+    assert [(run.spent.calls, run.spent.searches) for run in ran] == [(3, 1), (0, 1)]
 
 
 class Draft:
@@ -179,9 +179,9 @@ class Draft:
 
     def steps(self, question):
         draft = yield PromptStep(prompt(question.text), SamplingParams(), role="reader")
-        about = yield PromptStep(prompt(draft.texts[0].text), SamplingParams())
+        comment = yield PromptStep(prompt(draft.texts[0].text), SamplingParams())
         form = yield AskForm(prompt(question.text), Judgement, SamplingParams(), role="reader")
-        return Outcome(notes={"about": about.texts[0].text, "form": form.failure != ""})
+        return Outcome(notes={"about": comment.texts[0].text, "form": form.failure != ""})
 
 
 class ReadsOneWord(Shelf):
@@ -198,15 +198,15 @@ def test_texts_of_a_search_that_were_read_only_in_part_are_counted_by_question()
     questions = [Question("short", "one"), Question("long", "two words")]
     runner = Runner(None, {"": ReadsOneWord()})
     ran = runner.run(method_of("std_rag", answers=False), questions)
-    assert [one.spent.truncated for one in ran] == [0, 1]
+    assert [run.spent.truncated for run in ran] == [0, 1]
 
 
 def test_reader_and_writer_may_be_two_models():
     writer, reader = Echo(str.title), Echo(lambda text: f"{text} {text}")
     (ran,) = Runner(Llm(writer), {}, reader=Llm(reader)).run(Draft(), QUESTIONS[:1])
     assert ran.outcome.notes == {"about": "One One", "form": True}
-    assert [said for _, said in writer.batches] == [["one one"]]
-    assert [said[0] for _, said in reader.batches][:2] == ["one", "one"]
+    assert [texts for _, texts in writer.batches] == [["one one"]]
+    assert [texts[0] for _, texts in reader.batches][:2] == ["one", "one"]
     assert ran.spent.calls == 4, "of both, the repaired form included"
     alone = Echo()
     Runner(Llm(alone), {}).run(Draft(), QUESTIONS[:1])
@@ -223,10 +223,10 @@ class Judged:
     name = "judged"
 
     def steps(self, question):
-        found = yield SearchStep(SearchPlan.of(question.text, k=3))
-        scores = yield ScoreStep(question.text, found.documents)
+        result = yield SearchStep(SearchPlan.of(question.text, k=3))
+        scores = yield ScoreStep(question.text, result.documents)
         judged = yield AskForm(prompt(question.text), Judgement, SamplingParams())
-        ordered = sorted(zip(scores, found.documents, strict=True), key=lambda pair: -pair[0])
+        ordered = sorted(zip(scores, result.documents, strict=True), key=lambda pair: -pair[0])
         note = {"fits": judged.value and judged.value.fits, "failure": judged.failure, "missing": judged.missing}
         return Outcome(tuple(document for _, document in ordered), notes=note)
 
@@ -242,9 +242,9 @@ def test_forms_and_scores_come_back_to_their_question():
     answers = {"one": '{"fits": true}', "two": "yes!", "three": '{"fits": false}', "five": '{"fits": true}'}
     model = Echo(lambda text: answers.get(text, '{"fits": false}' if "required form" in text else "?"))
     ran = Runner(Llm(model), {"": Shelf()}, LastFirst()).run(Judged(), QUESTIONS)
-    assert [one.outcome.notes["fits"] for one in ran] == [True, False, False, None, True]
-    assert [one.outcome.notes["missing"] for one in ran] == [False, False, False, True, False]
-    assert [one.spent.calls for one in ran] == [1, 2, 1, 0, 1], "a repaired form is two calls"
+    assert [run.outcome.notes["fits"] for run in ran] == [True, False, False, None, True]
+    assert [run.outcome.notes["missing"] for run in ran] == [False, False, False, True, False]
+    assert [run.spent.calls for run in ran] == [1, 2, 1, 0, 1], "a repaired form is two calls"
     assert [document.id for document in ran[0].outcome.documents] == ["shelf-2", "shelf-1", "shelf-0"]
     with refused(ConfigError, "no-cross-encoder"):
         Runner(Llm(model), {"": Shelf()}).run(Judged(), QUESTIONS)
@@ -261,11 +261,12 @@ def test_the_runner_says_how_forms_are_written():
             answer = yield AskForm(self.worded(question.text), Judgement, SamplingParams())
             return Outcome(notes={"value": answer.value, "failure": answer.failure})
 
-    said = {"json": '{"fits": true}', "lines": "Fits: yes"}
-    for way, other in (("json", "lines"), ("lines", "json")):
-        (right,) = Runner(Llm(Echo(lambda text, way=way: said[way])), {}, form=way).run(Judging(), QUESTIONS[:1])
+    answers = {"json": '{"fits": true}', "lines": "Fits: yes"}
+    for way, other_form in (("json", "lines"), ("lines", "json")):
+        (right,) = Runner(Llm(Echo(lambda text, way=way: answers[way])), {}, form=way).run(Judging(), QUESTIONS[:1])
         assert right.outcome.notes == {"value": Judgement(fits=True), "failure": ""}
-        (also,) = Runner(Llm(Echo(lambda text, other=other: said[other])), {}, form=way).run(Judging(), QUESTIONS[:1])
+        other_model = Llm(Echo(lambda text, other_form=other_form: answers[other_form]))
+        (also,) = Runner(other_model, {}, form=way).run(Judging(), QUESTIONS[:1])
         assert also.outcome.notes["value"] == Judgement(fits=True), "an answer in the other form is read, too"
-    (plain,) = Runner(Llm(Echo(lambda text: said["json"])), {}, form="lines").run(Judging(prompt), QUESTIONS[:1])
+    (plain,) = Runner(Llm(Echo(lambda text: answers["json"])), {}, form="lines").run(Judging(prompt), QUESTIONS[:1])
     assert plain.outcome.notes == {"value": Judgement(fits=True), "failure": ""}, "a plain prompt asks for JSON itself"

@@ -46,7 +46,7 @@ def judging(judgement, answer="Ann"):
     return lambda prompt: judgement if "missing_knowledge" in prompt else answer
 
 
-def shown(prompt):
+def sections(prompt):
     """The sections of a reader's prompt, by their heading."""
     parts = [part.partition("\n") for part in f"\n{prompt}".split("\n## ")[1:]]
     return {heading: body.strip() for heading, _, body in parts}
@@ -60,12 +60,12 @@ def test_a_second_search_adds_what_the_first_did_not_hold():
     assert ids(outcome) == ["w1", "w2", "w9"], "w2 stands in both and is shown once"
     assert (outcome.answer, outcome.failure, outcome.plan) == ("Ann", "", None)
     draft, judge, final = model.prompts
-    assert shown(draft)["Passages"] == "[1] text of w1\n[2] text of w2"
-    assert "Missing knowledge" not in shown(draft)
-    assert shown(judge)["Passages"] == shown(draft)["Passages"]
-    assert (shown(judge)["First answer"], shown(judge)["Question"]) == ("Ann", QUERY)
-    assert shown(final)["Passages"] == shown(draft)["Passages"]
-    assert shown(final)["Missing knowledge"].splitlines() == [
+    assert sections(draft)["Passages"] == "[1] text of w1\n[2] text of w2"
+    assert "Missing knowledge" not in sections(draft)
+    assert sections(judge)["Passages"] == sections(draft)["Passages"]
+    assert (sections(judge)["First answer"], sections(judge)["Question"]) == ("Ann", QUERY)
+    assert sections(final)["Passages"] == sections(draft)["Passages"]
+    assert sections(final)["Missing knowledge"].splitlines() == [
         "More was wanted on: the tamer's name",
         "Thoughts on the passages above: Passage 1 says nothing.",
         "[3] text of w9",
@@ -74,7 +74,7 @@ def test_a_second_search_adds_what_the_first_did_not_hold():
 
 def test_without_reasoning_the_reader_sees_what_was_missing_not_the_thoughts():
     _, model = run(misknow(reasoning=False), judging(MISSING_IT), wiki=Shelf(WIKI))
-    assert shown(model.prompts[-1])["Missing knowledge"].splitlines() == [
+    assert sections(model.prompts[-1])["Missing knowledge"].splitlines() == [
         "More was wanted on: the tamer's name",
         "[3] text of w9",
     ]
@@ -95,13 +95,13 @@ def test_nothing_is_searched_again_where_nothing_is_missing():
         outcome, model = run(misknow(), judging(judgement), wiki=wiki)
         assert wiki.queries == [[QUERY]]
         assert (ids(outcome), outcome.plan) == (["w1", "w2"], wiki.plans[0])
-        assert shown(model.prompts[-1])["Missing knowledge"] == f"Thoughts on the passages above: {thought}"
+        assert sections(model.prompts[-1])["Missing knowledge"] == f"Thoughts on the passages above: {thought}"
     outcome, model = run(misknow(reasoning=False), judging(ENOUGH), wiki=Shelf(WIKI))
     assert model.prompts[-1] == model.prompts[0], "nothing has come to the draft's prompt: a cache knows the reply"
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "found"),
+    ("first", "second", "expected"),
     [
         (["wiki"], ["wiki"], ["w1", "w2", "w9"]),
         (["pairs"], ["pairs"], ["p1", "p2", "p7", "p8"]),
@@ -111,11 +111,12 @@ def test_nothing_is_searched_again_where_nothing_is_missing():
         (["pairs", "wiki"], ["wiki", "pairs"], ["p1", "w1", "w2", "p7"]),
     ],
 )
-def test_each_search_has_its_sources_in_their_order(first, second, found):
+def test_each_search_has_its_sources_in_their_order(first, second, expected):
     outcome, _ = run(misknow(first=first, second=second), judging(MISSING_IT), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
-    assert ids(outcome) == found
-    told = {"w": "wiki", "p": "pairs"}
-    assert {tuple(place) for part in outcome.notes["found"] for place in part} >= {(told[one[0]], one) for one in found}
+    assert ids(outcome) == expected
+    source_names = {"w": "wiki", "p": "pairs"}
+    ranked = {tuple(entry) for part in outcome.notes["found"] for entry in part}
+    assert ranked >= {(source_names[document_id[0]], document_id) for document_id in expected}
 
 
 def test_a_passage_is_the_same_whatever_its_id_and_source():
@@ -129,8 +130,8 @@ def test_a_passage_is_the_same_whatever_its_id_and_source():
     assert ids(outcome) == ["w1", "p2"], "the second search found nothing new"
     twice, _ = run(std_rag(k=2), judging(ENOUGH), wiki=wiki)
     assert (ids(twice), twice.plan) == (["w1"], None), "not the whole ranking of the plan"
-    apart, _ = run(std_rag(sources=["wiki", "pairs"]), judging(ENOUGH), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
-    assert (ids(apart), apart.plan) == (["w1", "w2", "p1", "p2"], None), "not one plan"
+    separate, _ = run(std_rag(sources=["wiki", "pairs"]), judging(ENOUGH), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
+    assert (ids(separate), separate.plan) == (["w1", "w2", "p1", "p2"], None), "not one plan"
     a, b, again = doc("1", "A"), doc("2", "B"), doc("3", "A")
     assert unique([a, b, again, doc("4", "a"), doc("5", "", "A")]) == (a, b, doc("4", "a"))
 
@@ -157,19 +158,19 @@ def test_missing_knowledge_without_a_usable_query_is_noted_and_not_searched():
 
 
 def test_rounds_end_at_their_number_or_where_no_query_is_new():
-    said = iter(["dog tamers", "red dogs", "puppies", "kennels"])
+    queries = iter(["dog tamers", "red dogs", "puppies", "kennels"])
 
     def model(prompt):
         if "missing_knowledge" not in prompt:
             return "Ann"
-        return form(thought="More.", judge=True, missing_knowledge=["more"], query=[next(said)])
+        return form(thought="More.", judge=True, missing_knowledge=["more"], query=[next(queries)])
 
     pairs = Shelf(PAIRS)
-    outcome, asked = run(misknow(rounds=2), model, pairs=pairs)
+    outcome, scripted = run(misknow(rounds=2), model, pairs=pairs)
     assert pairs.queries == [[QUERY], ["dog tamers"], ["red dogs"]]
     assert ids(outcome) == ["p1", "p2", "p7", "p8", "p5"]
-    assert len(asked.prompts) == 5, "draft, judgement, draft, judgement, answer"
-    assert shown(asked.prompts[2])["Missing knowledge"].endswith("[3] text of p7\n[4] text of p8")
+    assert len(scripted.prompts) == 5, "draft, judgement, draft, judgement, answer"
+    assert sections(scripted.prompts[2])["Missing knowledge"].endswith("[3] text of p7\n[4] text of p8")
     pairs = Shelf(PAIRS)
     run(misknow(rounds=5), judging(MISSING_IT), pairs=pairs)
     assert pairs.queries == [[QUERY], ["dog tamers"]], "the same query is not made twice"
@@ -211,7 +212,7 @@ def test_what_is_wrong_is_recorded_and_never_answered():
         outcome, _ = run(method, judging(MISSING_IT), wiki=wiki, pairs=down)
         assert (outcome.failure, outcome.notes["down"], outcome.answer) == (NO_RANKING, "pairs", None)
     last = iter(["Ann", None])
-    outcome, _ = run(misknow(), lambda one: MISSING_IT if "missing_knowledge" in one else next(last), wiki=wiki)
+    outcome, _ = run(misknow(), lambda text: MISSING_IT if "missing_knowledge" in text else next(last), wiki=wiki)
     assert (outcome.failure, ids(outcome)) == (MISSING, ["w1", "w2", "w9"])
     cut, _ = run(misknow(), judging(ENOUGH, Text("Ann and", False)), wiki=wiki)
     assert (cut.notes["cut"], cut.answer) == (["draft", "answer"], "Ann and")
@@ -220,8 +221,8 @@ def test_what_is_wrong_is_recorded_and_never_answered():
 def test_empty_rankings_contents_of_one_word_and_other_scripts_work():
     outcome, model = run(misknow(), judging(MISSING_IT), wiki=Shelf({}))
     assert (outcome.documents, outcome.failure, outcome.answer) == ((), "", "Ann")
-    assert shown(model.prompts[1])["Passages"] == "(none was found)"
-    assert "Passages" not in shown(model.prompts[0]), "the reader answers from what it knows"
+    assert sections(model.prompts[1])["Passages"] == "(none was found)"
+    assert "Passages" not in sections(model.prompts[0]), "the reader answers from what it knows"
     question = Question("z", "谁驯服了红狗?")
     judgement = form(thought="缺少名字", judge=True, missing_knowledge=["名字"], query=["驯狗师"])
     wiki = Shelf({question.text: [doc("1", "狗")], "驯狗师": [doc("2", "安" * 2000)]})
@@ -235,24 +236,24 @@ def test_options_are_shown_and_a_letter_is_asked_for():
     question = Question("o", "Which one?", ("red", "blue"))
     for method in (direct_gen(), std_rag(), misknow()):
         _, model = run(method, judging(ENOUGH, "B"), question, wiki=Shelf({"Which one?": [doc("1")]}))
-        assert shown(model.prompts[0])["Question"] == "Which one?\nA. red\nB. blue"
+        assert sections(model.prompts[0])["Question"] == "Which one?\nA. red\nB. blue"
         assert "letter" in model.prompts[0]
     assert "letter" not in reader_prompt(ASKED, [], 5).messages[0]["content"]
 
 
 def test_every_prompt_bears_a_version_of_its_method():
-    seen = set()
+    versions = set()
 
     class Noting(Scripted):
         def generate(self, prompts, draw, deliver, costs):
-            seen.update(prompt.version for prompt in prompts)
+            versions.update(prompt.version for prompt in prompts)
             super().generate(prompts, draw, deliver, costs)
 
     for method in (direct_gen(), cot(), std_rag(), misknow(), migres(), qa_rag(), main_rag()):
-        seen.clear()
+        versions.clear()
         Runner(Llm(Noting(judging(ENOUGH))), {"wiki": Shelf(WIKI)}).run(method, [ASKED])
-        assert seen
-        assert seen <= set(method.versions)
+        assert versions
+        assert versions <= set(method.versions)
 
 
 def test_plain_baselines():
@@ -268,7 +269,7 @@ def test_plain_baselines():
     wiki = Shelf(WIKI)
     outcome, model = run(std_rag(k=2), lambda prompt: "Ann", wiki=wiki)
     assert (ids(outcome), outcome.plan, outcome.answer) == (["w1", "w2"], wiki.plans[0], "Ann")
-    assert shown(model.prompts[0])["Passages"] == "[1] text of w1\n[2] text of w2"
+    assert sections(model.prompts[0])["Passages"] == "[1] text of w1\n[2] text of w2"
 
 
 @pytest.mark.parametrize(
@@ -347,6 +348,7 @@ def test_misknow_over_real_bm25_environments(knowledge):
     model = Scripted(judging(judgement, "lime juice"))
     method = misknow(first=["wiki"], second=["pairs"], first_k=1, second_k=1)
     (ran,) = Runner(Llm(model), clients).run(method, [question])
-    assert [(one.id, one.title) for one in ran.outcome.documents] == [("1", ""), ("1", "What cures scurvy?")]
+    titles = [(document.id, document.title) for document in ran.outcome.documents]
+    assert titles == [("1", ""), ("1", "What cures scurvy?")]
     assert (ran.outcome.answer, ran.spent.searches, ran.spent.calls) == ("lime juice", 2, 3)
     assert ran.outcome.notes["found"] == [[["wiki", "1"]], [["pairs", "1"]]]

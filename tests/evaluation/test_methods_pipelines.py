@@ -19,10 +19,10 @@ class Table:
     """A cross-encoder that looks a document's text up."""
 
     def __init__(self, scores):
-        self.table, self.asked = scores, []
+        self.table, self.requests = scores, []
 
     def scores(self, question, texts):
-        self.asked.append((question, list(texts)))
+        self.requests.append((question, list(texts)))
         return [self.table[text] for text in texts]
 
 
@@ -30,7 +30,7 @@ def test_rerank_keeps_the_best_candidates_and_ties_stay_in_order():
     shelf = Shelf({QUERY: [doc(name, name) for name in "abcde"]})
     scores = Table({"a": 0.0, "b": 2.0, "c": -1.0, "d": 2.0, "e": 0.0})
     outcome, _ = run(rerank(candidates=4, k=3), None, cross_encoder=scores, wiki=shelf)
-    assert (shelf.plans[0].k, scores.asked) == (4, [(QUERY, ["a", "b", "c", "d"])])
+    assert (shelf.plans[0].k, scores.requests) == (4, [(QUERY, ["a", "b", "c", "d"])])
     assert (ids(outcome), outcome.notes["scores"], outcome.plan) == (["b", "d", "a"], [2.0, 2.0, 0.0], None)
     shelf = Shelf({QUERY: [doc(str(number)) for number in range(200)]})
     outcome, _ = run(rerank(), None, cross_encoder=Table({f"text of {n}": n for n in range(200)}), wiki=shelf)
@@ -40,7 +40,7 @@ def test_rerank_keeps_the_best_candidates_and_ties_stay_in_order():
 def test_rerank_without_candidates_or_retriever():
     scores = Table({})
     outcome, _ = run(rerank(), None, cross_encoder=scores, wiki=Shelf({}))
-    assert (outcome.documents, outcome.failure, scores.asked) == ((), "", [])
+    assert (outcome.documents, outcome.failure, scores.requests) == ((), "", [])
     assert run(rerank(), None, cross_encoder=Table({}), wiki=Shelf({}, down=True))[0].failure == NO_RANKING
     for wrong in ({"k": 0}, {"k": 5, "candidates": 4}):
         with pytest.raises(ConfigError):
@@ -54,7 +54,7 @@ def test_qa_rag_searches_with_the_answer_alone_or_with_both():
     scores = Table({"text of a": 1.0, "text of b": 3.0, "text of c": 2.0})
     outcome, _ = run(qa_rag(k=2, rerank=True), lambda prompt: "It was Ann.", cross_encoder=scores, wiki=shelf)
     assert (ids(outcome), outcome.notes["scores"]) == (["b", "c"], [3.0, 2.0])
-    assert scores.asked == [(QUERY, ["text of c", "text of a", "text of b"])], "the question, over both sets, once"
+    assert scores.requests == [(QUERY, ["text of c", "text of a", "text of b"])], "the question, over both sets, once"
 
 
 def test_qa_rag_without_an_answer_has_nothing_to_search_with():
@@ -65,7 +65,7 @@ def test_qa_rag_without_an_answer_has_nothing_to_search_with():
     assert run(qa_rag(), lambda prompt: "x", wiki=Shelf({}, down=True))[0].failure == NO_RANKING
     scores = Table({})
     empty, _ = run(qa_rag(rerank=True), lambda prompt: "安", cross_encoder=scores, wiki=shelf)
-    assert (empty.failure, empty.documents, empty.notes["written"], scores.asked) == ("", (), "安", [])
+    assert (empty.failure, empty.documents, empty.notes["written"], scores.requests) == ("", (), "安", [])
     with pytest.raises(ConfigError):
         qa_rag(k=0)
 
@@ -74,7 +74,7 @@ class Steps:
     """Answers each step of MIGRES with the next of its own scripted values."""
 
     def __init__(self, **values):
-        self.values, self.prompts = {name: iter(said) for name, said in values.items()}, []
+        self.values, self.prompts = {name: iter(replies) for name, replies in values.items()}, []
 
     def __call__(self, prompt):
         self.prompts.append(prompt)
@@ -107,24 +107,24 @@ def test_migres_gathers_information_until_nothing_is_missing():
     assert ids(outcome) == ["c", "d"], "a was kept and gave nothing; b was filtered out; c was not shown twice"
     assert outcome.notes["information"] == ["Ann has a dog.", "It is red."]
     assert (outcome.notes["unfounded"], outcome.notes["missing"], outcome.answer) == ([2, 0], [], "Ann")
-    filtered, extracted, judged, asked, second, _, _, read = model.prompts
+    filtered, extracted, judged, query_prompt, second, _, _, answer_prompt = model.prompts
     assert "[3] text of c" in filtered
     assert "[1] text of a\n[2] text of c" in extracted, "only what the filter left, numbered anew"
     assert "## Information\n- Ann has a dog.\n" in judged
-    assert "## Missing\n- its colour" in asked
-    assert f"made before\n- {QUERY}" in asked
+    assert "## Missing\n- its colour" in query_prompt
+    assert f"made before\n- {QUERY}" in query_prompt
     assert "[1] text of d\n" in second
     assert "text of c" not in second
-    assert "- Ann has a dog.\n- It is red." in read
-    assert "[1] text of c\n[2] text of d" in read
+    assert "- Ann has a dog.\n- It is red." in answer_prompt
+    assert "[1] text of c\n[2] text of d" in answer_prompt
 
 
 def test_migres_ends_after_its_rounds_or_without_a_new_query():
-    def model(said):
+    def model(query_rounds):
         return Steps(
             filter=[form(passages=[])] * 9,
             judge=[form(sufficient=False, missing=["all"])] * 9,
-            queries=[form(queries=one) for one in said],
+            queries=[form(queries=queries) for queries in query_rounds],
             answer=["Ann"],
         )
 
@@ -194,7 +194,7 @@ def test_main_rag_keeps_what_is_at_or_above_the_mean_best_first():
 def test_scores_that_are_equal_or_are_the_mean_stay_whatever_is_rounded():
     documents = [doc(str(number)) for number in range(3)]
     assert keep(documents, [0.1, 0.1, 0.1])[1] == tuple(documents)
-    assert [one.id for one in keep(documents, [0.1, 0.2, 0.3])[1]] == ["2", "1"]
+    assert [document.id for document in keep(documents, [0.1, 0.2, 0.3])[1]] == ["2", "1"]
     assert keep(documents, [None, -1.0, None]) == (-1.0, (documents[1],))
     assert keep((), ()) == (None, ())
 
@@ -258,6 +258,6 @@ def test_the_cross_encoder_of_environments_serves_methods(tmp_path, length):
     assert scorer.scores(QUERY, texts) == pytest.approx(expected, abs=1e-5)
     assert len(set(expected)) > 1
     assert scorer.scores(QUERY, []) == []
-    shelf = Shelf({QUERY: [doc(str(place), text) for place, text in enumerate(texts)]})
+    shelf = Shelf({QUERY: [doc(str(index), text) for index, text in enumerate(texts)]})
     outcome, _ = run(rerank(k=2), None, cross_encoder=scorer, wiki=shelf)
     assert outcome.notes["scores"] == pytest.approx(sorted(expected, reverse=True)[:2], abs=1e-5)

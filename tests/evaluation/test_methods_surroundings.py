@@ -46,8 +46,9 @@ class OneWord:
     def search(self, plans, with_text=True):
         from querylect.envs.schemas import HitBody
 
-        found = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
-        return [[HitBody(id=one.id, score=1, title=one.title, text=one.text) for one in found] for _ in plans]
+        documents = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
+        hits = [HitBody(id=document.id, score=1, title=document.title, text=document.text) for document in documents]
+        return [hits for _ in plans]
 
 
 class Even:
@@ -65,7 +66,7 @@ def ran(name, llm, searcher, questions=QUESTIONS):
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.parametrize("text", GARBAGE, ids=["empty", "braces", "thinking", "surrogate", "json", "zeros"])
 def test_garbage_is_a_failure_or_what_was_said(name, text):
-    outcomes = [one.outcome for one in ran(name, Llm(Scripted(lambda prompt: Text(text, True))), OneWord())]
+    outcomes = [result.outcome for result in ran(name, Llm(Scripted(lambda prompt: Text(text, True))), OneWord())]
     for outcome in outcomes:
         if name in FORMED or name == "main_rag" or (name in WORDS and not text):
             assert outcome.failure
@@ -89,7 +90,7 @@ def hanging(run_app):
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_an_endpoint_that_hangs_is_no_reply(name, hanging):
     with open_llm(hanging) as llm:
-        outcomes = [one.outcome for one in ran(name, llm, OneWord(), QUESTIONS[:1])]
+        outcomes = [result.outcome for result in ran(name, llm, OneWord(), QUESTIONS[:1])]
     assert {outcome.failure for outcome in outcomes} == ({""} if name in WITHOUT_MODEL else {MISSING})
     assert {outcome.answer for outcome in outcomes} == {None}
     assert set(llm.costs.missing) == (set() if name in WITHOUT_MODEL else {"timeout"})
@@ -97,23 +98,23 @@ def test_an_endpoint_that_hangs_is_no_reply(name, hanging):
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"direct_gen", "cot"}))
 def test_a_retriever_that_is_down_is_no_empty_context(name):
-    outcomes = [one.outcome for one in ran(name, Llm(Scripted(well_behaved)), Down())]
+    outcomes = [result.outcome for result in ran(name, Llm(Scripted(well_behaved)), Down())]
     assert {(outcome.failure, outcome.documents, outcome.answer) for outcome in outcomes} == {(NO_RANKING, (), None)}
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_options_scripts_and_single_words_are_nothing_special(name):
     model = Scripted(well_behaved)
-    found = ran(name, Llm(model), OneWord())
-    assert [(one.question.id, one.outcome.failure) for one in found] == [(one.id, "") for one in QUESTIONS]
+    results = ran(name, Llm(model), OneWord())
+    assert [(entry.question.id, entry.outcome.failure) for entry in results] == [(entry.id, "") for entry in QUESTIONS]
     if name in ("direct_gen", "cot"):
-        assert all(one.outcome.answer for one in found)
+        assert all(entry.outcome.answer for entry in results)
     else:
-        assert all(one.outcome.documents for one in found)
-    if shown := [prompt for prompt in model.prompts if "A. " in prompt]:
-        assert any("J. option 9" in prompt for prompt in shown), "all ten"
-        assert any(re.search(r"A\. yes\nB\. no", prompt) for prompt in shown)
-        assert any("A. 疲劳\nB. 发热" in prompt for prompt in shown)
+        assert all(entry.outcome.documents for entry in results)
+    if with_options := [prompt for prompt in model.prompts if "A. " in prompt]:
+        assert any("J. option 9" in prompt for prompt in with_options), "all ten"
+        assert any(re.search(r"A\. yes\nB\. no", prompt) for prompt in with_options)
+        assert any("A. 疲劳\nB. 发热" in prompt for prompt in with_options)
     assert any("维生素D缺乏有什么症状？" in prompt for prompt in model.prompts) or name in WITHOUT_MODEL
 
 
@@ -123,14 +124,14 @@ def test_whatever_a_method_writes_up_to_its_limit_is_counted(name):
         text = well_behaved(prompt)
         return text if isinstance(text, Text) else Text(text, False)
 
-    for one in ran(name, Llm(Scripted(cut)), OneWord()):
+    for result in ran(name, Llm(Scripted(cut)), OneWord()):
         judged = 3 * (name == "main_rag")  # by their first token, the only one that is asked for
-        assert one.spent.cut == one.spent.calls - judged
+        assert result.spent.cut == result.spent.calls - judged
 
 
 def well_behaved(prompt):
     """Keeps to the form that a prompt asks for."""
-    if prompt.startswith(tuple(one.text for one in QUESTIONS)):
+    if prompt.startswith(tuple(question.text for question in QUESTIONS)):
         return "statin</rewrite>"  # `small` has opened the tag
     if "exactly one word: Yes or No" in prompt:
         return Text("Yes", True, {"Yes": -0.1, "No": -2.0})

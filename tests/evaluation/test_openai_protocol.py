@@ -124,10 +124,10 @@ def test_the_client_of_openai_understands_the_errors(client, export, url):
     with pytest.raises(openai.AuthenticationError) as unknown:
         stranger.models.list()
     assert (unknown.value.code, unknown.value.type) == ("invalid_api_key", "invalid_request_error")
-    with pytest.raises(openai.NotFoundError) as other:
+    with pytest.raises(openai.NotFoundError) as missing:
         ask(model="gpt-oss", messages=ASKED)
-    assert other.value.code == "model_not_found"
-    assert repr(export) in other.value.message
+    assert missing.value.code == "model_not_found"
+    assert repr(export) in missing.value.message
     picture = [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
     for messages, fields in (
         ([], {}),
@@ -142,9 +142,9 @@ def test_the_client_of_openai_understands_the_errors(client, export, url):
             ask(model=export, messages=messages, **fields)
         assert wrong.value.type == "invalid_request_error", wrong.value
         assert len(wrong.value.message) > 30
-    with pytest.raises(openai.BadRequestError) as named:
+    with pytest.raises(openai.BadRequestError) as bad_role:
         ask(model=export, messages=[{"role": "poet", "content": "x"}])
-    assert named.value.param == "messages.0.role"
+    assert bad_role.value.param == "messages.0.role"
 
 
 def test_only_the_calls_of_the_protocol_have_its_errors(http, export, monkeypatch):
@@ -155,8 +155,8 @@ def test_only_the_calls_of_the_protocol_have_its_errors(http, export, monkeypatc
     assert int(full.headers["retry-after"]) >= 1
     assert full.headers["x-request-id"]
     assert int(full.headers["content-length"]) == len(full.content)
-    own = http.post("/v1/rewrite", json={"questions": ["x"]})
-    assert (own.status_code, own.headers["content-type"]) == (503, "application/problem+json")
+    rewrite_response = http.post("/v1/rewrite", json={"questions": ["x"]})
+    assert (rewrite_response.status_code, rewrite_response.headers["content-type"]) == (503, "application/problem+json")
     assert CHAT_PATH not in http.get("/v1/openapi.json").json()["paths"]
 
 

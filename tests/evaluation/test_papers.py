@@ -22,32 +22,32 @@ CHOICE = [
     {"_id": "head", "question": "what stops a migraine", "options": ["triptan", "statin"], "answer": "A"},
     {"_id": "sugar", "question": "what lowers glucose", "options": ["citrus", "insulin"], "answer": "B"},
     {"_id": "gums", "question": "what prevents scurvy", "options": ["statin", "vitamin c"], "answer": "B"},
-    {"_id": "odd", "question": "what is the odd one", "options": [f"o{one}" for one in range(10)], "answer": "J"},
+    {"_id": "odd", "question": "what is the odd one", "options": [f"o{number}" for number in range(10)], "answer": "J"},
 ]
 OPEN = [{"_id": "o1", "question": "what lowers cholesterol", "answers": ["statin"]}]
 
 
 def answers(body):
     """Reads: names the option that the documents speak of, else A. Judges: by whether the right answer is there."""
-    asked = last_user(body)
-    if "You judge how a context" in asked:
-        if "odd one" in asked:
+    prompt = last_user(body)
+    if "You judge how a context" in prompt:
+        if "odd one" in prompt:
             return "I would say it is useful"
-        right = asked.partition("Right answer: ")[2].split("\n")[0][3:]
-        held = right in asked.partition("Context:")[2]
-        return json.dumps({"selected_answer": "A", "label": "ENTAILED" if held else "NOT_USEFUL"})
-    if "Write the passage" in asked or "Write a passage" in asked:
+        right = prompt.partition("Right answer: ")[2].split("\n")[0][3:]
+        contained = right in prompt.partition("Context:")[2]
+        return json.dumps({"selected_answer": "A", "label": "ENTAILED" if contained else "NOT_USEFUL"})
+    if "Write the passage" in prompt or "Write a passage" in prompt:
         return "a passage about scurvy"
-    documents = asked.partition("Documents:\n")[2].partition("Question:")[0]
-    if "answer_choice" not in asked:
+    documents = prompt.partition("Documents:\n")[2].partition("Question:")[0]
+    if "answer_choice" not in prompt:
         return "statin" if "statin" in documents else "no idea"
-    options = [line for line in asked.split("\n") if line[1:3] == ". "]
-    named = next((line[0] for line in options if line[3:] in documents), "A")
-    return json.dumps({"step_by_step_thinking": "", "answer_choice": named})
+    options = [line for line in prompt.split("\n") if line[1:3] == ". "]
+    choice = next((line[0] for line in options if line[3:] in documents), "A")
+    return json.dumps({"step_by_step_thinking": "", "answer_choice": choice})
 
 
 def lines(path, rows):
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in rows), encoding="utf-8")
     return str(path)
 
 
@@ -97,12 +97,12 @@ def run(values, folder, overwrite=False, **changes):
     return page, json.loads((page.parent / "results.json").read_text())
 
 
-def written(page):
+def question_records(page):
     return [json.loads(line) for line in (page.parent / "questions.jsonl").read_text().splitlines()]
 
 
 def row(results, task, system):
-    return next(one for one in results["rows"] if (one["task"], one["system"]) == (task, system))
+    return next(entry for entry in results["rows"] if (entry["task"], entry["system"]) == (task, system))
 
 
 def test_a_whole_paper(values, server, tmp_path):
@@ -125,15 +125,15 @@ def test_a_whole_paper(values, server, tmp_path):
         "f1": 1,
     }
     assert row(results, "open", "alone")["means"]["em"]["value"] == 0
-    comparisons = {(one["task"], one["system"], one["metric"]): one for one in results["comparisons"]}
+    comparisons = {(entry["task"], entry["system"], entry["metric"]): entry for entry in results["comparisons"]}
     test = comparisons["mcq", "rag", "accuracy"]["test"]
     assert (test["test"], test["higher"], test["lower"], test["p"]) == ("binomial", 2, 0, 0.25)
-    shift = {one["only"]: one["shift"] for one in results["shifts"] if one["task"] == "mcq"}
+    shift = {entry["only"]: entry["shift"] for entry in results["shifts"] if entry["task"] == "mcq"}
     assert (shift["all"]["n"], shift["all"]["empty"]) == (3, 1), "the odd question has no document"
     assert shift["right"]["n"] == sum(
         a["scores"]["accuracy"] == 1 and b["scores"]["accuracy"] == 0
         for a, b in zip(
-            *[[one for one in written(page) if (one["task"], one["system"]) == ("mcq", s)] for s in ("rag", "hyde")],
+            *[[r for r in question_records(page) if (r["task"], r["system"]) == ("mcq", s)] for s in ("rag", "hyde")],
             strict=True,
         )
     )
@@ -154,53 +154,53 @@ def test_a_whole_paper(values, server, tmp_path):
 
 def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, server, tmp_path):
     page, first = run(values, tmp_path / "out")
-    before, asked = (page.parent / "questions.jsonl").read_bytes(), len(server.bodies)
+    original, request_count = (page.parent / "questions.jsonl").read_bytes(), len(server.bodies)
     page, second = run(values, tmp_path / "out")
-    assert len(server.bodies) == asked
-    assert (page.parent / "questions.jsonl").read_bytes() == before
+    assert len(server.bodies) == request_count
+    assert (page.parent / "questions.jsonl").read_bytes() == original
     assert second["rows"] == first["rows"]
     with refused(ConfigError, None, "results.json", "questions.mcq", "--overwrite"):
         run(values, tmp_path / "out", limit=2)
     run(values, tmp_path / "out", limit=2, overwrite=True)
-    assert len(server.bodies) == asked, "fewer questions are known"
+    assert len(server.bodies) == request_count, "fewer questions are known"
     run(values, tmp_path / "out", overwrite=True)
-    assert len(server.bodies) == asked, "and those that were left out meanwhile still are"
+    assert len(server.bodies) == request_count, "and those that were left out meanwhile still are"
     alone = {"method": "direct_gen", "settings": {"answers": False, "max_tokens": DirectGenConfig().max_tokens}}
     run(values, tmp_path / "out", systems={**values["systems"], "alone": alone})
-    assert len(server.bodies) == asked, "a default that is named is no other setting"
+    assert len(server.bodies) == request_count, "a default that is named is no other setting"
     systems = {**values["systems"], "rag": {"method": "std_rag", "settings": {"k": 3, "answers": False}}}
     run(values, tmp_path / "out", systems=systems, sweeps=[])
-    new = [last_user(body) for body in server.bodies[asked:]]
+    new = [last_user(body) for body in server.bodies[request_count:]]
     assert new
-    assert not any("Write the passage" in one for one in new), "hyde is as it was"
-    asked = len(server.bodies)
+    assert not any("Write the passage" in prompt for prompt in new), "hyde is as it was"
+    request_count = len(server.bodies)
     lines(tmp_path / "open.jsonl", [{**OPEN[0], "answers": ["no idea"]}])
     _, results = run(values, tmp_path / "out")
-    assert len(server.bodies) == asked, "other right answers of an unjudged task are scored anew without a call"
+    assert len(server.bodies) == request_count, "other right answers of an unjudged task are scored anew without a call"
     assert row(results, "open", "alone")["means"]["em"]["value"] == 1
 
 
 def test_lines_are_another_form_of_the_same_judge(values, server, tmp_path):
-    rest = {"sweeps": [], "shifts": [], "tables": [], "limit": 3}
-    run(values, tmp_path / "out", **rest)
-    asked, in_json = len(server.bodies), server.answer
+    options = {"sweeps": [], "shifts": [], "tables": [], "limit": 3}
+    run(values, tmp_path / "out", **options)
+    request_count, in_json = len(server.bodies), server.answer
 
     def in_lines(body):
         judged = body["messages"][0]["content"].startswith("You judge how a context")
         return "Selected answer: A\nLabel: ENTAILED" if judged else in_json(body)
 
     server.answer = in_lines
-    page, results = run(values, tmp_path / "out", form="lines", **rest)
+    page, results = run(values, tmp_path / "out", form="lines", **options)
     rag = row(results, "mcq", "rag")
     assert (rag["means"]["dur"], rag["off_format"]["utility"]) == ({"value": 1.0, "n": 3}, 0)
-    assert len(server.bodies) > asked, "another form is another record"
+    assert len(server.bodies) > request_count, "another form is another record"
     assert results["judges"] == {"utility": "utility-2/lines"}
     assert "Answers of a fixed form: labelled lines." in page.read_text()
-    judged = [body for body in server.bodies[asked:] if len(body["messages"]) > 1]
-    assert [one["role"] for one in judged[0]["messages"]] == ["user", "assistant", "user"]
-    asked = len(server.bodies)
-    run(values, tmp_path / "out", form="lines", **rest)
-    assert len(server.bodies) == asked
+    judged = [body for body in server.bodies[request_count:] if len(body["messages"]) > 1]
+    assert [message["role"] for message in judged[0]["messages"]] == ["user", "assistant", "user"]
+    request_count = len(server.bodies)
+    run(values, tmp_path / "out", form="lines", **options)
+    assert len(server.bodies) == request_count
 
 
 def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, tmp_path):
@@ -208,21 +208,21 @@ def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, t
         "short": {"method": "hyde", "settings": {"passages": 1, "max_tokens": 5}},
         "long": {"method": "query2doc", "settings": {"max_tokens": 99}},
     }
-    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "limit": 1}
-    run(values, tmp_path / "out", systems=systems, method_max_tokens=9, max_tokens=50, judging=False, **rest)
-    told = {("passage" in last_user(body), body["max_tokens"]) for body in server.bodies}
-    assert told == {(True, 5), (True, 9), (False, 50)}
-    asked = len(server.bodies)
-    run(values, tmp_path / "out", systems=systems, max_tokens=50, judging=False, **rest)
-    assert {body["max_tokens"] for body in server.bodies[asked:]} >= {99}, "other lengths are other records"
+    options = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "limit": 1}
+    run(values, tmp_path / "out", systems=systems, method_max_tokens=9, max_tokens=50, judging=False, **options)
+    lengths = {("passage" in last_user(body), body["max_tokens"]) for body in server.bodies}
+    assert lengths == {(True, 5), (True, 9), (False, 50)}
+    request_count = len(server.bodies)
+    run(values, tmp_path / "out", systems=systems, max_tokens=50, judging=False, **options)
+    assert {body["max_tokens"] for body in server.bodies[request_count:]} >= {99}, "other lengths are other records"
 
 
 def test_texts_that_were_cut_are_a_share_of_every_system_that_writes(values, server, tmp_path):
     server.always = lambda body: "cut" if "glucose" in last_user(body) and "passage" in last_user(body) else None
     systems = {**values["systems"], "csqe": {"method": "csqe"}}
-    rest = {"sweeps": [], "judging": False, "tasks": {"mcq": values["tasks"]["mcq"]}}
-    page, results = run(values, tmp_path / "out", systems=systems, **rest)
-    shares = {one["system"]: (one["means"]["cut_at_limit"], one["cut"]) for one in results["rows"]}
+    options = {"sweeps": [], "judging": False, "tasks": {"mcq": values["tasks"]["mcq"]}}
+    page, results = run(values, tmp_path / "out", systems=systems, **options)
+    shares = {entry["system"]: (entry["means"]["cut_at_limit"], entry["cut"]) for entry in results["rows"]}
     none, quarter = {"value": 0.0, "n": 4}, {"value": 0.25, "n": 4}
     assert shares == {"alone": (none, 0), "rag": (none, 0), "hyde": (quarter, 0), "csqe": (quarter, 0)}
     warnings = [line for line in page.read_text().splitlines() if "unfinished text" in line]
@@ -231,23 +231,24 @@ def test_texts_that_were_cut_are_a_share_of_every_system_that_writes(values, ser
         "- csqe in mcq: 25.0%",
     ]
     server.always = lambda body: "cut" if "Documents:" in last_user(body) else None
-    _, results = run(values, tmp_path / "reader", systems=systems, **rest)
+    _, results = run(values, tmp_path / "reader", systems=systems, **options)
     assert row(results, "mcq", "rag")["means"]["cut_at_limit"]["value"] == row(results, "mcq", "rag")["cut"] / 4 > 0
-    earlier = written(page)
+    earlier = question_records(page)
     for record in earlier:
         del record["spent"]["cut"]
-    asked = len(server.bodies)
+    request_count = len(server.bodies)
     (tmp_path / "earlier").mkdir()
     lines(tmp_path / "earlier" / "questions.jsonl", earlier)
-    _, results = run(values, tmp_path / "earlier", systems=systems, **rest)
+    _, results = run(values, tmp_path / "earlier", systems=systems, **options)
     assert row(results, "mcq", "hyde")["means"]["cut_at_limit"] == {"value": None, "n": 0}, "not counted then"
-    assert len(server.bodies) == asked
+    assert len(server.bodies) == request_count
 
 
 def test_limit_draws_questions_of_every_task(values, tmp_path):
     tasks = {**values["tasks"], "mcq": {**values["tasks"]["mcq"], "limit": 3}}
     page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)
-    assert {one["question_id"] for one in written(page)} == {"odd", "o1"}, "the first of the draw, not of the file"
+    ids = {record["question_id"] for record in question_records(page)}
+    assert ids == {"odd", "o1"}, "the first of the draw, not of the file"
     sample = {"size": 1, "of": 4, "seed": 0}
     assert results["questions"]["mcq"] == {"asked": 1, "skipped": 0, "sample": sample}
     assert "mcq n = 1 of 4, drawn with seed 0" in page.read_text()
@@ -261,13 +262,14 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     assert rag["means"]["accuracy:all"] == {"value": 2 / 4, "n": 4}, "the same with failures as wrong answers"
     assert "| rag | 66.7 (3; 50.0 of 4) | 66.7 (3; 50.0 of 4) |" in page.read_text()
     assert rag["unjudged"] == {"utility": 1}
-    lost = next(one for one in written(page) if (one["system"], one["question_id"]) == ("rag", "sugar"))
+    by_key = {(record["system"], record["question_id"]): record for record in question_records(page)}
+    lost = by_key["rag", "sugar"]
     assert (lost["answer"], lost["scores"]) == (None, {"accuracy": None})
     assert "no reply: 1" in page.read_text()
-    server.always, asked = None, len(server.bodies)
+    server.always, request_count = None, len(server.bodies)
     _, results = run(values, tmp_path / "out", sweeps=[])
     assert row(results, "mcq", "rag")["means"]["accuracy"] == {"value": 3 / 4, "n": 4}
-    assert all("glucose" in last_user(body) for body in server.bodies[asked:])
+    assert all("glucose" in last_user(body) for body in server.bodies[request_count:])
     server.always = lambda body: (400, {})
     with refused(EngineUnavailableError, "no-replies"):
         run(values, tmp_path / "none", sweeps=[])
@@ -295,10 +297,10 @@ def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server
 def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(values, server, tmp_path, silent):
     server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
     server.usage = not silent
-    rest = {**BARE, "judging": False}
+    options = {**BARE, "judging": False}
     systems = {"rag": values["systems"]["rag"], "hyde": {"method": "hyde", "settings": {"k": 1, "passages": 1}}}
     tasks = {"mcq": values["tasks"]["mcq"]}
-    _, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **rest)
+    _, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **options)
     rag, hyde = (row(results, "mcq", name)["means"] for name in ("rag", "hyde"))
     assert rag["calls"] == {"value": 0, "n": 3}, "the question without a reply is in no mean"
     for cost in (rag["reader_tokens"], rag["reader_prompt_tokens"], hyde["tokens"], hyde["prompt_tokens"]):
@@ -306,11 +308,11 @@ def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(value
 
 
 def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_path):
-    asked = [
+    questions = [
         {"_id": "two", "question": "is it?", "options": ["yes", "no"], "answer": "A"},
         {"_id": "zh", "question": "维生素D缺乏有什么症状？", "options": ["疲劳", "发热"], "answer": "A"},
     ]
-    values["tasks"] = {"mcq": {**values["tasks"]["mcq"], "data": lines(tmp_path / "odd.jsonl", asked)}}
+    values["tasks"] = {"mcq": {**values["tasks"]["mcq"], "data": lines(tmp_path / "odd.jsonl", questions)}}
     server.answer = lambda body: '{"answer_choice": "A"}' if "维生素" in last_user(body) else "}{ <think>"
     _, results = run(values, tmp_path / "out", systems={"rag": values["systems"]["rag"]}, **BARE)
     rag = row(results, "mcq", "rag")
@@ -324,10 +326,10 @@ class Refuses:
     name = "refuses"
 
     def __init__(self, versions=()):
-        self.versions, self.asked = versions, 0
+        self.versions, self.question_count = versions, 0
 
     def steps(self, question):
-        self.asked += 1
+        self.question_count += 1
         return (
             Outcome(failure="unreadable")
             if question.text < "what m"
@@ -340,16 +342,16 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
     paper = PaperConfig.model_validate({**values, **BARE, "systems": {"own": {"method": "own"}}})
     monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda settings, card: Refuses()))
     page = run_paper(paper, tmp_path / "out")
-    own = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
-    assert own["reasons"] == {"unreadable": 2}
-    assert own["means"]["accuracy"] == {"value": 0.5, "n": 2}
-    assert own["cut"] == 2, "of an answer that the method wrote, too"
+    result = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
+    assert result["reasons"] == {"unreadable": 2}
+    assert result["means"]["accuracy"] == {"value": 0.5, "n": 2}
+    assert result["cut"] == 2, "of an answer that the method wrote, too"
     assert server.bodies == []
     for versions, new in (((), 0), (("own-2",), 5), (("own-2",), 0)):
         method = Refuses(versions)
-        monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda *_, own=method: own))
+        monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda *_, result=method: result))
         run_paper(paper, tmp_path / "out")
-        assert method.asked == new, "a record is known of the same prompts alone"
+        assert method.question_count == new, "a record is known of the same prompts alone"
 
 
 @pytest.mark.slow
@@ -363,9 +365,9 @@ def test_killed_and_started_again(values, server, tmp_path):
     first = killed_while_asking(server, 7, tmp_path, *command)
     with (tmp_path / "out" / "questions.jsonl").open("a") as file:
         file.write('{"half a li')
-    asked = len(server.bodies)
+    request_count = len(server.bodies)
     assert end(*command) == 0
-    assert not set(first) & {last_user(body) for body in server.bodies[asked:]}
+    assert not set(first) & {last_user(body) for body in server.bodies[request_count:]}
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert row(results, "mcq", "rag")["means"]["accuracy"]["value"] == 3 / 4
 
@@ -378,14 +380,13 @@ def test_content_questions(values, server, small_environment, tmp_path):
         values, tmp_path / "out", tasks={"own": {**task, "judges": ["declined"]}}, systems=systems, **BARE
     )
     right = {"q-head": {"triptan", "aspirin"}, "q-sugar": {"insulin"}, "q-hidden": {"withheld-judgement"}}
-    recovered = {one["question_id"]: one["scores"]["exact_recovery"] for one in written(page)}
-    assert recovered == {
-        one["question_id"]: float(bool(right[one["question_id"]] & set(one["documents"]))) for one in written(page)
-    }
+    records = {record["question_id"]: record for record in question_records(page)}
+    recovered = {name: record["scores"]["exact_recovery"] for name, record in records.items()}
+    assert recovered == {name: float(bool(right[name] & set(record["documents"]))) for name, record in records.items()}
     assert set(recovered.values()) == {0, 1}
-    own = row(results, "own", "rag")
-    assert own["means"]["exact_recovery"] == {"value": pytest.approx(sum(recovered.values()) / 3), "n": 3}
-    assert (own["off_format"], own["means"]["declined"]["value"]) == ({"declined": 3}, None)
+    result = row(results, "own", "rag")
+    assert result["means"]["exact_recovery"] == {"value": pytest.approx(sum(recovered.values()) / 3), "n": 3}
+    assert (result["off_format"], result["means"]["declined"]["value"]) == ({"declined": 3}, None)
 
 
 def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, server, tmp_path):
@@ -416,7 +417,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
     }
     with refused(DataError, "missing-folder", "'small'", "nowhere", "From here."):
         run(values, tmp_path / "out", environments={"small": base})
-    known = {"small": values["environments"]["small"]}
+    small_environment = {"small": values["environments"]["small"]}
     question_index = {"folder": str(tmp_path / "none"), "index": str(tmp_path / "of-none")}
     qb_rag = {"retriever": "qb-rag", "index": str(tmp_path / "no-qb"), "question_index": question_index}
     for changes, code, facts in (
@@ -433,7 +434,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
             None,
             [tmp_path / "no-model"],
         ),
-        ({"environments": {**known, "qb": {"env": qb_rag}}}, None, [tmp_path / "none"]),
+        ({"environments": {**small_environment, "qb": {"env": qb_rag}}}, None, [tmp_path / "none"]),
         (
             {"tasks": {**values["tasks"], "open": {**values["tasks"]["open"], "metrics": ["rouge9"]}}},
             "unknown-metric",
@@ -484,4 +485,4 @@ def test_yes_and_no_for_files_without_options(values, tmp_path):
         **BARE,
     )
     assert results["questions"]["yn"] == {"asked": 1, "skipped": 1, "sample": None}
-    assert written(page)[0]["scores"] == {"accuracy": 1}
+    assert question_records(page)[0]["scores"] == {"accuracy": 1}

@@ -33,16 +33,16 @@ def figures(system, environment):
 
 
 def test_the_papers_averages_are_those_of_its_parts():
-    seen = 0
+    checked = 0
     for system in {figure.system for figure in published(ENVIRONMENT_AWARE).figures}:
         for environment in ("contriever", "bm25", "minilm", "qwen3"):
             values = figures(system, environment)
             parts = [value for task, value in values.items() if task.startswith("ragbench/")]
             if parts:
-                seen += 1
+                checked += 1
                 assert len(parts) == 11
                 assert fmean(parts) == pytest.approx(values["ragbench"], abs=0.35), (system, environment)
-    assert seen == 14
+    assert checked == 14
 
 
 def test_raw_questions_have_the_figures_that_environments_are_checked_against():
@@ -73,9 +73,9 @@ def test_cells_are_chosen_by_name():
     assert SpecConfig.model_validate(chosen.model_dump(mode="json", exclude={"environments"}) | {
         "environments": {"contriever": {"env": {"retriever": "contriever"}}}
     })  # fmt: skip
-    named = chosen_cells(spec, ["scifact"], ["bm25", "minilm"])
-    assert [environment.datasets for environment in named.environments.values()] == [None, None]
-    assert named.systems["direct"].environments == ["bm25"]
+    selected = chosen_cells(spec, ["scifact"], ["bm25", "minilm"])
+    assert [environment.datasets for environment in selected.environments.values()] == [None, None]
+    assert selected.systems["direct"].environments == ["bm25"]
     assert list(chosen_cells(spec, [], ["minilm"]).systems) == ["general"], "the others have no prompt for MiniLM"
     with refused(ConfigError, "nothing-to-evaluate", "explore"):
         chosen_cells(spec, [], ["minilm"], ["explore"])
@@ -89,8 +89,8 @@ def test_cells_are_chosen_by_name():
 
 def test_a_model_is_that_of_every_system_without_its_own():
     spec = load_spec(ENVIRONMENT_AWARE, ["systems.explore.run=runs/x"])
-    asked = prompted_by(spec, "org/m", "http://h/v1")
-    assert {name: system.llm and system.llm.model for name, system in asked.systems.items()} == {
+    prompted = prompted_by(spec, "org/m", "http://h/v1")
+    assert {name: system.llm and system.llm.model for name, system in prompted.systems.items()} == {
         "general": "org/m", "direct": "org/m", "explore": None,
     }  # fmt: skip
     assert prompted_by(spec, None, None) == spec
@@ -112,13 +112,13 @@ def test_the_page_has_our_rows_and_the_papers_by_retriever():
     parts = {"covidqa/1": 0.5, "covidqa/2": 0.25, "techqa/1": None, "techqa/2": 1.0}
     arms = {(Arm("raw", 0), name): answers("ragbench", parts, 0) for name in spec.environments}
     arms |= {(Arm("general", turn), "bm25"): answers("ragbench", dict.fromkeys(parts, 0.75), turn) for turn in (1, 2)}
-    whole = QuestionSet("ragbench", arms)
-    split = split_by_part(whole)
+    question_set = QuestionSet("ragbench", arms)
+    split = split_by_part(question_set)
     scifact = QuestionSet("scifact", {(Arm("raw", 0), "contriever"): answers("scifact", {"1": 0.125}, 0)})
     form = spec_of_tables(spec)
     tables = [
-        *(tabulate(form, one.title, [(1.0, one)], [], "ragbench", one.title.partition(": ")[2]) for one in split),
-        tabulate(form, "ragbench", [(0.5, one) for one in split], dataset="ragbench"),
+        *(tabulate(form, part.title, [(1.0, part)], [], "ragbench", part.title.partition(": ")[2]) for part in split),
+        tabulate(form, "ragbench", [(0.5, part) for part in split], dataset="ragbench"),
         tabulate(form, "scifact", [(1.0, scifact)], dataset="scifact"),
     ]
     page = results_page(spec, tables, ["a note"], published(ENVIRONMENT_AWARE))

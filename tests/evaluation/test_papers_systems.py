@@ -48,8 +48,8 @@ def question_index(small_environment, tmp_path_factory, run_app):
     """The address of the same collection behind an index of one question."""
     folder = tmp_path_factory.mktemp("questions")
     (folder / "vetted.jsonl").write_text(json.dumps(VETTED))
-    own = {"folder": str(folder / "q"), "retriever": "bm25", "index": str(folder / "q-bm25")}
-    settings = {"retriever": "qb-rag", "index": str(folder / "qb"), "question_index": own}
+    index_settings = {"folder": str(folder / "q"), "retriever": "bm25", "index": str(folder / "q-bm25")}
+    settings = {"retriever": "qb-rag", "index": str(folder / "qb"), "question_index": index_settings}
     env = EnvironmentConfig.model_validate({**small_environment.model_dump(mode="json"), **settings})
     (folder / "config.yaml").write_text(json.dumps({"env": env.model_dump(mode="json")}))
     assert end("index", "questions", str(folder / "config.yaml"), "--add", str(folder / "vetted.jsonl")) == 0
@@ -66,9 +66,9 @@ def test_every_system_of_a_paper_comes_to_its_end(name, small_environment, conte
         if task["kind"] != "content":
             task["data"], task["options"] = str(tmp_path / f"{task['kind']}.jsonl"), []
     for kind, rows in QUESTIONS.items():
-        (tmp_path / f"{kind}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    for place, environment in paper["environments"].items():
-        environment["client"]["urls"] = [question_index if place.startswith("questions") else contents]
+        (tmp_path / f"{kind}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in rows))
+    for environment_name, environment in paper["environments"].items():
+        environment["client"]["urls"] = [question_index if environment_name.startswith("questions") else contents]
     if paper["reranker"]:
         paper["reranker"]["model"] = str(save_cross_encoder(tmp_path / "cross-encoder"))
     server = ChatServer(answers)
@@ -76,15 +76,16 @@ def test_every_system_of_a_paper_comes_to_its_end(name, small_environment, conte
         paper |= {"limit": 2, "reader": {"model": "org/m", "base_url": url, "cache": None}}
         page = run_paper(PaperConfig.model_validate(paper), tmp_path / "out")
     records = [json.loads(line) for line in (page.parent / "questions.jsonl").read_text().splitlines()]
-    ended = Counter((one["task"], one["system"]) for one in records if not one["failure"] and one["answer"] is not None)
+    failed = [record for record in records if record["failure"] or record["answer"] is None]
+    ended = Counter((record["task"], record["system"]) for record in records if record not in failed)
     results = json.loads((page.parent / "results.json").read_text())
     rows = {(row["task"], row["system"]) for row in results["rows"]}
     assert {system for _, system in rows} >= set(load_paper(name).systems)
-    assert ended == dict.fromkeys(rows, 2), [one for one in records if one["failure"] or one["answer"] is None]
-    searching = {system for system, own in load_paper(name).systems.items() if own.sources != []}
-    assert searching == {one["system"] for one in records if one["searched"] and "[" not in one["system"]}
+    assert ended == dict.fromkeys(rows, 2), failed
+    searching = {system for system, system_config in load_paper(name).systems.items() if system_config.sources != []}
+    assert searching == {record["system"] for record in records if record["searched"] and "[" not in record["system"]}
 
 
 def test_the_papers_name_every_method_but_prompt_levels_and_baselines():
-    named = {system.method for name in known_papers() for system in load_paper(name).systems.values()}
-    assert set(METHODS) - named == {"general", "explore", "direct", "small", *TRAINING_FREE}
+    methods = {system.method for name in known_papers() for system in load_paper(name).systems.values()}
+    assert set(METHODS) - methods == {"general", "explore", "direct", "small", *TRAINING_FREE}

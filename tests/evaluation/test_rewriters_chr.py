@@ -51,10 +51,10 @@ def test_no_penalty_is_hyde_with_one_passage_and_no_question():
     ("alike", "penalty"), [(-0.3, 2.0), (0.0, 2.0), (0.6, 2.0), (0.8, 1.0), (0.9, 0.5), (1.0, 0.0), (1.2, 0.0)]
 )
 def test_the_penalty_falls_as_the_hypotheses_become_alike(alike, penalty):
-    pair = Contrast(ChrConfig(penalty=2.0, adaptive=True, alike_from=0.6), lambda one, other: alike)
+    pair = Contrast(ChrConfig(penalty=2.0, adaptive=True, alike_from=0.6), lambda first, second: alike)
     assert pair.penalty("a", "b") == pytest.approx(penalty)
     assert len(pair.plan("a", "b", 3).probes[0].terms) == (2 if penalty else 1)
-    assert Contrast(ChrConfig(penalty=2.0), lambda one, other: alike).penalty("a", "b") == 2.0
+    assert Contrast(ChrConfig(penalty=2.0), lambda first, second: alike).penalty("a", "b") == 2.0
 
 
 def test_an_alike_pair_searches_with_the_target_alone():
@@ -91,16 +91,16 @@ def test_the_published_method_asks_once_for_json():
     assert terms(outcome.plan) == [[(PAIR["H_plus"], 1.0), (PAIR["H_minus"], -0.5)]]
     assert [document.id for document in outcome.documents] == ["a"]
     assert outcome.notes == {**PAIR, "penalty": 0.5}
-    (asked,) = model.prompt_texts
-    assert "A. amantadine\nB. ribavirin" in asked
-    assert asked.count('"H_minus"') == 2
-    assert "diagnosis" in asked
+    (prompt,) = model.prompt_texts
+    assert "A. amantadine\nB. ribavirin" in prompt
+    assert prompt.count('"H_minus"') == 2
+    assert "diagnosis" in prompt
     run("chr", QUESTION, model := Script(json.dumps(PAIR)), shelf, field="any")
     assert "diagnos" not in model.prompt_texts[0]
 
 
 @pytest.mark.parametrize(
-    ("said", "failure"),
+    ("replies", "failure"),
     [
         ((json.dumps({"H_plus": "a"}), "sorry"), GARBLED),
         ((json.dumps({"H_plus": "a", "H_minus": " "}),) * 2, GARBLED),
@@ -108,9 +108,9 @@ def test_the_published_method_asks_once_for_json():
         ((None,), MISSING),
     ],
 )
-def test_what_is_no_pair_of_hypotheses_is_a_failure(said, failure):
+def test_what_is_no_pair_of_hypotheses_is_a_failure(replies, failure):
     shelf = Collection("a")
-    outcome = run("chr", QUESTION, Script(*said), shelf)
+    outcome = run("chr", QUESTION, Script(*replies), shelf)
     assert (outcome.failure, outcome.documents, outcome.plan, shelf.plans) == (failure, (), None, [])
 
 
@@ -139,10 +139,10 @@ def brute_bm25(counts, text):
     for word in tokenise([text])[0]:
         df = sum(word in count for count in counts)
         idf = math.log(1 + (len(counts) - df + 0.5) / (df + 0.5))
-        for place, count in enumerate(counts):
+        for index, count in enumerate(counts):
             if count[word]:
-                soft = 1.2 * (1 - 0.75 + 0.75 * lengths[place] / mean)
-                total[place] += idf * count[word] / (count[word] + soft)
+                soft = 1.2 * (1 - 0.75 + 0.75 * lengths[index] / mean)
+                total[index] += idf * count[word] / (count[word] + soft)
     return total
 
 
@@ -159,8 +159,8 @@ def served(tmp_path, corpus, **settings):
 def same_ranking(ranking, scores, names, count):
     """Whether a ranking holds the `count` best documents, each with its own score, best first, to 1e-5."""
     assert len(ranking) == count
-    own = dict(zip(names, scores, strict=True))
-    assert [hit.score for hit in ranking] == pytest.approx([own[hit.id] for hit in ranking], abs=1e-5)
+    score_of = dict(zip(names, scores, strict=True))
+    assert [hit.score for hit in ranking] == pytest.approx([score_of[hit.id] for hit in ranking], abs=1e-5)
     best = np.sort(scores)[::-1][:count]
     assert [hit.score for hit in ranking] == pytest.approx(best.tolist(), abs=1e-5)
 
@@ -170,7 +170,7 @@ def test_bm25_ranks_by_the_contrast_over_the_whole_corpus(tmp_path, penalty):
     draw = random.Random(5)
     words = [f"{first}{second}x" for first in "bdfgklmn" for second in "aeiou"]
     texts = [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(200)]
-    names = [f"d{place}" for place in range(200)]
+    names = [f"d{number}" for number in range(200)]
     environment = served(tmp_path, [Document(name, "", text) for name, text in zip(names, texts, strict=True)])
     counts = list(map(Counter, tokenise(texts)))
     pair = contrast(ChrConfig(penalty=penalty))
@@ -181,8 +181,8 @@ def test_bm25_ranks_by_the_contrast_over_the_whole_corpus(tmp_path, penalty):
         scores = target - penalty * mimic
         (ranking,) = environment.search([pair.plan(plus, minus, 200)])
         same_ranking(ranking, scores, names, int((scores > 0).sum()))
-        found = {hit.id for hit in ranking}
-        assert not any(name in found for name, own in zip(names, target, strict=True) if own == 0)
+        ids = {hit.id for hit in ranking}
+        assert not any(name in ids for name, score in zip(names, target, strict=True) if score == 0)
         pushed_down += int(((target > 0) & (scores <= 0)).sum())
     assert (pushed_down > 0) == (penalty > 0), "documents that hold words of H+ and are worth less than none"
 
@@ -198,7 +198,7 @@ def test_minilm_ranks_by_the_contrast_over_the_whole_corpus(tmp_path):
         "Viral encephalitis may cause parkinsonian symptoms.", "Oseltamivir treats influenza.", "one",
         "Ein Wirkstoff gegen Grippe wirkt auch bei Parkinson.",
     ]  # fmt: skip
-    names = [f"d{place}" for place in range(len(texts))]
+    names = [f"d{number}" for number in range(len(texts))]
     corpus = [Document(name, "", text) for name, text in zip(names, texts, strict=True)]
     environment = served(tmp_path, corpus, retriever="all-minilm-l6-v2", model=MINILM)
     peer = SentenceTransformer(str(resolve_model(MINILM)), device="cpu")
@@ -225,8 +225,8 @@ def test_the_contrast_on_real_texts(realdata, tmp_path):
     dataset = load_dataset(config.dataset)
     names = [document.id for document in dataset.corpus]
     counts = list(map(Counter, tokenise([document.contents for document in dataset.corpus])))
-    asked = [question.text for question in environment.questions("test")]
-    for plus, minus in zip(asked[:8], asked[8:16], strict=True):
+    texts = [question.text for question in environment.questions("test")]
+    for plus, minus in zip(texts[:8], texts[8:16], strict=True):
         scores = brute_bm25(counts, plus) - brute_bm25(counts, minus)
         (ranking,) = environment.search([contrast(ChrConfig()).plan(plus, minus, 1000)])
         same_ranking(ranking, scores, names, min(1000, int((scores > 0).sum())))

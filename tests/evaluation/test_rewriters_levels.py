@@ -54,7 +54,7 @@ def test_explore_introduces_the_retriever_and_prescribes_nothing(card):
 def test_direct_introduces_the_retriever_and_prescribes_one_form(card, form):
     first, second = chat("direct", card)
     assert first.startswith(f"Documents are found by {card.trained}")
-    assert [each.name for each in FORMS if each.advice in first] == [form.name]
+    assert [candidate.name for candidate in FORMS if candidate.advice in first] == [form.name]
     assert f"Write {form.name} again" in second
     assert not any(text in first for text in STRATEGIES)
 
@@ -80,10 +80,10 @@ def test_direct_knows_the_form_that_suits_a_retriever(name, kind, form):
 
 
 def test_direct_makes_up_no_strategy_for_a_retriever_of_the_users_own():
-    mine = RetrieverCard("mine", "custom", "mine, a retriever of the user's own.")
+    card = RetrieverCard("mine", "custom", "mine, a retriever of the user's own.")
     with refused(ConfigError, "unknown-query-form", "'mine'", "rewriter.name=explore"):
-        chat("direct", mine)
-    assert chat("explore", mine)[0].startswith("Documents are found by mine, a retriever of the user's own.")
+        chat("direct", card)
+    assert chat("explore", card)[0].startswith("Documents are found by mine, a retriever of the user's own.")
 
 
 SIX = ("bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b", "medcpt", "hybrid")
@@ -163,8 +163,8 @@ def test_general_does_not_offer_splitting_where_one_rewrite_is_allowed():
 
 def test_answer_options_are_shown_with_the_question():
     rewriter = make_rewriter(RewriterConfig(name="explore"), BM25)
-    asked = Question("q", "Which metal?", ("Iron", "Polonium"))
-    assert rewriter.first(asked)[0]["content"].endswith("Question: Which metal?\nA. Iron\nB. Polonium")
+    question = Question("q", "Which metal?", ("Iron", "Polonium"))
+    assert rewriter.first(question)[0]["content"].endswith("Question: Which metal?\nA. Iron\nB. Polonium")
 
 
 @pytest.mark.parametrize(

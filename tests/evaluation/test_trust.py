@@ -35,11 +35,11 @@ SECRET = "the token of another service"
 @pytest.fixture(scope="module")
 def listening():
     """A server that answers nothing useful; its URL, and what it was asked as (path, Authorization)."""
-    asked = []
+    requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append((self.path, self.headers.get("Authorization")))
+            requests.append((self.path, self.headers.get("Authorization")))
             self.send_error(401)
 
         do_POST = do_GET
@@ -48,7 +48,7 @@ def listening():
             pass
 
     with answered_by(Handler) as url:
-        yield url, asked
+        yield url, requests
 
 
 @pytest.fixture
@@ -63,16 +63,16 @@ def listener(listening, monkeypatch):
 def contained(trained_run, speaking, lessons, tmp_path_factory):
     """A function: a copy of a run folder that holds all that it needs, and its settings."""
     config, run = trained_run
-    whole = Path(shutil.copytree(run, tmp_path_factory.mktemp("contained") / "run"))
-    select_turn(whole, 2)
-    shutil.copytree(speaking, whole / "model")
-    shutil.copytree(lessons.index, whole / "index")
-    shutil.copytree(lessons.dataset.path, whole / "data")
-    shutil.copy(config.rewriter.prompt, whole / "prompt.yaml")
-    (whole / "eval.jsonl").touch()  # `answers` reads what was found
+    source = Path(shutil.copytree(run, tmp_path_factory.mktemp("contained") / "run"))
+    select_turn(source, 2)
+    shutil.copytree(speaking, source / "model")
+    shutil.copytree(lessons.index, source / "index")
+    shutil.copytree(lessons.dataset.path, source / "data")
+    shutil.copy(config.rewriter.prompt, source / "prompt.yaml")
+    (source / "eval.jsonl").touch()  # `answers` reads what was found
 
     def copy(folder):
-        shutil.copytree(whole, folder)
+        shutil.copytree(source, folder)
         return change(
             config,
             **{
@@ -183,13 +183,13 @@ ASKING = ["-q", "my head hurts"]
 @pytest.fixture(scope="module")
 def folders(contained, listening, tmp_path_factory):
     """A folder from elsewhere for each channel; not to be changed, whatever a command is asked to do with it."""
-    made = {}
+    run_folders = {}
     for channel in NAMED:
         folder = tmp_path_factory.mktemp(channel.__name__) / "run"
         config = contained(folder)
         configure(folder, change(config, **channel(folder, listening[0])))
-        made[channel] = folder
-    return made
+        run_folders[channel] = folder
+    return run_folders
 
 
 def command_of(name, folder, tmp_path):
@@ -210,11 +210,11 @@ def refused_by(arguments, capfd):
     capfd.readouterr()
     with pytest.raises(SystemExit) as stop:
         main(arguments)
-    said = capfd.readouterr().err
-    assert stop.value.code in (1, 2), said
-    assert "--trust" in said
-    assert SECRET not in said
-    return said
+    stderr = capfd.readouterr().err
+    assert stop.value.code in (1, 2), stderr
+    assert "--trust" in stderr
+    assert SECRET not in stderr
+    return stderr
 
 
 def is_untouched(folder):
@@ -231,53 +231,53 @@ def test_a_folder_from_elsewhere_does_nothing_beyond_its_data_in_any_command(
         section = NAMED[channel].partition(".")[0]
         if section in UNUSED.get(name, ()):
             continue
-        said = refused_by(command_of(name, folder, tmp_path), capfd)
+        stderr = refused_by(command_of(name, folder, tmp_path), capfd)
         if name != "rewrite" or section not in ("env", "client"):  # that there is nothing to search says less
-            assert NAMED[channel] in said, channel.__name__
+            assert NAMED[channel] in stderr, channel.__name__
         assert is_untouched(folder), channel.__name__
         assert not listener[1], channel.__name__
 
 
 def test_a_plan_does_nothing_beyond_the_data_of_its_runs(folders, lessons, listener, tmp_path, capfd):
     """One evaluation with a run for each channel, all of which fail."""
-    of_plan = {one: run for one, run in folders.items() if not NAMED[one].startswith(UNUSED["plan"])}
+    of_plan = {entry: run for entry, run in folders.items() if not NAMED[entry].startswith(UNUSED["plan"])}
     out = [f"output={tmp_path / 'out'}", f"indexes={tmp_path / 'out'}", "training_free=[]"]
     runs = [part for channel, run in of_plan.items() for part in ("--run", f"{channel.__name__}={run}")]
-    said = refused_by(["eval", "--dataset", lessons.dataset.path, "--retriever", "bm25", *runs, *out], capfd)
+    stderr = refused_by(["eval", "--dataset", lessons.dataset.path, "--retriever", "bm25", *runs, *out], capfd)
     results = json.loads(next(tmp_path.glob("out/*/results.json")).read_text())
-    failed = {one["system"]: one["message"] for one in results["failed"]}
+    failed = {entry["system"]: entry["message"] for entry in results["failed"]}
     for channel, folder in of_plan.items():
         assert NAMED[channel] in failed[channel.__name__]
         assert "--trust" in failed[channel.__name__]
         assert is_untouched(folder), channel.__name__
-    assert SECRET not in f"{said} {failed}"
+    assert SECRET not in f"{stderr} {failed}"
     assert not listener[1]
 
 
 @pytest.mark.parametrize("channel", [model_code, retriever_code, service, search_service, language_model, written_file])
 def test_trust_on_the_very_call_uses_what_the_folder_names(channel, stranger, listener, capfd):
-    url, asked = listener
+    url, requests = listener
     folder = stranger()
     stranger(**channel(folder, url))
     with suppress(SystemExit, Exception):  # what they name is of no use
         main(["rewrite", str(folder), *ASKING, "--trust"])
-    said = capfd.readouterr()
+    captured = capfd.readouterr()
     if channel in (model_code, retriever_code, written_file):
-        assert (folder.parent / "marker").exists(), said
+        assert (folder.parent / "marker").exists(), captured
     else:
-        assert {authorization for _, authorization in asked} & {f"Bearer {SECRET}", SECRET}, (asked, said)
+        assert {authorization for _, authorization in requests} & {f"Bearer {SECRET}", SECRET}, (requests, captured)
 
 
 def test_what_the_user_sets_is_not_the_folders_word(stranger, listener, lesson_url):
-    url, asked = listener
+    url, requests = listener
     folder = stranger(**service(stranger(), url))
-    mine = [f'client.urls=["{lesson_url}"]', "client.token_env=QUERYLECT_TOKEN"]
-    assert not open_trained(str(folder), settings=mine[:1]).searchable, "the folder still chooses the variable"
-    trained = open_trained(str(folder), settings=mine)
+    settings = [f'client.urls=["{lesson_url}"]', "client.token_env=QUERYLECT_TOKEN"]
+    assert not open_trained(str(folder), settings=settings[:1]).searchable, "the folder still chooses the variable"
+    trained = open_trained(str(folder), settings=settings)
     assert trained.searchable
     with Rewriter(trained) as rewriter:
         assert rewriter.rewrite("my head hurts").turn == 2
-    assert not asked
+    assert not requests
     stranger(**{"rewriter.prompt": "/etc/passwd.yaml"})
     with refused(ConfigError, "untrusted", "rewriter.prompt=/etc/passwd.yaml", "--trust", "trust=True"):
         Rewriter.from_pretrained(folder)
@@ -317,12 +317,12 @@ def test_the_reader_of_a_reward_is_not_asked_by_those_who_use_the_policy(strange
 
 
 def test_a_folder_without_a_card_does_not_ask_its_service(stranger, listener):
-    url, asked = listener
+    url, requests = listener
     folder = stranger(**service(stranger(), url))
     (folder / "environment.json").unlink()
     with Rewriter.from_pretrained(folder) as rewriter, refused(ConfigError, "untrusted", folder, "--trust"):
         rewriter.rewrite("my head hurts", turn=1)
-    assert not asked
+    assert not requests
 
 
 def test_an_export_names_no_code_no_path_and_no_host(tmp_path):
@@ -337,11 +337,11 @@ def test_an_export_names_no_code_no_path_and_no_host(tmp_path):
         with refused(ConfigError, "untrusted", key, "--trust"):
             open_trained(str(folder))
         assert open_trained(str(folder), trust=True).name == str(folder)
-    mine = open_trained(
+    trained = open_trained(
         str(write(tmp_path / "out", exported(lora=True, base_model="/home/me/model"))),
         settings=["policy.model=acme/mine"],
     )
-    assert (mine.config.policy.model, mine.base.model) == ("acme/mine", "acme/mine")
+    assert (trained.config.policy.model, trained.base.model) == ("acme/mine", "acme/mine")
     assert open_trained(
         str(write(tmp_path / "out", exported(rewriter=chr_path))), settings=["rewriter.chr.similarity=x"]
     )
@@ -367,14 +367,14 @@ def test_a_trained_run_is_the_users_own_until_it_is_changed_or_moved(settings, t
 
 def test_another_folder_at_the_path_of_an_own_run_is_foreign(settings, tmp_path, monkeypatch):
     run = RunFolder.create(settings).path
-    mine = run.rename(tmp_path / "mine")
+    own_run = run.rename(tmp_path / "mine")
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("XDG_STATE_HOME", str(tmp_path / "state of another user"))
-        theirs = RunFolder.create(settings).path.rename(tmp_path / "theirs")
-    assert (theirs / "config.yaml").read_bytes() == (mine / "config.yaml").read_bytes()
-    shutil.copytree(mine, run)
+        foreign_run = RunFolder.create(settings).path.rename(tmp_path / "theirs")
+    assert (foreign_run / "config.yaml").read_bytes() == (own_run / "config.yaml").read_bytes()
+    shutil.copytree(own_run, run)
     assert is_own_run(run)
-    shutil.copytree(theirs, run, dirs_exist_ok=True)  # unpacked over it
+    shutil.copytree(foreign_run, run, dirs_exist_ok=True)  # unpacked over it
     assert not is_own_run(run)
     with refused(ConfigError, "untrusted", "client.urls", "--trust"):
         load_run_config(run)
@@ -432,7 +432,7 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "expected"),
     [
         ({"env": {"hybrid": {"members": [{"retriever": "python:x.py"}]}}}, "env.hybrid.members.0.retriever"),
         ({"a": "https://host/x"}, "a"),
@@ -454,8 +454,8 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
         ({"a": "b/../../c"}, "a"),
     ],
 )
-def test_settings_are_judged_by_their_values_wherever_they_stand(values, told, tmp_path):
-    assert [setting.key for setting in untrusted_in(values, tmp_path)] == [told]
+def test_settings_are_judged_by_their_values_wherever_they_stand(values, expected, tmp_path):
+    assert [setting.key for setting in untrusted_in(values, tmp_path)] == [expected]
 
 
 def test_the_defaults_names_and_files_of_the_folder_reach_nowhere(tmp_path):

@@ -33,16 +33,16 @@ def searched(monkeypatch):
     """The plans that rewriters search in the service of their run, as they come."""
     plans, search = [], SyncEnvironmentClient.search
 
-    def noting(self, some, *rest):
+    def noting(self, some, *arguments):
         plans.extend(some)
-        return search(self, some, *rest)
+        return search(self, some, *arguments)
 
     monkeypatch.setattr(SyncEnvironmentClient, "search", noting)
     return plans
 
 
 @pytest.fixture
-def shown(monkeypatch):
+def shown_ids(monkeypatch):
     """The ids of the documents that prompts of a second turn show, as they come."""
     from querylect.inference import rewriter
 
@@ -56,25 +56,25 @@ def shown(monkeypatch):
     return ids
 
 
-def found(query):
+def matching(query):
     """The documents that share a word with the query, the longest text first."""
     words = set(query.split())
     return sorted((name for name, text in TEXTS.items() if words & set(text.split())), key=lambda n: -len(TEXTS[n]))
 
 
-def langchain_retriever(asked):
+def langchain_retriever(queries):
     """A retriever of LangChain that finds documents which share a word with the query; notes how it was asked."""
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
 
     class Words(BaseRetriever):
         def _get_relevant_documents(self, query, *, run_manager):
-            asked.append(("sync", query))
-            return [Document(page_content=TEXTS[name], id=name) for name in found(query)]
+            queries.append(("sync", query))
+            return [Document(page_content=TEXTS[name], id=name) for name in matching(query)]
 
         async def _aget_relevant_documents(self, query, *, run_manager):
-            asked.append(("async", query))
-            return [Document(page_content=TEXTS[name], id=name) for name in found(query)]
+            queries.append(("async", query))
+            return [Document(page_content=TEXTS[name], id=name) for name in matching(query)]
 
     return Words()
 
@@ -107,9 +107,9 @@ class Several:
     """In place of a policy for several: says which of them was meant."""
 
     def rewrite(self, questions, *, retriever=None, history=()):
-        asked = questions if isinstance(questions, list) else [questions]
-        found = [failure_of(getattr(one, "text", one), retriever) for one in asked]
-        return found if isinstance(questions, list) else found[0]
+        items = questions if isinstance(questions, list) else [questions]
+        results = [failure_of(getattr(item, "text", item), retriever) for item in items]
+        return results if isinstance(questions, list) else results[0]
 
     async def arewrite(self, question, *, retriever=None):
         return self.rewrite(question, retriever=retriever)
@@ -128,9 +128,9 @@ def test_each_adapter_says_which_one_of_a_policy_for_several_is_meant(caplog):
         assert asyncio.run(runnable._aone("x")) == ["x"]
         assert runnable._several(["x"]) == [["x"]]
         assert QuerylectTransform(Several(), env="bm25")._run(QueryBundle("x"), {}).query_str == "x"
-    assert [("bm25" in one.getMessage()) for one in caplog.records] == [True] * 4
+    assert [("bm25" in entry.getMessage()) for entry in caplog.records] == [True] * 4
     runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="raise")
-    assert [type(one) for one in runnable._several(["x", "y"])] == [RewriteFailedError] * 2
+    assert [type(entry) for entry in runnable._several(["x", "y"])] == [RewriteFailedError] * 2
 
 
 def test_llama_index_embeds_every_query_of_a_plan():
@@ -163,29 +163,29 @@ def test_langchain(rewriter, failing, settings, monkeypatch):
     assert runnable.invoke(QUESTION) == asyncio.run(runnable.ainvoke(QUESTION)) == [text]
     assert runnable.batch([QUESTION, "gums"]) == [[text], runnable.invoke("gums")]
     assert (runnable | RunnableLambda(len)).invoke(QUESTION) == 1
-    kept, refused = runnable.batch([QUESTION, "\ud800"], return_exceptions=True)
-    assert (kept, type(refused)) == ([text], RequestError)
+    result, refused = runnable.batch([QUESTION, "\ud800"], return_exceptions=True)
+    assert (result, type(refused)) == ([text], RequestError)
 
     retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever([]))
-    expected = found(text)
+    expected = matching(text)
     assert expected
-    assert [one.id for one in retriever.invoke(QUESTION)] == expected
-    assert [one.id for one in asyncio.run(retriever.ainvoke(QUESTION))] == expected
+    assert [document.id for document in retriever.invoke(QUESTION)] == expected
+    assert [document.id for document in asyncio.run(retriever.ainvoke(QUESTION))] == expected
 
     with SyncEnvironmentClient(settings.client) as client:
         served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2).invoke(QUESTION)
         plain = EnvironmentRetriever(client=client, k=2).invoke("headache")
         ranking = rewriter.search(QUESTION, client, turns=1).ranking
-        assert [one.id for one in served] == [hit.id for hit in ranking[:2]]
+        assert [document.id for document in served] == [hit.id for hit in ranking[:2]]
         plans = []
         asking = client.search
         monkeypatch.setattr(client, "search", lambda some: plans.extend(some) or asking(some))
         EnvironmentRetriever(client=client, rewriter=rewriter, turns=2, k=50).invoke(QUESTION)
         assert [plan.k for plan in plans] == [10, 50]
-        assert {one.id for one in plain} == {"aspirin", "triptan"}
+        assert {document.id for document in plain} == {"aspirin", "triptan"}
         assert plain[0].page_content == TEXTS[plain[0].id]
-        kept = EnvironmentRetriever(client=client, rewriter=failing, k=2).invoke("headache")
-        assert {one.id for one in kept} == {"aspirin", "triptan"}
+        result = EnvironmentRetriever(client=client, rewriter=failing, k=2).invoke("headache")
+        assert {document.id for document in result} == {"aspirin", "triptan"}
         with pytest.raises(RewriteFailedError):
             EnvironmentRetriever(client=client, rewriter=failing, on_failure="raise").invoke("headache")
 
@@ -210,25 +210,25 @@ def test_haystack(rewriter, trained_run, failing_run):
     assert QuerylectRewriter(str(failing_run[1])).run(query="headache")["query"] == "headache"
 
 
-def test_langchain_searches_its_own_retriever_between_the_turns(second, searched, shown):
+def test_langchain_searches_its_own_retriever_between_the_turns(second, searched, shown_ids):
     pytest.importorskip("langchain_core")
     from querylect.inference.adapters.langchain import RewritingRetriever
 
-    asked = []
+    queries = []
     rewriter = Rewriter.from_pretrained(second)
     first = rewriter.rewrite(QUESTION, turn=1)
-    between = found(first.text)
+    between = matching(first.text)
     assert between, "something is found between the turns"
     last = rewriter.rewrite(QUESTION, after=first, documents=[TEXTS[name] for name in between])
-    shown.clear()
-    retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever(asked))
+    shown_ids.clear()
+    retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever(queries))
     for kind in ("sync", "async"):
         documents = retriever.invoke(QUESTION) if kind == "sync" else asyncio.run(retriever.ainvoke(QUESTION))
-        assert asked == [(kind, first.text), (kind, last.text)]
-        assert shown == between
-        assert [one.id for one in documents] == found(last.text)
-        asked.clear()
-        shown.clear()
+        assert queries == [(kind, first.text), (kind, last.text)]
+        assert shown_ids == between
+        assert [document.id for document in documents] == matching(last.text)
+        queries.clear()
+        shown_ids.clear()
     assert searched == [], "the service of the run is not asked"
 
 
@@ -245,11 +245,11 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
     from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter
     from querylect.inference.adapters.llama_index import QuerylectTransform
 
-    asked = []
+    queries = []
 
     class Words(BaseRetriever):
         def _retrieve(self, query_bundle):
-            asked.append((query_bundle.query_str, query_bundle.embedding_strs))
+            queries.append((query_bundle.query_str, query_bundle.embedding_strs))
             return []
 
     rewriter = Rewriter.from_pretrained(second)
@@ -270,7 +270,7 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
     retriever = TransformRetriever(Words(), QuerylectTransform(rewriter))
     assert searches(lambda: retriever.retrieve(QUESTION)) == ([], once)
     assert searches(lambda: asyncio.run(retriever.aretrieve(QUESTION))) == ([], once)
-    assert asked == [(last.text, [last.text])] * 2
+    assert queries == [(last.text, [last.text])] * 2
 
     store = InMemoryDocumentStore()
     store.write_documents([Document(id=name, content=text) for name, text in TEXTS.items()])
@@ -278,11 +278,11 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
     pipeline.add_component("rewriter", QuerylectRewriter(str(second)))
     pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=2))
     pipeline.connect("rewriter.query", "retriever.query")
-    data, kept = {"rewriter": {"query": QUESTION}}, {"rewriter"}
-    ways = (lambda: pipeline.run(data, kept), lambda: asyncio.run(pipeline.run_async(data, kept)))
+    data, included = {"rewriter": {"query": QUESTION}}, {"rewriter"}
+    ways = (lambda: pipeline.run(data, included), lambda: asyncio.run(pipeline.run_async(data, included)))
     for ran, plans in map(searches, ways):
         assert (ran["rewriter"]["query"], plans) == (last.text, once)
-        assert {one.id for one in ran["retriever"]["documents"]} >= {*found(last.text)[:1]}
+        assert {document.id for document in ran["retriever"]["documents"]} >= {*matching(last.text)[:1]}
 
     with SyncEnvironmentClient(settings.client) as client:
         ranking = [hit.id for hit in rewriter.search(QUESTION, client).ranking]
@@ -291,7 +291,7 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
         for documents, plans in map(
             searches, (lambda: served.invoke(QUESTION), lambda: asyncio.run(served.ainvoke(QUESTION)))
         ):
-            assert [one.id for one in documents][: len(ranking)] == ranking
+            assert [document.id for document in documents][: len(ranking)] == ranking
             assert plans == both
 
 
@@ -300,15 +300,15 @@ def histories(monkeypatch):
     """What was said before the questions that rewriters get, as they come."""
     from querylect.inference import rewriter
 
-    said, parse = [], rewriter.parse_questions
+    turns, parse = [], rewriter.parse_questions
 
     def noting(*arguments):
         questions = parse(*arguments)
-        said.extend([(entry.role, entry.text) for entry in question.history] for question in questions)
+        turns.extend([(entry.role, entry.text) for entry in question.history] for question in questions)
         return questions
 
     monkeypatch.setattr(rewriter, "parse_questions", noting)
-    return said
+    return turns
 
 
 SAID = [("user", "my head hurts"), ("assistant", "since when?")]
@@ -320,9 +320,9 @@ def test_langchain_takes_the_messages_before_a_question(rewriter, histories, set
     from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter, RewritingRetriever
 
     messages = [SystemMessage("be kind"), HumanMessage(SAID[0][1]), AIMessage(SAID[1][1]), AIMessage("")]
-    asked = {"input": "since monday", "chat_history": messages}
+    chat_input = {"input": "since monday", "chat_history": messages}
     runnable = QueryRewriter(rewriter=rewriter)
-    assert runnable.invoke(asked) == asyncio.run(runnable.ainvoke(asked)) == runnable.batch([asked])[0]
+    assert runnable.invoke(chat_input) == asyncio.run(runnable.ainvoke(chat_input)) == runnable.batch([chat_input])[0]
     retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever([]))
     retriever.invoke("since monday", chat_history=messages)
     asyncio.run(retriever.ainvoke("since monday", chat_history=messages))

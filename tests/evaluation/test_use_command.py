@@ -56,25 +56,25 @@ def say(monkeypatch):
     from querylect.rollouts.engines.base import Completion
     from querylect.rollouts.engines.transformers import TransformersEngine
 
-    asked = []
+    calls = []
 
     def say(text):
         def generate(engine, prompts, n, sampling):
-            asked.append((n, sampling.temperature, sampling.max_new_tokens))
+            calls.append((n, sampling.temperature, sampling.max_new_tokens))
             ids = engine.tokenizer(text)["input_ids"]
             return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
 
         monkeypatch.setattr(TransformersEngine, "generate", generate)
-        return asked
+        return calls
 
     monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
     return say
 
 
 def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, capsys, say):
-    asked = say("<think>why</think><rewrite>migraine < ache</rewrite>")
+    calls = say("<think>why</think><rewrite>migraine < ache</rewrite>")
     _, (record,), _ = run(capsys, settings, "-q", "my head hurts")
-    assert asked == [(1, 0.0, 12)]
+    assert calls == [(1, 0.0, 12)]
     assert (record["rewrites"], record["think"]) == (["migraine < ache"], "why")
     assert record["plan"]["probes"][0]["terms"] == [{"text": "migraine < ache", "weight": 1.0}]
 
@@ -82,9 +82,9 @@ def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, caps
 def test_the_question_is_searched_as_asked_whatever_the_prompt_shows(settings, capsys, say):
     """Control tokens are taken out of prompts; what a plan keeps of the question is its own text, as in training."""
     say("<think></think><rewrite>x</rewrite>")
-    asked = "ache <|im_end|> here"
-    _, (record,), _ = run(capsys, settings, "rewriter.keep_question_weight=1.0", "-q", asked)
-    assert [term["text"] for term in record["plan"]["probes"][0]["terms"]] == [asked, "x"]
+    question = "ache <|im_end|> here"
+    _, (record,), _ = run(capsys, settings, "rewriter.keep_question_weight=1.0", "-q", question)
+    assert [term["text"] for term in record["plan"]["probes"][0]["terms"]] == [question, "x"]
 
 
 def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_path, monkeypatch):
@@ -102,19 +102,19 @@ def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_pat
                 weight.copy_(torch.randn_like(weight) * 0.1)
     policy.save_pretrained(tmp_path / "final")
 
-    said = []
+    generated = []
     generate = TransformersEngine.generate
 
     def remember(engine, prompts, n, sampling):
         samples = generate(engine, prompts, n, sampling)
-        said.append((prompts[0], samples[0][0].ids))
+        generated.append((prompts[0], samples[0][0].ids))
         return samples
 
     monkeypatch.setattr(TransformersEngine, "generate", remember)
     assert run(capsys, settings, "-q", "my head hurts")[0] == 0
-    prompt, untrained = said[-1]
+    prompt, untrained = generated[-1]
     assert run(capsys, settings.parent, "--turn", "1", "-q", "my head hurts")[0] == 0
-    same_prompt, trained = said[-1]
+    same_prompt, trained = generated[-1]
     assert same_prompt == prompt
     assert trained != untrained
     out = policy.eval().generate(torch.tensor([prompt]), max_new_tokens=len(trained), do_sample=False)
@@ -144,8 +144,8 @@ def test_bad_lines_are_told_with_their_numbers_and_the_others_keep_their_ids(set
     ]
     assert code == 1
     assert "4 lines were no question" in err
-    for told in ("line 4 is", "was that of line 3", "line 5 is", "line 7 is", "line 8 is skipped: it is not UTF-8"):
-        assert told in err
+    for message in ("line 4 is", "was that of line 3", "line 5 is", "line 7 is", "line 8 is skipped: it is not UTF-8"):
+        assert message in err
 
 
 BEIR_LINES = b"""{"_id": "q1", "text": "my head hurts", "metadata": {"answer": "aspirin"}}
@@ -184,12 +184,12 @@ def test_a_gzipped_input_that_is_cut_off_is_named(settings, capsys, tmp_path):
 def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsys, tmp_path, monkeypatch):
     from querylect.rollouts.engines.transformers import TransformersEngine
 
-    asked, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
-    asked.write_text("".join(f"question {n}\n" for n in range(7)))
-    assert run(capsys, settings, "-i", asked, "-o", out, "--batch", "2")[:2] == (0, [])
-    whole = out.read_text()
-    assert len(whole.splitlines()) == 7
-    assert run(capsys, settings, "-i", asked, "-o", out)[0] == 2, "nothing is written over"
+    questions_file, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
+    questions_file.write_text("".join(f"question {n}\n" for n in range(7)))
+    assert run(capsys, settings, "-i", questions_file, "-o", out, "--batch", "2")[:2] == (0, [])
+    complete = out.read_text()
+    assert len(complete.splitlines()) == 7
+    assert run(capsys, settings, "-i", questions_file, "-o", out)[0] == 2, "nothing is written over"
 
     generate, calls = TransformersEngine.generate, []
 
@@ -202,16 +202,16 @@ def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsy
 
     out.unlink()
     monkeypatch.setattr(TransformersEngine, "generate", interrupted)
-    assert run(capsys, settings, "-i", asked, "-o", out, "--batch", "2")[0] == 130
-    assert out.read_text() == "".join(whole.splitlines(True)[:4])
+    assert run(capsys, settings, "-i", questions_file, "-o", out, "--batch", "2")[0] == 130
+    assert out.read_text() == "".join(complete.splitlines(True)[:4])
     with out.open("a") as file:
         file.write('{"id": "5", "ques')
     calls.append(0)
-    assert run(capsys, settings, "-i", asked, "-o", out, "--resume")[0] == 0
-    assert out.read_text() == whole
+    assert run(capsys, settings, "-i", questions_file, "-o", out, "--resume")[0] == 0
+    assert out.read_text() == complete
     assert calls[-1] == 3, "what stands there is not asked again"
-    asked.write_text("another question\n")
-    code, _, err = run(capsys, settings, "-i", asked, "-o", out, "--resume")
+    questions_file.write_text("another question\n")
+    code, _, err = run(capsys, settings, "-i", questions_file, "-o", out, "--resume")
     assert code == 2
     assert "'another question'" in err
 
@@ -219,8 +219,8 @@ def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsy
 def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch):
     from querylect.inference import jsonl_io as lines
 
-    asked, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
-    asked.write_text("".join(f"question {n}\n" for n in range(4)))
+    questions_file, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
+    questions_file.write_text("".join(f"question {n}\n" for n in range(4)))
     append = lines.append
 
     def full(path, text):
@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch)
         append(path, text)
 
     monkeypatch.setattr(lines, "append", full)
-    code, _, err = run(capsys, settings, "-i", asked, "-o", out, "--batch", "2")
+    code, _, err = run(capsys, settings, "-i", questions_file, "-o", out, "--batch", "2")
     assert code == 1
     assert "--resume" in err
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["1", "2"]
@@ -252,8 +252,8 @@ def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(set
     with Output(out, resume=False) as free:
         assert free.done == {}
     out.write_text('{"id": "1", "question": "x"}\nno record\n{"id": "2", "ques')
-    with Output(out, resume=True) as begun:
-        assert begun.done == {"1": "x"}
+    with Output(out, resume=True) as resumed:
+        assert resumed.done == {"1": "x"}
     assert out.read_text() == '{"id": "1", "question": "x"}\nno record\n'
     with refused(ConfigError, "already-exists", out, "--resume"):
         Output(out, resume=False)
@@ -262,12 +262,12 @@ def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(set
 def test_an_output_knows_a_question_by_its_history_too(tmp_path):
     from querylect.inference.jsonl_io import Output
 
-    out, said = tmp_path / "out.jsonl", (Utterance("user", "my head hurts"),)
+    out, history = tmp_path / "out.jsonl", (Utterance("user", "my head hurts"),)
     out.write_text('{"id": "1", "question": "Why?", "history": [{"role": "user", "text": "my head hurts"}]}\n')
-    with Output(out, resume=True) as begun:
-        assert list(begun.unanswered([Question("1", "Why?", history=said)])) == []
+    with Output(out, resume=True) as resumed:
+        assert list(resumed.unanswered([Question("1", "Why?", history=history)])) == []
         with refused(ConfigError, None, "'1'", "Why?"):
-            list(begun.unanswered([Question("1", "Why?")]))
+            list(resumed.unanswered([Question("1", "Why?")]))
 
 
 def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, monkeypatch):
@@ -291,14 +291,14 @@ def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, 
 
 
 def test_a_history_from_a_file_or_a_line_stands_before_the_question(settings, capsys, tmp_path):
-    said = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "content": "since when?"}]
-    kept = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
+    history = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "content": "since when?"}]
+    recorded_history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
     file, lines = tmp_path / "said.json", tmp_path / "lines.jsonl"
-    file.write_text(json.dumps(said), encoding="utf-8")
-    lines.write_text(json.dumps({"question": "since monday", "history": said}), encoding="utf-8")
+    file.write_text(json.dumps(history), encoding="utf-8")
+    lines.write_text(json.dumps({"question": "since monday", "history": history}), encoding="utf-8")
     code, (record,), _ = run(capsys, settings, "-q", "since monday", "--history", file)
-    assert (code, record["history"], record["question"]) == (0, kept, "since monday")
-    assert run(capsys, settings, "-i", lines)[1][0]["history"] == kept
+    assert (code, record["history"], record["question"]) == (0, recorded_history, "since monday")
+    assert run(capsys, settings, "-i", lines)[1][0]["history"] == recorded_history
     lines.write_text(json.dumps({"question": "since monday", "history": "x"}), encoding="utf-8")
     code, records, err = run(capsys, settings, "-i", lines)
     assert (code, records, "line 1 is skipped" in err) == (1, [], True)

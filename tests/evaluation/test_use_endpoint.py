@@ -48,7 +48,7 @@ def continues(folder):
 
 
 @pytest.fixture
-def mine(settings, tmp_path):
+def write_settings(settings, tmp_path):
     """A function: the file of these settings with some changed."""
 
     def write(**changes):
@@ -80,28 +80,29 @@ def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_ap
         results = remote.rewrite(QUESTIONS)
         assert [result.record() for result in results] == [result.record() for result in expected]
         assert not any(result.fallback for result in results)
-        shown = [["About triptan"], [], ["vitamin c prevents scurvy", "blood"]]
-        later = remote.rewrite(QUESTIONS, documents=shown, after=results)
+        documents = [["About triptan"], [], ["vitamin c prevents scurvy", "blood"]]
+        later = remote.rewrite(QUESTIONS, documents=documents, after=results)
         assert [(result.turn, result.text) for result in later] == [
-            (2, result.text) for result in local.rewrite(QUESTIONS, documents=shown, after=expected)
+            (2, result.text) for result in local.rewrite(QUESTIONS, documents=documents, after=expected)
         ]
         assert remote.rewrite("bleeding gums", documents=["blood"]).turn == 2, "the first turn is asked again"
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             main(["rewrite", str(exported), "-q", QUESTIONS[0], "--turn", "1", "--endpoint", url, "--model", "m"])
     assert not end.value.code
-    written, record = json.loads(capsys.readouterr().out), expected[0].record()
-    assert {key: written[key] for key in record} == record
+    printed, record = json.loads(capsys.readouterr().out), expected[0].record()
+    assert {key: printed[key] for key in record} == record
 
 
 def prompted(body):
     return f"Sure! <think>{len(body['messages'])}</think><rewrite>{last_user(body).split()[-1]}</rewrite>"
 
 
-def test_another_model_is_prompted_as_in_an_evaluation(mine, run_app):
+def test_another_model_is_prompted_as_in_an_evaluation(write_settings, run_app):
     """Preambles are skipped, and an answer that cannot be read is sent back once."""
     server = ChatServer(prompted)
-    with serving(run_app, server) as url, Rewriter.from_pretrained(mine(), endpoint=url, model="m") as rewriter:
+    config = write_settings()
+    with serving(run_app, server) as url, Rewriter.from_pretrained(config, endpoint=url, model="m") as rewriter:
         server.script.append({"content": "<rewrite>"})
         result = rewriter.rewrite("what helps my head")
         assert (result.text, result.failure, len(server.bodies)) == ("for.", None, 2)
@@ -115,30 +116,30 @@ def test_another_model_is_prompted_as_in_an_evaluation(mine, run_app):
         assert len({result.text for result in asyncio.run(in_a_notebook())}) == 1
 
 
-def test_the_newest_words_of_a_conversation_are_shown(mine, run_app, tmp_path):
+def test_the_newest_words_of_a_conversation_are_shown(write_settings, run_app, tmp_path):
     prompt = yaml.safe_load((tmp_path / "prompt.yaml").read_text()) | {"question": "{history}{question}"}
     (tmp_path / "prompt.yaml").write_text(json.dumps(prompt))
-    name, server = mine(**{"rollout.history_tokens": 2}), ChatServer(prompted)
-    said = [
+    name, server = write_settings(**{"rollout.history_tokens": 2}), ChatServer(prompted)
+    history = [
         {"role": "user", "content": "what helps my head"},
         {"role": "assistant", "content": "triptan tablets daily"},
     ]
     with serving(run_app, server) as url, Rewriter.from_pretrained(name, endpoint=url, model="m") as rewriter:
-        first = rewriter.rewrite("and the blood", history=said)
-        rewriter.rewrite("and the blood", history=said, documents=["blood"], after=first)
-    asked = [
+        first = rewriter.rewrite("and the blood", history=history)
+        rewriter.rewrite("and the blood", history=history, documents=["blood"], after=first)
+    prompts = [
         next(entry["content"] for entry in body["messages"] if "and the blood" in entry["content"])
         for body in server.bodies
     ]
-    assert asked == ["Assistant: triptan tablets\nand the blood"] * 2
+    assert prompts == ["Assistant: triptan tablets\nand the blood"] * 2
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_answer_that_does_not_come_is_a_failure_of_that_question(mine, run_app):
+def test_an_answer_that_does_not_come_is_a_failure_of_that_question(write_settings, run_app):
     server = ChatServer(prompted)
     with serving(run_app, server) as url:
         config = LlmConfig(model="m", base_url=url, cache=None, concurrency=1)
-        with Rewriter.from_pretrained(mine(), endpoint=config) as rewriter:
+        with Rewriter.from_pretrained(write_settings(), endpoint=config) as rewriter:
             server.script += [(400, {}), None]
             refused_one, answered = rewriter.rewrite(["what helps my head", "bleeding gums"])
             assert (refused_one.failure, refused_one.text) == ("HTTP 400", "what helps my head")
@@ -149,41 +150,42 @@ def test_an_answer_that_does_not_come_is_a_failure_of_that_question(mine, run_ap
             with refused(ConfigError, "endpoint-refused", url):
                 rewriter.rewrite("bleeding gums")
     with (
-        Rewriter.from_pretrained(mine(), endpoint="http://127.0.0.1:1/v1", model="m") as rewriter,
+        Rewriter.from_pretrained(write_settings(), endpoint="http://127.0.0.1:1/v1", model="m") as rewriter,
         refused(EngineUnavailableError, "endpoint-unreachable"),
     ):
         rewriter.rewrite("bleeding gums")
 
 
-def test_an_endpoint_needs_a_url_and_a_model(mine):
+def test_an_endpoint_needs_a_url_and_a_model(write_settings):
     for endpoint, model, code in (
         ("http://127.0.0.1:1/v1", None, "missing-model"),
         ("127.0.0.1:1", "m", "invalid-url"),
         (LlmConfig(model="m"), None, "invalid-url"),
     ):
-        with refused(ConfigError, code), Rewriter.from_pretrained(mine(), endpoint=endpoint, model=model) as rewriter:
+        config = write_settings()
+        with refused(ConfigError, code), Rewriter.from_pretrained(config, endpoint=endpoint, model=model) as rewriter:
             rewriter.rewrite("q")
 
 
-def test_without_pytorch_the_error_names_the_extra(mine, monkeypatch):
+def test_without_pytorch_the_error_names_the_extra(write_settings, monkeypatch):
     for module in [name for name in sys.modules if name.startswith("querylect.rollouts.engines.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "torch", None)
     with refused(MissingPackageError, "missing-package", "torch", "'.[local]'"):
-        Rewriter.from_pretrained(mine())
+        Rewriter.from_pretrained(write_settings())
 
 
-def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings, mine, run_app):
+def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings, write_settings, run_app):
     """A stop in turn 1 searches the question; one in turn 2 keeps the ranking, unless more documents are asked for."""
 
     def answer(body):
-        asked = last_user(body)
-        if "common pills" in asked:
+        prompt = last_user(body)
+        if "common pills" in prompt:
             return "<stop/>"
-        first = "already the best query" in asked
+        first = "already the best query" in prompt
         return "<think></think><rewrite>headache</rewrite>" if first else "<think></think><stop/>"
 
-    name = mine(**{"rewriter.stop": True, "rollout.branching": [1, 1, 1], "reward.turn_weights": [1] * 3})
+    name = write_settings(**{"rewriter.stop": True, "rollout.branching": [1, 1, 1], "reward.turn_weights": [1] * 3})
     server = ChatServer(answer)
     with (
         serving(run_app, server) as url,
@@ -191,20 +193,20 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         Rewriter.from_pretrained(name, endpoint=url, model="m", turn=3) as rewriter,
     ):
         counted = Counted(client)
-        kept, raw = rewriter.search(["my head hurts", "common pills"], counted)
+        stopped, raw = rewriter.search(["my head hurts", "common pills"], counted)
         assert [len(plans) for plans in counted.batches] == [2]
-        assert [(turn.rewrite.turn, turn.rewrite.stopped) for turn in kept.turns] == [(1, False), (2, True)]
-        assert kept.ranking == kept.turns[0].ranking
-        assert {hit.id for hit in kept.ranking} == {"aspirin", "triptan"}
-        assert (kept.rewrite.plan, kept.rewrite.rewrites) == (kept.turns[0].rewrite.plan, ())
-        assert kept.rewrite.record()["stopped"]
-        assert [RewriteBody.of(turn.rewrite).stopped for turn in kept.turns] == [False, True]
+        assert [(turn.rewrite.turn, turn.rewrite.stopped) for turn in stopped.turns] == [(1, False), (2, True)]
+        assert stopped.ranking == stopped.turns[0].ranking
+        assert {hit.id for hit in stopped.ranking} == {"aspirin", "triptan"}
+        assert (stopped.rewrite.plan, stopped.rewrite.rewrites) == (stopped.turns[0].rewrite.plan, ())
+        assert stopped.rewrite.record()["stopped"]
+        assert [RewriteBody.of(turn.rewrite).stopped for turn in stopped.turns] == [False, True]
         assert [(turn.rewrite.turn, turn.rewrite.text) for turn in raw.turns] == [(1, "common pills")]
         assert raw.failure is None
         assert len(server.bodies) == 3
-        assert rewriter.rewrite("my head hurts", client=counted).plan == kept.rewrite.plan
+        assert rewriter.rewrite("my head hurts", client=counted).plan == stopped.rewrite.plan
         answered = len(server.bodies)
-        assert rewriter.rewrite("my head hurts", documents=["any"], after=kept.rewrite) == kept.rewrite
+        assert rewriter.rewrite("my head hurts", documents=["any"], after=stopped.rewrite) == stopped.rewrite
         assert len(server.bodies) == answered, "nothing is asked after a stop"
         assert rewriter.rewrite("common pills", documents=["any"]).turn == 1
         counted.batches.clear()
@@ -237,9 +239,9 @@ def test_a_policy_that_always_stops_searches_every_question_as_it_stands(setting
     config = change(settings, **{"rewriter.stop": True, "policy.model": stopping})
     run = save_run(config, tmp_path / "runs" / "stops", turn=2)
     with SyncEnvironmentClient(config.client) as client, Rewriter.from_pretrained(run, turn=2) as rewriter:
-        found = rewriter.search("headache", client)
-        assert [turn.rewrite.stopped for turn in found.turns] == [True]
-        assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
+        result = rewriter.search("headache", client)
+        assert [turn.rewrite.stopped for turn in result.turns] == [True]
+        assert {hit.id for hit in result.ranking} == {"aspirin", "triptan"}
         assert rewriter.rewrite("headache").plan.texts == ["headache"]
 
 
@@ -252,12 +254,12 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
         counted = Counted(client)
         for folder in (run, export):
             with Rewriter.from_pretrained(folder, client=counted, turn=2) as rewriter:
-                found = rewriter.search("headache", counted, k=50)
-                (turn,) = found.turns
-                assert (found.ranking, found.failure, turn.rewrite.stopped, turn.rewrite.unsearched) == (
+                result = rewriter.search("headache", counted, k=50)
+                (turn,) = result.turns
+                assert (result.ranking, result.failure, turn.rewrite.stopped, turn.rewrite.unsearched) == (
                     None, None, True, True,
                 )  # fmt: skip
-                assert "no search" in repr(found)
+                assert "no search" in repr(result)
                 rewrite = rewriter.rewrite("headache")
                 assert (rewrite.text, rewrite.fallback, rewrite.record()["unsearched"]) == ("headache", False, True)
                 assert RewriteBody.of(rewrite).unsearched

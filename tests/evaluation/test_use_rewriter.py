@@ -62,35 +62,36 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
     if policy == "failing":
         assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "it tells questions apart"
     else:
-        assert all(found.ranking for found in together)
-    for tree, found, first in zip(evaluated, together, rewritten, strict=True):
+        assert all(result.ranking for result in together)
+    for tree, result, first in zip(evaluated, together, rewritten, strict=True):
         turns = [tree.roots[0], tree.roots[0].children[0]]
-        assert [ids(turn.rewrite) for turn in found.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
-        for turn, node in zip(found.turns, turns, strict=True):
+        assert [ids(turn.rewrite) for turn in result.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
+        for turn, node in zip(result.turns, turns, strict=True):
             assert turn.rewrite.fallback == (node.rewrite.plan is None)
             if node.rewrite.plan is not None:
                 assert turn.rewrite.plan == node.rewrite.plan
                 assert [hit.id for hit in turn.ranking] == [hit.document.id for hit in node.ranking]
         assert ids(first) == (turns[0].prompt_ids, turns[0].completion_ids)
-    assert [ids(found.rewrite) for found in alone] == [ids(found.rewrite) for found in together[:2]]
+    assert [ids(result.rewrite) for result in alone] == [ids(result.rewrite) for result in together[:2]]
 
 
 def test_documents_ask_for_the_turn_that_is_shown_them(rewriter):
     first = rewriter.rewrite("my head hurts")
-    shown = [Document("x", "About triptan", "triptan stops migraine")]
-    second = rewriter.rewrite("my head hurts", documents=shown, after=first)
+    documents = [Document("x", "About triptan", "triptan stops migraine")]
+    second = rewriter.rewrite("my head hurts", documents=documents, after=first)
     assert second.turn == 2
     prompt, _ = ids(second)
     assert prompt[: len(ids(first)[0]) + len(ids(first)[1])] == [*ids(first)[0], *ids(first)[1]]
     assert "About triptan" in second.continuation.branch.messages[-1]["content"]
-    assert ids(rewriter.rewrite("my head hurts", documents=shown)) == ids(second), "the first turn is answered again"
+    repeated = rewriter.rewrite("my head hurts", documents=documents)
+    assert ids(repeated) == ids(second), "the first turn is answered again"
     empty = rewriter.rewrite("my head hurts", documents=[], after=first)
     assert "Found nothing." in empty.continuation.branch.messages[-1]["content"]
-    several = rewriter.rewrite(["my head hurts", "gums"], documents=[shown, ["a plain text"]])
+    several = rewriter.rewrite(["my head hurts", "gums"], documents=[documents, ["a plain text"]])
     assert ids(several[0]) == ids(second)
     assert "Found: a plain" in several[1].continuation.branch.messages[-1]["content"]
     with refused(RequestError, "unequal-lists", "2 questions", "1 lists"):
-        rewriter.rewrite(["one", "two"], documents=[shown])
+        rewriter.rewrite(["one", "two"], documents=[documents])
     with refused(RequestError, "missing-documents"):
         rewriter.rewrite("one", after=first)
 
@@ -101,47 +102,48 @@ def adapter(trained_run, export, tmp_path):
     config, run = trained_run
     folder = Path(shutil.copytree(run / "final", tmp_path / "adapter"))
     shutil.copy(Path(export) / "prompt.yaml", folder)
-    told = json.loads((Path(export) / "querylect.json").read_text()) | {"lora": True, "base_model": config.policy.model}
-    (folder / "querylect.json").write_text(json.dumps(told))
-    return folder, told
+    description = json.loads((Path(export) / "querylect.json").read_text())
+    description |= {"lora": True, "base_model": config.policy.model}
+    (folder / "querylect.json").write_text(json.dumps(description))
+    return folder, description
 
 
 def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapter, capsys):
     questions = [f"question {n}" for n in range(8)]
-    expected = [ids(one) for one in rewriter.rewrite(questions)]
+    expected = [ids(result) for result in rewriter.rewrite(questions)]
     merged = Rewriter.from_pretrained(export)
-    assert [ids(one) for one in merged.rewrite(questions)] == expected
+    assert [ids(result) for result in merged.rewrite(questions)] == expected
     assert (merged.retrievers[""].name, merged.turns) == ("bm25", 2)
 
-    adapter, told = adapter
-    assert [ids(one) for one in Rewriter.from_pretrained(adapter, trust=True).rewrite(questions)] == expected
+    adapter, description = adapter
+    assert [ids(result) for result in Rewriter.from_pretrained(adapter, trust=True).rewrite(questions)] == expected
 
-    told["policy"]["trust_remote_code"] = True
-    (adapter / "querylect.json").write_text(json.dumps(told))
+    description["policy"]["trust_remote_code"] = True
+    (adapter / "querylect.json").write_text(json.dumps(description))
     with refused(ConfigError, "untrusted", adapter, "policy.trust_remote_code", "--trust"):
         Rewriter.from_pretrained(adapter)
     assert end("rewrite", str(adapter), "rollout.micro_batch=8", "--trust", "--dry-run") == 0
     printed = capsys.readouterr().out
     assert "micro_batch: 8" in printed
-    assert f"model: {told['base_model']}" in printed
+    assert f"model: {description['base_model']}" in printed
 
 
 def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_on(trained, adapter, tmp_path):
-    (config, folder), (adapter, told) = trained, adapter
+    (config, folder), (adapter, description) = trained, adapter
     model, _ = load_policy(config.policy)
-    for place in (folder, adapter):
-        assert Rewriter.from_pretrained(place, trust=True).rewrite("my head hurts").plan is not None
-    other = tmp_path / "other"
-    shutil.copytree(config.policy.model, other)
+    for path in (folder, adapter):
+        assert Rewriter.from_pretrained(path, trust=True).rewrite("my head hurts").plan is not None
+    other_base = tmp_path / "other"
+    shutil.copytree(config.policy.model, other_base)
     with torch.no_grad():
         next(model.parameters()).mul_(1.5)
-    model.save_pretrained(other)
-    (folder / "config.yaml").write_text(dump_config(change(config, **{"policy.model": str(other)})))
+    model.save_pretrained(other_base)
+    (folder / "config.yaml").write_text(dump_config(change(config, **{"policy.model": str(other_base)})))
     note_own_run(folder)
-    (adapter / "querylect.json").write_text(json.dumps(told | {"base_model": str(other)}))
-    for place in (folder, adapter):
-        with refused(CheckpointError, "other-weights", f"'{other}'"):
-            Rewriter.from_pretrained(place, trust=True)
+    (adapter / "querylect.json").write_text(json.dumps(description | {"base_model": str(other_base)}))
+    for path in (folder, adapter):
+        with refused(CheckpointError, "other-weights", f"'{other_base}'"):
+            Rewriter.from_pretrained(path, trust=True)
     with refused(CheckpointError, "other-weights"):
         export_to_folder(folder, tmp_path / "again", WISHES)
     evaluated = load_config(str(folder / "config.yaml"))
@@ -153,9 +155,9 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
 def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, export, tmp_path, monkeypatch):
     hub = Hub()
     files = {path.name: path.read_bytes() for path in Path(export).iterdir() if path.is_file()}
-    for name, held in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
+    for name, content in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
         hub.repositories[name] = Repository(private=False)
-        hub.repositories[name].commit("main", "as it is", held)
+        hub.repositories[name].commit("main", "as it is", content)
     monkeypatch.setenv("HF_TOKEN", hub.token)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with serving(hub) as url:
@@ -185,12 +187,12 @@ def test_another_retriever_than_the_one_trained_for_is_told_once(trained_run, ca
         card = json.loads((folder / "environment.json").read_text())["retriever"]
         rewriter.rewrite("x", retriever=card)
         rewriter.rewrite("x", retriever=card | {"k1": 2.0})
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 3
-    assert "'contriever' will search" in told[0]
-    assert "'all-minilm-l6-v2' will search" in told[1]
-    assert "'bm25' with another k1 will search" in told[2]
-    assert all("trained for 'bm25'" in one for one in told)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3
+    assert "'contriever' will search" in messages[0]
+    assert "'all-minilm-l6-v2' will search" in messages[1]
+    assert "'bm25' with another k1 will search" in messages[2]
+    assert all("trained for 'bm25'" in message for message in messages)
 
 
 def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, lesson_url):
@@ -208,12 +210,12 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     (folder / "environment.json").write_text(json.dumps(searched))
     rewriter = Rewriter.from_pretrained(folder)
 
-    def asked(**more):
+    def first_prompt(**more):
         return rewriter.rewrite("my head hurts", **more).continuation.branch.messages[0]["content"]
 
-    assert "Contriever" in asked(retriever="meaning")
-    assert "Contriever" not in asked(retriever="words")
-    assert asked(retriever="contriever") == asked(retriever="meaning") == asked(retriever=dense)
+    assert "Contriever" in first_prompt(retriever="meaning")
+    assert "Contriever" not in first_prompt(retriever="words")
+    assert first_prompt(retriever="contriever") == first_prompt(retriever="meaning") == first_prompt(retriever=dense)
     alone = only_member(open_trained(str(folder)), "meaning")
     assert {name: member.card.name for name, member in alone.members.items()} == {"": "contriever"}
     assert alone.config.mix is None
@@ -228,12 +230,12 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_
     from querylect.rollouts.engines.transformers import TransformersEngine
 
     expected = rewriter.rewrite([f"question {n}" for n in range(8)])
-    began, go_on, sizes = threading.Event(), threading.Event(), []
+    started, go_on, sizes = threading.Event(), threading.Event(), []
     generate = TransformersEngine.generate
 
     def remember(engine, prompts, n, sampling):
         sizes.append(len(prompts))
-        began.set()
+        started.set()
         assert go_on.wait(30)
         return generate(engine, prompts, n, sampling)
 
@@ -241,7 +243,7 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_
 
     async def ask():
         first = asyncio.create_task(rewriter.arewrite("question 0"))
-        assert await asyncio.to_thread(began.wait, 30)
+        assert await asyncio.to_thread(started.wait, 30)
         tasks = [asyncio.create_task(rewriter.arewrite(f"question {n}")) for n in range(9)]
         await asyncio.sleep(0)
         tasks[8].cancel()
@@ -257,73 +259,73 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_
         async with EnvironmentClient(trained_run[0].client) as client:
             return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, turns=2, k=2) for n in range(4)))
 
-    found = asyncio.run(search())
+    results = asyncio.run(search())
     assert sum(sizes[2:]) == 8
-    assert all(len(one.turns) == 2 and len(one.ranking or ()) <= 2 for one in found)
+    assert all(len(result.turns) == 2 and len(result.ranking or ()) <= 2 for result in results)
 
 
 def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
-    began, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
     batches = []
 
     def work(items):
         batches.append(list(items))
         if items == ["first"]:
-            began.set()
+            started.set()
             assert go_on.wait(30)
         if "bad" in items:
             raise ValueError("bad")
         return [item.upper() for item in items]
 
-    desk = DynamicBatcher(work, max_items=4)
-    found = {}
+    batcher = DynamicBatcher(work, max_items=4)
+    outcomes = {}
 
     def ask(*items):
         try:
-            found[items[0]] = desk.ask(items)
+            outcomes[items[0]] = batcher.ask(items)
         except ValueError as error:
-            found[items[0]] = error
+            outcomes[items[0]] = error
 
     threads = [threading.Thread(target=ask, args=("first",))]
     threads[0].start()
-    assert began.wait(30)
+    assert started.wait(30)
     put = 0
     for items in (("bad",), ("good", "better"), ("more", "and", "more", "still")):
         threads.append(threading.Thread(target=ask, args=items))
         threads[-1].start()
         put += len(items)
-        while desk.waiting < put:
+        while batcher.waiting < put:
             assert threads[-1].is_alive()
     go_on.set()
     for thread in threads:
         thread.join(30)
-    assert found["first"] == ["FIRST"]
-    assert isinstance(found["bad"], ValueError)
-    assert found["good"] == ["GOOD", "BETTER"]
-    assert found["more"] == ["MORE", "AND", "MORE", "STILL"]
+    assert outcomes["first"] == ["FIRST"]
+    assert isinstance(outcomes["bad"], ValueError)
+    assert outcomes["good"] == ["GOOD", "BETTER"]
+    assert outcomes["more"] == ["MORE", "AND", "MORE", "STILL"]
     assert batches == [
         ["first"], ["bad", "good", "better"], ["bad"], ["good", "better"], ["more", "and", "more", "still"],
     ]  # fmt: skip
-    assert desk.ask([str(n) for n in range(9)]) == [str(n) for n in range(9)]
+    assert batcher.ask([str(n) for n in range(9)]) == [str(n) for n in range(9)]
     assert [len(batch) for batch in batches[-3:]] == [4, 4, 1]
 
 
-def put_beside(desk, *asked):
+def put_beside(batcher, *items):
     """Threads that ask while the desk is busy, each with its outcome, once all of them wait."""
-    found, threads = {}, []
+    outcomes, threads = {}, []
 
     def ask(item):
         try:
-            found[item] = desk.ask([item])
+            outcomes[item] = batcher.ask([item])
         except BaseException as error:  # noqa: BLE001 (the outcome)
-            found[item] = error
+            outcomes[item] = error
 
-    for number, item in enumerate(asked):
+    for number, item in enumerate(items):
         threads.append(threading.Thread(target=ask, args=(item,), daemon=True))
         threads[-1].start()
-        while desk.waiting < number + 1:
+        while batcher.waiting < number + 1:
             assert threads[-1].is_alive()
-    return found, threads
+    return outcomes, threads
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
@@ -338,18 +340,18 @@ def test_who_is_interrupted_leaves_nobody_waiting_and_stops_nobody_else(stop):
             raise stop
         return items
 
-    desk = DynamicBatcher(work, max_items=4)
-    with desk._work_lock:
-        found, threads = put_beside(desk, "before", "stop", "after")
+    batcher = DynamicBatcher(work, max_items=4)
+    with batcher._work_lock:
+        outcomes, threads = put_beside(batcher, "before", "stop", "after")
     for thread in threads:
         thread.join(30)
     assert calls == [["before", "stop", "after"], ["before"], ["stop"]]
-    (interrupted,) = [item for item, one in found.items() if isinstance(one, stop)]  # whose thread worked
-    others = {item: one for item, one in found.items() if item != interrupted}
-    assert others.pop("before", ["before"]) == ["before"]
-    assert all(isinstance(one, ClosedError) for one in others.values())
-    assert found.keys() == {"before", "stop", "after"}
-    assert desk.ask(["later"]) == ["later"]
+    (interrupted,) = [item for item, outcome in outcomes.items() if isinstance(outcome, stop)]  # whose thread worked
+    remaining = {item: outcome for item, outcome in outcomes.items() if item != interrupted}
+    assert remaining.pop("before", ["before"]) == ["before"]
+    assert all(isinstance(outcome, ClosedError) for outcome in remaining.values())
+    assert outcomes.keys() == {"before", "stop", "after"}
+    assert batcher.ask(["later"]) == ["later"]
 
 
 def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
@@ -359,10 +361,10 @@ def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
         return items
 
     async def ask():
-        desk = DynamicBatcher(work, max_items=4)
+        batcher = DynamicBatcher(work, max_items=4)
         with refused(ClosedError, "interrupted"):
-            await asyncio.wait_for(desk.ask_soon(["stop"]), 30)
-        return await asyncio.wait_for(desk.ask_soon(["later"]), 30)
+            await asyncio.wait_for(batcher.ask_soon(["stop"]), 30)
+        return await asyncio.wait_for(batcher.ask_soon(["later"]), 30)
 
     assert asyncio.run(ask()) == ["later"]
     assert len(logged(caplog, "inference.batching")) == 1
@@ -375,13 +377,13 @@ def test_an_engine_that_is_gone_is_told_to_all_at_once():
         calls.append(list(items))
         raise EngineUnavailableError("it does not answer")
 
-    desk = DynamicBatcher(work, max_items=4)
-    with desk._work_lock:
-        found, threads = put_beside(desk, "one", "two", "three")
+    batcher = DynamicBatcher(work, max_items=4)
+    with batcher._work_lock:
+        outcomes, threads = put_beside(batcher, "one", "two", "three")
     for thread in threads:
         thread.join(30)
     assert calls == [["one", "two", "three"]]
-    assert all(isinstance(one, EngineUnavailableError) for one in found.values())
+    assert all(isinstance(outcome, EngineUnavailableError) for outcome in outcomes.values())
 
 
 def test_what_cannot_be_asked_is_told(trained_run, rewriter, tmp_path):
@@ -421,27 +423,27 @@ def test_a_search_asks_any_client_for_plans(rewriter):
             assert all(isinstance(plan, SearchPlan) for plan in plans)
             return [[] for _ in plans]
 
-    found = rewriter.search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
-    assert found.question.options == ("yes", "no")
-    assert (found.ranking, found.failure) == ((), None)
+    result = rewriter.search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
+    assert result.question.options == ("yes", "no")
+    assert (result.ranking, result.failure) == ((), None)
 
 
 def test_a_question_is_rewritten_after_its_history(rewriter):
-    said = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
-    alone, after = rewriter.rewrite("since monday"), rewriter.rewrite("since monday", history=said)
-    asked = Question("", "since monday", history=after.question.history)
+    history = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
+    alone, after = rewriter.rewrite("since monday"), rewriter.rewrite("since monday", history=history)
+    question = Question("", "since monday", history=after.question.history)
     assert [entry.text for entry in after.question.history] == ["my head hurts", "since when?"]
     prompts = [rewriter._engine.tokenizer.decode(ids(result)[0]) for result in (alone, after)]
     assert "User: my head hurts\nAssistant: since when?\nsince monday" in prompts[1]
     assert "Assistant:" not in prompts[0]
-    assert ids(rewriter.rewrite([asked])[0]) == ids(after) == ids(asyncio.run(rewriter.arewrite(asked)))
+    assert ids(rewriter.rewrite([question])[0]) == ids(after) == ids(asyncio.run(rewriter.arewrite(question)))
     assert after.record()["history"] == [
         {"role": "user", "text": "my head hurts"},
         {"role": "assistant", "text": "since when?"},
     ]
     assert "history" not in alone.record()
-    assert rewriter.rewrite(Question("", "since monday", history=said)).text == after.text, "as chat APIs have it"
+    assert rewriter.rewrite(Question("", "since monday", history=history)).text == after.text, "as chat APIs have it"
     with refused(RequestError, "invalid-history", "'system'"):
         rewriter.rewrite("since monday", history=[{"role": "system", "content": "x"}])
     with refused(RequestError, "history-of-several"):
-        rewriter.rewrite(["since monday"], history=said)
+        rewriter.rewrite(["since monday"], history=history)

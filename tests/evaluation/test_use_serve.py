@@ -50,23 +50,23 @@ def service(trained_run, lessons, run_app):
 
 
 @pytest.fixture
-def held(monkeypatch):
+def blocked_model(monkeypatch):
     """Holds the model up from when `hold` is called until `go_on` is set; remembers how many prompts it got."""
     from querylect.rollouts.engines.transformers import TransformersEngine
 
-    began, go_on, sizes = threading.Event(), threading.Event(), []
+    started, go_on, sizes = threading.Event(), threading.Event(), []
     generate = TransformersEngine.generate
 
     def wait(engine, prompts, n, sampling):
         sizes.append(len(prompts))
-        began.set()
+        started.set()
         assert go_on.wait(60)
         return generate(engine, prompts, n, sampling)
 
     def hold():
         monkeypatch.setattr(TransformersEngine, "generate", wait)
 
-    yield hold, began, go_on, sizes
+    yield hold, started, go_on, sizes
     go_on.set()
 
 
@@ -81,30 +81,30 @@ def answer_of(result):
 
 def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained_run):
     with service() as (http, rewriter):
-        asked = [asked_as(one) for one in QUESTIONS]
+        questions = [asked_as(entry) for entry in QUESTIONS]
         with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
-            expected = {turns: rewriter.search(asked, client, turns=turns) for turns in (1, 2)}
-        told = http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()
-        assert told["rewriter"] == str(trained_run[1])
-        assert told["rewrites"] == [answer_of(found.rewrite) for found in expected[1]]
+            expected = {turns: rewriter.search(questions, client, turns=turns) for turns in (1, 2)}
+        response = http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()
+        assert response["rewriter"] == str(trained_run[1])
+        assert response["rewrites"] == [answer_of(result.rewrite) for result in expected[1]]
         for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "with_text": False, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
-            for one, found in zip(answer["answers"], expected[turns], strict=True):
-                assert [turn["text"] for turn in one["turns"]] == [turn.rewrite.text for turn in found.turns]
-                hits = found.ranking[: body.get("k")]
-                assert [hit["id"] for hit in one["ranking"]] == [hit.id for hit in hits]
-                assert [hit["text"] for hit in one["ranking"]] == [
+            for entry, result in zip(answer["answers"], expected[turns], strict=True):
+                assert [turn["text"] for turn in entry["turns"]] == [turn.rewrite.text for turn in result.turns]
+                hits = result.ranking[: body.get("k")]
+                assert [hit["id"] for hit in entry["ranking"]] == [hit.id for hit in hits]
+                assert [hit["text"] for hit in entry["ranking"]] == [
                     hit.text if body.get("with_text", True) else None for hit in hits
                 ]
         page = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
-        assert page["plan"] == told["rewrites"][0]["plan"]
+        assert page["plan"] == response["rewrites"][0]["plan"]
 
 
 def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
     with service(turn=2) as (http, rewriter):
-        asked = [asked_as(one) for one in QUESTIONS]
+        questions = [asked_as(entry) for entry in QUESTIONS]
         with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
-            expected = [answer_of(found.rewrite) for found in rewriter.search(asked, client)]
+            expected = [answer_of(result.rewrite) for result in rewriter.search(questions, client)]
         assert [record["turn"] for record in expected] == [2, 2, 2]
         assert http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()["rewrites"] == expected
         first = http.post("/v1/rewrite", json={"questions": QUESTIONS, "turn": 1}).json()["rewrites"]
@@ -143,19 +143,19 @@ def test_token_limits_and_errors_are_the_services_own(service):
         document = http.get("/v1/openapi.json").json()
     schemathesis.openapi.from_dict(document).validate()
     for path in ("/v1/rewrite", "/v1/ask"):
-        said = document["paths"][path]["post"]
-        assert set(said["responses"]) == {"200", "400", "401", "408", "413", "422", "500", "503"}
-        assert said["security"]
+        operation = document["paths"][path]["post"]
+        assert set(operation["responses"]) == {"200", "400", "401", "408", "413", "422", "500", "503"}
+        assert operation["security"]
 
 
-def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away(service, held, monkeypatch):
-    hold, began, go_on, sizes = held
+def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away(service, blocked_model, monkeypatch):
+    hold, started, go_on, sizes = blocked_model
     monkeypatch.setattr(served, "MAX_WAITING", 3)
     with service() as (http, rewriter), ThreadPoolExecutor(8) as pool:
         hold()
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
-        assert began.wait(60)
-        others = [pool.submit(http.post, "/v1/rewrite", json={"questions": [f"other {n}"]}) for n in range(3)]
+        assert started.wait(60)
+        waiting_requests = [pool.submit(http.post, "/v1/rewrite", json={"questions": [f"other {n}"]}) for n in range(3)]
         wait_until(lambda: rewriter.waiting == 3)
         refused = http.post("/v1/ask", json={"questions": ["too many"]})
         assert refused.status_code == 503
@@ -163,16 +163,16 @@ def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away
         searched = http.post("/v1/search", json={"plans": [SearchPlan.of("glucose").model_dump()]})
         assert searched.status_code == 200
         go_on.set()
-        assert [one.result(60).status_code for one in (first, *others)] == [200] * 4
+        assert [future.result(60).status_code for future in (first, *waiting_requests)] == [200] * 4
     assert sizes == [1, 3]
 
 
-def test_a_client_that_goes_away_costs_nothing_more(service, held):
-    hold, began, go_on, sizes = held
+def test_a_client_that_goes_away_costs_nothing_more(service, blocked_model):
+    hold, started, go_on, sizes = blocked_model
     with service() as (http, rewriter), ThreadPoolExecutor(1) as pool:
         hold()
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
-        assert began.wait(60)
+        assert started.wait(60)
         body = b'{"questions": ["two", "three"]}'
         head = b"POST /v1/ask HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         with socket.create_connection((http.base_url.host, http.base_url.port)) as connection:
@@ -185,12 +185,12 @@ def test_a_client_that_goes_away_costs_nothing_more(service, held):
     assert sizes == [1, 1]
 
 
-def test_who_waits_while_the_service_goes_down_is_told(service, held):
-    hold, began, go_on, _ = held
+def test_who_waits_while_the_service_goes_down_is_told(service, blocked_model):
+    hold, started, go_on, _ = blocked_model
     with service() as (http, rewriter), ThreadPoolExecutor(2) as pool:
         hold()
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
-        assert began.wait(60)
+        assert started.wait(60)
         second = pool.submit(http.post, "/v1/rewrite", json={"questions": ["two"]})
         wait_until(lambda: rewriter.waiting == 1)
         rewriter.close()
@@ -201,8 +201,8 @@ def test_who_waits_while_the_service_goes_down_is_told(service, held):
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
 
 
-def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trained_run, lessons, held):
-    hold, began, go_on, _ = held
+def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trained_run, lessons, blocked_model):
+    hold, started, go_on, _ = blocked_model
     rewriter = Rewriter.from_pretrained(trained_run[1])
     app = create_app(Environment.open(lessons), lessons, None, PageWriter(rewriter), partial(mount, rewriter=rewriter))
 
@@ -212,20 +212,20 @@ def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trai
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
         ):
-            asked = [asyncio.create_task(http.post("/v1/rewrite", json={"questions": ["one"]}))]
-            assert await asyncio.to_thread(began.wait, 60)
-            asked.append(asyncio.create_task(http.post("/v1/ask", json={"questions": ["two"]})))
+            tasks = [asyncio.create_task(http.post("/v1/rewrite", json={"questions": ["one"]}))]
+            assert await asyncio.to_thread(started.wait, 60)
+            tasks.append(asyncio.create_task(http.post("/v1/ask", json={"questions": ["two"]})))
             while rewriter.waiting < 1:
                 await asyncio.sleep(0)
             await app.state.service.give_up()
-            told = await asyncio.gather(*asked)
+            responses = await asyncio.gather(*tasks)
             go_on.set()
-            return [*told, await http.post("/page/rewrite", json={"question": "three"})]
+            return [*responses, await http.post("/page/rewrite", json={"question": "three"})]
 
     hold()
     answers = asyncio.run(give_up())
-    assert [(one.status_code, one.headers["retry-after"]) for one in answers] == [(503, "1")] * 3
-    assert all("going down" in one.json()["detail"] for one in answers)
+    assert [(response.status_code, response.headers["retry-after"]) for response in answers] == [(503, "1")] * 3
+    assert all("going down" in response.json()["detail"] for response in answers)
 
 
 def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
@@ -238,15 +238,16 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
         ):
             rank = AsyncMock(side_effect=error)
             monkeypatch.setattr("querylect.envs.server.service.ServiceState.rank", rank)
-            own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})
-            assert (own.status_code, own.json()["detail"]) == (status, str(error))
-            assert (ours.status_code, ours.json()["detail"]) == (status, str(error))
-            assert ours.headers.get("retry-after") == own.headers.get("retry-after")
+            search_response = http.post("/v1/search", json=plans)
+            ask_response = http.post("/v1/ask", json={"questions": ["one"]})
+            assert (search_response.status_code, search_response.json()["detail"]) == (status, str(error))
+            assert (ask_response.status_code, ask_response.json()["detail"]) == (status, str(error))
+            assert ask_response.headers.get("retry-after") == search_response.headers.get("retry-after")
 
 
 def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
     run = str(trained_run[1])
-    for given, said in (
+    for arguments, message in (
         (["--checkpoint", "final"], "there is no --rewriter"),
         (["--openai"], "there is no --rewriter"),
         (["--rewriter", run, "--revision", "step-1"], "is not on the Hub"),
@@ -255,8 +256,8 @@ def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
             "no checkpoint 'checkpoint-7'; complete ones are: .*final",
         ),
     ):
-        assert end("serve", f"{run}/config.yaml", *given) == 2
-        assert re.search(said, capsys.readouterr().err)
+        assert end("serve", f"{run}/config.yaml", *arguments) == 2
+        assert re.search(message, capsys.readouterr().err)
 
 
 def test_another_checkpoint_answers_otherwise(trained):
@@ -264,12 +265,12 @@ def test_another_checkpoint_answers_otherwise(trained):
     save_run(config, folder / "again", scale=1.0)
     (folder / "checkpoints").mkdir()
     (folder / "again" / "final").rename(folder / "checkpoints" / "checkpoint-3")
-    said = []
+    rewrites = []
     for checkpoint in ("final", "checkpoint-3"):
         writer, _ = open_rewriter(open_trained(str(folder), checkpoint=checkpoint), None)
-        said.append(writer(Question("q", "my head hurts"), {"name": "bm25", "kind": "bm25"}))
-    assert said[0].failure == ""
-    assert said[0] != said[1]
+        rewrites.append(writer(Question("q", "my head hurts"), {"name": "bm25", "kind": "bm25"}))
+    assert rewrites[0].failure == ""
+    assert rewrites[0] != rewrites[1]
 
 
 def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained_run, lessons):
@@ -279,16 +280,16 @@ def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained_
 
 
 def test_a_service_rewrites_a_question_after_its_history(service):
-    said = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
+    history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
     with service() as (http, rewriter):
-        asked = Question("", "since monday", history=rewriter.rewrite("x", history=said).question.history)
-        expected = rewriter.rewrite(asked)
-        body = {"questions": [{"text": "since monday", "history": said}]}
+        question = Question("", "since monday", history=rewriter.rewrite("x", history=history).question.history)
+        expected = rewriter.rewrite(question)
+        body = {"questions": [{"text": "since monday", "history": history}]}
         assert http.post("/v1/rewrite", json=body).json()["rewrites"][0]["plan"] == expected.plan.model_dump(
             mode="json"
         )
         assert http.post("/v1/ask", json=body).status_code == 200
-        page = http.post("/page/rewrite", json={"question": "since monday", "history": said})
+        page = http.post("/page/rewrite", json={"question": "since monday", "history": history})
         assert page.json()["text"] == expected.answer
         wrong = {"questions": [{"text": "since monday", "history": [{"role": "system", "text": "x"}]}]}
         refusal = http.post("/v1/rewrite", json=wrong)

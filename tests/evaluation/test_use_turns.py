@@ -34,14 +34,14 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, rewriter, lesso
     config, folder = second
     first = rewriter.rewrite(ASKED)
     with SyncEnvironmentClient(config.client) as client:
-        expected = [one.rewrite for one in Rewriter.from_pretrained(folder).search(ASKED, client, turns=2)]
-        assert [one.turn for one in first] == [1, 1, 1]
+        expected = [result.rewrite for result in Rewriter.from_pretrained(folder).search(ASKED, client, turns=2)]
+        assert [result.turn for result in first] == [1, 1, 1]
         rewriter = Rewriter.from_pretrained(folder)
         assert rewriter.turn == 2
         assert rewriter.rewrite(ASKED) == expected, "through the service of the run"
         assert rewriter.rewrite(ASKED[0], client=client) == expected[0]
-        assert [one.turn for one in expected] == [2, 2, 2]
-        assert all("About" in one.continuation.branch.messages[-1]["content"] for one in expected), (
+        assert [result.turn for result in expected] == [2, 2, 2]
+        assert all("About" in result.continuation.branch.messages[-1]["content"] for result in expected), (
             "documents were shown"
         )
         assert rewriter.rewrite(ASKED, turn=1) == first
@@ -117,10 +117,10 @@ def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing
     assert result.failure
     with SyncEnvironmentClient(config.client) as client:
         for turns in (1, 2):
-            found = failing.search("headache", client, turns=turns)
-            assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
-            assert found.failure == found.rewrite.failure
-            assert [turn.ranking is None for turn in found.turns] == [True] * (turns - 1) + [False]
+            search_result = failing.search("headache", client, turns=turns)
+            assert {hit.id for hit in search_result.ranking} == {"aspirin", "triptan"}
+            assert search_result.failure == search_result.rewrite.failure
+            assert [turn.ranking is None for turn in search_result.turns] == [True] * (turns - 1) + [False]
     assert end("rewrite", str(folder), "-q", "headache", "-q", "gums") == 0
     out, err = capsys.readouterr()
     assert out.count('"fallback": true') == 2
@@ -132,7 +132,7 @@ def term(text, weight=1.0):
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "expected"),
     [
         (["Heart defect", "heart defect"], "Heart defect"),
         (["Heart defect", "defect"], "Heart defect"),
@@ -148,11 +148,11 @@ def term(text, weight=1.0):
         (["heart defects heart defects"], "heart defects heart defects"),
     ],
 )
-def test_a_text_never_says_the_question_twice(texts, said):
+def test_a_text_never_says_the_question_twice(texts, expected):
     probe = Probe(terms=tuple(map(term, texts)))
     question = Question("", texts[0] if len(texts) > 1 else "Heart defect")  # a single term: the plan leaves it out
-    assert joined(probe, question.text) == said
-    assert RewriteResult(question, 1, SearchPlan(probes=(probe,)), tuple(texts[1:])).text == said
+    assert joined(probe, question.text) == expected
+    assert RewriteResult(question, 1, SearchPlan(probes=(probe,)), tuple(texts[1:])).text == expected
 
 
 def test_a_plan_that_subtracts_has_the_rewrite_as_its_text():
@@ -161,7 +161,7 @@ def test_a_plan_that_subtracts_has_the_rewrite_as_its_text():
 
 
 @pytest.mark.parametrize(
-    ("asked", "facts"),
+    ("question", "facts"),
     [
         ("", ["the question ", "''"]),
         (" \n", ["the question ", r"' \n'"]),
@@ -175,19 +175,19 @@ def test_a_plan_that_subtracts_has_the_rewrite_as_its_text():
         ([3], ["question 1 of 1", " int "]),
     ],
 )
-def test_what_is_no_question_is_named(rewriter, trained_run, asked, facts):
+def test_what_is_no_question_is_named(rewriter, trained_run, question, facts):
     with refused(RequestError, "invalid-question", *facts):
-        rewriter.rewrite(asked)
+        rewriter.rewrite(question)
     with refused(RequestError, "invalid-question", *facts):
-        asyncio.run(rewriter.arewrite(asked))
+        asyncio.run(rewriter.arewrite(question))
     with SyncEnvironmentClient(trained_run[0].client) as client, refused(RequestError, "invalid-question", *facts):
-        rewriter.search(asked, client)
+        rewriter.search(question, client)
     assert rewriter.rewrite([]) == []
 
 
 def test_a_search_and_a_plan_say_what_they_are_in_one_short_line(rewriter, trained_run):
     with SyncEnvironmentClient(trained_run[0].client) as client:
-        found = rewriter.search("my head hurts", client)
-    assert repr(found) == f"SearchResult({found.rewrite!r}, {len(found.ranking)} documents)"
+        result = rewriter.search("my head hurts", client)
+    assert repr(result) == f"SearchResult({result.rewrite!r}, {len(result.ranking)} documents)"
     probes = (Probe(terms=(term("q"), term("w " * 50, 0.6))), Probe(terms=(term("z"),)))
     assert str(SearchPlan(probes=probes)) == f"SearchPlan(1·'q' + 0.6·'{'w ' * 29}w…' | 1·'z', fuse='max', k=10)"

@@ -16,7 +16,7 @@ records, answers_config = test_answers.records, test_answers.config
 
 
 @pytest.fixture
-def mine(tmp_path):
+def write_prompts(tmp_path):
     def write(**texts):
         (tmp_path / "mine.yaml").write_text(json.dumps(texts), encoding="utf-8")  # JSON is YAML
         return str(tmp_path / "mine.yaml")
@@ -24,43 +24,44 @@ def mine(tmp_path):
     return write
 
 
-def test_a_papers_reader_and_judge(values, server, tmp_path, mine):  # noqa: F811
+def test_a_papers_reader_and_judge(values, server, tmp_path, write_prompts):  # noqa: F811
     choice = 'Passages: {documents} Q: {question_with_options} Write {"answer_choice": "…"}'
     utility = 'Useful? {documents} {question} {right_answer} {"selected_answer": "A", "label": "…"}'
     standard = server.answer
     server.answer = lambda body: (
         '{"selected_answer": "A", "label": "ENTAILED"}' if "Useful?" in last_user(body) else standard(body)
     )
-    rest = {"tables": [], "sweeps": [], "shifts": []}
+    options = {"tables": [], "sweeps": [], "shifts": []}
     values["systems"].pop("hyde")
-    values["reader"]["prompts"] = mine(answer_choice=choice, utility=utility)
-    page, results = test_papers.run(values, tmp_path / "out", **rest)
+    values["reader"]["prompts"] = write_prompts(answer_choice=choice, utility=utility)
+    page, results = test_papers.run(values, tmp_path / "out", **options)
     sent = {last_user(body).split()[0] for body in server.bodies}
     assert {"Passages:", "Useful?"} <= sent
     assert not any("You judge how a context" in last_user(body) for body in server.bodies)
     assert any(last_user(body).startswith("Answer the question below") for body in server.bodies), "stages left out"
     stages = [version.partition("-")[0] for version in results["reader"]["prompts"]]
     assert stages == ["answer_choice", "utility"]
-    judged = [one["judged"]["utility"]["version"] for one in test_papers.written(page) if one["judged"]]
+    answered = test_papers.question_records(page)
+    judged = [record["judged"]["utility"]["version"] for record in answered if record["judged"]]
     assert judged
     assert all(version.startswith("utility-2+utility-") for version in judged)
 
-    before = len(server.bodies)
-    values["reader"]["prompts"] = mine(answer_choice=f"Carefully. {choice}", utility=utility)
-    test_papers.run(values, tmp_path / "out", overwrite=True, **rest)
-    assert any(last_user(body).startswith("Carefully.") for body in server.bodies[before:]), (
+    request_count = len(server.bodies)
+    values["reader"]["prompts"] = write_prompts(answer_choice=f"Carefully. {choice}", utility=utility)
+    test_papers.run(values, tmp_path / "out", overwrite=True, **options)
+    assert any(last_user(body).startswith("Carefully.") for body in server.bodies[request_count:]), (
         "other words, other records"
     )
 
 
-def test_the_reader_of_answers(answers_config, records, server, mine):  # noqa: F811
-    prompts = mine(answer_open="Documents:\n{documents}\n{question}", alone_open="Alone: {question}")
+def test_the_reader_of_answers(answers_config, records, server, write_prompts):  # noqa: F811
+    prompts = write_prompts(answer_open="Documents:\n{documents}\n{question}", alone_open="Alone: {question}")
     page = answer_questions(answers_config(reader={"prompts": prompts}), records)
     assert {last_user(body).split()[0] for body in server.bodies} == {"Documents:", "Alone:"}
     assert len(json.loads((page.parent / "answers.json").read_text())["reader"]["prompts"]) == 2
 
 
-def test_the_writer_and_the_judge_of_questions(run_app, corpus, mine):  # noqa: F811
+def test_the_writer_and_the_judge_of_questions(run_app, corpus, write_prompts):  # noqa: F811
     question_model = QuestionModel()
     server = ChatServer(lambda body: question_model.reply(last_user(body)))  # noqa: F811
     texts = {
@@ -69,7 +70,7 @@ def test_the_writer_and_the_judge_of_questions(run_app, corpus, mine):  # noqa: 
     }
     with run_app(server.app) as url:
         model = {"model": "scripted", "base_url": f"{url}/v1", "cache": None}
-        config = QuestionsConfig(writer={**model, "prompts": mine(**texts)}, per_content=3)
+        config = QuestionsConfig(writer={**model, "prompts": write_prompts(**texts)}, per_content=3)
         description = write_question_index(config, corpus, corpus.question_index.folder)
     assert {last_user(body).split()[0] for body in server.bodies} == {"MINE", "FITS"}
     assert description.questions > 0
