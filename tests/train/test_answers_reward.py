@@ -48,8 +48,8 @@ def unjudged(tmp_path_factory) -> EnvironmentConfig:
     lines = [{"_id": name, "title": f"About {name}", "text": text} for name, text in TEXTS.items()]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     questions = [
-        {"_id": f"{split}-{name}", "text": f"{before}{text}", "answers": ["Vitamin C"], "split": split}
-        for split, before in (("train", ""), ("validation", "tell me: "))
+        {"_id": f"{split}-{name}", "text": f"{prefix}{text}", "answers": ["Vitamin C"], "split": split}
+        for split, prefix in (("train", ""), ("validation", "tell me: "))
         for name, (text, _) in ASKED.items()
     ]
     questions.append({"_id": "aside", "text": "of no split", "answers": ["x"]})
@@ -121,8 +121,8 @@ def test_the_policy_learns_what_the_reader_likes_without_judgements(run, reader)
     for line in metrics:  # a raw score of 0: the reward is .9 (1 + score) / 2 + .1 where the format holds
         expected = 0.9 * (line["format/turn1"] + line["answer/turn1"]) / 2 + 0.1 * line["format/turn1"]
         assert line["reward/turn1"] == pytest.approx(expected, abs=1e-5)
-    asked = metrics[0]["reader/calls"] + metrics[0]["reader/cached"]
-    assert asked == metrics[0]["searches"] + 5, "each raw question is read once beside its rewrites"
+    reader_requests = metrics[0]["reader/calls"] + metrics[0]["reader/cached"]
+    assert reader_requests == metrics[0]["searches"] + 5, "each raw question is read once beside its rewrites"
     assert len(reader.bodies) == len({last_user(body) for body in reader.bodies}), "equal prompts are asked once"
     validated = records(folder / "validation.jsonl")
     assert validated[-1]["answer_reward/turn1"] > validated[0]["answer_reward/turn1"]
@@ -265,8 +265,8 @@ def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app,
     """MedQA's published form, in rows of our own: `data prepare --corpus`, an index, a service, and two steps of the
     packaged config with other models."""
     row = {"options": {"A": "Iron", "B": "Vitamin C"}, "answer_idx": "B"}
-    for split, before in (("train", ""), ("test", "which one: ")):
-        rows = [{**row, "question": f"{before}{text}"} for text, _ in ASKED.values()]
+    for split, prefix in (("train", ""), ("test", "which one: ")):
+        rows = [{**row, "question": f"{prefix}{text}"} for text, _ in ASKED.values()]
         (tmp_path / f"phrases_no_exclude_{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows))
     folder = tmp_path / "medqa"
     convert(known()["medqa"], tmp_path, folder, Path(unjudged.dataset.path), validation=1)
@@ -280,38 +280,40 @@ def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app,
     }
     packaged = load_config("answers")
     assert packaged.reward.kind == "answer"
-    kept = run.model_dump(include={"output", "policy", "rewriter", "tracking"})
-    values = {**packaged.model_dump(), **kept, "env": env.model_dump()}
+    sections = run.model_dump(include={"output", "policy", "rewriter", "tracking"})
+    values = {**packaged.model_dump(), **sections, "env": env.model_dump()}
     values["rollout"] |= {"branching": [8], "max_new_tokens": 6}
     values["reward"]["answer"] |= {"reader": run.reward.answer.reader.model_dump(), "top": 1}
     values["train"] |= {"steps": 2, "questions_per_step": 2, "questions_per_micro_batch": 2, "validate_steps": 2}
     with run_app(create_app(environment, env)) as url:
         values["client"] = {"urls": [url]}
-        written = train(RunConfig.model_validate(values))
-    metrics = records(written / "metrics.jsonl")
+        run_folder = train(RunConfig.model_validate(values))
+    metrics = records(run_folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2]
     assert max(line["answer/turn1"] for line in metrics) > 0, "a rewrite led the reader to the right option"
-    assert len(records(written / "validation.jsonl")) == 2
+    assert len(records(run_folder / "validation.jsonl")) == 2
 
 
 @dataclass
 class Parrot:
-    """Answers with the title of the first document that it is shown, and with `known` where it is shown none; `gone` is
-    what it does not answer to."""
+    """Answers with the title of the first document that it is shown, and with `closed_book` if there is none.
 
-    gone: str = "\0"
-    known: str = ""
-    asked: int = 0
+    It gives no reply to a prompt that contains `unanswered`.
+    """
+
+    unanswered: str = "\0"
+    closed_book: str = ""
+    request_count: int = 0
     prompts: list[str] = field(default_factory=list)
     identity: dict = field(default_factory=lambda: {"local": "parrot"})
 
     def generate(self, prompts, draw, deliver, costs):
         for index, prompt in enumerate(prompts):
-            self.asked += 1
+            self.request_count += 1
             content = prompt.messages[-1]["content"]
             self.prompts.append(content)
-            title = content.partition("[1] About ")[2].partition(":")[0] or self.known
-            missing = self.gone in content
+            title = content.partition("[1] About ")[2].partition(":")[0] or self.closed_book
+            missing = self.unanswered in content
             deliver(index, MissingResponse("gone") if missing else LlmResponse((Text(title, True),), 1, 1))
 
 
@@ -370,9 +372,9 @@ def test_a_raw_question_is_read_once(lessons, tmp_path):
     parrot = Parrot()
     client = scored(lessons, tmp_path, parrot)
     values(client, ("sugar", "citrus"), ("sugar", "insulin"))
-    assert parrot.asked == 3
+    assert parrot.request_count == 3
     values(client, ("sugar", "aspirin"))
-    assert parrot.asked == 4
+    assert parrot.request_count == 4
     figures = client.take_figures()
     assert (figures.calls, figures.missing, figures.tokens, figures.raw_scores) == (4, 0, 8, [0.0, 0.0])
     assert client.take_figures().calls == 0
@@ -381,14 +383,14 @@ def test_a_raw_question_is_read_once(lessons, tmp_path):
 def test_questions_that_another_process_drew_are_read_from_the_environment(lessons, tmp_path):
     """The file of right answers has no texts; raw, "fat in the blood" finds insulin first, which is right here."""
     parrot = Parrot()
-    known = scored(lessons, tmp_path, parrot, right="insulin")
-    client = AnswerClient(InProcessClient(lessons), Llm(parrot), known._gold, known._reward, 0)
+    scored_client = scored(lessons, tmp_path, parrot, right="insulin")
+    client = AnswerClient(InProcessClient(lessons), Llm(parrot), scored_client._gold, scored_client._reward, 0)
     assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [0.0]
     assert any("Question: fat in the blood" in prompt for prompt in parrot.prompts)
 
 
 def test_without_a_reply_nothing_is_scored(lessons, tmp_path):
-    client = scored(lessons, tmp_path, Parrot(gone="insulin lowers blood"), gain=False)
+    client = scored(lessons, tmp_path, Parrot(unanswered="insulin lowers blood"), gain=False)
     first, second = values(client, ("sugar", "insulin"), ("sugar", "citrus"))
     assert first is None
     assert second["answer_reward"] == 1
@@ -398,20 +400,20 @@ def test_without_a_reply_nothing_is_scored(lessons, tmp_path):
 
 
 def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path):
-    parrot = Parrot(gone="blood in it")
+    parrot = Parrot(unanswered="blood in it")
     client = scored(lessons, tmp_path, parrot)
-    parrot.gone = "fat in the blood\n"
+    parrot.unanswered = "fat in the blood\n"
     assert values(client, ("fat", "citrus"), ("sugar", "citrus"))[0] is None
-    parrot.gone = "\0"
+    parrot.unanswered = "\0"
     assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [1.0], "it is asked again"
 
 
 def test_figures_do_not_wait_for_a_step_that_another_thread_samples(lessons, tmp_path):
-    begun, end = threading.Event(), threading.Event()
+    started, end = threading.Event(), threading.Event()
 
     class Slow(Parrot):
         def generate(self, *arguments):
-            begun.set()
+            started.set()
             assert end.wait(60)
             super().generate(*arguments)
 
@@ -419,7 +421,7 @@ def test_figures_do_not_wait_for_a_step_that_another_thread_samples(lessons, tmp
     with ThreadPoolExecutor(2) as pool:
         sampled = pool.submit(values, client, ("fat", "citrus"))
         try:
-            assert begun.wait(60)
+            assert started.wait(60)
             assert pool.submit(client.take_figures).result(10).calls == 0
         finally:
             end.set()
@@ -448,7 +450,7 @@ def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, le
     changes = {"reward.metric": "mrr@5", "reward.answer.weight": 0.5, "train.raw_metric": "recall@5"}
     config = change(run, **changes, **{"train.raw_reward": [0.1, 1.0]})
     assert [question.id for question in selected_of(config, client)] == ["fat"]
-    assert parrot.asked == 0
+    assert parrot.request_count == 0
 
 
 def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):

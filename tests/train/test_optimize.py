@@ -38,7 +38,7 @@ class Reflection:
         self.server = ChatServer(lambda body: self.texts.pop(0) if len(self.texts) > 1 else self.texts[0])
 
     @property
-    def asked(self) -> list[str]:
+    def prompts(self) -> list[str]:
         return [last_user(body) for body in self.server.bodies]
 
 
@@ -77,7 +77,7 @@ def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
     assert sum(row["searches"] for row in evaluations) <= 60
     assert all(row["tokens"] > 0 for row in evaluations if row["candidate"] != "raw")
     assert len({row["key"] for row in evaluations}) == len(evaluations), "no question is asked twice with one prompt"
-    assert len(reflection.asked) == len(records(folder / "proposals.jsonl")) == 4
+    assert len(reflection.prompts) == len(records(folder / "proposals.jsonl")) == 4
     assert sorted(path.name for path in folder.iterdir()) == [
         ".lock", "base.json", "best", "candidates.jsonl", "checkpoints", "config.yaml", "digests.json",
         "environment.json", "evaluations.jsonl", "proposals.jsonl", "provenance.json", "run.json",
@@ -86,8 +86,8 @@ def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
 
 def test_the_reflection_model_reads_training_questions_alone(undisturbed):
     _, reflection = undisturbed
-    assert "my head hurts" in reflection.asked[0]
-    assert "Retrieved first: About citrus" in reflection.asked[0]
+    assert "my head hurts" in reflection.prompts[0]
+    assert "Retrieved first: About citrus" in reflection.prompts[0]
     sent = json.dumps(reflection.server.bodies)
     assert "tell me" not in sent, "no validation question"
     assert "please" not in sent, "no test question"
@@ -96,20 +96,20 @@ def test_the_reflection_model_reads_training_questions_alone(undisturbed):
 def test_without_feedback_the_reflection_model_reads_the_prompt_alone(prompting, run_app):
     with reflecting(run_app, change(prompting, **{"optimize.feedback": False}), *PROPOSED) as (config, reflection):
         folder = optimize(config)
-    assert "Name the medicine, such as scurvy." in reflection.asked[0]
-    for shown in ("my head hurts", "answered these questions", "<side_info>", "reward is", "About"):
-        assert shown not in json.dumps(reflection.server.bodies)
+    assert "Name the medicine, such as scurvy." in reflection.prompts[0]
+    for phrase in ("my head hurts", "answered these questions", "<side_info>", "reward is", "About"):
+        assert phrase not in json.dumps(reflection.server.bodies)
     assert {row["candidate"] for row in records(folder / "evaluations.jsonl")}.isdisjoint({"raw"}), "not searched"
     assert BETTER in (folder / "best" / "prompt.yaml").read_text(), "selection stays"
 
 
 def test_the_reflection_model_reads_the_conversation_before_a_question(prompting, run_app, tmp_path):
-    dataset, said = (
+    dataset, history = (
         load_beir(prompting.env.dataset.path),
         (Utterance("user", "old words"), Utterance("user", "new ones")),
     )
     splits = {
-        name: replace(split, questions=tuple(replace(question, history=said) for question in split.questions))
+        name: replace(split, questions=tuple(replace(question, history=history) for question in split.questions))
         for name, split in dataset.splits.items()
     }
     save_beir(replace(dataset, splits=splits), tmp_path / "data")
@@ -122,8 +122,8 @@ def test_the_reflection_model_reads_the_conversation_before_a_question(prompting
         ),
     ):
         optimize(config)
-    assert "User: old\nUser: new ones" in reflection.asked[0]
-    assert "my head hurts" in reflection.asked[0]
+    assert "User: old\nUser: new ones" in reflection.prompts[0]
+    assert "my head hurts" in reflection.prompts[0]
 
 
 def test_relevant_titles_are_those_of_training_questions(prompting):
@@ -134,8 +134,8 @@ def test_relevant_titles_are_those_of_training_questions(prompting):
     questions = dataset.splits["train"].questions
     titles = relevant_titles(local.env, local.client, 1, questions[:1])
     assert titles == {"train-head": ["About triptan"]}
-    shown = relevant_titles(prompting.env, prompting.client, 1, questions)
-    assert shown == {}, "a service shows no judgements"
+    remote_titles = relevant_titles(prompting.env, prompting.client, 1, questions)
+    assert remote_titles == {}, "a service shows no judgements"
 
 
 def test_a_budget_is_never_exceeded_and_the_command_prints_the_folder(prompting, run_app, tmp_path, capsys):
@@ -146,7 +146,7 @@ def test_a_budget_is_never_exceeded_and_the_command_prints_the_folder(prompting,
     assert not ended.value.code
     folder = config.run_folder
     assert capsys.readouterr().out == f"{folder}\n"
-    assert len(reflection.asked) == 1
+    assert len(reflection.prompts) == 1
     assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "five more would be too many"
     assert [row["validation"] is None for row in records(folder / "candidates.jsonl")] == [False, True]
     with refused(ConfigError, "budget-too-small", 4, 5):
@@ -199,7 +199,7 @@ def undisturbed(world, world_url, suggestible, tmp_path_factory, run_app):
 @pytest.fixture
 def straight(undisturbed):
     """Its results, and how often the model was asked."""
-    return results(undisturbed[0]), len(undisturbed[1].asked)
+    return results(undisturbed[0]), len(undisturbed[1].prompts)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -207,11 +207,11 @@ def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_a
     """Ctrl-C before one of its batches of answers: nothing that was finished is asked for again."""
     calls, answer = [], scoring.model_answers
 
-    def interrupted(parts, *rest):
+    def interrupted(parts, *arguments):
         calls.append(parts)
         if len(calls) == batch:
             raise KeyboardInterrupt
-        return answer(parts, *rest)
+        return answer(parts, *arguments)
 
     monkeypatch.setattr(scoring, "model_answers", interrupted)
     with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
@@ -219,10 +219,10 @@ def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_a
             optimize(config)
         folder = config.run_folder
         assert not [path for path in folder.rglob("*") if path.name.endswith((".writing", ".partial", ".tmp"))]
-        before = len(records(folder / "evaluations.jsonl")) if batch > 1 else 0
+        evaluation_count = len(records(folder / "evaluations.jsonl")) if batch > 1 else 0
         assert optimize(config, resume=True) == folder
-    assert (results(folder), len(reflection.asked)) == straight
-    assert len(records(folder / "evaluations.jsonl")) > before
+    assert (results(folder), len(reflection.prompts)) == straight
+    assert len(records(folder / "evaluations.jsonl")) > evaluation_count
     starts = json.loads((folder / "provenance.json").read_text())["starts"]
     assert len(starts) == (2 if batch > 2 else 1), "nothing was done before the first"
 
@@ -231,9 +231,9 @@ def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(
     small = change(prompting, **{"optimize.proposals": 1})
     with reflecting(run_app, small, *PROPOSED) as (config, reflection):
         folder = optimize(config)
-        before = results(folder)
+        first_results = results(folder)
         optimize(config, resume=True)
-        assert (results(folder), len(reflection.asked)) == (before, 1)
+        assert (results(folder), len(reflection.prompts)) == (first_results, 1)
         optimize(change(config, **{"optimize.proposals": 2, "optimize.searches": 50}), resume=True)
     assert BETTER in (folder / "best" / "prompt.yaml").read_text()
     with refused(CheckpointError, "other-settings", "optimize.minibatch"):
@@ -266,14 +266,14 @@ def test_an_unusable_prompt_is_refused_with_feedback(prompting, run_app, compone
     ((text, why),) = proposal["refused"]
     assert (text, proposal["text"], proposal["calls"]) == (unusable.strip(), usable, 2)
     assert reason in why
-    assert why in reflection.asked[1], "the next attempt is told"
+    assert why in reflection.prompts[1], "the next attempt is told"
 
 
 def test_a_proposal_without_a_usable_attempt_costs_no_search(prompting, run_app):
     changed = change(prompting, **{"optimize.components": ["question"], "optimize.proposals": 2})
     with reflecting(run_app, changed, "Which medicine?") as (config, reflection):
         folder = optimize(config)
-    assert len(reflection.asked) == 2 * 3
+    assert len(reflection.prompts) == 2 * 3
     assert [row["calls"] for row in records(folder / "proposals.jsonl")] == [3, 3]
     assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "validation, minibatch, raw"
     assert [row["prompt"] == "" for row in records(folder / "candidates.jsonl")] == [False, True, True]

@@ -62,16 +62,17 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
     shutil.rmtree(folder / "general-0" / "checkpoints" / "checkpoint-2")
     assert tiny("run", "--only", "c", "--seeds", "0") == 0
     assert (folder / "general-0" / "final").is_dir()
-    made = [json.loads(line)["rewrites"] for line in answers.read_text().splitlines()]
-    assert made == [json.loads(line)["rewrites"] for line in first[answers.relative_to(folder)].decode().splitlines()]
+    rewrites = [json.loads(line)["rewrites"] for line in answers.read_text().splitlines()]
+    original = first[answers.relative_to(folder)].decode()
+    assert rewrites == [json.loads(line)["rewrites"] for line in original.splitlines()]
 
     page = tmp_path / "page.md"
     page.write_text((BENCHMARKS.parent / "docs" / "reproduction.md").read_text())
     capsys.readouterr()
     assert tiny("table", "--seeds", "0", "--page", str(page)) == 0
-    table, written = capsys.readouterr().out, page.read_text()
+    table, page_text = capsys.readouterr().out, page.read_text()
     for part in table.strip().split("\n\n### "):
-        assert part.strip() in written
+        assert part.strip() in page_text
     for part in ("a", "b", "c"):
         assert f"### ({part})" in table
         assert f"](page-{part}.svg)" in table
@@ -80,8 +81,8 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
         assert content in table
     shutil.rmtree(folder / "general-0")
     assert tiny("table", "--seeds", "0", "--only", "c", "--page", str(page)) == 0
-    assert page.read_text().startswith(written.partition("### (c)")[0]), "other parts stay"
-    assert page.read_text() != written
+    assert page.read_text().startswith(page_text.partition("### (c)")[0]), "other parts stay"
+    assert page.read_text() != page_text
     verdicts = [line.split(" | ")[1] for line in table.splitlines() if " here | " in line]
     assert set(verdicts) == {"not decidable here"}, "fewer than three seeds decide nothing"
 
@@ -142,8 +143,8 @@ def test_arms_of_a_part_differ_in_what_is_compared_alone(tmp_path):
 
     options = Options(tmp_path)
 
-    def different(one, other):
-        a, b = (dict(flat(options.config(ARMS[name], 0).model_dump())) for name in (one, other))
+    def different(first, second):
+        a, b = (dict(flat(options.config(ARMS[name], 0).model_dump())) for name in (first, second))
         return {key for key in {*a, *b} if a.get(key) != b.get(key)} - {"name"}
 
     assert different("turn", "trajectory") == {"rollout.branching", "train.credit"}
@@ -167,7 +168,7 @@ def test_prompt_levels_show_the_same_questions_and_no_held_out_word():
         word.strip() for example in packaged.examples for turn in example.turns for word in turn.rewrite.split(",")
     }
     for name, level in levels.items():
-        assert [one.question for one in level.examples] == [one.question for one in packaged.examples]
+        assert [entry.question for entry in level.examples] == [entry.question for entry in packaged.examples]
         assert ("BM25" in level.system) == (name != "general")
         for example in level.examples:
             for word in (word.strip() for word in example.turns[0].rewrite.split(",")):
@@ -243,19 +244,19 @@ def test_the_table_shows_how_the_policies_write_beside_their_scores(tmp_path):
         )  # fmt: skip
 
     raw = [record(number, 0, 0.5, f"question {number}") for number in range(4)]
-    before = [
+    untrained = [
         record(0, 1, 0.5, "Question 0?", cut=False),
         record(1, 1, 0.25, "word", cut=True),
         record(2, 1, 0.25, "word", cut=True),
         record(3, 1, 0.0, None, cut=True),
     ]
-    write_records(options.records(arm, 0, 0, "bm25"), [*raw, *before])
+    write_records(options.records(arm, 0, 0, "bm25"), [*raw, *untrained])
     for seed, score in ((0, 0.75), (1, 1.0)):
         folder = options.run_folder(arm, seed)
         (folder / "checkpoints" / "checkpoint-2").mkdir(parents=True)
         (folder / "metrics.jsonl").write_text('{"step": 1, "tokens/sampled": 8, "seconds/step": 1.0}\n')
-        after = [record(number, 1, score, "word", cut=seed == 1) for number in range(4)]
-        write_records(options.records(arm, seed, 2, "bm25"), [*raw, *after])
+        trained = [record(number, 1, score, "word", cut=seed == 1) for number in range(4)]
+        write_records(options.records(arm, seed, 2, "bm25"), [*raw, *trained])
     head, _, row = next(
         part.splitlines() for part in render(Results(options), "c").split("\n\n") if "tested on" in part
     )  # fmt: skip

@@ -94,14 +94,14 @@ def test_a_batch_says_what_each_prompt_says_alone_in_any_order_and_micro_batch(e
     assert [s[0].ids for s in together] == [s[0].ids for s in alone]
     backwards = engine.generate(prompts[::-1], 1, GREEDY)[::-1]
     assert [s[0].ids for s in backwards] == [s[0].ids for s in together]
-    engine.micro_batch, before = 2, engine.micro_batch
+    engine.micro_batch, micro_batch = 2, engine.micro_batch
     try:
         small = engine.generate(prompts, 1, GREEDY)
     finally:
-        engine.micro_batch = before
+        engine.micro_batch = micro_batch
     assert [s[0].ids for s in small] == [s[0].ids for s in together]
-    for one, other in zip(small, together, strict=True):
-        assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
+    for actual, expected in zip(small, together, strict=True):
+        assert actual[0].logprobs == pytest.approx(expected[0].logprobs, abs=1e-4)
 
 
 def test_micro_batch_bounds_the_rows_of_a_decoding_step(llama):
@@ -191,21 +191,21 @@ def test_no_prompt_is_no_sample(llama):
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was_also_after_a_failure(llama, training, monkeypatch):
     llama.model.train(training)
-    before = llama.model.config._attn_implementation
+    attention = llama.model.config._attn_implementation
     llama.generate([[20, 21]], 1, GREEDY)
-    assert (llama.model.training, llama.model.config._attn_implementation) == (training, before)
+    assert (llama.model.training, llama.model.config._attn_implementation) == (training, attention)
 
-    seen = []
+    states = []
 
     def fail(*_):
-        seen.append((llama.model.training, llama.model.config._attn_implementation))
+        states.append((llama.model.training, llama.model.config._attn_implementation))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(llama, "_logits", fail)
     with pytest.raises(KeyboardInterrupt):
         llama.generate([[20, 21]], 1, GREEDY)
-    assert seen == [(False, "querylect_tree")]
-    assert (llama.model.training, llama.model.config._attn_implementation) == (training, before)
+    assert states == [(False, "querylect_tree")]
+    assert (llama.model.training, llama.model.config._attn_implementation) == (training, attention)
     loss = llama.model(torch.tensor([[20, 21, 22]]), labels=torch.tensor([[20, 21, 22]])).loss
     loss.backward()
     assert llama.model.get_input_embeddings().weight.grad is not None
@@ -293,7 +293,7 @@ def test_a_token_reads_the_device_once(llama, monkeypatch, temperature):
     for tokens in (10, 30):
         reads.clear()
         samples = llama.generate(prompts, 3, Sampling(temperature, max_new_tokens=tokens, streams=(1, 2, 3)))
-        assert {len(sample.ids) for one in samples for sample in one} == {tokens}
+        assert {len(sample.ids) for completions in samples for sample in completions} == {tokens}
         totals.append(sum(reads.values()))
     assert totals[1] - totals[0] == 20, reads
 
@@ -313,8 +313,9 @@ def test_a_stop_test_that_is_a_token_late_changes_no_sample(llama, monkeypatch):
     expected = llama.generate(prompts, 6, Sampling(max_new_tokens=20, streams=streams))
     monkeypatch.setattr(transformers, "_Progress", Late)
     late = llama.generate(prompts, 6, Sampling(max_new_tokens=20, streams=streams))
-    for one, other in zip(chain(*late), chain(*expected), strict=True):
-        assert (one.ids, one.finished) == (other.ids, other.finished)
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)  # rows stay a token longer in their matrices
+    for late_sample, expected_sample in zip(chain(*late), chain(*expected), strict=True):
+        assert (late_sample.ids, late_sample.finished) == (expected_sample.ids, expected_sample.finished)
+        # Rows stay a token longer in their matrices.
+        assert late_sample.logprobs == pytest.approx(expected_sample.logprobs, abs=1e-4)
     lengths = {len(sample.ids) for samples in expected for sample in samples}
     assert 1 < len(lengths) < 20

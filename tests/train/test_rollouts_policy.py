@@ -103,18 +103,18 @@ def test_a_bfloat16_copy_computes_what_the_policy_computes(tiny_policy):
     policy = with_lora(tiny_policy, dtype="bfloat16")
     copy = MergedCopy(policy).refresh()
     plain = load_policy(policy_config(tiny_policy, dtype="bfloat16"))[0]
-    one, other = (dict(model.state_dict()) | dict(model.named_buffers()) for model in (copy, plain))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    copied, loaded = (dict(model.state_dict()) | dict(model.named_buffers()) for model in (copy, plain))
+    assert copied.keys() == loaded.keys()
+    assert all(torch.equal(copied[name], loaded[name]) for name in copied)
     assert copy.model.rotary_emb.inv_freq.dtype == torch.float32
     assert torch.allclose(logits(copy), logits(policy), atol=0.2)
 
 
 def test_making_the_copy_draws_no_random_number(tiny_policy):
     policy = with_lora(tiny_policy)
-    before = torch.get_rng_state()
+    state = torch.get_rng_state()
     MergedCopy(policy).refresh()
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_without_adapters_the_copy_is_the_policy(tiny_policy):
@@ -156,14 +156,14 @@ def test_an_adapter_is_merged_and_a_full_checkpoint_replaces_the_weights(tiny_po
     assert torch.allclose(logits(merged), expected, atol=1e-3)
     assert not hasattr(merged, "peft_config")
     assert not merged.training
-    other = save_tiny(tmp_path / "full", seed=7)
-    full, _ = load_policy(policy_config(tiny_policy), other)
-    assert torch.equal(logits(full), logits(load_policy(policy_config(other))[0]))
+    full_path = save_tiny(tmp_path / "full", seed=7)
+    full, _ = load_policy(policy_config(tiny_policy), full_path)
+    assert torch.equal(logits(full), logits(load_policy(policy_config(full_path))[0]))
 
 
-@pytest.mark.parametrize("other", ["wider", "deeper"])
-def test_the_adapter_of_another_model_is_refused(tiny_policy, tmp_path, other):
-    changes = {"wider": {"hidden_size": 128, "head_dim": 32}, "deeper": {"num_hidden_layers": 3}}[other]
+@pytest.mark.parametrize("difference", ["wider", "deeper"])
+def test_the_adapter_of_another_model_is_refused(tiny_policy, tmp_path, difference):
+    changes = {"wider": {"hidden_size": 128, "head_dim": 32}, "deeper": {"num_hidden_layers": 3}}[difference]
     policy = with_lora(save_tiny(tmp_path / "other", **changes))
     policy.save_pretrained(tmp_path / "adapter")
     with refused(CheckpointError, "other-model", tmp_path / "adapter"):
@@ -174,11 +174,11 @@ def test_the_adapter_of_another_model_is_refused(tiny_policy, tmp_path, other):
 def test_a_damaged_adapter_is_refused_and_one_that_lacks_a_tensor_is_not_filled_up(tiny_policy, adapter):
     path, _ = adapter
     weights = path / "adapter_model.safetensors"
-    whole = weights.read_bytes()
+    original = weights.read_bytes()
     lost = drop_tensor(weights, min(load_file(weights)))
     with refused(CheckpointError, "other-model", path, "1 tensors", lost):
         load_policy(policy_config(tiny_policy), path)
-    weights.write_bytes(whole[:200])
+    weights.write_bytes(original[:200])
     with refused(CheckpointError, "other-model", path):
         load_policy(policy_config(tiny_policy), path)
 
@@ -235,15 +235,15 @@ def test_an_adapter_is_no_policy_model_and_its_base_is_not_loaded_in_its_place(t
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("names", "expected"),
     [
         (["checkpoint-9", "checkpoint-10", "checkpoint-2"], "checkpoint-10"),
         (["checkpoint-9", "final"], "final"),
         (["checkpoint-9", "final", "best"], "best"),
     ],
 )
-def test_the_policy_of_a_run_is_the_best_the_final_or_the_latest(tmp_path, found, expected):
-    for name in found:
+def test_the_policy_of_a_run_is_the_best_the_final_or_the_latest(tmp_path, names, expected):
+    for name in names:
         folder = tmp_path / "checkpoints" / name
         folder.mkdir(parents=True)
         (folder / "adapter_config.json").write_text("{}")
@@ -254,11 +254,11 @@ def test_the_policy_of_a_run_is_the_best_the_final_or_the_latest(tmp_path, found
     assert find_checkpoint(tmp_path).name == expected
 
 
-@pytest.mark.parametrize("made", ["nothing", "folder", "weights without config"])
-def test_a_run_without_a_policy_says_to_train_first(tmp_path, made):
-    if made != "nothing":
+@pytest.mark.parametrize("content", ["nothing", "folder", "weights without config"])
+def test_a_run_without_a_policy_says_to_train_first(tmp_path, content):
+    if content != "nothing":
         (tmp_path / "run" / "final").mkdir(parents=True)
-    if made == "weights without config":
+    if content == "weights without config":
         (tmp_path / "run" / "final" / "model.safetensors").touch()
     with refused(CheckpointError, "no-checkpoint", tmp_path / "run", "querylect train"):
         find_checkpoint(tmp_path / "run")

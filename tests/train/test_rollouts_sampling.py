@@ -28,10 +28,10 @@ def test_columns_are_drawn_in_proportion_to_their_weights(columns, block):
     assert counts[expected == 0].sum() == 0
     rare = expected < 5
     observed = [*counts[~rare].tolist(), counts[rare].sum().item()]
-    wanted = [*expected[~rare].tolist(), expected[rare].sum().item()]
-    if wanted[-1] == 0:
-        observed, wanted = observed[:-1], wanted[:-1]
-    assert chisquare(observed, wanted).pvalue > 1e-3
+    expected_counts = [*expected[~rare].tolist(), expected[rare].sum().item()]
+    if expected_counts[-1] == 0:
+        observed, expected_counts = observed[:-1], expected_counts[:-1]
+    assert chisquare(observed, expected_counts).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -51,13 +51,13 @@ def test_a_stop_keeps_the_ranking_before_it_and_costs_no_search(client):
     searched = Searched(client)
     engine = Script(say("headache"), say("sugar"), STOP, say("aspirin"), STOP, STOP)
     (tree,) = grower(searched, engine).grow([HEAD], [2, 2])
-    first, other = tree.roots
+    first, second = tree.roots
     stop, search = first.children
     assert (stop.ranking, stop.metrics, stop.reward) == (first.ranking, first.metrics, first.reward)
     assert stop.reward > 0.1
     assert (stop.rewrite.plan, stop.rewrite.rewrites, stop.rewrite.stop) == (first.rewrite.plan, (), True)
     assert (stop.searched, search.searched, stop.cost, search.cost, first.cost) == (False, True, 0.0, 0.25, 0.25)
-    assert [child.reward for child in other.children] == [other.reward] * 2
+    assert [child.reward for child in second.children] == [second.reward] * 2
     assert searched.batches == [2, 1]
     assert tree.searches == 3
 
@@ -108,7 +108,7 @@ def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(c
 def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp_path):
     """Raw, "too much sugar" finds nothing that answers; citrus does. A stop of turn 1 gains nothing over the raw
     question, one of turn 2 asks the reader nothing, and one below a missing reply is unscorable."""
-    parrot = Parrot(gone="insulin lowers blood")
+    parrot = Parrot(unanswered="insulin lowers blood")
     answering = scored(lessons, tmp_path, parrot)
     (question,) = [question for question in answering.questions("train") if question.id == "sugar"]
     rewriter = make_rewriter(RewriterConfig(name="general", stop=True), RetrieverCard("bm25", "bm25"))
@@ -116,12 +116,12 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     engine = Script(STOP, say("citrus"), say("insulin"), STOP, STOP)
     rollout = RolloutConfig(max_prompt_tokens=4096)
     (tree,) = Grower(engine, rewriter, answering, rollout, reward).grow([question], [3, 1])
-    _, found, missing = tree.roots
+    _, relevant, missing = tree.roots
     assert [node.reward for node in tree.roots] == [0.5, 1.0, None]
-    (kept,), (lost,) = found.children, missing.children
-    assert (kept.reward, kept.cost, kept.metrics) == (1.0, 0.0, found.metrics)
+    (stop_node,), (lost,) = relevant.children, missing.children
+    assert (stop_node.reward, stop_node.cost, stop_node.metrics) == (1.0, 0.0, relevant.metrics)
     assert (lost.reward, lost.cost) == (None, 0.0)
-    assert parrot.asked == 3, "a stop of turn 1 and the raw question read the same documents"
+    assert parrot.request_count == 3, "a stop of turn 1 and the raw question read the same documents"
     assert tree.searches == 3
     refuse_outage([tree], answering, {"": 60.0}, reward, "no rollout", "")
     values = {id(node): value for group in assign_credit([tree], "turn", [0.5, 1.0], "none").groups
@@ -132,18 +132,18 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
 @pytest.mark.parametrize(("gain", "rewards"), [(True, [1.0, 0.5, 0.5]), (False, [1.0, 0.0, 0.0])])
 def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, tmp_path, gain, rewards):
     """The reader knows citrus by heart; the raw question and the rewrite find insulin. A later stop keeps that."""
-    parrot = Parrot(known="citrus")
+    parrot = Parrot(closed_book="citrus")
     answering = scored(lessons, tmp_path, parrot, gain=gain)
     reward = {"kind": "answer", "answer": {"gain": gain}, "format_weight": 0}
     engine = Script(STOP, say("insulin"), STOP)
     question = Question("fat", ASKED["fat"][0])
     (tree,) = grower(answering, engine, stop="answer", reward=reward).grow([question], [2, 1])
     stop, search = tree.roots
-    (kept,) = search.children
-    assert [node.reward for node in (stop, search, kept)] == rewards
+    (later_stop,) = search.children
+    assert [node.reward for node in (stop, search, later_stop)] == rewards
     assert (stop.rewrite.unsearched, stop.searched, stop.ranking, stop.children) == (True, False, [], [])
-    assert (stop.cost, search.cost, kept.cost) == (0.0, 0.25, 0.0)
-    assert (kept.reused, kept.metrics, kept.rewrite.unsearched) == (True, search.metrics, False)
+    assert (stop.cost, search.cost, later_stop.cost) == (0.0, 0.25, 0.0)
+    assert (later_stop.reused, later_stop.metrics, later_stop.rewrite.unsearched) == (True, search.metrics, False)
     assert stop.metrics["ndcg@10"] == 0
     assert tree.searches == 1
     assert sum("from what you know" in prompt for prompt in parrot.prompts) == 1
@@ -156,7 +156,7 @@ def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, t
 
 
 def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, tmp_path):
-    answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False, weight=0.75)
+    answering = scored(lessons, tmp_path, Parrot(closed_book="citrus"), gain=False, weight=0.75)
     reward = {"kind": "answer", "answer": {"gain": False, "weight": 0.75}, "format_weight": 0}
     engine = Script(STOP, say("insulin"))
     (tree,) = grower(answering, engine, stop="answer", reward=reward).grow([SWEET], [2])
@@ -164,7 +164,7 @@ def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, t
 
 
 def test_a_stop_after_format_failures_alone_searches_nothing_either(lessons, tmp_path):
-    answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False)
+    answering = scored(lessons, tmp_path, Parrot(closed_book="citrus"), gain=False)
     reward = {"kind": "answer", "answer": {"gain": False}, "format_weight": 0}
     (tree,) = grower(answering, Script("no format", STOP), stop="answer", reward=reward).grow([SWEET], [1, 1])
     (failed,) = tree.roots
@@ -184,13 +184,13 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     def trees_of(client, *texts):
         return grower(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])
 
-    answering = scored(lessons, tmp_path, Parrot(known="citrus"), gain=False)
+    answering = scored(lessons, tmp_path, Parrot(closed_book="citrus"), gain=False)
     answering._client = Searched(answering.environment_client, out=["sugar"])
     (tree,) = trees_of(answering, STOP, say("insulin"))
     assert [node.reward for node in tree.roots] == [1.0, None]
     with refused(EnvironmentUnavailableError):
         refuse([tree], answering)
-    silent = scored(lessons, tmp_path, Parrot(gone="from what you know"), gain=False)
+    silent = scored(lessons, tmp_path, Parrot(unanswered="from what you know"), gain=False)
     (tree,) = trees_of(silent, STOP, STOP)
     assert [node.reward for node in tree.roots] == [None, None]
     with refused(EnvironmentUnavailableError, None, "reader"):
@@ -198,7 +198,7 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     (tree,) = trees_of(silent, STOP, say("insulin"))
     assert [node.reward for node in tree.roots] == [None, 0.0]
     refuse([tree], silent)
-    gaining = scored(lessons, tmp_path, Parrot(known="citrus"))
+    gaining = scored(lessons, tmp_path, Parrot(closed_book="citrus"))
     gaining._client = Searched(gaining.environment_client, out=["sugar"])
     (tree,) = trees_of(gaining, STOP)
     assert tree.roots[0].reward is None
@@ -209,21 +209,21 @@ def test_without_a_reader_nothing_searched_is_an_empty_ranking(client):
     searched = Searched(client)
     engine = Script(STOP, say("headache"), say("sugar"))
     trees = grower(searched, engine, stop="answer").grow([HEAD, SUGAR], [1, 1], greedy=True)
-    stopped, going = (records_of_trees("p", [tree], METRICS) for tree in trees)
+    stopped, searching = (records_of_trees("p", [tree], METRICS) for tree in trees)
     assert [(record.turn, record.searches, record.metrics["ndcg@10"]) for record in stopped] == [(1, 0, 0), (2, 0, 0)]
     assert [(record.unsearched, record.ranking, record.plan, record.format_ok) for record in stopped] == [
         (True, (), None, True)
     ] * 2
-    assert not any(record.unsearched for record in going)
+    assert not any(record.unsearched for record in searching)
     assert searched.batches == [1, 1]
-    assert validation_metrics(trees)["ndcg/turn1"] == pytest.approx(going[0].metrics["ndcg@10"] / 2)
+    assert validation_metrics(trees)["ndcg/turn1"] == pytest.approx(searching[0].metrics["ndcg@10"] / 2)
 
 
 class Hesitant(Uneven):
     """Answers half of its requests with a stop."""
 
-    def _sample(self, its, number):
-        completion, rounds = super()._sample(its, number)
+    def _sample(self, stream, number):
+        completion, rounds = super()._sample(stream, number)
         if rounds % 2:
             ids = [*self.tokenizer(STOP, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
             completion = type(completion)(ids, [-0.5] * len(ids), True)
@@ -247,9 +247,9 @@ def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, kind,
 @pytest.mark.parametrize("kind", [Grower, StreamingGrower, WaveGrower])
 def test_trees_of_first_turns_that_all_stop(client, kind):
     class Stops(Uneven):
-        def _sample(self, its, number):
+        def _sample(self, stream, number):
             ids = [*self.tokenizer(STOP, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
-            return type(super()._sample(its, number)[0])(ids, [-0.5] * len(ids), True), 1
+            return type(super()._sample(stream, number)[0])(ids, [-0.5] * len(ids), True), 1
 
     trees = grower(client, Stops(), kind).grow(QUESTIONS, [2, 2], streams=STREAMS)
     assert [[len(path) for path in tree.paths()] for tree in trees] == [[1] * 4] * 3
@@ -259,14 +259,14 @@ def test_every_later_turn_of_an_evaluation_has_the_record_of_the_stop(client):
     """Turn 2 of three stops: its score, tokens and searches also stand in turn 3."""
     engine = Script(say("headache"), say("insulin"), STOP, say("sugar"), say("blood"))
     trees = grower(client, engine).grow([HEAD, SUGAR], [1, 1, 1], greedy=True)
-    stopped, going = (records_of_trees("p", [tree], METRICS) for tree in trees)
+    stopped, searching = (records_of_trees("p", [tree], METRICS) for tree in trees)
     assert [(record.turn, record.searches) for record in stopped] == [(1, 1), (2, 1), (3, 1)]
-    assert [(record.turn, record.searches) for record in going] == [(1, 1), (2, 2), (3, 3)]
+    assert [(record.turn, record.searches) for record in searching] == [(1, 1), (2, 2), (3, 3)]
     assert {record.ranking for record in stopped} == {stopped[0].ranking}
     assert stopped[1].tokens == stopped[2].tokens > stopped[0].tokens
     assert stopped[2].plan == stopped[0].plan
     measured = validation_metrics(trees)
-    scores = [[record.metrics["ndcg@10"] for record in path] for path in (stopped, going)]
+    scores = [[record.metrics["ndcg@10"] for record in path] for path in (stopped, searching)]
     for turn in (1, 2, 3):
         assert measured[f"ndcg/turn{turn}"] == pytest.approx(sum(path[turn - 1] for path in scores) / 2)
 
@@ -341,8 +341,8 @@ class Learned(Parrot):
     def generate(self, prompts, draw, deliver, costs):
         def answer(index, reply):
             content = prompts[index].messages[-1]["content"]
-            known = any(ASKED[name][0] in content for name in BY_HEART)
-            deliver(index, LlmResponse((Text("citrus", True),), 1, 1) if known else reply)
+            memorised = any(ASKED[name][0] in content for name in BY_HEART)
+            deliver(index, LlmResponse((Text("citrus", True),), 1, 1) if memorised else reply)
 
         super().generate(prompts, draw, answer, costs)
 
@@ -376,15 +376,15 @@ class Tabular:
         for tree in trees:
             probabilities = self.probabilities(tree.question.id)
             for node in tree.roots:
-                said = self.ANSWERS.index(node.text)
+                chosen = self.ANSWERS.index(node.text)
                 for answer, probability in enumerate(probabilities):
-                    change = rate * credit.of(node) * ((answer == said) - probability)
+                    change = rate * credit.of(node) * ((answer == chosen) - probability)
                     self.logits[tree.question.id][answer] += change
 
     def searching(self):
         """The share of answers that search, of the questions that the reader knows by heart and of the others."""
         shares = {name: 1 - self.probabilities(name)[0] for name in ASKED}
-        return [mean(shares[name] for name in ASKED if (name in BY_HEART) == known) for known in (True, False)]
+        return [mean(shares[name] for name in ASKED if (name in BY_HEART) == memorised) for memorised in (True, False)]
 
 
 def test_a_policy_learns_to_search_only_where_the_reader_needs_a_document(lessons, tmp_path):

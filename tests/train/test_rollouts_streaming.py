@@ -41,14 +41,14 @@ class Uneven:
         self.under_way, self.rounds, self.fails_at = [], 0, fails_at
         self.events, self.woken = [], False
 
-    def _sample(self, its, number):
-        draw = Random(f"{its} {number}")
+    def _sample(self, stream, number):
+        draw = Random(f"{stream} {number}")
         text = render("", [" ".join(draw.choices(WORDS, k=2))]) if draw.random() < 0.6 else "no format"
         ids = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
         return Completion(ids, [-0.5] * len(ids), True), draw.randint(1, 40)
 
     def generate(self, prompts, n, sampling):
-        return [[self._sample(its, number)[0] for number in range(n)] for its in sampling.streams]
+        return [[self._sample(stream, number)[0] for number in range(n)] for stream in sampling.streams]
 
     def wake(self):
         self.woken = True
@@ -119,8 +119,8 @@ def test_nothing_waits_for_the_longest_answer_of_a_turn(client):
     grower(StreamingGrower, engine, searched).grow(QUESTIONS, [4, 4], streams=STREAMS)
     ends = [at for at, event in enumerate(engine.events) if event == "ended"]
     assert engine.events.index("searched") < ends[11]
-    asked = [at for at, event in enumerate(engine.events) if event == "asked"]
-    assert asked[12] < max(ends[:-40])
+    requested = [at for at, event in enumerate(engine.events) if event == "asked"]
+    assert requested[12] < max(ends[:-40])
     assert sum(searched.batches) <= 60
     assert len(searched.batches) > 2
 
@@ -136,8 +136,8 @@ def test_turns_that_end_during_a_search_are_searched_together(client):
 
     slow = Slow(client, engine)
 
-    def advance(before=engine.advance):
-        computed = before()
+    def advance(inner=engine.advance):
+        computed = inner()
         if not engine.under_way:
             all_have_ended.set()
         return computed
@@ -173,20 +173,20 @@ def test_an_engine_that_fails_ends_the_growth(client):
 
 
 def test_what_ends_the_growth_does_not_wait_for_a_search(client):
-    release, begun = threading.Event(), threading.Event()
+    release, started = threading.Event(), threading.Event()
 
     class Slow(Searched):
         def step(self, steps, **options):
-            begun.set()
+            started.set()
             release.wait(30)
             return super().step(steps, **options)
 
     engine = Uneven()
 
-    def advance(before=engine.advance):
-        if engine.rounds > 20 and begun.wait(20):
+    def advance(inner=engine.advance):
+        if engine.rounds > 20 and started.wait(20):
             raise KeyboardInterrupt
-        return before()
+        return inner()
 
     engine.advance = advance
     slow = Slow(client)
@@ -281,7 +281,7 @@ def test_the_transformers_engine_samples_waves_where_asked(client, tiny_policy):
     expected = grower_of(change(config, **{"rollout.streaming": "auto"}), client, engine)
     assert type(expected) is Grower
     ids = [
-        [node.completion_ids for tree in each.grow(QUESTIONS, [2, 2], streams=STREAMS) for node in tree.walk()]
-        for each in (waves, expected)
+        [node.completion_ids for tree in candidate.grow(QUESTIONS, [2, 2], streams=STREAMS) for node in tree.walk()]
+        for candidate in (waves, expected)
     ]
     assert ids[0] == ids[1]

@@ -90,21 +90,21 @@ def test_greedy_ids_and_their_probabilities_are_those_of_the_policy(opened):
     engine, policy, tokenizer, _ = opened
     greedy = Sampling(temperature=0.0, top_p=0.5, max_new_tokens=6)
     expected = TransformersEngine(policy, tokenizer).generate(PROMPTS, 2, greedy)
-    given = engine.generate(PROMPTS, 2, greedy)
-    assert [[sample.ids for sample in each] for each in given] == [[s.ids for s in each] for each in expected]
-    for one, other in zip(given, expected, strict=True):
-        assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
-        assert one[0].finished == other[0].finished
+    actual = engine.generate(PROMPTS, 2, greedy)
+    assert [[s.ids for s in samples] for samples in actual] == [[s.ids for s in samples] for samples in expected]
+    for actual_samples, expected_samples in zip(actual, expected, strict=True):
+        assert actual_samples[0].logprobs == pytest.approx(expected_samples[0].logprobs, abs=1e-4)
+        assert actual_samples[0].finished == expected_samples[0].finished
 
 
 def test_sampled_log_probabilities_are_those_of_the_draw(opened):
     """Temperature .8 and top_p .9 of a plain forward pass of the policy, adapters and all."""
     engine, policy, _, _ = opened
     torch.manual_seed(1)
-    given = engine.generate(PROMPTS, 3, HOT)
-    assert [len(each) for each in given] == [3, 3, 3]
-    seen = 0
-    for prompt, samples in zip(PROMPTS, given, strict=True):
+    generated = engine.generate(PROMPTS, 3, HOT)
+    assert [len(completions) for completions in generated] == [3, 3, 3]
+    checked = 0
+    for prompt, samples in zip(PROMPTS, generated, strict=True):
         for sample in samples:
             with torch.no_grad():
                 logits = policy(torch.tensor([prompt + sample.ids])).logits[0, len(prompt) - 1 : -1]
@@ -115,8 +115,8 @@ def test_sampled_log_probabilities_are_those_of_the_draw(opened):
                 ranked = distribution.sort(descending=True)[0]
                 nucleus = ranked[ranked.cumsum(0) - ranked < 0.9].sum()
                 assert logprob == pytest.approx(float((distribution[token] / nucleus).log()), abs=1e-3)
-                seen += 1
-    assert seen > 9
+                checked += 1
+    assert checked > 9
 
 
 def test_the_random_stream_of_torch_decides_the_samples(opened):
@@ -124,23 +124,24 @@ def test_the_random_stream_of_torch_decides_the_samples(opened):
 
     def draw(seed):
         torch.manual_seed(seed)
-        return [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)]
+        return [[s.ids for s in samples] for samples in engine.generate([[5, 6, 7]] * 3, 4, HOT)]
 
     first = draw(3)
     assert draw(3) == first
     assert draw(4) != first
-    assert len({tuple(ids) for each in first for ids in each}) > 4, "equal prompts have samples of their own"
+    assert len({tuple(ids) for samples in first for ids in samples}) > 4, "equal prompts have samples of their own"
     assert engine.generate([], 4, HOT) == []
     torch.manual_seed(3)
-    assert [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)] == first
-    assert [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)] != first, "the stream went on"
+    assert [[s.ids for s in samples] for samples in engine.generate([[5, 6, 7]] * 3, 4, HOT)] == first
+    continued = engine.generate([[5, 6, 7]] * 3, 4, HOT)
+    assert [[s.ids for s in samples] for samples in continued] != first, "the stream went on"
 
 
 def test_a_turn_ends_with_a_stop_id_or_is_cut(opened):
     engine, *_ = opened
     engine.stop_ids = set(range(0, 400, 2))
     torch.manual_seed(0)
-    samples = [sample for each in engine.generate(PROMPTS, 8, HOT) for sample in each]
+    samples = [sample for completions in engine.generate(PROMPTS, 8, HOT) for sample in completions]
     assert {sample.finished for sample in samples} == {True, False}
     for sample in samples:
         assert [token % 2 for token in sample.ids[:-1]] == [1] * (len(sample.ids) - 1)
@@ -154,19 +155,19 @@ def test_trained_weights_arrive_merged_and_under_the_names_of_the_checkpoint(ope
 
     engine, policy, _, config = opened
     one_token = Sampling(temperature=0.0, max_new_tokens=1)
-    before = engine.generate(PROMPTS, 1, one_token)
+    untrained = engine.generate(PROMPTS, 1, one_token)
     with torch.no_grad():
         for name, weight in policy.named_parameters():
             if "lora_B" in name:
                 weight.mul_(-2)
-    assert engine.generate(PROMPTS, 1, one_token) == before, "not before it is told"
+    assert engine.generate(PROMPTS, 1, one_token) == untrained, "not before it is told"
     trainable = {name: weight.clone() for name, weight in policy.named_parameters()}
     engine.refresh()
     now = engine.generate(PROMPTS, 1, one_token)
     expected = TransformersEngine(policy, engine.tokenizer).generate(PROMPTS, 1, one_token)
-    for (one,), (other,), (old,) in zip(now, expected, before, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-        assert one.logprobs != pytest.approx(old.logprobs, abs=1e-3)
+    for (updated,), (reference,), (old,) in zip(now, expected, untrained, strict=True):
+        assert updated.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert updated.logprobs != pytest.approx(old.logprobs, abs=1e-3)
     assert all(torch.equal(weight, trainable[name]) for name, weight in policy.named_parameters())
     if config.rollout.engine == "vllm":
         with safe_open(tiny_policy / "model.safetensors", "pt") as saved:
@@ -190,20 +191,20 @@ def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_cach
     assert llm.events == ["load", "reset"], "what was computed with other weights is forgotten"
     engine.generate(PROMPTS, 4, HOT)
     assert [prompt for prompt, _ in llm.requests] == [{"prompt_token_ids": prompt} for prompt in PROMPTS]
-    asked = [params for _, params in llm.requests]
-    assert {(one.n, one.max_tokens, one.temperature, one.top_p) for one in asked} == {(4, 5, 0.8, 0.9)}
-    assert {tuple(one.stop_token_ids) for one in asked} == {(tokenizer.eos_token_id,)}
-    seeds = [one.seed for one in asked]
+    sampling_params = [params for _, params in llm.requests]
+    assert {(p.n, p.max_tokens, p.temperature, p.top_p) for p in sampling_params} == {(4, 5, 0.8, 0.9)}
+    assert {tuple(p.stop_token_ids) for p in sampling_params} == {(tokenizer.eos_token_id,)}
+    seeds = [p.seed for p in sampling_params]
     assert seeds == [seeds[0], seeds[0] + 4, seeds[0] + 8], "samples of two prompts never share a seed"
     assert engine_around(change(config, **{"rollout.vllm.max_model_len": 99}), policy, tokenizer)
-    assert [one.settings["max_model_len"] for one in vllm] == [72, 99]
+    assert [llm.settings["max_model_len"] for llm in vllm] == [72, 99]
 
 
 def test_one_engine_serves_all_policies_of_a_process(config, vllm):
     config = change(config, **{"rollout.engine": "vllm"})
-    one, other = engine_of(config), engine_of(config)
+    first, second = engine_of(config), engine_of(config)
     assert len(vllm) == 1
-    assert one.generate(PROMPTS, 1, Sampling(0.0)) == other.generate(PROMPTS, 1, Sampling(0.0))
+    assert first.generate(PROMPTS, 1, Sampling(0.0)) == second.generate(PROMPTS, 1, Sampling(0.0))
 
 
 def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(config, vllm):
@@ -212,11 +213,11 @@ def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(confi
     engine, weights = engine_around(config, policy, tokenizer)
     weights.refresh()
     torch.manual_seed(0)
-    before = engine.generate(PROMPTS, 2, HOT)
+    samples = engine.generate(PROMPTS, 2, HOT)
     weights.sleep()
     weights.sleep()
     torch.manual_seed(0)
-    assert engine.generate(PROMPTS, 2, HOT) == before, "asked while it sleeps, it wakes up with the policy's weights"
+    assert engine.generate(PROMPTS, 2, HOT) == samples, "asked while it sleeps, it wakes up with the policy's weights"
     weights.sleep()
     weights.refresh()
     woken = ["wake weights", "load", "wake kv_cache", "reset"]
@@ -233,26 +234,26 @@ def test_without_sleep_mode_an_engine_stays_awake(config, vllm):
 def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(config, vllm, monkeypatch):
     """As the second of two processes; the first asks for the prompts [1, 2] and [3]."""
 
-    def gathered(into, own, group):
-        into[:] = [[([1, 2], 50), ([3], 54)], own]
+    def gathered(into, value, group):
+        into[:] = [[([1, 2], 50), ([3], 54)], value]
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("accelerate.PartialState", lambda: None)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: 1)
     monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
-    made = []
+    groups = []
 
     def one_group(ranks):
-        made.append(ranks)
+        groups.append(ranks)
         return "both", None
 
     monkeypatch.setattr(
-        torch.distributed, "new_subgroups_by_enumeration", lambda ranks: made.append(ranks) or ("two", 0)
+        torch.distributed, "new_subgroups_by_enumeration", lambda ranks: groups.append(ranks) or ("two", 0)
     )
     config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
     engine, _ = engine_around(config, *trained(config))
-    assert made == [[[0, 1]]]
+    assert groups == [[[0, 1]]]
     assert vllm[0].settings["distributed_executor_backend"] == "external_launcher"
     torch.manual_seed(5)
     answers = engine.generate(PROMPTS, 2, HOT)
@@ -384,9 +385,9 @@ def test_a_server_without_development_routes_says_how_to_start_it(started):
 
 
 def test_a_server_that_is_not_there_or_dies_is_named(config, started):
-    gone = {**settings_of("nccl", "http://127.0.0.1:9", None), "rollout.server.timeout": 0}
+    unreachable = {**settings_of("nccl", "http://127.0.0.1:9", None), "rollout.server.timeout": 0}
     with refused(EngineUnavailableError, None, "http://127.0.0.1:9 "):
-        engine_around(change(config, **gone), *trained(config))
+        engine_around(change(config, **unreachable), *trained(config))
     with started() as (config, server):
         engine, _ = engine_around(config, *trained(config))
         server.down = True
@@ -421,8 +422,8 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(kind, rank, s
         failure = None
         weights.refresh()
         assert reported == [None]
-        whole = len(gathered)
-        assert bool(whole) == split
+        layer_count = len(gathered)
+        assert bool(layer_count) == split
         failure = EngineUnavailableError("the memory is full")
         if rank == 0:
             if kind == "vllm":
@@ -431,13 +432,13 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(kind, rank, s
                 monkeypatch.setattr(engine.client, "update_named_params", fails)
             else:
                 monkeypatch.setattr(vllm_server, "weights_in_files", fails)
-        before = list(server.events)
+        events = list(server.events)
         with refused(EngineUnavailableError, None, "the memory is full") as raised:
             weights.refresh()
         assert raised.value.already_reported == (rank == 1)
         paused = ["pause keep", "resume"] if kind == "nccl" and rank == 0 else []
-        assert server.events == [*before, *paused]
-        assert len(gathered) == 2 * whole
+        assert server.events == [*events, *paused]
+        assert len(gathered) == 2 * layer_count
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -498,9 +499,9 @@ def test_weights_that_fsdp_has_split_are_merged_only_when_they_are_gathered(conf
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_the_layers_of_a_policy_have_each_weight_once_and_in_its_order(kind):
     model = tiny_model(kind)
-    model.model.own = torch.nn.Parameter(torch.zeros(3))
+    model.model.extra = torch.nn.Parameter(torch.zeros(3))
     parts = dict(layers(model))
     assert {"model.layers.0.", "model.layers.1.", "model.embed_tokens.", "lm_head."} <= set(parts)
-    named = [(path + name, weight) for path, part in parts.items() for name, weight in part.named_parameters()]
-    assert [name for name, _ in named] == [name for name, _ in model.named_parameters()]
-    assert all(weight is other for (_, weight), (_, other) in zip(named, model.named_parameters(), strict=True))
+    named_weights = [(path + name, weight) for path, part in parts.items() for name, weight in part.named_parameters()]
+    assert [name for name, _ in named_weights] == [name for name, _ in model.named_parameters()]
+    assert all(weight is expected for (_, weight), expected in zip(named_weights, model.parameters(), strict=True))

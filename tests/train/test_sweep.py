@@ -64,10 +64,10 @@ def test_runs_are_trained_evaluated_and_continued(sweep, tmp_path, capsys):
         assert len(offline) == 2, "the training, and its evaluation"
 
     stopped = folder / "seed-1"
-    before = without_seconds(stopped / "metrics.jsonl")
+    metrics = without_seconds(stopped / "metrics.jsonl")
     shutil.rmtree(stopped / "final")
     shutil.rmtree(stopped / "checkpoints" / "checkpoint-2")
     assert sweep() == [["train", "--resume"]]
-    assert without_seconds(stopped / "metrics.jsonl") == before
+    assert without_seconds(stopped / "metrics.jsonl") == metrics
     assert (stopped / "final").is_dir()
     assert sweep() == []

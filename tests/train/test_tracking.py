@@ -67,9 +67,9 @@ def server():
 
 def surroundings(url: str | None, home: Path, key: str | None = KEY) -> dict[str, str]:
     """The environment of a child that knows no other login than this one."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    given = {"WANDB_BASE_URL": url or "http://127.0.0.1:9", "HOME": str(home), "NETRC": str(home / ".netrc")}
-    return kept | given | ({"WANDB_API_KEY": key} if key else {})
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    login = {"WANDB_BASE_URL": url or "http://127.0.0.1:9", "HOME": str(home), "NETRC": str(home / ".netrc")}
+    return inherited | login | ({"WANDB_API_KEY": key} if key else {})
 
 
 def tracked(
@@ -77,8 +77,8 @@ def tracked(
 ) -> str:
     """Track steps `first` to `last` in a child; what it prints to stderr. Its stdout stays empty."""
     folder.mkdir(exist_ok=True)
-    asked = [str(folder), json.dumps(tracking), str(first), str(last)]
-    done = forked(asked, folder.with_name("child"), environment, code=before + TRACKED + after)
+    arguments = [str(folder), json.dumps(tracking), str(first), str(last)]
+    done = forked(arguments, folder.with_name("child"), environment, code=before + TRACKED + after)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return done.stderr
 
@@ -98,22 +98,24 @@ def test_offline_unless_somebody_says_otherwise(monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     default = RunConfig().tracking
     assert wandb_mode(default) == "offline"
-    for said, meant in {"online": "online", "disabled": "disabled", "offline": "offline", "dryrun": "offline"}.items():
-        monkeypatch.setenv("WANDB_MODE", said)
-        assert wandb_mode(default) == meant
+    modes = {"online": "online", "disabled": "disabled", "offline": "offline", "dryrun": "offline"}
+    for mode, expected in modes.items():
+        monkeypatch.setenv("WANDB_MODE", mode)
+        assert wandb_mode(default) == expected
         assert wandb_mode(change(RunConfig(), **{"tracking.wandb": "offline"}).tracking) == "offline"
 
 
 def test_an_offline_run_resumed_and_evaluated_is_uploaded_under_one_id_once(server, sync, tmp_path):
     """With a warm start and another run open beside it, whatever the user's W&B variables say."""
     run = tmp_path / "walk"
-    here = surroundings(server.url, tmp_path) | {"WANDB_WATCH": "all", "WANDB_LOG_MODEL": "end", "WANDB_SILENT": "true"}
+    environment = surroundings(server.url, tmp_path)
+    environment |= {"WANDB_WATCH": "all", "WANDB_LOG_MODEL": "end", "WANDB_SILENT": "true"}
     run.mkdir()
     (run / "warm_start.jsonl").write_text("".join(f'{{"step": {step}, "loss": {3 - step}}}\n' for step in (1, 2)))
     grouped = {"group": "rates", "tags": ["hpo", "tiny"]}
     beside = {"before": BEFORE.format(folder=str(tmp_path)), "after": AFTER}
-    assert "wandb failed" not in tracked(run, here, 1, 2, **beside, **grouped)
-    assert "wandb failed" not in tracked(run, here, 3, 3, **grouped)
+    assert "wandb failed" not in tracked(run, environment, 1, 2, **beside, **grouped)
+    assert "wandb failed" not in tracked(run, environment, 3, 3, **grouped)
     rewards = "".join(f'{{"step": {step}, "reward/turn1": {step / 10}}}\n' for step in (1, 2, 3))
     (run / "metrics.jsonl").write_text(rewards)
     start = {"git": {"directory": {"commit": "c0ffee"}}}
@@ -124,11 +126,11 @@ def test_an_offline_run_resumed_and_evaluated_is_uploaded_under_one_id_once(serv
     for folder in (run, run / "evaluations" / "test-3"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.json").write_text(results)
-        assert evaluated(run, folder, here) == ""
+        assert evaluated(run, folder, environment) == ""
     assert len(list(run.glob("wandb/offline-run-*"))) == 3, "nothing is said of other questions"
     assert server.operations == [], "nothing was asked of the server while it trained"
 
-    done = sync(run, environment=here)
+    done = sync(run, environment=environment)
     assert done.returncode == 0, done.stderr
     id = (run / "tracking_id").read_text().strip()
     assert done.stdout == f"{run}: uploaded to {server.url}/me/querylect/runs/{id}\n"
@@ -155,10 +157,10 @@ def test_an_offline_run_resumed_and_evaluated_is_uploaded_under_one_id_once(serv
     }  # fmt: skip
     assert server.summary[id]["train/reward/turn1"] == 0.3, "what training had put there"
 
-    asked = len(server.operations)
-    assert sync(run, environment=here).stdout == f"{run}: everything has been uploaded before\n"
+    operation_count = len(server.operations)
+    assert sync(run, environment=environment).stdout == f"{run}: everything has been uploaded before\n"
     assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 0, "no login is needed"
-    assert len(server.operations) == asked
+    assert len(server.operations) == operation_count
 
 
 def test_an_evaluation_of_an_untracked_run_opens_nothing(tmp_path):
@@ -202,21 +204,21 @@ mine.finish()
 
 
 def test_a_run_refused_midway_continues_offline_and_is_uploaded_whole(server, sync, tmp_path):
-    def answer_until_the_run_is_open(operation, asked):
-        answer = WandbServer.answer(server, operation, asked)
+    def answer_until_the_run_is_open(operation, variables):
+        answer = WandbServer.answer(server, operation, variables)
         if operation == "UpsertBucket":
             server.mood = "401"
         return answer
 
-    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
+    run, environment = tmp_path / "walk", surroundings(server.url, tmp_path)
     server.answer = answer_until_the_run_is_open
     beside = {"before": BEFORE.format(folder=str(tmp_path)), "after": AFTER}
-    warned = tracked(run, here, 1, 3, **beside, wandb="online")
+    warned = tracked(run, environment, 1, 3, **beside, wandb="online")
     assert warned.count("refused this run") == 1
     assert f"querylect sync {run} --include-online" in warned
     del server.answer
     server.mood = "well"
-    assert sync(run, "--include-online", environment=here).returncode == 0
+    assert sync(run, "--include-online", environment=environment).returncode == 0
     (lines,) = server.history.values()
     assert [(line["_step"], line["eval/reward/turn1"]) for line in lines if "eval/reward/turn1" in line] == [
         (1, 0.05), (2, 0.1), (3, 0.15),
@@ -254,11 +256,11 @@ def offline_file(folder: Path, second: int) -> Path:
 
 def test_only_a_whole_upload_is_marked(tmp_path, monkeypatch):
     first, second = (offline_file(tmp_path, number) for number in (1, 2))
-    outcome, given = "", []
+    outcome, files = "", []
 
     def client(command, **_):
         file = Path(command[-1])
-        given.append(file)
+        files.append(file)
         if file == second and outcome == "timeout":
             raise subprocess.TimeoutExpired(command, 1)
         if not (file == second and outcome == "no mark"):
@@ -277,49 +279,49 @@ def test_only_a_whole_upload_is_marked(tmp_path, monkeypatch):
     outcome = "well"
     syncing.sync([tmp_path])
     assert {mark.parent for mark in tmp_path.rglob("*.synced")} == {first.parent, second.parent}
-    given.clear()
+    files.clear()
     syncing.sync([tmp_path])
     later = second.with_name("run-abcd.wandb.synced").stat().st_mtime + 1
     os.utime(second, (later, later))
     syncing.sync([tmp_path])
-    assert given == [second], "it has grown since"
+    assert files == [second], "it has grown since"
 
 
 def test_a_sync_that_fails_leaves_the_run_to_the_next(server, sync, tmp_path):
     run = tmp_path / "walk"
-    here = surroundings(server.url, tmp_path)
-    tracked(run, here, 1, 1)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
-    assert sync(tmp_path, environment=here).returncode == 2, "no offline run"
+    environment = surroundings(server.url, tmp_path)
+    tracked(run, environment, 1, 1)
+    original = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
+    assert sync(tmp_path, environment=environment).returncode == 2, "no offline run"
     assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 2, "nobody is logged in"
     for mood, code in (("401", 2), ("stream 401", 1)):  # W&B's own client exits with 0, and marks the second as synced
         server.mood = mood
-        done = sync(run, environment=here)
+        done = sync(run, environment=environment)
         assert done.returncode == code, done.stderr
         if code == 2:
             assert "`wandb login --relogin`" in done.stderr.replace("\n", " ")
         assert KEY not in done.stderr
-        assert before == {path: path.read_bytes() for path in before}
+        assert original == {path: path.read_bytes() for path in original}
         assert not list(run.rglob("*.synced"))
     server.mood = "well"
-    assert sync(run, environment=here).returncode == 0
+    assert sync(run, environment=environment).returncode == 0
 
 
 def test_an_online_run_sends_its_figures_and_leaves_nothing_to_say(server, tmp_path):
     run = tmp_path / "walk"
-    said = tracked(run, surroundings(server.url, tmp_path), 1, 2, wandb="online", table_steps=0)
-    assert "wandb failed" not in said, said
+    stderr = tracked(run, surroundings(server.url, tmp_path), 1, 2, wandb="online", table_steps=0)
+    assert "wandb failed" not in stderr, stderr
     (lines,) = server.history.values()
     assert [line["train/reward/turn1"] for line in lines] == [0.1, 0.2]
     assert not list(run.glob("wandb/offline-run-*"))
 
 
-@pytest.mark.parametrize(("key", "said"), [(KEY, "cannot be used online"), (None, "nobody is logged in")])
-def test_a_login_that_is_refused_or_missing_is_told_and_the_run_is_tracked_offline(server, tmp_path, key, said):
+@pytest.mark.parametrize(("key", "message"), [(KEY, "cannot be used online"), (None, "nobody is logged in")])
+def test_a_login_that_is_refused_or_missing_is_told_and_the_run_is_tracked_offline(server, tmp_path, key, message):
     server.mood = "401"
     run = tmp_path / "a walk"
     warned = tracked(run, surroundings(server.url, tmp_path, key), 1, 1, wandb="online")
-    assert warned.count(said) == 1
+    assert warned.count(message) == 1
     assert f"querylect sync '{run}'" in warned
     assert KEY not in warned
     assert len(list(run.glob("wandb/offline-run-*/run-*.wandb"))) == 1
@@ -327,8 +329,8 @@ def test_a_login_that_is_refused_or_missing_is_told_and_the_run_is_tracked_offli
 
 def test_a_login_that_is_refused_ends_no_other_run_of_the_process(server, tmp_path):
     server.mood = "401"
-    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
-    warned = tracked(run, here, 1, 1, before=BEFORE.format(folder=str(tmp_path)), after=AFTER, wandb="online")
+    run, environment = tmp_path / "walk", surroundings(server.url, tmp_path)
+    warned = tracked(run, environment, 1, 1, before=BEFORE.format(folder=str(tmp_path)), after=AFTER, wandb="online")
     assert warned.count("wandb failed and gets no more of this run") == 1
 
 
@@ -427,9 +429,10 @@ def tensorboard_figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """What TensorBoard shows of a folder: (step, value) by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    read = EventAccumulator(str(folder), purge_orphaned_data=True)
-    read.Reload()
-    return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
+    accumulator = EventAccumulator(str(folder), purge_orphaned_data=True)
+    accumulator.Reload()
+    names = accumulator.Tags()["scalars"]
+    return {name: [(event.step, event.value) for event in accumulator.Scalars(name)] for name in names}
 
 
 def test_a_removed_run_folder_costs_tensorboard_one_sentence(tmp_path, caplog, monkeypatch):
@@ -470,27 +473,27 @@ def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(
         train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}), resume=True)  # step 2 again
     for name in ("metrics.jsonl", "validation.jsonl"):
         assert without_seconds(folder / name) == without_seconds(without / name), "tracking changes no figure"
-    wanted: dict[str, list[tuple[int, float]]] = {}
+    expected: dict[str, list[tuple[int, float]]] = {}
     for prefix, name in (("train/", "metrics.jsonl"), ("eval/", "validation.jsonl")):
         for record in records(folder / name):
             for key, value in record.items():
                 if key != "step":
-                    wanted.setdefault(prefix + key, []).append((record["step"], pytest.approx(value, rel=1e-5)))
-    assert tensorboard_figures(folder / "tensorboard") == wanted
+                    expected.setdefault(prefix + key, []).append((record["step"], pytest.approx(value, rel=1e-5)))
+    assert tensorboard_figures(folder / "tensorboard") == expected
 
 
 def test_trackio_has_the_figures_of_a_run_and_its_resumption(tmp_path):
     pytest.importorskip("trackio", reason="no trackio: pip install -e '.[trackio]'")
-    here = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "HOME": str(tmp_path)}
+    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "HOME": str(tmp_path)}
     run = tmp_path / "walk"
     for first, last in ((1, 2), (3, 3)):
-        tracked(run, here, first, last, wandb="disabled", report_to=["trackio"])
+        tracked(run, environment, first, last, wandb="disabled", report_to=["trackio"])
     name = f"walk-{(run / 'tracking_id').read_text().strip()}"
-    read = (
+    program = (
         "import json; from trackio.sqlite_storage import SQLiteStorage as S; "
         f"print(json.dumps([S.get_runs('querylect'), S.get_logs('querylect', {name!r})]))"
     )
-    done = forked([], tmp_path / "read", here, code=read)
+    done = forked([], tmp_path / "read", environment, code=program)
     runs, logged = json.loads(done.stdout.splitlines()[-1])
     assert runs == [name], "one run"
     trained = [row for row in logged if "train/reward/turn1" in row]

@@ -52,10 +52,10 @@ def ahead(tmp_path_factory, lessons, lesson_url, speaking):
 def test_every_tree_is_sampled_with_the_weights_of_one_update_before(ahead):
     """Sampled again from the checkpoints, question by question."""
     config, folder = ahead
-    one = train(change(config, name="sync", **{"train.staleness": 0}))
+    synchronous = train(change(config, name="sync", **{"train.staleness": 0}))
     metrics = records(folder / "metrics.jsonl")
     assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1, 1]
-    logged, in_order = by_step(folder), by_step(one)
+    logged, in_order = by_step(folder), by_step(synchronous)
     sampled = {step: [*map(without_versions, trees)] for step, trees in logged.items()}
     assert sampled[1] == in_order[1]
     assert any(sampled[step] != in_order[step] for step in (2, 3, 4, 5)), "older weights sample something else"
@@ -157,8 +157,8 @@ def test_every_turn_has_the_samples_of_the_weights_that_its_version_names(settin
 
     monkeypatch.setattr(VersionedEngine, "generate", wait_for_update)
     monkeypatch.setattr(TreesAhead, "_send_in_flight", wait_for_second_turns)
-    whole = {"policy.lora": None, "train.learning_rate": 1e-3, "train.steps": 4}
-    config = change(settings, **{**SOON, **whole}, **{"train.staleness": 1, "train.in_flight_updates": True})
+    all_weights = {"policy.lora": None, "train.learning_rate": 1e-3, "train.steps": 4}
+    config = change(settings, **{**SOON, **all_weights}, **{"train.staleness": 1, "train.in_flight_updates": True})
     folder = train(config)
     metrics = records(folder / "metrics.jsonl")
     assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1]
@@ -181,11 +181,11 @@ def test_a_vllm_server_takes_weights_while_it_answers(settings, vllm, run_app, m
         draw, send = server.answers.draw, TreesAhead._send_in_flight
         drawn = []
 
-        def draw_later(*asked):
-            drawn.append(asked)
+        def draw_later(*arguments):
+            drawn.append(arguments)
             if len(drawn) > 12:  # of two questions' 2 + 4 turns
                 wait_until(lambda: server.events.count("resume") == 2)
-            return draw(*asked)
+            return draw(*arguments)
 
         def send_later(self, step):
             wait_until(lambda: len(drawn) == 12 + 4)
@@ -193,8 +193,8 @@ def test_a_vllm_server_takes_weights_while_it_answers(settings, vllm, run_app, m
 
         server.answers.draw = draw_later
         monkeypatch.setattr(TreesAhead, "_send_in_flight", send_later)
-        given = {"rollout.engine": "vllm_server", "rollout.server.base_url": url, "train.steps": 2}
-        folder = train(change(settings, **given, **{"train.staleness": 1, "train.in_flight_updates": True}))
+        server_settings = {"rollout.engine": "vllm_server", "rollout.server.base_url": url, "train.steps": 2}
+        folder = train(change(settings, **server_settings, **{"train.staleness": 1, "train.in_flight_updates": True}))
     metrics = records(folder / "metrics.jsonl")
     assert [line["sampling/staleness_min"] for line in metrics] == [0, 0]
     assert [line["sampling/staleness"] for line in metrics] == [0, 1]
@@ -231,12 +231,12 @@ def test_only_a_rewriter_with_a_first_stage_is_refused(settings, lessons):
 def test_sampling_ahead_with_stops_and_prices(settings):
     """The first step has the trees of a run that samples nothing ahead, with as many searches."""
     config = change(settings, **{"rewriter.stop": True, "reward.search_price": 0.1, "train.steps": 2})
-    one, ahead = (
+    synchronous, ahead = (
         records(train(change(config, name=name, **{"train.staleness": k})) / "metrics.jsonl")
         for name, k in (("sync", 0), ("ahead", 1))
     )
-    assert ahead[0]["searches_per_path"] == one[0]["searches_per_path"]
-    assert ahead[0]["searches"] == one[0]["searches"] > 0
+    assert ahead[0]["searches_per_path"] == synchronous[0]["searches_per_path"]
+    assert ahead[0]["searches"] == synchronous[0]["searches"] > 0
     assert [line["sampling/staleness"] for line in ahead] == [0, 1]
 
 
@@ -449,13 +449,13 @@ def test_a_signal_ends_a_run_that_waits_for_its_trees(settings, monkeypatch):
     grow, main = Grower.grow, threading.main_thread()
 
     def slow(self, *arguments, **options):
-        if threading.current_thread() is not main and len(asked) >= 2:
+        if threading.current_thread() is not main and len(calls) >= 2:
             threading.Timer(0.2, lambda: signal.pthread_kill(main.ident, signal.SIGTERM)).start()
             time.sleep(1)
-        asked.append(1)
+        calls.append(1)
         return grow(self, *arguments, **options)
 
-    asked = []
+    calls = []
     monkeypatch.setattr(Grower, "grow", slow)
     config = change(settings, **{"train.staleness": 1, "train.grace_seconds": 0.1, "train.steps": 3})
     started = time.monotonic()

@@ -22,24 +22,24 @@ class Training:
     """`querylect train` of an endless run in a process of its own, and other commands beside it."""
 
     def __init__(self, config, folder: Path) -> None:
-        self.config, self.place = change(config, **{**ENDLESS, "train.save_steps": 3}), folder
+        self.config, self.folder = change(config, **{**ENDLESS, "train.save_steps": 3}), folder
         (folder / "run.yaml").write_text(yaml.safe_dump(self.config.model_dump(mode="json")))
         self.run = RunFolder(Path(config.output) / config.name)
         self.started = []
 
     def start(self, *arguments: str, name: str = "first", stderr: Path | None = None) -> Forked:
-        asked = list(arguments) or ["train", str(self.place / "run.yaml")]
-        process = Forked(asked, self.place / f"{name}.out", stderr or self.place / f"{name}.err", {"TERM": "xterm"})
+        command = list(arguments) or ["train", str(self.folder / "run.yaml")]
+        process = Forked(command, self.folder / f"{name}.out", stderr or self.folder / f"{name}.err", {"TERM": "xterm"})
         self.started.append(process)
         return process
 
-    def said(self, name: str) -> str:
-        return (self.place / f"{name}.err").read_text()
+    def stderr(self, name: str) -> str:
+        return (self.folder / f"{name}.err").read_text()
 
     def wait_for_step(self, process: Forked, step: int) -> None:
         until = time.monotonic() + 240
         while len(self.steps()) < step:
-            assert process.poll() is None, self.said("first")
+            assert process.poll() is None, self.stderr("first")
             assert time.monotonic() < until
             time.sleep(0.05)
 
@@ -49,9 +49,9 @@ class Training:
 
 @pytest.fixture
 def training(settings, tmp_path):
-    found = Training(settings, tmp_path)
-    yield found
-    for process in found.started:
+    trainer = Training(settings, tmp_path)
+    yield trainer
+    for process in trainer.started:
         process.kill()
         process.wait(60)
 
@@ -62,13 +62,13 @@ def test_beside_a_live_trainer_another_and_an_evaluation_are_refused(training):
     first = training.start()
     training.wait_for_step(first, 4)  # one more than is saved
     beside = {
-        "resumed": training.start("train", str(training.place / "run.yaml"), "--resume", name="resumed"),
+        "resumed": training.start("train", str(training.folder / "run.yaml"), "--resume", name="resumed"),
         "evaluated": training.start("eval", str(training.run.path), name="evaluated"),
     }
     for name, process in beside.items():
-        assert process.wait(240) == StorageError.exit_code, training.said(name)
-        assert f"process {first.pid} on " in training.said(name)
-        assert "Traceback" not in training.said(name)
+        assert process.wait(240) == StorageError.exit_code, training.stderr(name)
+        assert f"process {first.pid} on " in training.stderr(name)
+        assert "Traceback" not in training.stderr(name)
     training.wait_for_step(first, len(training.steps()) + 1)
     assert training.steps() == list(range(1, len(training.steps()) + 1))
     assert not (training.run.path / "results.json").exists()
@@ -98,9 +98,9 @@ def test_a_removed_run_folder_ends_the_run_with_a_sentence(training):
     while training.run.path.exists():
         shutil.rmtree(training.run.path, ignore_errors=True)  # the run is writing and renaming in it
     assert first.wait(120) == StorageError.exit_code
-    last = training.said("first").splitlines()[-1]
-    assert last.startswith(f"error: could not write {training.run.path}"), training.said("first")
-    assert "Traceback" not in training.said("first")
+    last = training.stderr("first").splitlines()[-1]
+    assert last.startswith(f"error: could not write {training.run.path}"), training.stderr("first")
+    assert "Traceback" not in training.stderr("first")
     assert not training.run.path.exists()
 
 

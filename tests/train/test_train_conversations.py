@@ -37,11 +37,11 @@ def test_training_shows_the_history_and_rewards_what_it_means(lessons, settings,
     assert len(trees) == 6
     rewards = {}
     for tree in trees:
-        said = ASKED[tree.question.id][0]
+        utterance = ASKED[tree.question.id][0]
         for node in tree.walk():
-            shown = tokenizer.decode(node.prompt_ids)
-            assert shown.count(f"User: {said}\nAnd what helps?") == 1, shown
-            assert not [other for other, _ in ASKED.values() if other != said and other in shown]
+            prompt = tokenizer.decode(node.prompt_ids)
+            assert prompt.count(f"User: {utterance}\nAnd what helps?") == 1, prompt
+            assert not [text for text, _ in ASKED.values() if text != utterance and text in prompt]
             for word in node.rewrite.rewrites:
                 rewards.setdefault(word, {})[tree.question.id] = node.reward
     assert any(len(set(by_history.values())) > 1 for by_history in rewards.values()), "one rewrite, two histories"

@@ -15,37 +15,38 @@ HALF_AND_ONE = (0.5, 1.0)
 
 def node(reward, *children, turn=1):
     """A turn worth `reward`; children may be nodes or the rewards of leaves."""
-    made = Node(turn, [1], [2], [], True, "", Rewrite(None), reward=reward)
-    made.children = [child if isinstance(child, Node) else node(child) for child in children]
-    for child in made.children:
+    parent = Node(turn, [1], [2], [], True, "", Rewrite(None), reward=reward)
+    parent.children = [child if isinstance(child, Node) else node(child) for child in children]
+    for child in parent.children:
         for below in child.walk():
             below.turn += 1
-    return made
+    return parent
 
 
 def tree(*roots, name="q"):
     """A tree in which every turn says something else, so that no two turns lead to the same state."""
-    made = Tree(Question(name, name), [root if isinstance(root, Node) else node(root) for root in roots])
-    for number, each in enumerate(made.walk()):
-        each.completion_ids = [number]
-        for child in each.children:
-            child.prompt_ids = [*each.prompt_ids, number, 0]
-    return made
+    grown = Tree(Question(name, name), [root if isinstance(root, Node) else node(root) for root in roots])
+    for number, parent in enumerate(grown.walk()):
+        parent.completion_ids = [number]
+        for child in parent.children:
+            child.prompt_ids = [*parent.prompt_ids, number, 0]
+    return grown
 
 
 def alike(*nodes):
     """Let turns say the same, and what follows them answer the same state."""
-    for each in nodes[1:]:
-        each.completion_ids = nodes[0].completion_ids
-        for child in each.children:
+    for turn_node in nodes[1:]:
+        turn_node.completion_ids = nodes[0].completion_ids
+        for child in turn_node.children:
             child.prompt_ids = nodes[0].children[0].prompt_ids
 
 
-def advantages(one, credit="turn", weights=HALF_AND_ONE, scale="none"):
+def advantages(grown, credit="turn", weights=HALF_AND_ONE, scale="none"):
     """Advantages of one tree, turn by turn, in order."""
-    found = assign_credit([one], credit, weights, scale)
-    depth = max(each.turn for each in one.walk())
-    return [[found.of(each) for each in one.walk() if each.turn == turn] for turn in range(1, depth + 1)]
+    assigned = assign_credit([grown], credit, weights, scale)
+    depth = max(turn_node.turn for turn_node in grown.walk())
+    turns = range(1, depth + 1)
+    return [[assigned.of(turn_node) for turn_node in grown.walk() if turn_node.turn == turn] for turn in turns]
 
 
 @pytest.fixture
@@ -68,8 +69,10 @@ def test_four_by_four_by_hand(four_by_four):
 
 
 def test_three_turns_by_hand():
-    one = tree(node(0.2, node(0.4, 0.0, 1.0), node(0.0, 0.5, 0.5)), node(0.6, node(0.8, 0.2, 0.2), node(0.2, 0.0, 0.4)))
-    first, second, third = advantages(one, weights=(0.25, 0.5, 1.0))
+    left = node(0.2, node(0.4, 0.0, 1.0), node(0.0, 0.5, 0.5))
+    right = node(0.6, node(0.8, 0.2, 0.2), node(0.2, 0.0, 0.4))
+    grown = tree(left, right)
+    first, second, third = advantages(grown, weights=(0.25, 0.5, 1.0))
     # turn 2: V = r2/2 + mean r3 = .7, .5 | .6, .3; turn 1: V = r1/4 + mean V = .65, .6
     assert second == pytest.approx([0.1, -0.1, 0.15, -0.15], abs=1e-12)
     assert first == pytest.approx([0.025, -0.025], abs=1e-12)
@@ -78,21 +81,21 @@ def test_three_turns_by_hand():
 
 def test_three_turns_of_trajectories_by_hand():
     """R = r1/4 + r2/2 + r3 over all paths; a shared turn has the mean of its paths, at the strength of first turns."""
-    one = tree(node(0.4, node(0.2, 0.0, 1.0), node(0.6, 0.5)), node(0.0, node(1.0, 0.3), node(0.0, 0.1)))
-    first, second, third = advantages(one, "trajectory", weights=(0.25, 0.5, 1.0))
+    grown = tree(node(0.4, node(0.2, 0.0, 1.0), node(0.6, 0.5)), node(0.0, node(1.0, 0.3), node(0.0, 0.1)))
+    first, second, third = advantages(grown, "trajectory", weights=(0.25, 0.5, 1.0))
     # R = .2, 1.2, .9, .8, .1; their mean is .64
     # the first turn has 3 of the 5 paths: the mean has taken 3/5 from it, from others 1/5 or 2/5
-    assert third == pytest.approx([each * 2 / 4 for each in (-0.44, 0.56, 0.26, 0.16, -0.54)], abs=1e-12)
+    assert third == pytest.approx([value * 2 / 4 for value in (-0.44, 0.56, 0.26, 0.16, -0.54)], abs=1e-12)
     assert second == pytest.approx([0.06 * 2 / 3, 0.26 * 2 / 4, 0.16 * 2 / 4, -0.54 * 2 / 4], abs=1e-12)
     assert first == pytest.approx([0.38 / 3, -0.19 * 2 / 3], abs=1e-12)
 
 
 def test_a_member_at_the_mean_has_signal_and_a_tied_group_has_none():
     """TRL counts the former among the tokens of a step; the latter has nothing to say."""
-    one, tied = tree(0.0, 0.5, 1.0), tree(0.4, 0.4, 0.4, name="tied")
-    found = assign_credit([one, tied], "turn", [1.0], "none")
-    assert [found.has_signal(root) for root in [*one.roots, *tied.roots]] == [True] * 3 + [False] * 3
-    assert found.of(one.roots[1]) == 0
+    varied, tied = tree(0.0, 0.5, 1.0), tree(0.4, 0.4, 0.4, name="tied")
+    credit = assign_credit([varied, tied], "turn", [1.0], "none")
+    assert [credit.has_signal(root) for root in [*varied.roots, *tied.roots]] == [True] * 3 + [False] * 3
+    assert credit.of(varied.roots[1]) == 0
 
 
 @pytest.mark.parametrize("credit", ["turn", "trajectory"])
@@ -105,12 +108,12 @@ def test_single_turns_are_one_group_with_weight_one(credit):
 def test_four_by_one_is_four_independent_conversations():
     """With one second turn under each first turn, only the first turns are compared: by what the whole path earned."""
     pairs = [(0.1, 0.9), (0.4, 0.0), (0.2, 0.6), (0.0, 0.3)]
-    one = tree(*(node(r1, r2) for r1, r2 in pairs))
-    first, second = advantages(one)
+    grown = tree(*(node(r1, r2) for r1, r2 in pairs))
+    first, second = advantages(grown)
     values = [0.5 * r1 + r2 for r1, r2 in pairs]
     assert first == pytest.approx([value - fmean(values) for value in values], abs=1e-12)
     assert second == [0, 0, 0, 0]
-    trajectory = advantages(one, "trajectory")
+    trajectory = advantages(grown, "trajectory")
     assert trajectory[0] == pytest.approx(first, abs=1e-12)
     assert trajectory[1] == trajectory[0]
 
@@ -118,46 +121,48 @@ def test_four_by_one_is_four_independent_conversations():
 def test_turns_that_answer_the_same_state_are_one_group():
     """Three of four first turns say the same: their six second turns are compared with each other, and their values
     are the same, so that nothing but the fourth first turn tells them apart."""
-    one = tree(node(0.2, 0.0, 0.4), node(0.2, 0.2, 0.6), node(0.2, 0.8, 1.0), node(0.6, 0.3, 0.5))
-    alike(*one.roots[:3])
-    found = assign_credit([one], "turn", HALF_AND_ONE, "none")
-    assert sorted((group.turn, len(group.members)) for group in found.groups) == [(1, 4), (2, 2), (2, 6)]
+    grown = tree(node(0.2, 0.0, 0.4), node(0.2, 0.2, 0.6), node(0.2, 0.8, 1.0), node(0.6, 0.3, 0.5))
+    alike(*grown.roots[:3])
+    credit = assign_credit([grown], "turn", HALF_AND_ONE, "none")
+    assert sorted((group.turn, len(group.members)) for group in credit.groups) == [(1, 4), (2, 2), (2, 6)]
     # V = .1 + .5 for three of them, .3 + .4 for the fourth
-    assert [found.of(root) for root in one.roots] == pytest.approx([-0.025, -0.025, -0.025, 0.075])
-    pooled = [found.of(leaf) for root in one.roots[:3] for leaf in root.children]
+    assert [credit.of(root) for root in grown.roots] == pytest.approx([-0.025, -0.025, -0.025, 0.075])
+    pooled = [credit.of(leaf) for root in grown.roots[:3] for leaf in root.children]
     # 6/5 of the distance from the mean of six, brought to the strength of four siblings, 3/4
     assert pooled == pytest.approx([0.9 * (reward - 0.5) for reward in (0.0, 0.4, 0.2, 0.6, 0.8, 1.0)])
-    assert [found.of(leaf) for leaf in one.roots[3].children] == pytest.approx([-0.1 * 1.5, 0.1 * 1.5])
+    assert [credit.of(leaf) for leaf in grown.roots[3].children] == pytest.approx([-0.1 * 1.5, 0.1 * 1.5])
 
 
 def test_a_question_that_a_step_asks_twice_is_one_group():
-    one, again, other = tree(0.2, 0.4, name="q"), tree(0.6, 0.8, name="q"), tree(0.0, 1.0, name="other")
-    found = assign_credit([one, again, other], "turn", [1.0], "none")
-    assert [found.of(root) for each in (one, again) for root in each.roots] == pytest.approx([-0.3, -0.1, 0.1, 0.3])
-    assert [found.of(root) for root in other.roots] == pytest.approx([-0.5, 0.5])
+    first, repeated, another = tree(0.2, 0.4, name="q"), tree(0.6, 0.8, name="q"), tree(0.0, 1.0, name="other")
+    credit = assign_credit([first, repeated, another], "turn", [1.0], "none")
+    roots = [*first.roots, *repeated.roots]
+    assert [credit.of(root) for root in roots] == pytest.approx([-0.3, -0.1, 0.1, 0.3])
+    assert [credit.of(root) for root in another.roots] == pytest.approx([-0.5, 0.5])
 
 
 def test_trees_of_other_processes_answer_the_same_states():
     """They come without prompt ids: a question that two processes ask is one group, and so are its second turns."""
     from querylect.train.distributed.collectives import _light
 
-    one, again = (tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6)) for _ in range(2))
-    whole = assign_credit([one, again], "turn", HALF_AND_ONE, "none")
-    light = Tree(again.question, [_light(root) for root in again.roots])
-    assert not any(each.prompt_ids for each in light.walk())
-    found = assign_credit([one, light], "turn", HALF_AND_ONE, "none")
-    assert [len(group.members) for group in found.groups] == [len(group.members) for group in whole.groups] == [4, 4, 4]
-    assert [found.of(each) for each in one.walk()] == [whole.of(each) for each in one.walk()]
-    assert [found.of(each) for each in light.walk()] == [whole.of(each) for each in again.walk()]
+    local, remote = (tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6)) for _ in range(2))
+    expected = assign_credit([local, remote], "turn", HALF_AND_ONE, "none")
+    light = Tree(remote.question, [_light(root) for root in remote.roots])
+    assert not any(turn_node.prompt_ids for turn_node in light.walk())
+    actual = assign_credit([local, light], "turn", HALF_AND_ONE, "none")
+    assert [len(group.members) for group in actual.groups] == [4, 4, 4]
+    assert [len(group.members) for group in expected.groups] == [4, 4, 4]
+    assert list(map(actual.of, local.walk())) == list(map(expected.of, local.walk()))
+    assert list(map(actual.of, light.walk())) == list(map(expected.of, remote.walk()))
 
 
 def test_equal_first_turns_with_equal_later_rewards_are_a_tie():
     """Four equal first turns teach nothing of first turns, whatever their own second turns were worth by chance."""
-    one = tree(*(node(0.3, *rewards) for rewards in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.2, 0.1))))
-    alike(*one.roots)
-    found = assign_credit([one], "turn", HALF_AND_ONE, "none")
-    assert [found.has_signal(root) for root in one.roots] == [False] * 4
-    assert all(found.has_signal(leaf) for root in one.roots for leaf in root.children)
+    grown = tree(*(node(0.3, *rewards) for rewards in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.2, 0.1))))
+    alike(*grown.roots)
+    credit = assign_credit([grown], "turn", HALF_AND_ONE, "none")
+    assert [credit.has_signal(root) for root in grown.roots] == [False] * 4
+    assert all(credit.has_signal(leaf) for root in grown.roots for leaf in root.children)
 
 
 @pytest.mark.parametrize("credit", ["turn", "trajectory"])
@@ -184,8 +189,8 @@ def test_a_first_turn_without_reward_or_without_scored_second_turns_has_no_value
 
 
 def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():
-    one = tree(node(0.0, 1.0, None), node(0.0, 0.0, 0.2))
-    first, second = advantages(one, "trajectory")
+    grown = tree(node(0.0, 1.0, None), node(0.0, 0.0, 0.2))
+    first, second = advantages(grown, "trajectory")
     values = [1.0, 0.0, 0.2]
     expected = [value - fmean(values) for value in values]
     assert second == pytest.approx([expected[0], 0, *expected[1:]], abs=1e-12)
@@ -193,8 +198,8 @@ def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():
 
 
 def test_a_path_with_an_unscorable_turn_is_no_trajectory():
-    one = tree(node(None, 1.0), node(0.0, 0.4), node(0.0, 0.2))
-    assert advantages(one, "trajectory") == [pytest.approx([0, 0.1, -0.1])] * 2
+    grown = tree(node(None, 1.0), node(0.0, 0.4), node(0.0, 0.2))
+    assert advantages(grown, "trajectory") == [pytest.approx([0, 0.1, -0.1])] * 2
 
 
 def test_everything_unscorable_is_no_error():
@@ -207,12 +212,13 @@ def test_everything_unscorable_is_no_error():
 def test_ties_give_exactly_zero(scale, credit, noise):
     tied = tree(node(0.3, 0.1 + 0.2, 0.3), node(0.3 + noise, 0.3 - noise, 0.3 + noise), name="tied")
     varied = tree(node(0.0, 0.9, 0.1), node(1.0, 0.4, 0.5), name="varied")
-    found = assign_credit([tied, varied], credit, HALF_AND_ONE, scale)
-    assert [found.of(each) for each in tied.walk()] == [0.0] * 6
-    assert any(found.of(each) for each in varied.walk())
-    assert not any(group.has_signal for group in found.groups if id(group.members[0]) in {id(n) for n in tied.walk()})
+    assigned = assign_credit([tied, varied], credit, HALF_AND_ONE, scale)
+    assert [assigned.of(turn_node) for turn_node in tied.walk()] == [0.0] * 6
+    assert any(assigned.of(turn_node) for turn_node in varied.walk())
+    tied_ids = set(map(id, tied.walk()))
+    assert not any(group.has_signal for group in assigned.groups if id(group.members[0]) in tied_ids)
     lone = assign_credit([tied], credit, HALF_AND_ONE, scale)
-    assert [lone.of(each) for each in tied.walk()] == [0.0] * 6
+    assert [lone.of(turn_node) for turn_node in tied.walk()] == [0.0] * 6
 
 
 def test_a_member_that_equals_the_mean_of_its_group_gets_exactly_zero():
@@ -232,11 +238,11 @@ def test_trajectory_credit_of_independent_conversations_is_trls_own_normalisatio
         tree(*(node(r1, None if i < outages else r2) for i, (r1, r2) in enumerate(rewards)), name="a"),
         tree(*(node(r2 / 2, r1 / 3) for r1, r2 in rewards), name="b"),
     ]
-    found = assign_credit(trees, "trajectory", HALF_AND_ONE, scale)
+    assigned = assign_credit(trees, "trajectory", HALF_AND_ONE, scale)
     totals = torch.tensor(
         [
-            [float("nan") if leaf.reward is None else 0.5 * root.reward + leaf.reward for root, leaf in one.paths()]
-            for one in trees
+            [float("nan") if leaf.reward is None else 0.5 * root.reward + leaf.reward for root, leaf in grown.paths()]
+            for grown in trees
         ],
         dtype=torch.float64,
     )
@@ -247,10 +253,10 @@ def test_trajectory_credit_of_independent_conversations_is_trls_own_normalisatio
         "batch": nanstd(totals.flatten()) + 1e-4,
     }[scale]
     expected = torch.nan_to_num(centred / deviation, nan=0.0)
-    for one, row in zip(trees, expected.tolist(), strict=True):
-        for (root, leaf), value in zip(one.paths(), row, strict=True):
-            assert found.of(leaf) == pytest.approx(value, rel=1e-3, abs=1e-9)
-            assert found.of(root) == found.of(leaf)
+    for grown, row in zip(trees, expected.tolist(), strict=True):
+        for (root, leaf), value in zip(grown.paths(), row, strict=True):
+            assert assigned.of(leaf) == pytest.approx(value, rel=1e-3, abs=1e-9)
+            assert assigned.of(root) == assigned.of(leaf)
 
 
 reward = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
@@ -275,18 +281,18 @@ def test_a_constant_added_to_siblings_changes_no_last_turn_advantage(stems, shif
     st.sampled_from(["none", "group", "batch"]),
 )
 def test_unscorable_turns_are_zero_and_groups_sum_to_zero(stems, credit, scale):
-    one = tree(*(node(r1, *leaves) for r1, leaves in stems))
-    found = assign_credit([one], credit, HALF_AND_ONE, scale)
-    for each in one.walk():
-        if each.reward is None:
-            assert found.of(each) == 0
-    for group in found.groups:
-        assert sum(found.of(member) for member in group.members) == pytest.approx(0, abs=1e-6)
+    grown = tree(*(node(r1, *leaves) for r1, leaves in stems))
+    assigned = assign_credit([grown], credit, HALF_AND_ONE, scale)
+    for turn_node in grown.walk():
+        if turn_node.reward is None:
+            assert assigned.of(turn_node) == 0
+    for group in assigned.groups:
+        assert sum(assigned.of(member) for member in group.members) == pytest.approx(0, abs=1e-6)
 
 
 def test_best_of_two_compares_for_the_expected_best_of_two():
     """Of the pairs with a sample: how much better the pair is than its other half, twice the mean."""
-    one = tree(0.0, 0.2, 0.8)
-    found = assign_credit([one], "turn", [1.0], "none", best_of=2)
+    grown = tree(0.0, 0.2, 0.8)
+    credit = assign_credit([grown], "turn", [1.0], "none", best_of=2)
     # pairs: .2, .8, .8; 0 adds nothing, .2 adds .2 to 0 and nothing to .8, .8 adds .8 to 0 and .6 to .2
-    assert [found.of(root) for root in one.roots] == pytest.approx([0.0, 0.2, 1.4])
+    assert [credit.of(root) for root in grown.roots] == pytest.approx([0.0, 0.2, 1.4])

@@ -26,16 +26,16 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking):
     return config, train(config)
 
 
-def asked(folder, step):
-    return [each["question_id"] for each in records(folder / "rollouts.jsonl") if each["step"] == step]
+def question_ids(folder, step):
+    return [record["question_id"] for record in records(folder / "rollouts.jsonl") if record["step"] == step]
 
 
 def reached(folder, step):
     """Question id and mean nDCG@10 of the last turns of each tree of a step."""
-    for each in records(folder / "rollouts.jsonl"):
-        if each["step"] == step:
-            leaves = [leaf for turn in each["turns"] for leaf in turn["children"]]
-            yield each["question_id"], sum(leaf["metrics"]["ndcg@10"] for leaf in leaves) / len(leaves)
+    for record in records(folder / "rollouts.jsonl"):
+        if record["step"] == step:
+            leaves = [leaf for turn in record["turns"] for leaf in turn["children"]]
+            yield record["question_id"], sum(leaf["metrics"]["ndcg@10"] for leaf in leaves) / len(leaves)
 
 
 def test_a_step_asks_what_the_curriculum_draws_from_the_success_so_far(straight):
@@ -44,7 +44,7 @@ def test_a_step_asks_what_the_curriculum_draws_from_the_success_so_far(straight)
     progress, passes = Progress(), Counter()
     for line in records(folder / "metrics.jsonl"):
         drawn, progress = course.draw(progress, line["step"], 2)
-        assert sorted(asked(folder, line["step"])) == sorted(drawn)
+        assert sorted(question_ids(folder, line["step"])) == sorted(drawn)
         progress = course.learn(progress, list(reached(folder, line["step"])))
         passes.update(drawn)
         assert line["success"] == pytest.approx(progress.environments[""], rel=1e-4)
@@ -59,7 +59,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     train(config, resume=True)
     assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
     assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
-    last = [each / "checkpoints" / "checkpoint-8" / "curriculum.json" for each in (copy, straight[1])]
+    last = [run_folder / "checkpoints" / "checkpoint-8" / "curriculum.json" for run_folder in (copy, straight[1])]
     assert last[0].read_bytes() == last[1].read_bytes()
 
 
@@ -68,7 +68,7 @@ def test_two_processes_draw_the_same(straight, tmp_path):
     with Started(config, tmp_path / "two", 2) as started:
         assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
     for step in range(1, 4):
-        assert asked(tmp_path / "both" / "run", step) == asked(straight[1], step)
+        assert question_ids(tmp_path / "both" / "run", step) == question_ids(straight[1], step)
 
 
 def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):

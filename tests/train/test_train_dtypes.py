@@ -128,13 +128,13 @@ def test_the_policy_samples_in_the_type_that_it_is_trained_in(settings, monkeypa
     config = change(settings, **{"policy.dtype": dtype, "policy.lora": None})
     model, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
     engine, _ = engine_around(config, model, tokenizer)
-    seen = []
+    dtypes = []
     for part in model.modules():
         if isinstance(part, torch.nn.Linear):
-            part.register_forward_hook(lambda module, given, result: seen.append(result.dtype))
+            part.register_forward_hook(lambda module, inputs, result: dtypes.append(result.dtype))
     prompt = tokenizer("what helps when my head hurts?")["input_ids"]
     engine.generate([prompt], 2, Sampling(temperature=1.0, max_new_tokens=3))
-    assert set(seen) == {computed}
+    assert set(dtypes) == {computed}
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
@@ -142,15 +142,15 @@ def test_the_policy_samples_in_the_type_that_it_is_trained_in(settings, monkeypa
 def test_what_is_trained_is_float32_also_after_a_resume(settings, monkeypatch, lora):
     """And so is the state of its optimizer; the base under the adapters stays in bfloat16."""
     fast(monkeypatch)
-    seen = []
+    states = []
     inner = TreeTrainer.training_step
 
     def look(trainer, *args, **kwargs):
         state = trainer.optimizer.state.values()
-        moments = {value.dtype for one in state for name, value in one.items() if name != "step"}
+        moments = {value.dtype for weight_state in state for name, value in weight_state.items() if name != "step"}
         groups = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
         frozen = {weight.dtype for weight in trainer.model.parameters() if not weight.requires_grad}
-        seen.append(({weight.dtype for weight in groups}, moments, frozen))
+        states.append(({weight.dtype for weight in groups}, moments, frozen))
         return inner(trainer, *args, **kwargs)
 
     monkeypatch.setattr(TreeTrainer, "training_step", look)
@@ -158,5 +158,5 @@ def test_what_is_trained_is_float32_also_after_a_resume(settings, monkeypatch, l
     train(config)
     train(change(config, **{"train.steps": 2}), resume=True)
     base = {torch.bfloat16} if lora else set()
-    assert seen[0] == ({torch.float32}, set(), base)
-    assert seen[-1] == ({torch.float32}, {torch.float32}, base)
+    assert states[0] == ({torch.float32}, set(), base)
+    assert states[-1] == ({torch.float32}, {torch.float32}, base)

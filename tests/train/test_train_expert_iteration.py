@@ -75,8 +75,8 @@ def tree(*roots):
 
 def chosen(config, *roots, raw=None):
     return [
-        (each.node.reward, each.baseline)
-        for each in best_samples(tree(*roots), config.reward.turn_weights, config.train.warm_start.margin, raw)
+        (sample.node.reward, sample.baseline)
+        for sample in best_samples(tree(*roots), config.reward.turn_weights, config.train.warm_start.margin, raw)
     ]
 
 
@@ -103,11 +103,11 @@ def test_against_the_question_the_mean_of_the_samples_does_not_matter(expert):
 def test_turns_are_chosen_by_themselves_and_equal_prompts_share_one_mean(expert):
     """Second turns under equal first turns answer one prompt; the best of the turn may stand under any first turn."""
     config = change(expert, **{"reward.turn_weights": [0.5, 1.0], "train.warm_start.margin": 0.1})
-    one, other = (1, 7, 8, 2), (1, 7, 9, 2)
+    first_prompt, second_prompt = (1, 7, 8, 2), (1, 7, 9, 2)
     roots = [
-        node(0.6, children=[node(0.1, one, 2), node(0.1, one, 2)]),
-        node(0.0, children=[node(0.7, one, 2), node(0.7, one, 2)]),
-        node(0.9, children=[node(0.6, other, 2), node(0.4, other, 2)]),
+        node(0.6, children=[node(0.1, first_prompt, 2), node(0.1, first_prompt, 2)]),
+        node(0.0, children=[node(0.7, first_prompt, 2), node(0.7, first_prompt, 2)]),
+        node(0.9, children=[node(0.6, second_prompt, 2), node(0.4, second_prompt, 2)]),
     ]
     values = [(0.5 * 0.6 + 0.1) / 1.5, 0.7 / 1.5, (0.45 + 0.5) / 1.5]
     assert [sample_value(root, [0.5, 1.0]) for root in roots] == pytest.approx(values)
@@ -130,26 +130,26 @@ def test_a_stop_counts_for_the_turns_that_it_leaves_out_whatever_its_siblings_do
     """The value of a first turn is the same whether a sibling of its stop goes on, as long as the rewards are equal."""
     weights = [0.2, 0.3, 0.5]
     stop = node(0.8, turn=2, rewrite=Rewrite(SearchPlan.of("word"), stop=True))
-    going = node(0.8, turn=2, children=[node(0.8, turn=3)])
+    search = node(0.8, turn=2, children=[node(0.8, turn=3)])
     expected = 0.2 * 0.1 + 0.8 * 0.8
-    for children in ([stop], [stop, going], [going]):
+    for children in ([stop], [stop, search], [search]):
         assert sample_value(node(0.1, children=children), weights) == pytest.approx(expected)
 
 
 def test_what_is_imitated_is_what_was_sampled(expert, client):
     ready = Ready(expert, client)
     (first, *_) = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
-    taught = [each for several in first.demonstrations for each in several]
+    taught = [sample for several in first.demonstrations for sample in several]
     assert taught
-    for each in taught:
-        ((begin, end),) = each.spans
-        assert end == len(each.ids)
-        text = ready.grower.chat.tokenizer.decode(each.ids)
+    for sample in taught:
+        ((begin, end),) = sample.spans
+        assert end == len(sample.ids)
+        text = ready.grower.chat.tokenizer.decode(sample.ids)
         assert text.endswith("</rewrite><|im_end|>")
-        ids = torch.tensor([each.ids])
+        ids = torch.tensor([sample.ids])
         logps = torch.log_softmax(ready.policy(input_ids=ids).logits[0, :-1].float(), -1)
         logps = logps.gather(-1, ids[0, 1:, None])[begin - 1 :, 0]
-        torch.testing.assert_close(imitation_loss(ready.policy, [each], expert.train), -logps.mean())
+        torch.testing.assert_close(imitation_loss(ready.policy, [sample], expert.train), -logps.mean())
 
 
 @pytest.mark.parametrize("branching", [[4], [2, 2]])
@@ -158,11 +158,11 @@ def test_every_round_samples_from_the_policy_as_it_is_then(expert, client, monke
     ready = Ready(change(expert, **{"rollout.branching": branching}), client)
     trees, grow = [], ready.grower.grow
 
-    def kept(questions, widths, **how):
+    def record_trees(questions, widths, **how):
         trees.append(grow(questions, widths, **how))
         return trees[-1]
 
-    monkeypatch.setattr(ready.grower, "grow", kept)
+    monkeypatch.setattr(ready.grower, "grow", record_trees)
     rounds = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
     for _ in range(2):
         trees.clear()
@@ -186,14 +186,14 @@ def test_imitating_makes_the_best_samples_likelier(expert, client, tmp_path):
                                "train.warm_start.questions_per_step": 1})  # fmt: skip
     ready, questions = Ready(config, client), client.questions("train")
     (first,) = expert_rounds(config, ready.policy, ready.grower, ready.sampler, questions)
-    taught = [each for several in first.demonstrations for each in several]
+    taught = [sample for several in first.demonstrations for sample in several]
     (tmp_path / "run").mkdir()
     folder = RunFolder(tmp_path / "run")
     with torch.no_grad():
-        before = float(imitation_loss(ready.policy, taught))
+        initial_loss = float(imitation_loss(ready.policy, taught))
     warm_start(config, ready.policy, ready.grower, ready.sampler, questions, folder)
     with torch.no_grad():
-        assert float(imitation_loss(ready.policy, taught)) < before - 0.1
+        assert float(imitation_loss(ready.policy, taught)) < initial_loss - 0.1
     lines = records(folder.warm_start)
     assert [line["step"] for line in lines] == list(range(1, len(first.demonstrations) + 1))
     assert all(line["round"] == 1 and line["reward_best"] > line["reward_mean"] > 0 for line in lines)
@@ -201,24 +201,24 @@ def test_imitating_makes_the_best_samples_likelier(expert, client, tmp_path):
 
 
 def test_rounds_ask_other_questions_until_a_pass_is_over(expert, client, monkeypatch):
-    asked, widths = [], set()
+    requests, widths = [], set()
     config = change(expert, **{"rollout.branching": [4, 2]})
     ready = Ready(config, client)
     grow = ready.grower.grow
 
-    def kept(questions, branching, **how):
-        asked.extend(zip([question.id for question in questions], how["streams"], strict=True))
+    def record_questions(questions, branching, **how):
+        requests.extend(zip([question.id for question in questions], how["streams"], strict=True))
         widths.add(tuple(branching))
         return grow(questions, branching, **how)
 
-    monkeypatch.setattr(ready.grower, "grow", kept)
+    monkeypatch.setattr(ready.grower, "grow", record_questions)
     list(expert_rounds(config, ready.policy, ready.grower, ready.sampler, client.questions("train")))
-    names = [name for name, _ in asked]
+    names = [name for name, _ in requests]
     assert len(names) == 12
     assert len(set(names[:5])) == len(set(names[5:10])) == 5
     assert names[:5] != names[5:10]
-    assert len(dict(asked)) == 5
-    assert len({stream for _, stream in asked}) == 12, "asked again, a question is sampled anew"
+    assert len(dict(requests)) == 5
+    assert len({stream for _, stream in requests}) == 12, "asked again, a question is sampled anew"
     assert widths == {(8, 2)}
 
 
@@ -227,7 +227,7 @@ def test_samples_do_not_depend_on_what_is_sampled_beside_them(expert, client):
         config = change(expert, **{"train.questions_per_step": together})
         ready = Ready(config, client)
         rounds = expert_rounds(config, ready.policy, ready.grower, ready.sampler, client.questions("train"))
-        return [each.demonstrations for each in rounds]
+        return [round_result.demonstrations for round_result in rounds]
 
     assert demonstrations(1) == demonstrations(4)
 
@@ -239,27 +239,27 @@ def test_the_question_as_it_stands_is_searched_for_its_baseline(expert, client):
     steps, step = [], client.step
 
     class Recorded:
-        def step(self, asked, with_text=False, metrics=()):
-            results = step(asked, with_text=with_text, metrics=metrics)
-            steps.extend(zip(asked, results, strict=True))
+        def step(self, requests, with_text=False, metrics=()):
+            results = step(requests, with_text=with_text, metrics=metrics)
+            steps.extend(zip(requests, results, strict=True))
             return results
 
     ready.grower.client = Recorded()
     taught = [
-        each
+        sample
         for now in expert_rounds(config, ready.policy, ready.grower, ready.sampler, client.questions("train"))
         for several in now.demonstrations
-        for each in several
+        for sample in several
     ]
     texts = {question.id: question.text for question in client.questions("train")}
     raw = {
-        asked.question_id: result.reward
-        for asked, result in steps
-        if asked.plan.probes[0].terms[0].text == texts[asked.question_id]
+        request.question_id: result.reward
+        for request, result in steps
+        if request.plan.probes[0].terms[0].text == texts[request.question_id]
     }
-    better = {asked.question_id for asked, result in steps if result.reward > raw[asked.question_id]}
+    better = {request.question_id for request, result in steps if result.reward > raw[request.question_id]}
     assert len(raw) == 5
-    prompts = ready.grower.chat.tokenizer.batch_decode([each.ids for each in taught])
+    prompts = ready.grower.chat.tokenizer.batch_decode([sample.ids for sample in taught])
     assert {name for name, text in texts.items() if any(text in prompt for prompt in prompts)} == better
     assert 0 < len(better) < 5
 
@@ -295,17 +295,17 @@ def test_a_run_goes_on_from_expert_iteration(expert, changes):
     assert {line["round"] for line in lines} <= {1, 2, 3}
     assert len(lines) >= 2
     (warmed,), (trained,) = ([*(folder / name).glob("*.safetensors")] for name in ("warm_start", "final"))
-    before, after = load_file(warmed), load_file(trained)
-    assert any((before[name] != after[name]).any() for name in before)
+    warm_weights, final_weights = load_file(warmed), load_file(trained)
+    assert any((warm_weights[name] != final_weights[name]).any() for name in warm_weights)
     assert len(records(folder / "metrics.jsonl")) == 1
 
 
 def test_expert_iteration_that_sigterm_ended_begins_again_and_comes_out_equal(expert, tmp_path):
     config = change(expert, **{"name": "stopped", "train.warm_start.rounds": 12})
-    whole = train(change(config, name="whole"))
+    uninterrupted = train(change(config, name="whole"))
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     process = Forked(["train", str(tmp_path / "run.yaml")], tmp_path / "out", tmp_path / "err")
-    folder = whole.parent / "stopped"
+    folder = uninterrupted.parent / "stopped"
     until = time.monotonic() + 240
     while not (folder / "warm_start.jsonl").exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
@@ -313,20 +313,21 @@ def test_expert_iteration_that_sigterm_ended_begins_again_and_comes_out_equal(ex
     assert process.wait(240) == 75, (tmp_path / "err").read_text()
     assert not (folder / "warm_start").exists(), "it was stopped in the middle"
     train(config, resume=True)
-    assert records(folder / "warm_start.jsonl") == records(whole / "warm_start.jsonl")
-    assert without_seconds(folder / "metrics.jsonl") == without_seconds(whole / "metrics.jsonl")
+    assert records(folder / "warm_start.jsonl") == records(uninterrupted / "warm_start.jsonl")
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(uninterrupted / "metrics.jsonl")
 
 
 def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
     config = change(expert, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": 2})
-    one = train(config)
+    single = train(config)
     with Started(change(config, output=str(tmp_path / "both")), tmp_path / "two", 2) as started:
         assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
-    two = tmp_path / "both" / "run"
-    assert records(two / "warm_start.jsonl") == records(one / "warm_start.jsonl")
-    warmed, alone = (load_file(folder / "warm_start" / "adapter_model.safetensors") for folder in (two, one))
+    pair = tmp_path / "both" / "run"
+    assert records(pair / "warm_start.jsonl") == records(single / "warm_start.jsonl")
+    warmed, alone = (load_file(folder / "warm_start" / "adapter_model.safetensors") for folder in (pair, single))
     assert all(torch.equal(warmed[name], alone[name]) for name in alone)
-    assert records(two / "rollouts.jsonl") == records(one / "rollouts.jsonl"), "half of them are of the second process"
+    rollouts = [records(folder / "rollouts.jsonl") for folder in (pair, single)]
+    assert rollouts[0] == rollouts[1], "half of them are of the second process"
 
 
 def test_an_engine_that_all_processes_share_is_refused(expert):
@@ -339,6 +340,6 @@ def test_an_engine_that_all_processes_share_is_refused(expert):
 def test_a_model_card_says_which_warm_start_there_was():
     from querylect.export.card import _warm_start
 
-    said = _warm_start({"kind": "expert_iteration", "questions": 96, "rounds": 4})
-    assert said == "4 rounds of expert iteration on 96 questions each"
+    text = _warm_start({"kind": "expert_iteration", "questions": 96, "rounds": 4})
+    assert text == "4 rounds of expert iteration on 96 questions each"
     assert _warm_start({"questions": 720}) == "720 graded proposals imitated"

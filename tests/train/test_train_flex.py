@@ -65,24 +65,25 @@ def test_the_mask_is_the_one_that_torch_builds_from_all_pairs(forest):
     mask = packed_row(packed.ends, len(packed.ends), "flex").mask
     assert mask.shape[-1] % TILE == 0
     padding = torch.arange(len(packed.ends), mask.shape[-1])
-    seen = dense(torch.cat([packed.ends, padding + 1]))
-    assert seen.any(1).all(), "a token that sees nothing would be not a number"
-    reference = create_block_mask(lambda b, h, q, k: seen[q, k], None, None, len(seen), len(seen), device="cpu")
+    visible = dense(torch.cat([packed.ends, padding + 1]))
+    assert visible.any(1).all(), "a token that sees nothing would be not a number"
+    size = len(visible)
+    reference = create_block_mask(lambda b, h, q, k: visible[q, k], None, None, size, size, device="cpu")
     assert tiles_of(mask) == tiles_of(reference)
     assert (mask.q_num_blocks == reference.q_num_blocks).all()
     assert (mask.full_q_num_blocks == reference.full_q_num_blocks).all()
     assert torch.equal(mask.to_dense(), reference.to_dense())
-    at = torch.arange(len(seen))
-    assert torch.equal(mask.mask_mod(0, 0, at[:, None], at[None, :]), seen)
+    at = torch.arange(len(visible))
+    assert torch.equal(mask.mask_mod(0, 0, at[:, None], at[None, :]), visible)
 
 
 def test_whole_tiles_are_skipped():
     """Four branches behind a prompt of one tile: a branch looks at the prompt and at itself only."""
     packed = pack([[*range(TILE), *range(1000 * n, 1000 * n + 2 * TILE)] for n in range(1, 5)])
-    some, whole = tiles_of(flex_mask(packed.ends))
+    partial, full = tiles_of(flex_mask(packed.ends))
     assert len(packed.ids) == 9 * TILE
-    assert len(some | whole) == 1 + 4 * (2 + 3)
-    assert len(whole) == 4 * (2 + 1)
+    assert len(partial | full) == 1 + 4 * (2 + 3)
+    assert len(full) == 4 * (2 + 1)
 
 
 @pytest.mark.parametrize(("kind", "heads"), [("qwen3", (4, 2)), ("llama", (6, 2)), ("llama", (4, 4))])
@@ -91,9 +92,9 @@ def test_its_values_are_those_of_blocks(kind, heads):
     rows = long_rows()
     with torch.no_grad():
         expected, entropies, tokens = packed_logps(model, *rows, 0.7, entropies=True)
-        logps, found, counted = packed_logps(model, *rows, 0.7, entropies=True, attention="flex")
+        logps, flex_entropies, counted = packed_logps(model, *rows, 0.7, entropies=True, attention="flex")
     assert relative(logps, expected) < 1e-5
-    assert relative(found, entropies) < 1e-5
+    assert relative(flex_entropies, entropies) < 1e-5
     assert counted == tokens, "the tokens that fill the last tile are not counted"
 
 

@@ -19,11 +19,11 @@ WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state
 
 
 def checkpoint(folder, step, *files):
-    place = folder.checkpoints / f"checkpoint-{step}"
+    path = folder.checkpoints / f"checkpoint-{step}"
     for name in (*WHOLE, *files):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).touch()
-    return place
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).touch()
+    return path
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def checkpoint(folder, step, *files):
 def test_a_checkpoint_without_what_the_run_needs_is_passed_over(tmp_path, caplog, changes, needed):
     """TRL would begin a lost entropy coefficient anew and compare with another reference, without a word."""
     folder, config = RunFolder(tmp_path), change(RunConfig(), **changes)
-    before, newest = checkpoint(folder, 1, needed), checkpoint(folder, 3)
+    earlier, newest = checkpoint(folder, 1, needed), checkpoint(folder, 3)
     assert folder.newest_checkpoint(TrainConfig(), PolicyConfig()) == newest
     with caplog.at_level(logging.WARNING):
-        assert folder.newest_checkpoint(config.train, config.policy) == before
+        assert folder.newest_checkpoint(config.train, config.policy) == earlier
     assert [path for path, _ in logged(caplog, "train.run_folder")] == [newest]
     checkpoint(folder, 3, needed)
     assert folder.newest_checkpoint(config.train, config.policy) == newest
@@ -57,10 +57,10 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
 def test_a_run_that_records_a_removed_setting_without_effect_is_resumed(tmp_path):
     config = RunConfig(name="run", output=str(tmp_path))
     folder, settings = RunFolder.create(config), config.run_folder / "config.yaml"
-    written = settings.read_text()
-    folder.write(settings, written.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.0\n"))
+    original = settings.read_text()
+    folder.write(settings, original.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.0\n"))
     RunFolder.reopen(config)
-    folder.write(settings, written.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.6\n"))
+    folder.write(settings, original.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.6\n"))
     with refused(ConfigError, "unknown-setting", settings, "rollout.keep_rewrites_weight was removed"):
         RunFolder.reopen(config)
 
@@ -96,11 +96,11 @@ def test_a_run_with_checkpoints_that_does_not_say_its_environment_is_not_resumed
             folder.same_environment(current)
 
 
-@pytest.mark.parametrize("written", [b'{"model": "a"', b"[]", b'{"model": "\xff"}'])
-def test_a_damaged_record_of_a_run_is_named(tmp_path, written):
+@pytest.mark.parametrize("content", [b'{"model": "a"', b"[]", b'{"model": "\xff"}'])
+def test_a_damaged_record_of_a_run_is_named(tmp_path, content):
     folder = RunFolder(tmp_path)
     for name in ("environment.json", "base.json", "provenance.json"):
-        (tmp_path / name).write_bytes(written)
+        (tmp_path / name).write_bytes(content)
     for call, name in (
         (lambda: folder.same_environment({"retriever": "bm25"}), "environment.json"),
         (lambda: folder.same_base("model", "f" * 64, resumed=True), "base.json"),
@@ -111,7 +111,7 @@ def test_a_damaged_record_of_a_run_is_named(tmp_path, written):
 
 
 @pytest.mark.parametrize(
-    ("written", "code", "facts"),
+    ("content", "code", "facts"),
     [
         (None, "other-format", ["run format 1;", f"format {FORMAT}", _FORMAT_CHANGES[1]]),
         ('{"format": 1, "querylect": "0.0.9"}', "other-format", ["querylect 0.0.9", "run format 1;"]),
@@ -119,15 +119,15 @@ def test_a_damaged_record_of_a_run_is_named(tmp_path, written):
         ("{", "unreadable-file", ["run.json"]),
     ],
 )
-def test_a_run_of_another_format_is_not_resumed(tmp_path, written, code, facts):
+def test_a_run_of_another_format_is_not_resumed(tmp_path, content, code, facts):
     """Its steps so far and new ones would be of two algorithms."""
     config = change(RunConfig(), output=str(tmp_path), name="run")
     folder = RunFolder.create(config)
     assert RunFolder.reopen(config)[1] is None
-    if written is None:
+    if content is None:
         folder.format.unlink()
     else:
-        edit(folder.format, written)
+        edit(folder.format, content)
     with refused(CheckpointError, code, *facts):
         RunFolder.reopen(config)
 
@@ -159,9 +159,9 @@ def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(Path, "rename", lambda path, target: done.append("renamed") or rename(path, target))
     monkeypatch.setattr(os, "replace", lambda path, target: done.append("renamed") or replace(path, target))
-    with staged(tmp_path / "place") as place:
-        (place / "inner").mkdir()
-        (place / "inner" / "weights").write_text("x")
+    with staged(tmp_path / "place") as staging:
+        (staging / "inner").mkdir()
+        (staging / "inner" / "weights").write_text("x")
     assert set(done[: done.index("renamed")]) == {".place.writing", "inner", "weights", "digests.json"}
     assert done[done.index("renamed") + 1 :] == [tmp_path.name], "and so has its name"
     done.clear()

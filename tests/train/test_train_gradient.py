@@ -87,24 +87,24 @@ def brute_force_advantages(trees, config):
             if all(node.reward is not None for node in path):
                 totals[t].append((p, sum(w * node.reward for w, node in zip(weights, path, strict=True))))
         by_leaf = {}
-        for t, found in totals.items():
-            values = [value for _, value in found]
+        for t, path_values in totals.items():
+            values = [value for _, value in path_values]
             if max(values) - min(values) > 1e-9:
-                by_leaf |= {(t, p): (value - mean(values)) / spread(values, config) for p, value in found}
+                by_leaf |= {(t, p): (value - mean(values)) / spread(values, config) for p, value in path_values}
         through = defaultdict(list)
         for (t, p), path in paths.items():
             for node in path:
                 if (t, p) in by_leaf:
                     through[id(node)].append(by_leaf[t, p])
-        found, reference = {}, {}
+        advantages, reference = {}, {}
         for (t, p), path in paths.items():
             for k, node in enumerate(path):
-                n, own = len(totals[t]), through[id(node)]
-                found[t, p, k] = None
-                if own and n > len(own):
-                    reference.setdefault(t, (n - len(own)) / n)
-                    found[t, p, k] = mean(own) * reference[t] / ((n - len(own)) / n)
-        return found
+                n, shares = len(totals[t]), through[id(node)]
+                advantages[t, p, k] = None
+                if shares and n > len(shares):
+                    reference.setdefault(t, (n - len(shares)) / n)
+                    advantages[t, p, k] = mean(shares) * reference[t] / ((n - len(shares)) / n)
+        return advantages
 
     nodes = {id(node): (t, node) for (t, p), path in paths.items() for node in path}
     members = defaultdict(list)
@@ -114,35 +114,35 @@ def brute_force_advantages(trees, config):
     def value(t, node):
         if node.reward is None:
             return None
-        own = weights[node.turn - 1] * node.reward
+        weighted = weights[node.turn - 1] * node.reward
         if not node.children:
-            return own
-        later = [value(t, each) for each in members[state(t, node.children[0])]]
-        later = [each for each in later if each is not None]
-        return own + mean(later) if later else None
+            return weighted
+        later = [value(t, entry) for entry in members[state(t, node.children[0])]]
+        later = [entry for entry in later if entry is not None]
+        return weighted + mean(later) if later else None
 
     values = {key: value(t, node) for key, (t, node) in nodes.items()}
     scored = {s: [values[id(n)] for n in group if values[id(n)] is not None] for s, group in members.items()}
     every = defaultdict(list)
     for s, group in members.items():
         every[group[0].turn] += scored[s]
-    found, reference = {}, {}
+    advantages, reference = {}, {}
     for key, (t, node) in sorted(nodes.items(), key=lambda item: item[1][1].turn):
         group = scored[state(t, node)]
         n = len(group)
         if n < 2:
-            found[key] = None
+            advantages[key] = None
             continue
         reference.setdefault(question[t], n / (n - 1))
         if values[key] is None or max(group) - min(group) <= 1e-9:
-            found[key] = None
+            advantages[key] = None
             continue
-        found[key] = (values[key] - mean(group)) / spread(
+        advantages[key] = (values[key] - mean(group)) / spread(
             every[node.turn] if config.train.scale == "batch" else group, config
         )
         if config.train.scale != "group":
-            found[key] *= n / (n - 1) / reference[question[t]]
-    return {(t, p, k): found[id(node)] for (t, p), path in paths.items() for k, node in enumerate(path)}
+            advantages[key] *= n / (n - 1) / reference[question[t]]
+    return {(t, p, k): advantages[id(node)] for (t, p), path in paths.items() for k, node in enumerate(path)}
 
 
 def spread(values, config):
@@ -224,7 +224,8 @@ def test_the_gradient_equals_brute_force_and_a_wrong_rule_of_credit_is_noticed(
             assert list(map(describe, trainer.trees)) == list(map(describe, trees)), "the same step"
         trainer.model.eval()
         expected = brute_force_gradients(trainer.model, trees, config)
-        return *([relative_difference(each, expected) for each in several] for several in (right, wrong)), metrics
+        distances = [[relative_difference(gradients, expected) for gradients in several] for several in (right, wrong)]
+        return *distances, metrics
 
     right, wrong, metrics = with_trainer(config, monkeypatch, act)
     assert max(right) <= 1e-5

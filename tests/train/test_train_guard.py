@@ -40,16 +40,16 @@ def healthy(steps):
 
 
 def test_a_healthy_run_shows_no_sign():
-    guard, found = signs(log(**healthy(30)))
-    assert found == []
+    guard, reported = signs(log(**healthy(30)))
+    assert reported == []
     assert guard.collapsed is None
 
 
 def test_a_drop_is_measured_against_the_best_window_of_the_last_turn():
     """Windows of two: .3 .5 .5 .35 .2 .2; half of .5 is .25, so the fifth window is below it."""
     rewards = [0.2, 0.4, 0.6, 0.4, 0.3, 0.1, 0.3]
-    guard, found = signs(log(**{"reward/turn1": 0.9, "reward/turn2": rewards}))
-    assert found == [(6, "reward_drop")]
+    guard, reported = signs(log(**{"reward/turn1": 0.9, "reward/turn2": rewards}))
+    assert reported == [(6, "reward_drop")]
     guard.look({"step": 8, "reward/turn1": 0.9, "reward/turn2": 0.1})
     assert guard.collapsed is None, "two steps after it was told"
     guard.look({"step": 9, "reward/turn1": 0.9, "reward/turn2": 0.1})
@@ -75,8 +75,8 @@ def test_questions_that_stop_early_are_no_drop_of_those_that_go_on():
 
 def test_a_sign_that_goes_away_is_forgiven_and_told_again():
     rewards = [0.4, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1]
-    guard, found = signs(log(**{"reward/turn1": rewards}))
-    assert found == [(4, "reward_drop"), (9, "reward_drop")]
+    guard, reported = signs(log(**{"reward/turn1": rewards}))
+    assert reported == [(4, "reward_drop"), (9, "reward_drop")]
     assert guard.collapsed is None
 
 
@@ -85,23 +85,23 @@ def test_a_sign_that_goes_away_is_forgiven_and_told_again():
     [("entropy", 0.001, "entropy_floor"), ("copy", 0.99, "copy_share"), ("zero_variance", 1.0, "zero_variance")],
 )
 def test_the_other_signs_need_every_turn(name, bad, sign):
-    one, both = healthy(8), healthy(8)
-    one[f"{name}/turn1"] = both[f"{name}/turn1"] = both[f"{name}/turn2"] = [bad] * 8
-    assert signs(log(**one))[1] == []
-    guard, found = signs(log(**both))
-    assert found == [(2, sign)]
+    single, both = healthy(8), healthy(8)
+    single[f"{name}/turn1"] = both[f"{name}/turn1"] = both[f"{name}/turn2"] = [bad] * 8
+    assert signs(log(**single))[1] == []
+    guard, reported = signs(log(**both))
+    assert reported == [(2, sign)]
     assert guard.collapsed.name == sign
     assert signs(log(**both), **{sign: None})[1] == []
     assert signs(log(**both), action="off")[1] == []
-    warned, found = signs(log(**both), action="warn")
-    assert found == [(2, sign)]
+    warned, reported = signs(log(**both), action="warn")
+    assert reported == [(2, sign)]
     assert warned.collapsed is None
 
 
 def test_steps_that_change_almost_no_weight_stop_the_run():
     moving = {"grad_norm": 0.3, "learning_rate": 1e-6, "changed_weights": [0.007] * 8}
-    guard, found = signs(log(**healthy(8), **moving))
-    assert found == [(2, "changed_weights")]
+    guard, reported = signs(log(**healthy(8), **moving))
+    assert reported == [(2, "changed_weights")]
     assert guard.collapsed.meaning == "the weights do not move"
     assert "changes 0.70% of the trained weights over the last 2 steps (limit: 10%)" in guard.collapsed.finding
     assert "policy.dtype=auto" in guard.collapsed.remedy
@@ -120,14 +120,14 @@ def test_a_step_that_was_not_to_move_weights_is_no_sign(reason):
 
 
 def test_a_sampler_that_is_not_the_policy_stops_the_run():
-    apart = {"sampling/sampling_logp_difference/mean": [0.2] * 8}
-    guard, found = signs(log(**healthy(8), **apart), logp=0.15)
-    assert found == [(2, "logp_difference")]
+    differences = {"sampling/sampling_logp_difference/mean": [0.2] * 8}
+    guard, reported = signs(log(**healthy(8), **differences), logp=0.15)
+    assert reported == [(2, "logp_difference")]
     assert guard.collapsed.meaning == "the sampler is not the policy that is trained"
     assert "differs by 0.2 nats on average over the last 2 steps" in guard.collapsed.finding
     assert "rollout.engine=transformers" in guard.collapsed.remedy
-    assert signs(log(**healthy(8), **apart), logp=0.25)[1] == []
-    assert signs(log(**healthy(8), **apart), logp=None)[1] == []
+    assert signs(log(**healthy(8), **differences), logp=0.25)[1] == []
+    assert signs(log(**healthy(8), **differences), logp=None)[1] == []
     assert signs(log(**{"sampling/sampling_logp_difference/mean": [math.nan] * 8}), logp=0.15)[1] != []
 
 
@@ -168,12 +168,12 @@ def test_a_collapsed_run_names_its_best_checkpoint_and_a_resumed_one_stops_alike
     assert [row["step"] for row in records(folder.metrics)] == [1, 2, 3, 4]
     assert (folder.checkpoints / "checkpoint-4").exists()
     assert not folder.final.exists()
-    whole = without_seconds(folder.metrics)
+    metrics = without_seconds(folder.metrics)
 
     (folder.checkpoints / "checkpoint-4").rename(folder.path / "away")
     with refused(CollapseError, "entropy-floor", "step 4"):
         train(config, resume=True)
-    assert without_seconds(folder.metrics) == whole
+    assert without_seconds(folder.metrics) == metrics
 
     train(change(config, **{"train.guard.action": "warn", "train.steps": 5}), resume=True)
     assert folder.final.exists()

@@ -48,12 +48,12 @@ def test_values_and_gradients_are_those_of_the_plain_head(kind, tile, monkeypatc
     piece = ForwardPass({"input_ids": ids}, predictors, ids[:, 1:].flatten(), [(0.7, 58), (1.3, 58)])
     values, entropies = score(model, [piece], entropies=True, entropy_gradient=True)
     weights = torch.randn(116, generator=torch.Generator().manual_seed(1))
-    found = gradient(parameters, (weights * (values - 0.3 * entropies)).sum())
+    actual_gradient = gradient(parameters, (weights * (values - 0.3 * entropies)).sum())
     expected, expected_entropies = plain(model, ids, temperatures)
     plain_gradient = gradient(parameters, (weights * (expected - 0.3 * expected_entropies)).sum())
     assert relative(values, expected) < 1e-6
     assert relative(entropies, expected_entropies) < 1e-6
-    assert relative(found, plain_gradient) < 2e-6, "of which half is the rounding of the layers below"
+    assert relative(actual_gradient, plain_gradient) < 2e-6, "of which half is the rounding of the layers below"
 
 
 def test_the_backward_pass_of_a_split_tree_reads_the_parameters_of_the_head(monkeypatch):
@@ -76,29 +76,29 @@ def test_a_head_with_an_adapter_is_read_with_it(mixed, monkeypatch):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = get_peft_model(tiny_model(), adapters).eval()
-    ids, mask, wanted = batch(*tree_rows())
+    ids, mask, target_mask = batch(*tree_rows())
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-        logps, entropies, _ = packed_logps(model, ids, mask, wanted, TEMPERATURE, True, entropy_gradient=True)
+        logps, entropies, _ = packed_logps(model, ids, mask, target_mask, TEMPERATURE, True, entropy_gradient=True)
         logits = model(input_ids=ids, attention_mask=mask, position_ids=mask.cumsum(1) - mask).logits
-    found = gradient(parameters, (logps - 0.3 * entropies).sum())
+    actual_gradient = gradient(parameters, (logps - 0.3 * entropies).sum())
     distribution = torch.log_softmax(logits[:, :-1].float() / TEMPERATURE, -1)
-    offset = ids.shape[1] - wanted.shape[1]
-    expected = distribution.gather(-1, ids[:, 1:, None])[:, offset - 1 :, 0] * wanted
-    surprise = -(distribution.exp() * distribution).sum(-1)[:, offset - 1 :] * wanted
+    offset = ids.shape[1] - target_mask.shape[1]
+    expected = distribution.gather(-1, ids[:, 1:, None])[:, offset - 1 :, 0] * target_mask
+    surprise = -(distribution.exp() * distribution).sum(-1)[:, offset - 1 :] * target_mask
     near = 3e-2 if mixed else 1e-5
     assert relative(logps, expected) < near
     assert relative(entropies, surprise) < near
-    assert relative(found, gradient(parameters, (expected - 0.3 * surprise).sum())) < near
+    assert relative(actual_gradient, gradient(parameters, (expected - 0.3 * surprise).sum())) < near
     assert any("lm_head" in name for name in parameters)
 
 
 def test_bfloat16_logits_are_scored_as_near_to_exact_as_a_plain_head_scores_them():
     model = tiny_model()
-    ids, mask, wanted = batch(*tree_rows())
-    exact = packed_logps(model, ids, mask, wanted, 1.0)[0]
+    ids, mask, target_mask = batch(*tree_rows())
+    exact = packed_logps(model, ids, mask, target_mask, 1.0)[0]
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = packed_logps(model, ids, mask, wanted, 1.0)[0]
+        rounded = packed_logps(model, ids, mask, target_mask, 1.0)[0]
     assert 1e-4 < relative(rounded, exact) < 2e-2
 
 
@@ -111,15 +111,15 @@ def peak_of(model, rows, attention):
     """The most bytes that tensors hold in an update on rows of a hundred tokens, beyond those of the weights."""
     ids = torch.randint(3, 300, (rows, 101), generator=torch.Generator().manual_seed(0))
     ids[:, 0] = 3
-    wanted = torch.ones(rows, 100, dtype=torch.bool)
+    target_mask = torch.ones(rows, 100, dtype=torch.bool)
     model.zero_grad()
-    with LiveBytes(model.parameters()) as seen:
-        before = seen.now
+    with LiveBytes(model.parameters()) as live:
+        initial = live.now
         logps, entropies, _ = packed_logps(
-            model, ids, torch.ones_like(ids), wanted, 1.0, True, entropy_gradient=True, attention=attention
+            model, ids, torch.ones_like(ids), target_mask, 1.0, True, entropy_gradient=True, attention=attention
         )
         (logps - 0.3 * entropies).sum().backward()
-    return seen.peak - before
+    return live.peak - initial
 
 
 @pytest.mark.parametrize("attention", ["sdpa", None], ids=["packed", "flat"])

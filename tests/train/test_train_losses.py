@@ -29,7 +29,7 @@ LOSSES = [
 ]
 
 
-def named(changes):
+def label_of(changes):
     return "-".join(str(value) for value in changes.values())
 
 
@@ -69,7 +69,7 @@ def stock_losses(trainer, args):
     return stock, split_tensor_dict(output, args.steps_per_generation)
 
 
-@pytest.mark.parametrize("changes", LOSSES, ids=named)
+@pytest.mark.parametrize("changes", LOSSES, ids=label_of)
 def test_a_single_turn_has_the_loss_and_the_gradient_of_stock_trl(settings, monkeypatch, tmp_path, changes):
     """fp32, the same completions and rewards, packed; on the first and on a second optimizer step of a rollout."""
     import torch
@@ -111,12 +111,12 @@ def turn_by_turn(trainer, node, model):
     return distribution.gather(-1, torch.tensor(node.completion_ids)[:, None])[:, 0]
 
 
-def clipped(low, high, most=None):
+def clipped(low, high, ratio_limit=None):
     """PPO's pessimistic bound, optionally with a bound on the ratio itself."""
 
     def term(ratio, advantage, _):
         inside = ratio.clamp(1 - low, 1 + high)
-        ratio = ratio if most is None else ratio.clamp(max=most)
+        ratio = ratio if ratio_limit is None else ratio.clamp(max=ratio_limit)
         return -(ratio * advantage).minimum(inside * advantage)
 
     return term
@@ -157,7 +157,7 @@ ON_TREES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "term"), ON_TREES, ids=[named(changes) for changes, _ in ON_TREES])
+@pytest.mark.parametrize(("changes", "term"), ON_TREES, ids=[label_of(changes) for changes, _ in ON_TREES])
 def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, changes, term):
     """Packed and flat rows both give what a plain forward pass per turn gives; a setting changes what it should."""
     import torch
@@ -168,7 +168,7 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
     def act(trainer):
         ready(trainer)
         inputs = step_inputs(trainer)
-        found = assign_credit(trainer.trees, config.train.credit, [0.5, 1.0], "none")
+        credit = assign_credit(trainer.trees, config.train.credit, [0.5, 1.0], "none")
         turns = [node for tree in trainer.trees for node in tree.walk()]
         trainer.model.eval()
         before = [turn_by_turn(trainer, node, trainer.model) for node in turns]
@@ -179,7 +179,7 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
 
         def formula(term):
             parts = {
-                id(node): term((new - old).exp(), found.of(node), new)
+                id(node): term((new - old).exp(), credit.of(node), new)
                 for node, old, new in zip(turns, before, after, strict=True)
             }
             rows = [parts[id(node)] for tree in trainer.trees for path in tree.paths() for node in path]
@@ -191,8 +191,8 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
 
         return losses, formula(term), formula(clipped(0.2, 0.2))
 
-    found, expected, default = with_trainer(config, monkeypatch, act)
-    assert found == pytest.approx([expected] * 2, rel=1e-4, abs=1e-6)
+    actual, expected, default = with_trainer(config, monkeypatch, act)
+    assert actual == pytest.approx([expected] * 2, rel=1e-4, abs=1e-6)
     assert not set(changes) - {"train.credit"} or expected != pytest.approx(default, rel=1e-3), "the setting acts"
 
 
@@ -202,29 +202,29 @@ def test_top_entropy_quantile_trains_the_most_uncertain_tokens_of_a_tree(setting
     def act(trainer):
         ready(trainer)
         inputs = step_inputs(trainer)
-        seen = []
+        captured = []
         inner = trainer._get_per_token_logps_and_entropies
 
         def keep(*args, **kwargs):
             logps, entropies, aux = inner(*args, **kwargs)
             logps.retain_grad()
-            seen.append((logps, entropies))
+            captured.append((logps, entropies))
             return logps, entropies, aux
 
         trainer._get_per_token_logps_and_entropies = keep
         for packing in (True, False):
             losses_and_gradients(trainer, inputs, packing)
-        return seen, inputs
+        return captured, inputs
 
     config = change(settings, **{"train.top_entropy_quantile": 0.25})
-    seen, inputs = with_trainer(config, monkeypatch, act)
+    captured, inputs = with_trainer(config, monkeypatch, act)
     some = {"packed": 0, "flat": 0}
     layouts = [layout for layout in some for _ in inputs]
-    for layout, (logps, entropies), each in zip(layouts, seen, [*inputs, *inputs], strict=True):
-        mask = (each["tool_mask"] * each["completion_mask"]).bool()
+    for layout, (logps, entropies), micro_batch in zip(layouts, captured, [*inputs, *inputs], strict=True):
+        mask = (micro_batch["tool_mask"] * micro_batch["completion_mask"]).bool()
         if mask.any():
             trained = (logps.grad != 0) & mask
-            left = mask & (each["advantages"] != 0)[:, None] & ~trained
+            left = mask & (micro_batch["advantages"] != 0)[:, None] & ~trained
             assert trained.sum() <= 0.3 * mask.sum()
             if trained.any() and left.any():
                 assert entropies[trained].min() >= entropies[left].max()
@@ -234,15 +234,15 @@ def test_top_entropy_quantile_trains_the_most_uncertain_tokens_of_a_tree(setting
 
 def reference_logps(trainer):
     """The reference log-probabilities of a step where it is packed and where it is not, on the sampled tokens."""
-    found = []
+    logps = []
     for packing in (True, False):
         trainer.run = change(trainer.run, **{"train.packing": packing})
         import torch
 
         torch.manual_seed(0)
         output = trainer._generate_and_score_completions(batch(trainer))
-        found.append(output["ref_per_token_logps"] * output["tool_mask"])
-    return found
+        logps.append(output["ref_per_token_logps"] * output["tool_mask"])
+    return logps
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["full", "lora"])
@@ -284,27 +284,27 @@ def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(setti
     changes = {"policy.lora": lora, "train.beta": 0.1, "train.warm_start.questions": 6, "train.steps": 2}
     config = change(settings, **changes, **{"train.save_steps": 1, "train.warm_start.learning_rate": 0.01})
     folder = train(config)
-    whole = without_seconds(folder / "metrics.jsonl")
-    assert whole[0]["kl"] == pytest.approx(0, abs=1e-6), "GRPO begins at its reference"
-    assert whole[1]["kl"] > 1e-6
+    metrics = without_seconds(folder / "metrics.jsonl")
+    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6), "GRPO begins at its reference"
+    assert metrics[1]["kl"] > 1e-6
     for name in ("checkpoints/checkpoint-2", "final"):
         shutil.rmtree(folder / name)
     train(config, resume=True)
-    assert without_seconds(folder / "metrics.jsonl") == whole
+    assert without_seconds(folder / "metrics.jsonl") == metrics
     shutil.rmtree(folder / "final")
     shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
     if lora is not None:
-        for place in (".", "ref"):
-            file = folder / "checkpoints" / "checkpoint-1" / place / "adapter_model.safetensors"
+        for subfolder in (".", "ref"):
+            file = folder / "checkpoints" / "checkpoint-1" / subfolder / "adapter_model.safetensors"
             saved = file.read_bytes()
             refused_without_a_tensor(config, file)
             file.write_bytes(saved)
     else:
         from safetensors.torch import load_file, save_file
 
-        kept = load_file(folder / "warm_start" / "model.safetensors")
-        lost, _ = kept.popitem()
-        save_file(kept, folder / "warm_start" / "model.safetensors", {"format": "pt"})
+        weights = load_file(folder / "warm_start" / "model.safetensors")
+        lost, _ = weights.popitem()
+        save_file(weights, folder / "warm_start" / "model.safetensors", {"format": "pt"})
         with refused(StorageError, "damaged-file", folder / "warm_start" / "model.safetensors"):
             train(config, resume=True)
         (folder / "warm_start" / "digests.json").unlink()  # as in a run of an earlier version
@@ -327,7 +327,7 @@ def test_all_weights_of_a_gguf_policy_have_their_own_values_as_reference(setting
 
     def act(trainer):
         pairs = zip(trainer.model.named_parameters(), trainer.ref_model.parameters(), strict=True)
-        return [(name, torch.equal(one, other), one is other) for (name, one), other in pairs]
+        return [(name, torch.equal(trained, reference), trained is reference) for (name, trained), reference in pairs]
 
     compared = with_trainer(config, monkeypatch, act)
     assert len(compared) > 200
@@ -409,13 +409,13 @@ def test_turns_that_were_cut_are_compared_and_not_trained(settings, monkeypatch,
     trees, inputs, metrics, _ = with_trainer(change(settings, **TRUNCATED, **{"train.beta": beta}), monkeypatch, act)
     assert metrics["truncated/turn2"] == 1
     assert metrics["completion_tokens/turn2"] == 2
-    masks = torch.cat([each["tool_mask"] for each in inputs])
-    whole = 0
+    masks = torch.cat([micro_batch["tool_mask"] for micro_batch in inputs])
+    trained_tokens = 0
     for node, mask in zip(row_turns(trees), masks, strict=True):
         assert node.finished or mask.sum() == 0
         assert node.turn == 1 or not node.finished
-        whole += int(mask.sum())
-    assert whole > 0
+        trained_tokens += int(mask.sum())
+    assert trained_tokens > 0
 
 
 def test_turns_that_were_cut_pay_a_penalty_where_one_is_set(settings, monkeypatch):
@@ -439,9 +439,9 @@ def test_the_adaptive_entropy_bonus_rises_acts_and_is_resumed(settings):
     changes = {"train.use_adaptive_entropy": True, "train.entropy_target": 5.0, "train.entropy_coef_delta": 0.5}
     config = change(settings, **changes, **{"train.steps": 3, "train.save_steps": 1, "train.keep_checkpoints": 9})
     folder = train(config)
-    whole = without_seconds(folder / "metrics.jsonl")
-    assert [line["entropy_coef"] for line in whole] == [0.5, 1.0, 1.0], "bounded by entropy_coef_max"
+    metrics = without_seconds(folder / "metrics.jsonl")
+    assert [line["entropy_coef"] for line in metrics] == [0.5, 1.0, 1.0], "bounded by entropy_coef_max"
     for name in ("checkpoints/checkpoint-3", "checkpoints/checkpoint-2", "final"):
         shutil.rmtree(folder / name)
     train(config, resume=True)
-    assert without_seconds(folder / "metrics.jsonl") == whole
+    assert without_seconds(folder / "metrics.jsonl") == metrics

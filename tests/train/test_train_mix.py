@@ -5,6 +5,7 @@ Both environments have the same question ids, and corpora that share no document
 """
 
 import json
+from pathlib import Path
 
 import pytest
 from querylect.configs.schema import EnvironmentConfig, RunConfig
@@ -119,12 +120,12 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
     config = mixed(plain, herbs, herbs_url, folder, prefer="learnable", floor=0.1, memory=0.5)
     grown, grow = [], Grower.grow
 
-    def kept(self, questions, branching, **how):
+    def record_trees(self, questions, branching, **how):
         grown.append((self, grow(self, questions, branching, **how)))
         return grown[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Grower, "grow", kept)
+        patch.setattr(Grower, "grow", record_trees)
         return config, train(config), grown
 
 
@@ -136,11 +137,11 @@ def plain(straight):
 
 
 def by_environment(folder, step):
-    found = {"bm25": [], "dense": []}
+    trees = {"bm25": [], "dense": []}
     for tree in records(folder / "rollouts.jsonl"):
         if tree["step"] == step:
-            found[tree["question_id"].partition("/")[0]].append(tree)
-    return found
+            trees[tree["question_id"].partition("/")[0]].append(tree)
+    return trees
 
 
 def test_weights_decide_whose_questions_a_step_asks(plain):
@@ -173,7 +174,7 @@ def test_every_question_is_searched_in_its_own_environment(straight):
 
 
 def test_every_prompt_names_the_retriever_that_searches(straight):
-    seen = set()
+    names = set()
     for grower, trees in straight[2]:
         for tree in trees:
             name = {"bm25": "bm25", "dense": "tiny-bert"}[tree.question.id.partition("/")[0]]
@@ -181,8 +182,8 @@ def test_every_prompt_names_the_retriever_that_searches(straight):
                 prompt = grower.chat.tokenizer.decode(node.prompt_ids)
                 assert f"{name} < {tree.question.text}" in prompt
                 assert f"{({'bm25', 'tiny-bert'} - {name}).pop()} < {tree.question.text}" not in prompt
-            seen.add(name)
-    assert seen == {"bm25", "tiny-bert"}
+            names.add(name)
+    assert names == {"bm25", "tiny-bert"}
 
 
 def test_each_environment_is_measured_by_itself(straight):
@@ -190,8 +191,8 @@ def test_each_environment_is_measured_by_itself(straight):
     lines = records(folder / "metrics.jsonl")
     for line in lines:
         trees = by_environment(folder, line["step"])
-        for name, mine in trees.items():
-            leaves = [leaf for tree in mine for turn in tree["turns"] for leaf in turn["children"]]
+        for name, member_trees in trees.items():
+            leaves = [leaf for tree in member_trees for turn in tree["turns"] for leaf in turn["children"]]
             if not leaves:
                 assert f"reward/turn2/{name}" not in line
                 continue
@@ -200,8 +201,8 @@ def test_each_environment_is_measured_by_itself(straight):
                 ("ndcg", [leaf["metrics"]["ndcg@10"] for leaf in leaves]),
             ):
                 assert line[f"{measured}/turn2/{name}"] == pytest.approx(sum(values) / len(values), rel=1e-5)
-        whole = sum(line.get(f"reward/turn1/{name}", 0) * len(mine) for name, mine in trees.items()) / 4
-        assert line["reward/turn1"] == pytest.approx(whole, rel=1e-5)
+        sums = [line.get(f"reward/turn1/{name}", 0) * len(member_trees) for name, member_trees in trees.items()]
+        assert line["reward/turn1"] == pytest.approx(sum(sums) / 4, rel=1e-5)
 
 
 def test_what_watches_a_run_reads_the_figures_over_all_environments(straight):
@@ -251,10 +252,11 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     assert train(config, resume=True) == copy
     assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
     assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
-    one, other = (load_file(each / "final" / "adapter_model.safetensors") for each in (copy, straight[1]))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    last = [(each / "checkpoints" / "checkpoint-5" / "mix.json").read_bytes() for each in (copy, straight[1])]
-    assert last[0] == last[1]
+    weights = Path("final") / "adapter_model.safetensors"
+    resumed_weights, straight_weights = load_file(copy / weights), load_file(straight[1] / weights)
+    assert all(torch.equal(resumed_weights[name], straight_weights[name]) for name in resumed_weights)
+    state = Path("checkpoints") / "checkpoint-5" / "mix.json"
+    assert (copy / state).read_bytes() == (straight[1] / state).read_bytes()
 
 
 def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
@@ -274,7 +276,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
     with refused(CheckpointError, "other-settings", ": mix.environments.dense.weight: 1.0 → 2.0. "):
         train(RunConfig.model_validate(plain), resume=True)
     served = json.loads((copy / "environment.json").read_text())
-    assert {name: one["name"] for name, one in served["environments"].items()}.keys() == {"bm25", "dense"}
+    assert {name: member["name"] for name, member in served["environments"].items()}.keys() == {"bm25", "dense"}
     assert (served["name"], list(served["retriever"])) == ("bm25 + dense", ["bm25", "dense"])
     assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
     served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"
@@ -285,7 +287,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
 
 def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(plain, herbs, run_app, tmp_path):
     """Every step asks the dense environment twice, once a turn: in the third it is gone, and BM25 answers on."""
-    whole = without_seconds(plain[1] / "metrics.jsonl")
+    metrics = without_seconds(plain[1] / "metrics.jsonl")
     config = change(plain[0], name="run", output=str(tmp_path / "runs"), **{"train.save_steps": 100})
     values = config.model_dump()
     with run_app(breaking(app_of(herbs), after=4)) as url:
@@ -295,13 +297,13 @@ def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(plain
             train(RunConfig.model_validate(values))
     folder = tmp_path / "runs" / "run"
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-2"]
-    assert without_seconds(folder / "metrics.jsonl") == whole[:2], "the step was neither trained nor logged"
+    assert without_seconds(folder / "metrics.jsonl") == metrics[:2], "the step was neither trained nor logged"
     assert set(json.loads((folder / "checkpoints" / "checkpoint-2" / "mix.json").read_text())["positions"]) == {
         "bm25",
         "dense",
     }
     train(config, resume=True)
-    assert without_seconds(folder / "metrics.jsonl") == whole
+    assert without_seconds(folder / "metrics.jsonl") == metrics
 
 
 def test_one_environment_can_be_a_mix_of_its_own(mix):
@@ -324,11 +326,11 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
     }
     answered, answer = [], Grower.answer
 
-    def kept(self, questions, turns, *rest, **how):
-        answered.append(answer(self, questions, turns, *rest, **how))
+    def record_answers(self, questions, turns, *arguments, **how):
+        answered.append(answer(self, questions, turns, *arguments, **how))
         return answered[-1]
 
-    monkeypatch.setattr(Grower, "answer", kept)
+    monkeypatch.setattr(Grower, "answer", record_answers)
     plain = mix.model_dump()
     plain["train"] |= {"steps": 2, "validate_steps": 1, "validation_questions": 5}
     with run_app(app_of(members["bm25"])) as bm25, run_app(app_of(members["dense"])) as dense:
@@ -395,18 +397,18 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
         members = {"bm25": served(small_environment, url), "dense": served(herbs, herbs_url)}
         plain = {**config.model_dump(), "mix": {"environments": members}, "eval": quick}
         config = RunConfig.model_validate(plain)
-        told: list[str] = []
-        reports = list(evaluate_each(config, folder, tmp_path / "out", check=told.append))
-        assert ["no figure is published" in sentence for sentence in told] == [True, True]
+        messages: list[str] = []
+        reports = list(evaluate_each(config, folder, tmp_path / "out", check=messages.append))
+        assert ["no figure is published" in sentence for sentence in messages] == [True, True]
         assert reports == [tmp_path / "out" / f"eval-{name}" / "report.html" for name in ("bm25", "dense")]
         held_out = {"q-head", "q-sugar", "q-hidden"}, {f"t-{name}" for name in ANSWERS}
-        for report, asked in zip(reports, held_out, strict=True):
+        for report, expected_ids in zip(reports, held_out, strict=True):
             rows = read_records(report.parent / "eval.jsonl")
-            assert {row.question_id for row in rows} == asked
+            assert {row.question_id for row in rows} == expected_ids
             assert {row.system for row in rows} == {"raw", "untrained", "trained", "rm3"}
             assert report.is_file()
             (compared,) = json.loads((report.parent / "results.json").read_text())["baselines"]
-            assert (compared["status"], compared["measured"]["questions"]) == ("unknown", len(asked))
+            assert (compared["status"], compared["measured"]["questions"]) == ("unknown", len(expected_ids))
         assert list(evaluate_each(config, folder, tmp_path / "one", "dense")) == [
             tmp_path / "one" / "eval-dense" / "report.html"
         ]
@@ -419,8 +421,8 @@ def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herb
     from querylect.envs.builder.build import build_index
     from querylect.eval.run import evaluate_each
 
-    asked = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
-    save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": asked}), tmp_path / "data")
+    train_split = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
+    save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": train_split}), tmp_path / "data")
     leaky = EnvironmentConfig.model_validate(
         {"dataset": {"kind": "beir", "path": str(tmp_path / "data")}, "index": str(tmp_path / "index")}
     )

@@ -17,29 +17,29 @@ from ..tiny import tiny_model
 TEMPERATURE = 0.7
 
 
-def flat_logps(model, input_ids, attention_mask, wanted, temperature):
+def flat_logps(model, input_ids, attention_mask, target_mask, temperature):
     """The same by the book: each row by itself without its padding, one forward pass a row."""
-    offset = input_ids.shape[1] - wanted.shape[1]
-    logps, entropies = torch.zeros(wanted.shape), torch.zeros(wanted.shape)
+    offset = input_ids.shape[1] - target_mask.shape[1]
+    logps, entropies = torch.zeros(target_mask.shape), torch.zeros(target_mask.shape)
     for row in range(len(input_ids)):
         columns = attention_mask[row].nonzero()[:, 0]
         logits = model(input_ids=input_ids[row, columns][None]).logits[0] / temperature
         distribution = torch.log_softmax(logits, -1)
         for at, column in enumerate(columns.tolist()):
-            if column >= offset and wanted[row, column - offset]:
-                place = distribution[at - 1]
-                logps[row, column - offset] = place[input_ids[row, column]]
-                entropies[row, column - offset] = -(place.exp() * place).sum()
+            if column >= offset and target_mask[row, column - offset]:
+                token_logps = distribution[at - 1]
+                logps[row, column - offset] = token_logps[input_ids[row, column]]
+                entropies[row, column - offset] = -(token_logps.exp() * token_logps).sum()
     return logps, entropies
 
 
-def batch(rows, wanted, left=0, right=0, pad=0):
+def batch(rows, target_mask, left=0, right=0, pad=0):
     """Prompts on the left and completions on the right as TRL pads them. rows: (prompt, completion) pairs."""
     prompts, completions = max(len(p) for p, _ in rows) + left, max(len(c) for _, c in rows) + right
     ids = [[pad] * (prompts - len(p)) + p + c + [pad] * (completions - len(c)) for p, c in rows]
     mask = [[0] * (prompts - len(p)) + [1] * len(p + c) + [0] * (completions - len(c)) for p, c in rows]
-    wanted = [each + [0] * (completions - len(each)) for each in wanted]
-    return torch.tensor(ids), torch.tensor(mask), torch.tensor(wanted).bool()
+    target_mask = [row_mask + [0] * (completions - len(row_mask)) for row_mask in target_mask]
+    return torch.tensor(ids), torch.tensor(mask), torch.tensor(target_mask).bool()
 
 
 def tree_rows(seed=0, prompts=(11, 7), branching=(2, 3), lengths=(4, 5), observation=6):
@@ -49,15 +49,15 @@ def tree_rows(seed=0, prompts=(11, 7), branching=(2, 3), lengths=(4, 5), observa
     def ids(count):
         return torch.randint(3, 300, (count,), generator=random).tolist()
 
-    rows, wanted = [], []
+    rows, target_mask = [], []
     for length in prompts:
         prompt = ids(length)
         for _ in range(branching[0]):
-            first, shown = ids(lengths[0]), ids(observation)
+            first, observed = ids(lengths[0]), ids(observation)
             for leaf in range(branching[1]):
-                rows.append((prompt, [*first, *shown, *ids(lengths[1] + leaf)]))
-                wanted.append([int(leaf == 0)] * lengths[0] + [0] * observation + [1] * (lengths[1] + leaf))
-    return rows, wanted
+                rows.append((prompt, [*first, *observed, *ids(lengths[1] + leaf)]))
+                target_mask.append([int(leaf == 0)] * lengths[0] + [0] * observation + [1] * (lengths[1] + leaf))
+    return rows, target_mask
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,8 @@ def gradient(parameters, loss):
     return torch.cat([value.grad.flatten() for value in parameters.values()])
 
 
-def relative(one, other):
-    return float((one - other).detach().norm() / other.detach().norm())
+def relative(actual, expected):
+    return float((actual - expected).detach().norm() / expected.detach().norm())
 
 
 @pytest.mark.parametrize(("lora", "again"), [(False, ""), (False, "reentrant"), (True, "non-reentrant")])
@@ -107,17 +107,17 @@ def test_values_and_gradients_are_those_of_flat_rows(model, lora, again):
         model, parameters = trainable(copy.deepcopy(model), lora)
     if again:
         model = checkpointed(model, again)
-    ids, mask, wanted = batch(*tree_rows(), left=2, right=3)
-    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2)) * wanted
+    ids, mask, target_mask = batch(*tree_rows(), left=2, right=3)
+    weights = torch.randn(target_mask.shape, generator=torch.Generator().manual_seed(2)) * target_mask
 
-    logps, entropies, tokens = packed_logps(model, ids, mask, wanted, TEMPERATURE, entropies=True)
+    logps, entropies, tokens = packed_logps(model, ids, mask, target_mask, TEMPERATURE, entropies=True)
     packed = gradient(parameters, (logps * weights).sum())
-    expected, expected_entropies = flat_logps(model, ids, mask, wanted, TEMPERATURE)
+    expected, expected_entropies = flat_logps(model, ids, mask, target_mask, TEMPERATURE)
     flat = gradient(parameters, (expected * weights).sum())
 
     assert relative(logps, expected) < 1e-5
     assert relative(entropies, expected_entropies) < 1e-5
-    assert not (logps * ~wanted).any()
+    assert not (logps * ~target_mask).any()
     assert relative(packed, flat) < 1e-5
     assert flat.norm() > 1
     assert tokens < int(mask.sum()) / 2
@@ -131,66 +131,66 @@ def test_a_tree_that_is_split_has_the_values_and_gradients_of_the_whole(attentio
     model = tiny_model().double()  # float32 rounds by 1e-6 where gradients are added in another order
     if again:
         model = checkpointed(model, again)
-    ids, mask, wanted = batch(*tree_rows(), left=2, right=3)
-    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2)) * wanted
+    ids, mask, target_mask = batch(*tree_rows(), left=2, right=3)
+    weights = torch.randn(target_mask.shape, generator=torch.Generator().manual_seed(2)) * target_mask
     computed = []
-    model.get_input_embeddings().register_forward_hook(lambda module, given, out: computed.append(given[0].numel()))
+    model.get_input_embeddings().register_forward_hook(lambda module, inputs, out: computed.append(inputs[0].numel()))
 
     def act(budget):
         computed.clear()
         logps, entropies, tokens = packed_logps(
-            model, ids, mask, wanted, TEMPERATURE, True, True, attention=attention, budget=budget
+            model, ids, mask, target_mask, TEMPERATURE, True, True, attention=attention, budget=budget
         )
         passes = list(computed)
-        found = gradient(dict(model.named_parameters()), ((logps - 0.3 * entropies) * weights).sum())
-        return logps, entropies, found, tokens, passes
+        gradients = gradient(dict(model.named_parameters()), ((logps - 0.3 * entropies) * weights).sum())
+        return logps, entropies, gradients, tokens, passes
 
-    *whole, tokens, passes = act(None)
+    *unsplit, tokens, passes = act(None)
     *split, more_tokens, several = act(40)
     assert len(passes) == 1
     assert len(several) >= 4
     assert max(several) <= 40, "padding included"
     assert (tokens < more_tokens) == (attention is not None), "shared prefixes are computed again"
-    for one, other in zip(split, whole, strict=True):
-        assert relative(one, other) < 1e-6
+    for actual, expected in zip(split, unsplit, strict=True):
+        assert relative(actual, expected) < 1e-6
     alone = act(1)
-    assert len(alone[-1]) == sum(map(bool, [*wanted.any(1)])), "a path that is longer than the budget is not cut"
-    assert relative(alone[2], whole[2]) < 1e-6
+    assert len(alone[-1]) == sum(map(bool, [*target_mask.any(1)])), "a path that is longer than the budget is not cut"
+    assert relative(alone[2], unsplit[2]) < 1e-6
 
 
 @pytest.mark.parametrize("budget", [None, 40], ids=["whole", "split"])
 def test_forward_passes_that_only_other_processes_need_change_nothing(budget):
     """Each of them runs the model forward, and again in the backward pass."""
     model = tiny_model().double()
-    ids, mask, wanted = batch(*tree_rows())
+    ids, mask, target_mask = batch(*tree_rows())
     computed = []
     model.get_input_embeddings().register_forward_hook(lambda *_: computed.append(1))
 
     def act(passes):
         computed.clear()
-        logps, entropies, tokens = packed_logps(model, ids, mask, wanted, 1.0, True, budget=budget, passes=passes)
+        logps, entropies, tokens = packed_logps(model, ids, mask, target_mask, 1.0, True, budget=budget, passes=passes)
         forward = len(computed)
-        found = gradient(dict(model.named_parameters()), (logps**2).sum())
-        return forward, len(computed) - forward, logps, entropies, tokens, found
+        gradients = gradient(dict(model.named_parameters()), (logps**2).sum())
+        return forward, len(computed) - forward, logps, entropies, tokens, gradients
 
     needed, again, *expected = act(None)
     assert again == (needed if budget else 0)
-    forward, again, *got = act(lambda own: own + 2)
+    forward, again, *got = act(lambda count: count + 2)
     assert (forward, again) == (needed + 2, needed + 2)
     assert got[2] == expected[2], "repeated tokens are not counted"
-    for one, other in zip((got[0], got[1], got[3]), (expected[0], expected[1], expected[3]), strict=True):
-        assert relative(one, other) < 1e-12
+    for actual, reference in zip((got[0], got[1], got[3]), (expected[0], expected[1], expected[3]), strict=True):
+        assert relative(actual, reference) < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3", "olmo2"])
 def test_no_mask_of_all_pairs_of_tokens_is_made(kind, monkeypatch):
     """It would take a byte for each pair: 8 GB for the 90,000 tokens of a tree of long answers."""
-    made = []
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, packed_attention.NAME, lambda *_, **__: made.append(1))
+    calls = []
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, packed_attention.NAME, lambda *_, **__: calls.append(1))
     rows = batch(*tree_rows())
     changes = {"n_embd": 64, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {}
     values, _ = _values(tiny_model(kind, **changes), *rows)
-    assert not made
+    assert not calls
     expected, _ = flat_logps(tiny_model(kind, **changes), *rows, TEMPERATURE)
     assert relative(values, expected) < 1e-5
 
@@ -198,14 +198,14 @@ def test_no_mask_of_all_pairs_of_tokens_is_made(kind, monkeypatch):
 def test_the_pieces_of_a_split_tree_are_held_one_after_the_other():
     """Four pieces need little more than the largest of them."""
     model = tiny_model(hidden_size=128, intermediate_size=384, num_hidden_layers=4)
-    ids, mask, wanted = batch(*tree_rows(prompts=(60,), branching=(8, 4), lengths=(30, 30)))
+    ids, mask, target_mask = batch(*tree_rows(prompts=(60,), branching=(8, 4), lengths=(30, 30)))
     peaks = []
     for budget in (None, 400):
-        with LiveBytes([*model.parameters()]) as seen:
-            start = seen.now
-            packed_logps(model, ids, mask, wanted, 1.0, budget=budget)[0].sum().backward()
+        with LiveBytes([*model.parameters()]) as live:
+            start = live.now
+            packed_logps(model, ids, mask, target_mask, 1.0, budget=budget)[0].sum().backward()
         model.zero_grad()
-        peaks.append(seen.peak - start - sum(4 * weight.numel() for weight in model.parameters()))
+        peaks.append(live.peak - start - sum(4 * weight.numel() for weight in model.parameters()))
     assert peaks[1] < 0.5 * peaks[0]
 
 
@@ -217,77 +217,77 @@ def test_the_pieces_of_a_split_tree_are_held_one_after_the_other():
 )
 def test_any_sequences_give_the_values_and_gradients_of_flat_rows(model, rows, padding, random):
     """Three ids and short rows: prompts that are prefixes of others, equal rows, no common prefix, gaps in the loss."""
-    wanted = [[random.random() < 0.7 for _ in completion] for _, completion in rows]
-    wanted[0][-1] = True
-    ids, mask, wanted = batch(rows, wanted, *padding, pad=9)
-    weights = torch.tensor([[random.uniform(0.5, 1.5) for _ in row] for row in wanted]) * wanted
+    target_mask = [[random.random() < 0.7 for _ in completion] for _, completion in rows]
+    target_mask[0][-1] = True
+    ids, mask, target_mask = batch(rows, target_mask, *padding, pad=9)
+    weights = torch.tensor([[random.uniform(0.5, 1.5) for _ in row] for row in target_mask]) * target_mask
     parameters = dict(model.named_parameters())
-    logps, entropies, _ = packed_logps(model, ids, mask, wanted, 1.0, entropies=True)
-    expected, expected_entropies = flat_logps(model, ids, mask, wanted, 1.0)
+    logps, entropies, _ = packed_logps(model, ids, mask, target_mask, 1.0, entropies=True)
+    expected, expected_entropies = flat_logps(model, ids, mask, target_mask, 1.0)
     assert relative(logps, expected) < 1e-5
     assert relative(entropies, expected_entropies) < 1e-5
-    packed, flat = (gradient(parameters, (one * weights).sum()) for one in (logps, expected))
+    packed, flat = (gradient(parameters, (values * weights).sum()) for values in (logps, expected))
     assert relative(packed, flat) < 1e-5
 
 
 def test_bfloat16_is_as_near_to_float32_as_flat_bfloat16_is(model):
-    ids, mask, wanted = batch(*tree_rows(prompts=(30, 21), branching=(4, 4)))
-    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2)) * wanted
+    ids, mask, target_mask = batch(*tree_rows(prompts=(30, 21), branching=(4, 4)))
+    weights = torch.randn(target_mask.shape, generator=torch.Generator().manual_seed(2)) * target_mask
     rounded = copy.deepcopy(model).bfloat16()
-    found = {}
+    results = {}
     for name, policy, how in (
         ("exact", copy.deepcopy(rounded).float(), flat_logps),
         ("flat", rounded, flat_logps),
         ("packed", rounded, lambda *args: packed_logps(*args)[:1]),
     ):
-        logps = how(policy, ids, mask, wanted, TEMPERATURE)[0]
-        found[name] = logps.detach(), gradient(dict(policy.named_parameters()), (logps * weights).sum()).float()
-    for packed, flat, exact in zip(found["packed"], found["flat"], found["exact"], strict=True):
+        logps = how(policy, ids, mask, target_mask, TEMPERATURE)[0]
+        results[name] = logps.detach(), gradient(dict(policy.named_parameters()), (logps * weights).sum()).float()
+    for packed, flat, exact in zip(results["packed"], results["flat"], results["exact"], strict=True):
         assert 1e-4 < relative(flat, exact) < 0.1
         assert relative(packed, exact) < 1.5 * relative(flat, exact)
 
 
 def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
-    ids, mask, wanted = batch(*tree_rows(prompts=(5,)))
+    ids, mask, target_mask = batch(*tree_rows(prompts=(5,)))
     grads = []
-    for one in (
-        lambda: packed_logps(model, ids, mask, wanted, TEMPERATURE, entropies=True, entropy_gradient=True)[1],
-        lambda: flat_logps(model, ids, mask, wanted, TEMPERATURE)[1],
+    for compute in (
+        lambda: packed_logps(model, ids, mask, target_mask, TEMPERATURE, entropies=True, entropy_gradient=True)[1],
+        lambda: flat_logps(model, ids, mask, target_mask, TEMPERATURE)[1],
     ):
-        grads.append(torch.autograd.grad(one().sum(), model.get_output_embeddings().weight)[0])
+        grads.append(torch.autograd.grad(compute().sum(), model.get_output_embeddings().weight)[0])
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
-    assert not packed_logps(model, ids, mask, wanted, TEMPERATURE, entropies=True)[1].requires_grad
+    assert not packed_logps(model, ids, mask, target_mask, TEMPERATURE, entropies=True)[1].requires_grad
 
 
 def test_rows_by_themselves_give_the_values_and_gradients_of_flat_rows(model):
-    rows, wanted = tree_rows()
-    wanted[1] = [0] * len(wanted[1])
-    ids, mask, wanted = batch(rows, wanted, left=2, right=3)
+    rows, target_mask = tree_rows()
+    target_mask[1] = [0] * len(target_mask[1])
+    ids, mask, target_mask = batch(rows, target_mask, left=2, right=3)
     parameters = dict(model.named_parameters())
-    found, _, _ = packed_logps(model, ids, mask, wanted, TEMPERATURE, attention=None)
-    expected, _ = flat_logps(model, ids, mask, wanted, TEMPERATURE)
-    assert relative(found, expected) < 1e-6
-    assert relative(gradient(parameters, found.sum()), gradient(parameters, expected.sum())) < 1e-5
+    logps, _, _ = packed_logps(model, ids, mask, target_mask, TEMPERATURE, attention=None)
+    expected, _ = flat_logps(model, ids, mask, target_mask, TEMPERATURE)
+    assert relative(logps, expected) < 1e-6
+    assert relative(gradient(parameters, logps.sum()), gradient(parameters, expected.sum())) < 1e-5
 
 
-def _values(model, ids, mask, wanted):
+def _values(model, ids, mask, target_mask):
     with torch.no_grad():
-        logps, _, tokens = packed_logps(model, ids, mask, wanted, TEMPERATURE)
+        logps, _, tokens = packed_logps(model, ids, mask, target_mask, TEMPERATURE)
     return logps, tokens
 
 
 def test_a_four_by_four_tree_costs_each_shared_token_once(model):
-    prompt, first, shown, second = 13, 4, 6, 5
-    rows, wanted = tree_rows(prompts=(prompt,), branching=(4, 4), lengths=(first, second), observation=shown)
-    rows = [(p, c[: first + shown + second]) for p, c in rows]
-    wanted = [each[: first + shown + second] for each in wanted]
-    _, tokens = _values(model, *batch(rows, wanted))
-    assert tokens == prompt + 4 * (first + shown) + 16 * second == 133
+    prompt, first, observed, second = 13, 4, 6, 5
+    rows, target_mask = tree_rows(prompts=(prompt,), branching=(4, 4), lengths=(first, second), observation=observed)
+    rows = [(p, c[: first + observed + second]) for p, c in rows]
+    target_mask = [row_mask[: first + observed + second] for row_mask in target_mask]
+    _, tokens = _values(model, *batch(rows, target_mask))
+    assert tokens == prompt + 4 * (first + observed) + 16 * second == 133
     assert sum(len(p) + len(c) for p, c in rows) == 448, "what flat rows cost"
 
 
 def test_rows_with_nothing_wanted_and_tails_that_are_not_wanted_cost_nothing(model):
-    rows, wanted = tree_rows(prompts=(8,), branching=(2, 2))
+    rows, target_mask = tree_rows(prompts=(8,), branching=(2, 2))
     second_turn_first_row_only = [[0] * 10 + [1] * 5, [0] * 16, [0] * 15, [0] * 16]
     _, tokens = _values(model, *batch(rows, second_turn_first_row_only))
     assert tokens == 8 + 4 + 6 + 5
@@ -295,16 +295,16 @@ def test_rows_with_nothing_wanted_and_tails_that_are_not_wanted_cost_nothing(mod
     values, tokens = _values(model, *batch(rows, first_turn_only))
     assert tokens == 8 + 4
     assert values.nonzero().tolist() == [[0, column] for column in range(4)]
-    assert wanted[0][:4] == [1] * 4
+    assert target_mask[0][:4] == [1] * 4
 
 
 def test_nothing_wanted_at_all_runs_no_model_and_can_be_differentiated():
     def refuse(**_):
         raise AssertionError("the model was run")
 
-    ids, mask, wanted = batch(*tree_rows())
-    logps, entropies, tokens = packed_logps(refuse, ids, mask, wanted & False, TEMPERATURE, entropies=True)
-    assert (tokens, logps.shape, entropies.shape) == (0, wanted.shape, wanted.shape)
+    ids, mask, target_mask = batch(*tree_rows())
+    logps, entropies, tokens = packed_logps(refuse, ids, mask, target_mask & False, TEMPERATURE, entropies=True)
+    assert (tokens, logps.shape, entropies.shape) == (0, target_mask.shape, target_mask.shape)
     logps.sum().backward()
     assert not logps.any()
 
@@ -318,11 +318,11 @@ def test_the_mask_is_the_ancestor_relation(sequences):
     """Each packed token is one distinct prefix; it sees the prefixes of itself and nothing else."""
     packed = pack(sequences)
     prefix_of = {}
-    for sequence, places in zip(sequences, packed.rows, strict=True):
-        assert packed.ids[places].tolist() == sequence
-        assert packed.positions[places].tolist() == list(range(len(sequence)))
-        for end, place in enumerate(places, start=1):
-            assert prefix_of.setdefault(place, tuple(sequence[:end])) == tuple(sequence[:end])
+    for sequence, indices in zip(sequences, packed.rows, strict=True):
+        assert packed.ids[indices].tolist() == sequence
+        assert packed.positions[indices].tolist() == list(range(len(sequence)))
+        for end, index in enumerate(indices, start=1):
+            assert prefix_of.setdefault(index, tuple(sequence[:end])) == tuple(sequence[:end])
     distinct = {tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1)}
     assert len(packed.ids) == len(distinct) == len(prefix_of)
     mask = torch.zeros(len(distinct), len(distinct), dtype=torch.bool)

@@ -67,9 +67,9 @@ def test_policies_that_packing_would_falsify_are_found(kind, changes, reason):
     import re
 
     model = tiny_model(kind, **changes)
-    before = model.config._attn_implementation
+    attention = model.config._attn_implementation
     assert re.search(reason, why_not(model, 100))
-    assert model.config._attn_implementation == before != NAME, "it attends as before"
+    assert model.config._attn_implementation == attention != NAME, "it attends as before"
 
 
 SILENT = {
@@ -102,10 +102,10 @@ def test_the_numbers_that_were_seen_are_told():
 
     model.model.forward = shifted.__get__(model.model)
     reason = why_not(model, 100)
-    found = compare(model)
-    assert not found.equal
-    assert found.gap > 0.01 > 1e-4 == found.allowed
-    assert f"differ by {found.gap:.2g} between packed and flat, where 0.0001 is rounding" in reason
+    comparison = compare(model)
+    assert not comparison.equal
+    assert comparison.gap > 0.01 > 1e-4 == comparison.allowed
+    assert f"differ by {comparison.gap:.2g} between packed and flat, where 0.0001 is rounding" in reason
 
 
 def test_values_that_are_no_numbers_are_not_equal():
@@ -116,10 +116,10 @@ def test_values_that_are_no_numbers_are_not_equal():
 
 def test_the_question_changes_neither_mode_nor_random_numbers():
     model = tiny_model(attention_dropout=0.5).train()
-    before = torch.get_rng_state()
+    state = torch.get_rng_state()
     assert why_not(model, 100) == ""
     assert model.training
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def config(**changes):

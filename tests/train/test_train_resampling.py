@@ -1,5 +1,7 @@
 """Dynamic sampling: which trees make room, for whom, for how long, and that a resumed run does the same."""
 
+from pathlib import Path
+
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
@@ -14,11 +16,11 @@ GOOD = {name: tree(node(0.1, 0.2, 0.4), node(0.9, 0.5, 0.5), name=name) for name
 DULL = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in "abcdefgh"}
 
 
-def grown(dull, asked):
+def grown(dull, requested):
     """Grows trees without signal for the questions in `dull`, and notes what was asked."""
 
     def grow(questions):
-        asked.append([question.id for question in questions])
+        requested.append([question.id for question in questions])
         return [(DULL if question.id in dull else GOOD)[question.id] for question in questions]
 
     return grow
@@ -26,18 +28,18 @@ def grown(dull, asked):
 
 def resampled(first, dull, rounds, seed=0, step=3, questions=QUESTIONS):
     config = change(RunConfig(), **{"train.resample_rounds": rounds, "seed": seed})
-    asked = []
-    grow = grown(dull, asked)
-    return resample(config, grow([questions[name] for name in first]), questions, grow, step), asked
+    requested = []
+    grow = grown(dull, requested)
+    return resample(config, grow([questions[name] for name in first]), questions, grow, step), requested
 
 
 def test_only_trees_without_signal_make_room_and_keep_their_place():
-    found, asked = resampled("abcd", dull="bd", rounds=3)
-    assert [one.question.id for one in found.trees][::2] == ["a", "c"]
-    new = [one.question.id for one in found.trees][1::2]
-    assert asked == [list("abcd"), new]
+    result, requested = resampled("abcd", dull="bd", rounds=3)
+    assert [grown_tree.question.id for grown_tree in result.trees][::2] == ["a", "c"]
+    new = [grown_tree.question.id for grown_tree in result.trees][1::2]
+    assert requested == [list("abcd"), new]
     assert set(new) <= set("efgh")
-    assert found.record() == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
+    assert result.record() == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
 
 
 def test_in_a_mix_a_tree_makes_room_for_one_of_its_own_environment():
@@ -46,47 +48,48 @@ def test_in_a_mix_a_tree_makes_room_for_one_of_its_own_environment():
     dull = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in ids}
     members = {"x": {}, "y": {"env": {"index": "other"}}}
     config = change(RunConfig(), **{"train.resample_rounds": 4, "mix": {"environments": members}})
-    asked = []
+    requested = []
 
     def grow(questions):
-        asked.append([question.id for question in questions])
+        requested.append([question.id for question in questions])
         return [dull[question.id] for question in questions]
 
     first = [dull[name] for name in ids[:4]]
-    found = resample(config, first, {name: Question(name, name) for name in ids}, grow, 0)
-    assert [sorted(names) for names in asked] == [["x/c", "x/d"]]
-    assert [one.question.id.partition("/")[0] for one in found.trees] == ["y", "y", "x", "x"]
-    assert [one.question.id for one in found.trees][:2] == ["y/a", "y/b"]
-    assert [one.question.id for one in found.dropped] == ["x/a", "x/b"], "the curriculum learns from them"
+    result = resample(config, first, {name: Question(name, name) for name in ids}, grow, 0)
+    assert [sorted(names) for names in requested] == [["x/c", "x/d"]]
+    assert [grown_tree.question.id.partition("/")[0] for grown_tree in result.trees] == ["y", "y", "x", "x"]
+    assert [grown_tree.question.id for grown_tree in result.trees][:2] == ["y/a", "y/b"]
+    dropped = [grown_tree.question.id for grown_tree in result.dropped]
+    assert dropped == ["x/a", "x/b"], "the curriculum learns from them"
 
 
 def test_rounds_are_bounded_and_what_is_left_stays():
-    found, asked = resampled("ab", dull="abcdefgh", rounds=2)
-    assert [len(names) for names in asked] == [2, 2, 2]
-    assert len({name for names in asked for name in names}) == 6, "no question twice in a step"
-    assert found.record() == {"resample/rounds": 2, "resample/asked": 6, "resample/silent_share": 1}
-    assert len(found.trees) == 2
+    result, requested = resampled("ab", dull="abcdefgh", rounds=2)
+    assert [len(names) for names in requested] == [2, 2, 2]
+    assert len({name for names in requested for name in names}) == 6, "no question twice in a step"
+    assert result.record() == {"resample/rounds": 2, "resample/asked": 6, "resample/silent_share": 1}
+    assert len(result.trees) == 2
 
 
 def test_it_ends_where_every_question_was_asked():
-    found, asked = resampled("abcdef", dull="abcdefgh", rounds=9)
-    assert [len(names) for names in asked] == [6, 2]
-    assert (found.rounds, found.sampled, found.silent) == (1, 8, 8)
-    assert len({one.question.id for one in found.trees}) == 6
+    result, requested = resampled("abcdef", dull="abcdefgh", rounds=9)
+    assert [len(names) for names in requested] == [6, 2]
+    assert (result.rounds, result.sampled, result.silent) == (1, 8, 8)
+    assert len({grown_tree.question.id for grown_tree in result.trees}) == 6
 
 
 def test_the_draw_depends_on_seed_step_and_round_alone():
     first = resampled("ab", "abcdefgh", rounds=2)[1]
     assert resampled("ab", "abcdefgh", rounds=2)[1] == first
-    others = [resampled("ab", "abcdefgh", rounds=2, seed=seed, step=step)[1] for seed in (0, 1) for step in (3, 4, 5)]
-    assert len({str(other) for other in others}) > 3
+    draws = [resampled("ab", "abcdefgh", rounds=2, seed=seed, step=step)[1] for seed in (0, 1) for step in (3, 4, 5)]
+    assert len({str(names) for names in draws}) > 3
 
 
 def test_an_outage_is_not_answered_with_more_requests():
     lost = tree(node(0.3, None, 0.5), node(None, 0.5, 0.5), name="a")
     config = change(RunConfig(), **{"train.resample_rounds": 2})
-    found = resample(config, [lost], QUESTIONS, lambda _: pytest.fail("asked again"), 0)
-    assert (found.trees, found.rounds) == ([lost], 0)
+    result = resample(config, [lost], QUESTIONS, lambda _: pytest.fail("asked again"), 0)
+    assert (result.trees, result.rounds) == ([lost], 0)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +98,9 @@ def test_an_outage_is_not_answered_with_more_requests():
 )
 def test_signal_is_what_the_credit_compares(credit, weights, rounds):
     """With λ₂ = 0 nothing but first turns counts, and these tie."""
-    apart = tree(node(0.4, 0.2, 0.3), node(0.4, 0.1, 0.2), name="a")
+    varied = tree(node(0.4, 0.2, 0.3), node(0.4, 0.1, 0.2), name="a")
     chosen = {"train.resample_rounds": 1, "train.credit": credit, "reward.turn_weights": weights}
-    assert resample(change(RunConfig(), **chosen), [apart], QUESTIONS, grown("", []), 0).rounds == rounds
+    assert resample(change(RunConfig(), **chosen), [varied], QUESTIONS, grown("", []), 0).rounds == rounds
 
 
 def test_sums_that_tie_are_no_signal():
@@ -114,11 +117,12 @@ def finished_again(config, folder, upto):
     return copy
 
 
-def same_weights(one, other):
+def same_weights(first_folder, second_folder):
     import torch
     from safetensors.torch import load_file
 
-    first, second = (load_file(each / "final" / "adapter_model.safetensors") for each in (one, other))
+    weights = Path("final") / "adapter_model.safetensors"
+    first, second = load_file(first_folder / weights), load_file(second_folder / weights)
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -157,9 +161,9 @@ def test_several_steps_on_one_rollout_resume_exactly_also_in_its_middle(settings
     assert max(clipped[1::2]) > 0
     assert lines[0]["reward/turn1"] == lines[1]["reward/turn1"]
     trees = records(folder / "rollouts.jsonl")
-    assert [one["step"] for one in trees] == [1, 1, 3, 3, 5, 5], "a rollout is logged once"
+    assert [record["step"] for record in trees] == [1, 1, 3, 3, 5, 5], "a rollout is logged once"
     assert [line["tokens/sampled"] > 0 for line in lines] == [True, False] * 2 + [True], "and counted once"
-    assert len({one["question_id"] for one in trees[:4]}) == 4, "every rollout asks the next questions"
+    assert len({record["question_id"] for record in trees[:4]}) == 4, "every rollout asks the next questions"
     inside = [(folder / "checkpoints" / f"checkpoint-{step}" / "rollout").exists() for step in range(1, 6)]
     assert inside == [True, False, True, False, True]
     copy = finished_again(config, folder, 1)

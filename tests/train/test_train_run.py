@@ -88,12 +88,12 @@ def test_metrics_are_the_means_of_the_logged_rollouts(straight):
                 assert line[f"{name}/turn{number}"] == pytest.approx(
                     extreme(turn["reward"] for turn in turns), rel=1e-5
                 )
-            kept = sum(not turn["failure"] for turn in turns) / len(turns)
-            assert line[f"format/turn{number}"] == pytest.approx(kept, rel=1e-5)
+            valid_share = sum(not turn["failure"] for turn in turns) / len(turns)
+            assert line[f"format/turn{number}"] == pytest.approx(valid_share, rel=1e-5)
             assert line[f"unscorable/turn{number}"] == 0
-        written = 4 * line["completion_tokens/turn1"] + 8 * line["completion_tokens/turn2"]
-        assert line["tokens/sampled"] == pytest.approx(written, rel=1e-5), "a shared first turn is sampled once"
-        assert line["throughput/tokens"] * line["seconds/step"] == pytest.approx(written, rel=1e-4)
+        sampled_tokens = 4 * line["completion_tokens/turn1"] + 8 * line["completion_tokens/turn2"]
+        assert line["tokens/sampled"] == pytest.approx(sampled_tokens, rel=1e-5), "a shared first turn is sampled once"
+        assert line["throughput/tokens"] * line["seconds/step"] == pytest.approx(sampled_tokens, rel=1e-4)
         assert line["throughput/rollouts"] * line["seconds/step"] == pytest.approx(len(leaves), rel=1e-4)
         assert line["searches"] == sum(not turn["failure"] for turn in [*roots, *leaves])
         assert line["sampling/importance_sampling_ratio/max"] == pytest.approx(1, abs=1e-4), "it samples itself"
@@ -116,14 +116,15 @@ def test_training_changed_the_policy_and_the_result_loads(straight):
         if not torch.equal(before, after)
     ]
     assert any("o_proj" in name for name in changed)
-    for one, other in zip(trained.parameters(), last.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for final_weight, last_weight in zip(trained.parameters(), last.parameters(), strict=True):
+        assert torch.equal(final_weight, last_weight)
 
 
 def test_every_question_is_asked_once_a_pass_and_passes_differ(straight):
-    asked = [tree["question_id"] for tree in records(straight[1] / "rollouts.jsonl")]
-    assert len(set(asked[:4])) == len(set(asked[4:8])) == 4, "four of five fit into the two steps of a pass"
-    assert asked[:4] != asked[4:8]
+    question_ids = [tree["question_id"] for tree in records(straight[1] / "rollouts.jsonl")]
+    passes = [set(question_ids[:4]), set(question_ids[4:8])]
+    assert [len(ids) for ids in passes] == [4, 4], "four of five fit into the two steps of a pass"
+    assert question_ids[:4] != question_ids[4:8]
 
 
 def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
@@ -135,9 +136,10 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     assert train(config, resume=True) == copy
     assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
     assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
-    one, other = (load_file(each / "final" / "adapter_model.safetensors") for each in (copy, straight[1]))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    weights = Path("final") / "adapter_model.safetensors"
+    resumed_weights, straight_weights = load_file(copy / weights), load_file(straight[1] / weights)
+    assert resumed_weights.keys() == straight_weights.keys()
+    assert all(torch.equal(resumed_weights[name], straight_weights[name]) for name in resumed_weights)
 
 
 def test_a_run_of_two_steps_goes_on_to_four(settings, straight):
@@ -168,13 +170,13 @@ def test_full_training_and_kl_run_and_resume(settings):
     changes = {"policy.lora": None, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
     config = change(settings, **changes, **{"train.steps": 2, "train.save_steps": 1})
     folder = train(config)
-    whole = without_seconds(folder / "metrics.jsonl")
-    assert whole[0]["kl"] == pytest.approx(0, abs=1e-6)
-    assert whole[1]["kl"] > 1e-6
+    metrics = without_seconds(folder / "metrics.jsonl")
+    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics[1]["kl"] > 1e-6
     for name in ("checkpoints/checkpoint-2", "final"):
         shutil.rmtree(folder / name)
     train(config, resume=True)
-    assert without_seconds(folder / "metrics.jsonl") == whole
+    assert without_seconds(folder / "metrics.jsonl") == metrics
     assert find_checkpoint(folder).name == "final"
     shutil.rmtree(folder / "final")
     shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
@@ -206,8 +208,8 @@ def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkey
     (plain, once), (again, twice) = runs
     assert twice > 1.5 * once
     assert len(plain) == len(again) == 2
-    for one, other in zip(plain, again, strict=True):
-        assert other == pytest.approx(one, rel=1e-4, abs=1e-7)
+    for expected, actual in zip(plain, again, strict=True):
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-7)
     assert any(line["grad_norm"] > 0 for line in plain)
 
 
@@ -218,11 +220,11 @@ def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(setting
 
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     folder = save_tiny(tmp_path / "experts", "qwen3_moe", **experts)
-    asked = change(settings, **{"policy.model": str(folder), "policy.lora": None, "train.steps": 1})
+    config = change(settings, **{"policy.model": str(folder), "policy.lora": None, "train.steps": 1})
     with refused(ModelError, "unpackable-policy", "router_aux_loss_coef 0.001", "train.packing"):
-        train(asked)
-    assert not (Path(asked.output) / asked.name).exists()
-    run = train(change(asked, **{"train.packing": "auto", "train.beta": 0.01, "train.learning_rate": 2.5e-7}))
+        train(config)
+    assert not (Path(config.output) / config.name).exists()
+    run = train(change(config, **{"train.packing": "auto", "train.beta": 0.01, "train.learning_rate": 2.5e-7}))
     assert any("'qwen3_moe'" in str(reason) for reason, *_ in logged(caplog, "train.packing.check"))
     (line,) = records(run / "metrics.jsonl")
     assert line.get("tokens/packed", 0) == 0
@@ -232,10 +234,10 @@ def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(setting
 
 def test_an_existing_run_is_refused_and_left_alone(straight):
     config, folder = straight
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     with refused(ConfigError, "already-exists", folder, "--resume"):
         train(config)
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
 
 
 @pytest.mark.parametrize(
@@ -339,9 +341,9 @@ def test_a_digit_that_changed_in_a_file_of_a_run_is_named(straight, tmp_path):
         content = path.read_bytes()
         last = max(content.rfind(b"%d" % digit) for digit in range(10))
         path.write_bytes(content[:last] + (b"1" if content[last : last + 1] != b"1" else b"2") + content[last + 1 :])
-        for read in (lambda: RunFolder.reopen(config), lambda: open_trained(str(copy), trust=True)):
+        for load in (lambda: RunFolder.reopen(config), lambda: open_trained(str(copy), trust=True)):
             with refused(StorageError, "damaged-file", path.parent, path.name):
-                read()
+                load()
         path.write_bytes(content)
     RunFolder.reopen(config)
 
@@ -364,10 +366,10 @@ def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking)
     from ..lessons import save_speaking
 
     config, copy = copy_of(straight, tmp_path, 2)
-    other = save_speaking(tmp_path / "other", heads=2)
-    config = change(config, **{"policy.model": str(other)})
-    edit(copy / "config.yaml", (copy / "config.yaml").read_text().replace(str(speaking), str(other)))
-    with refused(CheckpointError, "other-weights", repr(str(other)), speaking):
+    other_policy = save_speaking(tmp_path / "other", heads=2)
+    config = change(config, **{"policy.model": str(other_policy)})
+    edit(copy / "config.yaml", (copy / "config.yaml").read_text().replace(str(speaking), str(other_policy)))
+    with refused(CheckpointError, "other-weights", repr(str(other_policy)), speaking):
         train(config, resume=True)
     (copy / "base.json").unlink()  # a run from before there were fingerprints
     with refused(CheckpointError, "unloadable-checkpoint", "size mismatch"):
@@ -410,11 +412,11 @@ def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):
     from querylect.rollouts.policy import load_policy
 
     exact, half = (load_policy(PolicyConfig(model=str(speaking), dtype=dtype))[0] for dtype in ("float32", "bfloat16"))
-    before = fingerprint(exact)
-    assert fingerprint(half) == before
+    original = fingerprint(exact)
+    assert fingerprint(half) == original
     with torch.no_grad():
         exact.model.norm.weight[-1] += 0.5
-    assert fingerprint(exact) != before
+    assert fingerprint(exact) != original
 
 
 def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
@@ -437,11 +439,11 @@ def test_line_separators_inside_a_text_do_not_cut_a_record(tmp_path):
     from querylect.train.run_folder import RunFolder
 
     folder = RunFolder(tmp_path)
-    said = {"step": 1, "text": "one\u2028two\u0085three\x0cfour"}
-    folder.append(folder.rollouts, said)
+    record = {"step": 1, "text": "one\u2028two\u0085three\x0cfour"}
+    folder.append(folder.rollouts, record)
     folder.append(folder.rollouts, {"step": 2, "text": "later"})
     folder.forget_after(1)
-    assert [json.loads(line) for line in folder.rollouts.read_bytes().split(b"\n") if line] == [said]
+    assert [json.loads(line) for line in folder.rollouts.read_bytes().split(b"\n") if line] == [record]
 
 
 def test_wandb_offline_is_joined_by_a_resumed_run_and_gets_sampled_trees_as_a_table(settings, monkeypatch):
@@ -455,10 +457,10 @@ def test_wandb_offline_is_joined_by_a_resumed_run_and_gets_sampled_trees_as_a_ta
     assert runs[0].name.endswith((folder / "tracking_id").read_text().strip())
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3]
     tables = sorted(folder.glob("wandb/offline-run-*/files/media/table/rollouts_*.table.json"))
-    found = {table["data"][0][0]: table for table in map(json.loads, (path.read_text() for path in tables))}
-    assert sorted(found) == [1, 3], "the first step and every third"
+    by_step = {table["data"][0][0]: table for table in map(json.loads, (path.read_text() for path in tables))}
+    assert sorted(by_step) == [1, 3], "the first step and every third"
     logged = next(tree for tree in records(folder / "rollouts.jsonl") if tree["step"] == 3)
-    rows = [dict(zip(found[3]["columns"], row, strict=True)) for row in found[3]["data"]]
+    rows = [dict(zip(by_step[3]["columns"], row, strict=True)) for row in by_step[3]["data"]]
     assert [row["branch"] for row in rows] == ["1", "1.1", "1.2", "2", "2.1", "2.2"]
     assert {row["question"] for row in rows} == {logged["question"]}
     nodes = [node for root in logged["turns"] for node in (root, *root["children"])]
@@ -470,9 +472,9 @@ def test_wandb_offline_is_joined_by_a_resumed_run_and_gets_sampled_trees_as_a_ta
 def test_cache_hits_are_the_plans_that_were_not_searched():
     from querylect.train.watch import share_without_search
 
-    before = {"searched": 10.0, "cached": 5.0}
-    assert share_without_search(before, {"searched": 12.0, "cached": 10.0, "joined": 1.0, "refused": 9.0}) == 0.75
-    assert share_without_search(before, before) is None, "nothing was asked"
-    assert share_without_search(before, {"searched": 1.0}) is None, "the service was started anew"
+    earlier = {"searched": 10.0, "cached": 5.0}
+    assert share_without_search(earlier, {"searched": 12.0, "cached": 10.0, "joined": 1.0, "refused": 9.0}) == 0.75
+    assert share_without_search(earlier, earlier) is None, "nothing was asked"
+    assert share_without_search(earlier, {"searched": 1.0}) is None, "the service was started anew"
     assert share_without_search({}, {"searched": 3.0, "joined": 1.0}) == 0.25
-    assert share_without_search(None, before) is share_without_search(before, None) is None
+    assert share_without_search(None, earlier) is share_without_search(earlier, None) is None

@@ -179,24 +179,24 @@ def test_format_failures_do_not_hide_an_outage():
 @pytest.fixture
 def terminal():
     """Ctrl-C as in a terminal, also where the tests themselves run in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize("where", ["rollout", "update", "record"])
-def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, undisturbed, monkeypatch, where):
+@pytest.mark.parametrize("phase", ["rollout", "update", "record"])
+def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, undisturbed, monkeypatch, phase):
     """In the third rollout it stops at once; in the update or the record of the second step that step is finished."""
     from querylect.rollouts.grow import Grower
     from querylect.train.watch import Watcher
 
-    place, name, at = {
+    owner, name, at = {
         "rollout": (Grower, "grow", 3),
         "update": (StopOnSignal, "on_pre_optimizer_step", 2),
         "record": (Watcher, "_write", 2),
-    }[where]
-    original, calls = getattr(place, name), []
+    }[phase]
+    original, calls = getattr(owner, name), []
 
     def interrupted(*args, **kwargs):
         result = original(*args, **kwargs)
@@ -206,21 +206,21 @@ def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, undisturbed, monkeypa
         return result
 
     config = change(settings, **{"train.save_steps": 100})
-    before = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, interrupted)
+        patch.setattr(owner, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(config)
-    assert signal.getsignal(signal.SIGINT) == before
+    assert signal.getsignal(signal.SIGINT) == handler
     assert_left(config, undisturbed, 2)
 
 
 GRACE = "train.grace_seconds"
 
 
-@pytest.mark.parametrize(("where", "grace", "left"), [("first", 60, 0), ("rollout", 0, 2), ("rollout", 600, 3)])
+@pytest.mark.parametrize(("phase", "grace", "left"), [("first", 60, 0), ("rollout", 0, 2), ("rollout", 600, 3)])
 def test_a_step_is_finished_where_the_grace_period_is_long_enough(
-    settings, straight, undisturbed, monkeypatch, where, grace, left
+    settings, straight, undisturbed, monkeypatch, phase, grace, left
 ):
     """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes.
 
@@ -233,7 +233,7 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(
 
     def interrupted(*args, **kwargs):
         calls.append(1)
-        if len(calls) == {"first": 1, "rollout": 3}[where]:
+        if len(calls) == {"first": 1, "rollout": 3}[phase]:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **kwargs)
 
@@ -243,7 +243,7 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(
 
     save = TreeTrainer.save_now
     config = change(settings, **{"train.save_steps": 100, GRACE: grace})
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         patch.setattr(Grower, "grow", interrupted)
         patch.setattr(TreeTrainer, "save_now", told_twice)
@@ -251,7 +251,7 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(
         with refused(StoppedError, *state, "SIGTERM", "--resume") as stopped:
             train(config)
     assert stopped.value.exit_code == 75
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(signal.SIGTERM) == handler
     if left:
         assert_left(config, undisturbed, left)
         return
@@ -320,12 +320,12 @@ def test_a_signal_before_training_has_begun_is_told_apart_as_well(settings, monk
 
 def test_an_ignored_ctrl_c_stays_ignored():
     """As under nohup: who started the run said so."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with StopOnSignal(TrainConfig()).listening():
             assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def file_limit():
 def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings, straight, file_limit):
     config = change(settings, **{"train.save_steps": 1, "train.keep_checkpoints": 1, "train.steps": 1})
     folder = RunFolder(train(config))
-    whole = contents(folder.checkpoints)
+    original = contents(folder.checkpoints)
     sizes = {path.name: path.stat().st_size for path in folder.checkpoints.rglob("*")}
     assert sizes["optimizer.pt"] > sizes["adapter_model.safetensors"] > 30_000
     for failing in ("adapter_model.safetensors", "optimizer.pt"):
@@ -347,7 +347,7 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings
         with refused(StorageError, None, folder.checkpoints / "checkpoint-2", "--resume"):
             train(change(config, **{"train.steps": 2}), resume=True)
         file_limit(resource.RLIM_INFINITY)
-        assert contents(folder.checkpoints) == whole, failing
+        assert contents(folder.checkpoints) == original, failing
     train(change(config, **{"train.steps": 2}), resume=True)
     assert without_seconds(folder.metrics) == straight[:2]
     assert checkpoints(folder.path) == ["checkpoint-2"]
@@ -355,17 +355,17 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of its own at `small_disk.place`, of as many bytes as `small_disk.resize` says."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    """A disk of its own at `small_disk.path`, of as many bytes as `small_disk.resize` says."""
+    mountpoint = tmp_path / "disk"
+    mountpoint.mkdir()
 
     def mount(options, *what):
-        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, *what, place], check=False).returncode == 0
+        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, *what, mountpoint], check=False).returncode == 0
 
     if os.getuid() or not mount("size=64m", "tmpfs"):
         pytest.skip("needs root and the right to mount a tmpfs")
-    yield SimpleNamespace(place=place, resize=lambda size: mount(f"remount,size={size}"))
-    subprocess.run(["umount", "--lazy", place], check=True)
+    yield SimpleNamespace(path=mountpoint, resize=lambda size: mount(f"remount,size={size}"))
+    subprocess.run(["umount", "--lazy", mountpoint], check=True)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -373,13 +373,13 @@ def test_a_disk_that_fills_ends_the_run_with_a_sentence_and_loses_no_step(
     settings, straight, undisturbed, small_disk, share
 ):
     """A run that keeps a checkpoint per step, on a disk with room for a share of what it writes."""
-    config = change(settings, **{"output": str(small_disk.place), **EVERY_STEP})
+    config = change(settings, **{"output": str(small_disk.path), **EVERY_STEP})
     page = os.sysconf("SC_PAGE_SIZE")
     used = sum(-(-path.stat().st_size // page) * page for path in undisturbed.rglob("*") if path.is_file())
     assert small_disk.resize(int(used * share))
-    with refused(StorageError, None, small_disk.place, "--resume"):
+    with refused(StorageError, None, small_disk.path, "--resume"):
         train(config)
-    left = [path for path in small_disk.place.rglob("*") if ".part" in path.name or ".tmp" in path.name]
+    left = [path for path in small_disk.path.rglob("*") if ".part" in path.name or ".tmp" in path.name]
     assert not left, "nothing half-written stays behind"
     assert small_disk.resize(64 << 20)
     assert without_seconds(train(config, resume=config.run_folder.exists()) / "metrics.jsonl") == straight
@@ -437,5 +437,5 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     assert steps == list(range(1, len(steps) + 1))
     assert folder.newest_checkpoint(settings.train, settings.policy).name == f"checkpoint-{steps[-1]}"
 
-    whole = change(endless, output=str(tmp_path / "whole"), **{"train.steps": len(steps)})
-    assert without_seconds(train(whole) / "metrics.jsonl") == without_seconds(folder.metrics)
+    uninterrupted = change(endless, output=str(tmp_path / "whole"), **{"train.steps": len(steps)})
+    assert without_seconds(train(uninterrupted) / "metrics.jsonl") == without_seconds(folder.metrics)

@@ -23,33 +23,33 @@ def test_probabilities_by_hand():
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.integers(1, 8))
-def test_probabilities_sum_to_the_number_that_is_kept(sizes, most):
-    found = inclusion_probabilities(sizes, most)
-    assert all(0 <= chance <= 1 + 1e-12 for chance in found)
-    assert sum(found) == pytest.approx(min(most, sum(size > 0 for size in sizes)))
+def test_probabilities_sum_to_the_number_that_is_kept(sizes, limit):
+    chances = inclusion_probabilities(sizes, limit)
+    assert all(0 <= chance <= 1 + 1e-12 for chance in chances)
+    assert sum(chances) == pytest.approx(min(limit, sum(size > 0 for size in sizes)))
 
 
 def test_the_expected_advantage_of_every_turn_is_its_own():
-    one = tree(node(0.1, 0.9, 0.0, 0.2, 0.0), node(0.7, 0.1, 0.1, 0.1, 0.3), node(0.0, 0.0, 0.0, 0.0, 0.0))
-    credit = assign_credit([one], "turn", (0.5, 1.0), "none")
+    grown = tree(node(0.1, 0.9, 0.0, 0.2, 0.0), node(0.7, 0.1, 0.1, 0.1, 0.3), node(0.0, 0.0, 0.0, 0.0, 0.0))
+    credit = assign_credit([grown], "turn", (0.5, 1.0), "none")
     draw, count = Random(0), 20_000
-    totals = dict.fromkeys(map(id, one.walk()), 0.0)
+    totals = dict.fromkeys(map(id, grown.walk()), 0.0)
     for _ in range(count):
-        found = subsample(credit, [one], 2, draw)
+        sampled = subsample(credit, [grown], 2, draw)
         for group in credit.groups:
-            kept = sum(found.has_signal(member) for member in group.members)
-            assert kept == min(2, sum(bool(credit.of(member)) for member in group.members))
-        for each in one.walk():
-            totals[id(each)] += found.of(each) / count
-    for each in one.walk():
-        assert totals[id(each)] == pytest.approx(credit.of(each), abs=0.02)
+            kept_count = sum(sampled.has_signal(member) for member in group.members)
+            assert kept_count == min(2, sum(bool(credit.of(member)) for member in group.members))
+        for turn_node in grown.walk():
+            totals[id(turn_node)] += sampled.of(turn_node) / count
+    for turn_node in grown.walk():
+        assert totals[id(turn_node)] == pytest.approx(credit.of(turn_node), abs=0.02)
 
 
 def test_a_group_that_is_small_enough_is_kept_as_it_is():
-    one = tree(0.2, 0.4, 0.9)
-    credit = assign_credit([one], "turn", [1.0], "none")
-    found = subsample(credit, [one], 3, Random(0))
-    assert [found.of(root) for root in one.roots] == [credit.of(root) for root in one.roots]
+    grown = tree(0.2, 0.4, 0.9)
+    credit = assign_credit([grown], "turn", [1.0], "none")
+    sampled = subsample(credit, [grown], 3, Random(0))
+    assert [sampled.of(root) for root in grown.roots] == [credit.of(root) for root in grown.roots]
 
 
 def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatch):
@@ -60,10 +60,10 @@ def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatc
         return trainer.packed_tokens, inputs[0]["num_items_in_batch"], sum(int(i["tool_mask"].sum()) for i in inputs)
 
     single = {"rollout.branching": [8], "reward.turn_weights": [1.0]}
-    whole, items, tokens = with_trainer(change(settings, **single), monkeypatch, act)
+    all_tokens, items, tokens = with_trainer(change(settings, **single), monkeypatch, act)
     part = change(settings, **single, **{"train.samples_per_update": 2, "name": "part"})
     fewer, same_items, fewer_tokens = with_trainer(part, monkeypatch, act)
-    assert 0 < fewer < whole
+    assert 0 < fewer < all_tokens
     assert 0 < fewer_tokens < tokens
     assert items == same_items
 
@@ -74,5 +74,5 @@ def test_a_kl_term_needs_all_samples():
 
 
 def test_no_signal_stays_no_signal():
-    one = tree(0.5, 0.5)
-    assert subsample(Credit({}, []), [one], 1, Random(0)).advantages == {}
+    grown = tree(0.5, 0.5)
+    assert subsample(Credit({}, []), [grown], 1, Random(0)).advantages == {}

@@ -35,7 +35,7 @@ def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, set
             run = train(config)
             policies = [run / "final", run / "best", run / "warm_start", *(run / "checkpoints").iterdir()]
             assert len(policies) == 4
-            assert not [found for policy in policies for found in mentions(policy, str(tmp_path))]
+            assert not [mention for policy in policies for mention in mentions(policy, str(tmp_path))]
             assert not list(run.rglob("training_args.bin"))
             if lora:
                 values = json.loads((run / "final" / "adapter_config.json").read_text())
@@ -54,6 +54,6 @@ def test_two_exports_of_a_checkpoint_are_equal_and_hold_commits_alone(merge, cop
     folders = [Path(export_to_folder(copied, tmp_path / name, wishes)[0]) for name in ("one", "other")]
     assert contents(folders[0]) == contents(folders[1])
     assert not mentions(folders[0], str(tmp_path), "secret-branch", "dirty")
-    told = json.loads((folders[0] / "querylect.json").read_text())
-    assert told["run"]["git"] == {"directory": {"commit": "c0ffee"}}
+    description = json.loads((folders[0] / "querylect.json").read_text())
+    assert description["run"]["git"] == {"directory": {"commit": "c0ffee"}}
     assert "`c0ffee`" in (folders[0] / "README.md").read_text()

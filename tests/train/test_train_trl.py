@@ -93,8 +93,8 @@ def loss_and_gradients(trainer, inputs):
 
     trainer.model.zero_grad()
     losses = []
-    for each in inputs:
-        loss = trainer._compute_loss(trainer.model, each)
+    for micro_batch in inputs:
+        loss = trainer._compute_loss(trainer.model, micro_batch)
         loss.backward()
         losses.append(loss.detach())
     gradients = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
@@ -149,7 +149,7 @@ def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeyp
         def act(trainer):
             ready(trainer)
             _, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
-            return torch.cat([each.flatten() for each in gradients.values()]), trainer.last_metrics["signal/turn2"]
+            return torch.cat([tensor.flatten() for tensor in gradients.values()]), trainer.last_metrics["signal/turn2"]
 
         config = change(settings, **{"train.loss_type": loss_type}, **changes)
         return with_trainer(change(config, name="-".join(changes) or "plain"), monkeypatch, act)
@@ -168,27 +168,27 @@ def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):
     def act(trainer):
         ready(trainer)
         inputs = step_inputs(trainer)
-        for each, tree in zip(inputs, trainer.trees, strict=True):
+        for micro_batch, tree in zip(inputs, trainer.trees, strict=True):
             turns = [node for path in tree.paths() for node in path]
             for row, node in enumerate(turns):
-                prompt = each["prompt_ids"][row][each["prompt_mask"][row].bool()].tolist()
-                said = each["completion_ids"][row][each["completion_mask"][row].bool()].tolist()
-                assert (prompt, said) == (node.prompt_ids, node.completion_ids)
+                prompt = micro_batch["prompt_ids"][row][micro_batch["prompt_mask"][row].bool()].tolist()
+                completion = micro_batch["completion_ids"][row][micro_batch["completion_mask"][row].bool()].tolist()
+                assert (prompt, completion) == (node.prompt_ids, node.completion_ids)
 
-        def logps(each):
-            ids = torch.cat([each["prompt_ids"], each["completion_ids"]], 1)
-            mask = torch.cat([each["prompt_mask"], each["completion_mask"]], 1)
-            keep = each["completion_ids"].shape[1]
+        def logps(micro_batch):
+            ids = torch.cat([micro_batch["prompt_ids"], micro_batch["completion_ids"]], 1)
+            mask = torch.cat([micro_batch["prompt_mask"], micro_batch["completion_mask"]], 1)
+            keep = micro_batch["completion_ids"].shape[1]
             with torch.no_grad():
                 return trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, keep)[0]
 
-        first, found = inputs[0], []
+        first, results = inputs[0], []
         document = first["prompt_ids"].clone()
         document[1::2, -12] += 1  # a token of what second turns were shown
         for packing in (True, False):
             trainer.run = change(trainer.run, **{"train.packing": packing})
-            found.append((logps(first), logps({**first, "prompt_ids": document})))
-        return found
+            results.append((logps(first), logps({**first, "prompt_ids": document})))
+        return results
 
     for before, after in with_trainer(settings, monkeypatch, act):
         assert torch.allclose(before[::2], after[::2])
@@ -198,16 +198,17 @@ def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):
 def test_the_rollout_function_gets_every_prompt_once_per_row(settings, monkeypatch):
     def act(trainer):
         ready(trainer)
-        given = []
+        prompt_lists = []
         inner = trainer.rollout_func
-        trainer.rollout_func = lambda prompts, this: given.append(list(prompts)) or inner(prompts, this)
+        trainer.rollout_func = lambda prompts, this: prompt_lists.append(list(prompts)) or inner(prompts, this)
         loader = iter(trainer.get_train_dataloader())
         output = trainer._generate_and_score_completions(next(loader))
-        return given, [tree.question.id for tree in trainer.trees], {name: tuple(v.shape) for name, v in output.items()}
+        shapes = {name: tuple(value.shape) for name, value in output.items()}
+        return prompt_lists, [tree.question.id for tree in trainer.trees], shapes
 
-    given, asked, shapes = with_trainer(settings, monkeypatch, act)
-    assert given == [[question for question in asked for _ in range(8)]], "two turns of four leaves"
-    assert len(set(asked)) == 2
+    prompt_lists, question_ids, shapes = with_trainer(settings, monkeypatch, act)
+    assert prompt_lists == [[question for question in question_ids for _ in range(8)]], "two turns of four leaves"
+    assert len(set(question_ids)) == 2
     rows, width = shapes["completion_ids"]
     assert rows == 16
     assert shapes["advantages"] == (16,)
@@ -230,10 +231,10 @@ def test_leaves_split_over_processes_are_refused(settings, monkeypatch):
 
 def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
     """Else its trees would be copies of each other. A question asked once keeps its stream beside any others."""
-    given = []
+    recorded = []
 
     def grow(questions, branching, streams):
-        given.append(list(streams))
+        recorded.append(list(streams))
         return [Tree(question, []) for question in questions]
 
     def streams_of(prompts, step):
@@ -243,7 +244,7 @@ def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
             questions={name: Question(name, name) for name in "ab"}, state=SimpleNamespace(global_step=step),
             ahead=None, staged=None,
         ))  # fmt: skip
-        return given.pop()
+        return recorded.pop()
 
     repeated = streams_of(["a", "b", "a", "a"], step=3)
     assert len(set(repeated)) == 4
@@ -257,12 +258,12 @@ def test_an_order_of_questions_that_is_cut_anywhere_goes_on():
     def order(length):
         return list(WholeRun(RepeatSampler(range(5), 2, batch_size=2, shuffle=True, seed=3), length))
 
-    whole = order(40)
-    assert len(whole) == 40
-    assert order(24) == whole[:24]
-    passes = [whole[start : start + 8] for start in range(0, 40, 8)]
-    assert all(len(set(one)) == 4 for one in passes), "every pass asks four of five, twice each"
-    assert len({tuple(one) for one in passes}) > 1
+    full_order = order(40)
+    assert len(full_order) == 40
+    assert order(24) == full_order[:24]
+    passes = [full_order[start : start + 8] for start in range(0, 40, 8)]
+    assert all(len(set(questions)) == 4 for questions in passes), "every pass asks four of five, twice each"
+    assert len({tuple(questions) for questions in passes}) > 1
     assert list(WholeRun([], 3)) == []
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
@@ -20,8 +21,8 @@ from ..raising import refused
 def environment(lessons, folder, validation, relevant="aspirin"):
     """An environment with a validation split of one relevant document, its index used as it is."""
     dataset = load_beir(lessons.dataset.path)
-    asked = [Question(f"v{number}", text) for number, text in enumerate(validation)]
-    split = Split(asked, {question.id: {relevant: 1} for question in asked})
+    questions = [Question(f"v{number}", text) for number, text in enumerate(validation)]
+    split = Split(questions, {question.id: {relevant: 1} for question in questions})
     save_beir(replace(dataset, splits={**dataset.splits, "validation": split}), folder)
     changed = {"dataset": DatasetConfig(kind="beir", path=str(folder))}
     return EnvironmentConfig.model_validate({**lessons.model_dump(), **{k: v.model_dump() for k, v in changed.items()}})
@@ -62,11 +63,11 @@ def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settin
             "step", "questions", "unscorable", "seconds", "tokens/sampled", "searches",
             *(f"{name}/turn{turn}" for name in ("reward", "ndcg", "format") for turn in (1, 2)), "turn",
         }  # fmt: skip
-        kept = json.loads((folder.best / "best.json").read_text())
+        best_record = json.loads((folder.best / "best.json").read_text())
         best = max(logged, key=lambda row: (max(row["ndcg/turn1"], row["ndcg/turn2"]), -row["step"]))
-        assert kept == {name: value for name, value in best.items() if name != "seconds"}
+        assert best_record == {name: value for name, value in best.items() if name != "seconds"}
         assert all(row["turn"] == 1 + (row["ndcg/turn2"] > row["ndcg/turn1"]) for row in logged)
-        for name, row in (("best", kept), ("final", logged[-1]), ("checkpoint-4", logged[-1])):
+        for name, row in (("best", best_record), ("final", logged[-1]), ("checkpoint-4", logged[-1])):
             used = used_turn(
                 config.rollout, config.reward, config.train, folder.path, find_checkpoint(folder.path, name)
             )
@@ -84,9 +85,9 @@ def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settin
         resumed = RunFolder(train(again, resume=True))
     assert without_seconds(resumed.validation) == without_seconds(folder.validation)
     assert without_seconds(resumed.metrics) == plain
-    assert json.loads((resumed.best / "best.json").read_text())["step"] == kept["step"]
-    one, other = (each / "best" / "adapter_model.safetensors" for each in (folder.path, resumed.path))
-    assert one.read_bytes() == other.read_bytes()
+    assert json.loads((resumed.best / "best.json").read_text())["step"] == best_record["step"]
+    weights = Path("best") / "adapter_model.safetensors"
+    assert (folder.path / weights).read_bytes() == (resumed.path / weights).read_bytes()
 
 
 def stop_in_validation(monkeypatch, at):
@@ -159,15 +160,15 @@ def test_validation_questions_are_a_sample_of_the_split(settings, served):
     with served(ASKED) as url:
         config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
         with SyncEnvironmentClient(config.client) as client:
-            assert [each.text for each in validation_questions(config.train, client, [])] == [ASKED[2], ASKED[0]]
             everything = change(config, **{"train.validation_questions": 99})
-            assert [each.text for each in validation_questions(everything.train, client, [])][:2] == [
-                ASKED[2],
-                ASKED[0],
-            ]
-            assert {each.text for each in validation_questions(everything.train, client, [])} == set(ASKED)
-            other = change(config, seed=5)
-            assert validation_questions(other.train, client, []) == validation_questions(config.train, client, [])
+            two, all_texts = (
+                [question.text for question in validation_questions(run_config.train, client, [])]
+                for run_config in (config, everything)
+            )
+            assert two == all_texts[:2] == [ASKED[2], ASKED[0]]
+            assert set(all_texts) == set(ASKED)
+            reseeded = change(config, seed=5)
+            assert validation_questions(reseeded.train, client, []) == validation_questions(config.train, client, [])
             with refused(DataError, "overlapping-splits", "train and validation"):
                 validation_questions(config.train, client, [Question("other", "A sore head?")])
 
@@ -177,7 +178,7 @@ def test_validation_without_its_split_is_refused(settings):
         train(change(settings, **{"train.validate_steps": 3}))
 
 
-def validator(tmp_path, told, **values):
+def validator(tmp_path, report, **values):
     """One that measures nothing and finds the same metric at every step."""
     from contextlib import nullcontext
     from types import SimpleNamespace
@@ -188,24 +189,24 @@ def validator(tmp_path, told, **values):
     stopper = SimpleNamespace(between_steps=nullcontext)
     config = change(RunConfig(), **{"train.validate_steps": 3, **values})
     grower = SimpleNamespace(rollout=config.rollout, reward=config.reward)
-    found = Validator(config.train, RunFolder(tmp_path), [], grower, stopper, None, lambda _: None, told)
-    found._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
-    return found
+    callback = Validator(config.train, RunFolder(tmp_path), [], grower, stopper, None, lambda _: None, report)
+    callback._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
+    return callback
 
 
 def test_steps_are_validated_where_they_are_due_and_once(tmp_path):
     """Seven steps, stopped after the fourth: 0, every third, and the last; not the one at which it was stopped."""
     from types import SimpleNamespace
 
-    told = []
+    reported = []
     for steps in (range(4), range(4, 7)):
-        found = validator(tmp_path, told.append)
+        callback = validator(tmp_path, reported.append)
         for step in steps:
-            found.on_step_begin(None, SimpleNamespace(global_step=step, max_steps=7), None)
-        found.on_train_end(None, SimpleNamespace(global_step=steps[-1] + 1, max_steps=7), None)
-    found.on_step_begin(None, SimpleNamespace(global_step=6, max_steps=7), None)
-    assert [row["step"] for row in told] == [0, 3, 6, 7]
-    assert records(RunFolder(tmp_path).validation) == told
+            callback.on_step_begin(None, SimpleNamespace(global_step=step, max_steps=7), None)
+        callback.on_train_end(None, SimpleNamespace(global_step=steps[-1] + 1, max_steps=7), None)
+    callback.on_step_begin(None, SimpleNamespace(global_step=6, max_steps=7), None)
+    assert [row["step"] for row in reported] == [0, 3, 6, 7]
+    assert records(RunFolder(tmp_path).validation) == reported
     assert json.loads((tmp_path / "best" / "best.json").read_text())["step"] == 0
 
 
@@ -215,9 +216,9 @@ def test_figures_are_means_over_the_answers_that_were_scored():
     from .test_train_credit import node, tree
 
     trees = [tree(node(0.8, 0.4)), tree(node(0.4, None))]
-    for one in trees:
-        for each in one.walk():
-            each.metrics = {"ndcg@10": (each.reward or 0.9) / 2}
+    for grown in trees:
+        for turn_node in grown.walk():
+            turn_node.metrics = {"ndcg@10": (turn_node.reward or 0.9) / 2}
     assert validation_metrics(trees) == pytest.approx(
         {
             "questions": 2, "unscorable": 1, "reward/turn1": 0.6, "ndcg/turn1": 0.3, "format/turn1": 0,

@@ -55,16 +55,16 @@ class Graded:
     """An environment that knows which title each question is about, and counts what it is asked."""
 
     def __init__(self, real, titles, broken=False):
-        self.real, self.titles, self.broken, self.asked = real, titles, broken, []
+        self.real, self.titles, self.broken, self.searches = real, titles, broken, []
 
     def step(self, steps, with_text=False, metrics=()):
         results = self.real.step(steps, with_text=with_text, metrics=metrics)
-        self.asked += [(step.question_id, step.plan.probes[0].terms[0].text) for step in steps]
+        self.searches += [(step.question_id, step.plan.probes[0].terms[0].text) for step in steps]
         if self.broken:
             return [None, *results[1:]]
         return [
             result.model_copy(update={"metrics": {metrics[0]: float(term == self.titles.get(question))}})
-            for result, (question, term) in zip(results, self.asked[-len(steps) :], strict=True)
+            for result, (question, term) in zip(results, self.searches[-len(steps) :], strict=True)
         ]
 
 
@@ -72,15 +72,15 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grow
     questions = client.questions("train")
     grower.client = probe = Graded(client, {})
     every = change(warm, **{"train.warm_start.unanswered_share": 1.0})
-    given = {lesson.question.id: lesson for lesson in lessons_of(every, grower, questions)}
-    assert {lesson.answer for lesson in given.values()} == {question.text.lower() for question in questions}
+    lessons = {lesson.question.id: lesson for lesson in lessons_of(every, grower, questions)}
+    assert {lesson.answer for lesson in lessons.values()} == {question.text.lower() for question in questions}
 
-    second = {id: lesson.documents[-1].title for id, lesson in given.items() if lesson.documents}
+    second = {id: lesson.documents[-1].title for id, lesson in lessons.items() if lesson.documents}
     grower.client = Graded(client, second)
     for lesson in lessons_of(every, grower, questions):
         if lesson.documents:
             assert lesson.answer == second[lesson.question.id].lower()
-    assert {id for id, _ in probe.asked} == {question.id for question in questions}
+    assert {id for id, _ in probe.searches} == {question.id for question in questions}
 
 
 def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client):
@@ -88,9 +88,9 @@ def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client):
     grower = grower_of(config, client, engine_of(config))
     grower.client = Graded(client, {})
     lesson, *_ = lessons_of(config, grower, client.questions("train"))
-    shown = demonstration(grower, lesson)
-    (_, first), (begin, end) = shown.spans
-    answer = grower.engine.tokenizer.decode(shown.ids[begin:end], skip_special_tokens=False)
+    taught = demonstration(grower, lesson)
+    (_, first), (begin, end) = taught.spans
+    answer = grower.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
     assert grower.rewriter.parse(lesson.question, grower.rewriter.opening + answer, 2).stop
     assert first < begin
 
@@ -98,9 +98,9 @@ def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client):
 class Reading(Graded):
     """Also a reader, which knows by heart what some questions ask for; others than `titles` earn nothing."""
 
-    def __init__(self, real, titles, known):
+    def __init__(self, real, titles, by_heart):
         super().__init__(real, titles)
-        self.known = known
+        self.by_heart = by_heart
 
     def step(self, steps, **options):
         results = super().step(steps, **options)
@@ -109,7 +109,7 @@ class Reading(Graded):
     def step_and_read(self, steps, unsearched, *, metrics=()):
         assert not steps
         results = [StepResult.without_search(name, metrics) for name in unsearched]
-        return [self.rewarded(result, self.known.get(result.question_id, 0.0)) for result in results]
+        return [self.rewarded(result, self.by_heart.get(result.question_id, 0.0)) for result in results]
 
     def rewarded(self, result, value):
         return result.model_copy(update={"metrics": {"answer_reward": value}})
@@ -123,18 +123,18 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
     grower = grower_of(config, client, engine_of(config))
     titles = {"head": "About aspirin", "fat": "About statin", "pills": "About aspirin"}
     grower.client = Reading(client, titles, {"head": 1.0, "fat": 0.8, "gums": 0.7, "sugar": 0.1})
-    given = {lesson.question.id: lesson for lesson in lessons_of(config, grower, questions)}
-    alone = {name for name, lesson in given.items() if lesson.documents is None}
+    lessons = {lesson.question.id: lesson for lesson in lessons_of(config, grower, questions)}
+    alone = {name for name, lesson in lessons.items() if lesson.documents is None}
     assert {"gums"} <= alone
     assert {"sugar", "pills"}.isdisjoint(alone)
     for name, title in titles.items():
-        shown = any(document.title == title for document in given[name].documents or ())
-        assert not shown or given[name].answer == title.lower()
-    shown = demonstration(grower, given["gums"])
-    ((begin, end),) = shown.spans
-    answer = grower.engine.tokenizer.decode(shown.ids[begin:end], skip_special_tokens=False)
-    assert grower.rewriter.parse(given["gums"].question, grower.rewriter.opening + answer, 1).unsearched
-    assert FIRST_UNSEARCHED in grower.engine.tokenizer.decode(shown.ids[:begin])
+        has_title = any(document.title == title for document in lessons[name].documents or ())
+        assert not has_title or lessons[name].answer == title.lower()
+    taught = demonstration(grower, lessons["gums"])
+    ((begin, end),) = taught.spans
+    answer = grower.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
+    assert grower.rewriter.parse(lessons["gums"].question, grower.rewriter.opening + answer, 1).unsearched
+    assert FIRST_UNSEARCHED in grower.engine.tokenizer.decode(taught.ids[:begin])
 
 
 def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
@@ -160,7 +160,7 @@ def test_a_rewriter_that_reads_no_tags_is_refused(warm, grower, client, tmp_path
 
 def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
     config = change(warm, **{"train.steps": 1, "name": "stopped"})
-    whole = train(change(config, **{"name": "whole"}))
+    uninterrupted = train(change(config, **{"name": "whole"}))
 
     def stop(*_):
         raise KeyboardInterrupt
@@ -170,8 +170,8 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             train(config)
     folder = train(config, resume=True)
-    assert records(folder / "warm_start.jsonl") == records(whole / "warm_start.jsonl")
-    assert without_seconds(folder / "metrics.jsonl") == without_seconds(whole / "metrics.jsonl")
+    assert records(folder / "warm_start.jsonl") == records(uninterrupted / "warm_start.jsonl")
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(uninterrupted / "metrics.jsonl")
 
 
 def test_an_outage_stops_the_warm_start(warm, grower, client):
@@ -188,9 +188,9 @@ def test_the_loss_is_that_of_the_answers_alone(grower, packing):
     logps = torch.log_softmax(grower.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
     logps = logps.gather(-1, ids[0, 1:, None])[:, 0]
     texts = [grower.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
-    said = ["aspirin headache</rewrite>", "statin</rewrite>"]
-    assert [text.rpartition("<rewrite>")[2] for text in texts] == said
-    answers = [place - 1 for begin, end in taught.spans for place in range(begin, end)]
+    expected = ["aspirin headache</rewrite>", "statin</rewrite>"]
+    assert [text.rpartition("<rewrite>")[2] for text in texts] == expected
+    answers = [index - 1 for begin, end in taught.spans for index in range(begin, end)]
     loss = imitation_loss(grower.engine.model, [taught], TrainConfig(packing=packing))
     torch.testing.assert_close(loss, -logps[answers].mean())
 
@@ -200,12 +200,12 @@ def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
     config = change(warm, **{"train.warm_start.questions_per_step": 1, "train.warm_start.unanswered_share": 1.0,
                              "train.warm_start.learning_rate": 0.01})  # fmt: skip
     policy = grower.engine.model
-    given = [demonstration(grower, lesson) for lesson in lessons_of(config, grower, client.questions("train"))]
+    examples = [demonstration(grower, lesson) for lesson in lessons_of(config, grower, client.questions("train"))]
     with torch.no_grad():
-        before = float(imitation_loss(policy, given))
+        initial_loss = float(imitation_loss(policy, examples))
     warm_start(config, policy, grower, None, client.questions("train"), RunFolder(tmp_path / "folder"))
     with torch.no_grad():
-        assert float(imitation_loss(policy, given)) < before
+        assert float(imitation_loss(policy, examples)) < initial_loss
     assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
 
 
@@ -229,8 +229,9 @@ def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
     assert len(set(worth.values())) > 1, "questions that are all worth the same would prove nothing"
     cut = sorted(worth.values())[len(worth) // 2]
     for lowest, highest in ((0.0, 1.0), (cut, 1.0), (0.0, cut), (cut, cut)):
-        kept = selected_of(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
-        assert [question.id for question in kept] == [id for id, value in worth.items() if lowest <= value <= highest]
+        selected = selected_of(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
+        ids = [id for id, value in worth.items() if lowest <= value <= highest]
+        assert [question.id for question in selected] == ids
 
 
 def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm, client):

@@ -57,7 +57,7 @@ def served(tmp_path_factory, run_app):
         yield client
 
 
-def found(*documents, scores):
+def search_results(*documents, scores):
     return SearchResults(SearchPlan.of("x"), tuple(documents), tuple(scores))
 
 
@@ -67,10 +67,11 @@ def test_rm3_is_anserinis_by_hand():
     d1 = runner ×2, road ×1, ape ×1 → the two most frequent, of equal ones the alphabetically first: run 2/3, ape 1/3.
     d2 = road ×3, shop ×1 → road 3/4, shop 1/4. Times scores: run 2, ape 1, road .75, shop .25 → run 2/3, ape 1/3.
     """
-    one = Document("1", "", "Runs road running ape")
-    two = Document("2", "", "road roads road shop")
+    first = Document("1", "", "Runs road running ape")
+    second = Document("2", "", "road roads road shop")
     rm3 = Rm3(Rm3Config(fb_docs=2, fb_terms=2, original_query_weight=0.6), "bm25")
-    plan = rm3.plan("run the shop run", found(one, two, Document("3", "", "cat cat cat"), scores=(3.0, 1.0, 0.9)), 7)
+    third = Document("3", "", "cat cat cat")
+    plan = rm3.plan("run the shop run", search_results(first, second, third, scores=(3.0, 1.0, 0.9)), 7)
     assert plan.k == 7
     assert terms(plan) == [("run the shop run", 0.6 / 3), ("runs", 0.4 * 2 / 3), ("ape", 0.4 / 3)]
 
@@ -78,21 +79,21 @@ def test_rm3_is_anserinis_by_hand():
 def test_rm3_takes_no_frequent_long_short_or_foreign_term():
     document = Document("1", "Straße", "frequent frequent x ab 42 " + "z" * 21 + " naïve the " + "y" * 20)
     rm3 = Rm3(Rm3Config(original_query_weight=0.0), "bm25", ("frequent",))
-    weights = rm3.relevance_model(found(document, scores=(2.0,)))
+    weights = rm3.relevance_model(search_results(document, scores=(2.0,)))
     assert weights == {"42": pytest.approx(1 / 3), "ab": pytest.approx(1 / 3), "y" * 20: pytest.approx(1 / 3)}
 
 
 def test_rm3_without_expansion_terms_searches_with_the_question():
     rm3 = Rm3(Rm3Config(), "bm25", ("common",))
-    for nothing in (found(scores=()), found(Document("1", "", "common"), scores=(1.0,)), None):
+    for nothing in (search_results(scores=()), search_results(Document("1", "", "common"), scores=(1.0,)), None):
         assert rm3.plan("a truck", nothing, 10) == SearchPlan.of("a truck")
-    assert rm3.plan("the", found(Document("1", "", "cat"), scores=(1.0,)), 10) == SearchPlan.of("the")
+    assert rm3.plan("the", search_results(Document("1", "", "cat"), scores=(1.0,)), 10) == SearchPlan.of("the")
 
 
 def test_on_a_dense_retriever_the_question_is_one_text_and_documents_count_alike():
     documents = Document("1", "", "cats cats dogs"), Document("2", "", "dogs birds")
     rm3 = Rm3(Rm3Config(fb_terms=2, original_query_weight=0.5), "dense")
-    plan = rm3.plan("what purrs", found(*documents, scores=(-0.2, 0.1)), 10)
+    plan = rm3.plan("what purrs", search_results(*documents, scores=(-0.2, 0.1)), 10)
     # cats 2/3, dogs 1/3 + 1/2 = 5/6, birds 1/2: dogs and cats stay, 5/9 and 4/9 of their sum; no word is stemmed
     assert terms(plan) == [("what purrs", 0.5), ("dogs", 0.5 * 5 / 9), ("cats", 0.5 * 4 / 9)]
 
@@ -109,7 +110,7 @@ def test_content_words_are_in_order_each_once_without_stopwords():
 
 
 def test_first_titles_and_weighted_words_by_hand():
-    ranked = found(*CORPUS[:3], scores=(3.0, 2.0, 1.0))
+    ranked = search_results(*CORPUS[:3], scores=(3.0, 2.0, 1.0))
     plan = FirstTitles(FirstTitlesConfig(n=3, weight=0.2)).plan("a truck", ranked, 10)
     text = "wheelbarrow for one gardener and nothing else in the whole wide world"
     assert terms(plan) == [("a truck", 1.0), ("Truck", 0.2), ("Dumper", 0.2), (text, 0.2)]
@@ -173,5 +174,5 @@ def test_as_methods_they_search_the_same_plan(served, name):
     ran = Runner(None, {"": served}).run(make_method(name, {"k": 5}, card), QUESTIONS)
     default = make_method(name, {"k": 5}, card).rewriter.settings.model_dump(exclude={"k", "source"})
     records = answer(name, served, Tuned(name, default), QUESTIONS, METRICS, depth=5)
-    assert [one.outcome.plan.model_dump(mode="json") for one in ran] == [record.plan for record in records]
-    assert [tuple(document.id for document in one.outcome.documents) for one in ran] == [r.ranking for r in records]
+    assert [run.outcome.plan.model_dump(mode="json") for run in ran] == [record.plan for record in records]
+    assert [tuple(document.id for document in run.outcome.documents) for run in ran] == [r.ranking for r in records]

@@ -20,36 +20,36 @@ def longest(run, vocabulary):
     """The rows of the longest tree that the settings allow, and which tokens are scored: (batch, tokens)."""
     rollout = run.rollout
     first, second = (rollout.new_tokens(turn) for turn in (1, 2))
-    shown = rollout.documents * rollout.document_tokens
+    document_tokens = rollout.documents * rollout.document_tokens
     prompt = rollout.max_prompt_tokens - rollout.earlier_tokens(2)
     random = torch.Generator().manual_seed(0)
 
     def take(count):
         return torch.randint(3, vocabulary, (count,), generator=random).tolist()
 
-    start, rows, wanted = take(prompt), [], []
+    start, rows, target_mask = take(prompt), [], []
     for _ in range(rollout.branching[0]):
-        turn, documents = take(first), take(shown)
+        turn, documents = take(first), take(document_tokens)
         for leaf in range(rollout.branching[1]):
             rows.append([*start, *turn, *documents, *take(second)])
-            wanted.append([leaf == 0] * first + [False] * shown + [True] * second)
-    return torch.tensor(rows), torch.tensor(wanted)
+            target_mask.append([leaf == 0] * first + [False] * document_tokens + [True] * second)
+    return torch.tensor(rows), torch.tensor(target_mask)
 
 
-def main(given):
-    asked = json.loads(given)
+def main(argument):
+    plan = json.loads(argument)
     keep_freed_memory()
-    run = RunConfig.model_validate(asked["config"])
-    settings = AutoConfig.for_model("qwen3", **asked["sizes"])
+    run = RunConfig.model_validate(plan["config"])
+    settings = AutoConfig.for_model("qwen3", **plan["sizes"])
     model = add_lora(AutoModelForCausalLM.from_config(settings).float(), run.policy).train()
     if run.train.gradient_checkpointing is True:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
-    ids, wanted = longest(run, settings.vocab_size)
+    ids, target_mask = longest(run, settings.vocab_size)
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
     for _ in range(2):
         logps, _, tokens = packed_logps(
-            model, ids, torch.ones_like(ids), wanted, 1.0, budget=run.train.max_tokens_per_micro_batch
+            model, ids, torch.ones_like(ids), target_mask, 1.0, budget=run.train.max_tokens_per_micro_batch
         )
         if run.train.max_tokens_per_micro_batch is None:
             assert tokens == longest_tree(run.rollout, run.train)[0]
