@@ -236,7 +236,7 @@ def client(url):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def workdir(tmp_path, monkeypatch):
     """An empty working folder, with a cluster file that changes nothing."""
     (tmp_path / "here").mkdir()
     (tmp_path / "cluster.sh").touch()

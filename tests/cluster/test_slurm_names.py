@@ -42,7 +42,7 @@ def hostile_config():
     return validated(RunConfig, values, "here")
 
 
-def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(here, tmp_path):
+def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(workdir, tmp_path):
     config = hostile_config()
     (tmp_path / "temporary").mkdir()
     output = dry_run(config, LaunchOptions(), True, tmp_path / "temporary")
@@ -59,7 +59,7 @@ def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(her
         assert any(HOSTILE in word for word in pasted.stdout.split("\0")), command
     for job in jobs_of(config, LaunchOptions(), True):
         subprocess.run(["bash", "-n"], input=job.text, text=True, check=True)
-    assert not list(here.iterdir())
+    assert not list(workdir.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(her
         ("output=a\\b", "backslash"),
     ],
 )
-def test_a_path_that_no_job_can_hold_is_refused(here, setting, problem):
+def test_a_path_that_no_job_can_hold_is_refused(workdir, setting, problem):
     with refused(ConfigError, "unusable-path", setting.partition("=")[0], problem):
         jobs_of(load_config("tiny", [setting]), LaunchOptions(), chain=False)
 
@@ -97,13 +97,13 @@ def odd_config():
     return load_config("tiny", [f'output="{ODD}"', f'env.index="{ODD}"', "client.urls=['http://127.0.0.1:1']"])
 
 
-def test_a_run_in_a_folder_of_an_odd_name_is_submitted_and_trained(here, tmp_path, monkeypatch):
+def test_a_run_in_a_folder_of_an_odd_name_is_submitted_and_trained(workdir, tmp_path, monkeypatch):
     trainer_of(tmp_path)
     (tmp_path / "bin" / "sbatch").write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@" >asked\necho 12\n')
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     ((_, script),) = launch(odd_config(), LaunchOptions())
-    arguments = (here / "asked").read_text().splitlines()
+    arguments = (workdir / "asked").read_text().splitlines()
     assert arguments[1:3] == ["--job-name=train-tiny", f"--output={ODD.replace('%', '%%')}/tiny/logs/job-train-%j.log"]
     assert arguments[-1] == str(script)
     assert "job-name" not in "".join(line for line in script.read_text().splitlines() if line.startswith("#SBATCH"))
@@ -111,18 +111,18 @@ def test_a_run_in_a_folder_of_an_odd_name_is_submitted_and_trained(here, tmp_pat
     assert shlex.split(again) == ["sbatch", *arguments[1:]]
     subprocess.run(["bash", script], check=True, capture_output=True)
     assert load_config("seen.yaml", []) == odd_config()
-    assert {path.name for path in here.iterdir()} == {"asked", "seen.yaml", ODD}
+    assert {path.name for path in workdir.iterdir()} == {"asked", "seen.yaml", ODD}
 
 
-def test_slurm_takes_a_run_in_a_folder_of_an_odd_name(cluster, here, tmp_path):  # noqa: F811
+def test_slurm_takes_a_run_in_a_folder_of_an_odd_name(cluster, workdir, tmp_path):  # noqa: F811
     trainer_of(tmp_path)
     around = {"QUERYLECT_CLUSTER": str(tmp_path / "cluster.sh"), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
-    (here / "odd.yaml").write_text(f'output: "{ODD}"\nname: odd\nclient: {{urls: ["http://127.0.0.1:1"]}}\n')
-    stdout = cluster.run(sys.executable, "-m", "querylect", "launch", "odd.yaml", cwd=here, **around).stdout
+    (workdir / "odd.yaml").write_text(f'output: "{ODD}"\nname: odd\nclient: {{urls: ["http://127.0.0.1:1"]}}\n')
+    stdout = cluster.run(sys.executable, "-m", "querylect", "launch", "odd.yaml", cwd=workdir, **around).stdout
     number, script = stdout.rstrip("\n").split(" ", 1)
     assert cluster.wait(number) == "COMPLETED"
-    log = here / ODD / "odd" / "logs" / f"job-train-{number}.log"
+    log = workdir / ODD / "odd" / "logs" / f"job-train-{number}.log"
     assert "done: " in log.read_text()
-    assert Path(here / script).is_file()
+    assert Path(workdir / script).is_file()
     assert load_config("seen.yaml", []).output == ODD
-    assert not (here / "marker").exists()
+    assert not (workdir / "marker").exists()

@@ -31,7 +31,7 @@ from querylect.sweep.table import as_csv, best_run, rows_of, write_table
 from ..command import end
 from ..raising import refused
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 GRID = ("train.learning_rate=1e-4,1e-3", "rollout.branching=[2,2],[4]")
 
 
@@ -70,8 +70,8 @@ def test_a_sample_is_distinct_and_the_beginning_of_a_larger_one():
         plan(f"seed={','.join(map(str, range(1200)))}")
 
 
-def test_a_file_holds_what_the_options_change(here):
-    (here / "rates.yaml").write_text("name: rates\nset:\n  seed: [0, 1]\n  train.steps: [4]\nrandom: 2\nseed: 5\n")
+def test_a_file_holds_what_the_options_change(workdir):
+    (workdir / "rates.yaml").write_text("name: rates\nset:\n  seed: [0, 1]\n  train.steps: [4]\nrandom: 2\nseed: 5\n")
     assert len(plan(file="rates.yaml").runs) == 2
     sweep = plan("train.steps=8", file="rates.yaml", name="others", random=1)
     assert sweep.folder == Path("runs/others")
@@ -93,12 +93,12 @@ def test_settings_of_the_same_last_part_are_told_apart():
     assert name == "a.limit-1-b.limit-2-seed-null"
 
 
-def test_nothing_starts_where_one_combination_is_invalid(here, capsys):
+def test_nothing_starts_where_one_combination_is_invalid(workdir, capsys):
     assert command("tiny", "--set", "train.steps=2,0,-1", "--set", "seed=1,2") == 2
     stderr = capsys.readouterr().err
     assert stderr.count("train.steps=0 seed=") == 2
     assert "4 of 6" in stderr
-    assert list(here.iterdir()) == []
+    assert list(workdir.iterdir()) == []
     for values in (("train.questions_per_step=2,3", "train.questions_per_micro_batch=2"), ("rollout.branching=[1]",)):
         with refused(ConfigError, "invalid-combination"):
             plan(*values)
@@ -129,7 +129,7 @@ def test_a_command_that_says_too_little_or_too_much_is_refused(arguments, fact, 
     assert fact in capsys.readouterr().err
 
 
-def test_a_finished_run_is_left_out_and_a_started_one_goes_on(here, capsys):
+def test_a_finished_run_is_left_out_and_a_started_one_goes_on(workdir, capsys):
     runs = plan("seed=0,1,2").runs
     started(runs[0], final=True)
     started(runs[1])
@@ -153,7 +153,7 @@ def started(run, final=False):
         (run.folder / "final").mkdir()
 
 
-def test_jobs_that_their_processes_would_refuse_are_not_submitted(here, capsys):
+def test_jobs_that_their_processes_would_refuse_are_not_submitted(workdir, capsys):
     swept = ("tiny", "policy.lora=null", "--set", "train.questions_per_step=8,12")
     for dry_run in ([], ["--dry-run"]):
         assert command(*swept, "--slurm", *dry_run) == 2
@@ -163,10 +163,10 @@ def test_jobs_that_their_processes_would_refuse_are_not_submitted(here, capsys):
     assert command(*two_processes, "--slurm", "--gpus", "1") == 2
     assert "tensor_parallel_size is 2 and 1 processes" in capsys.readouterr().err
     assert command(*two_processes) == 0
-    assert not list(here.iterdir())
+    assert not list(workdir.iterdir())
 
 
-def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(here, tmp_path):
+def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir, tmp_path):
     runs = plan(*GRID)
     started(runs.runs[1], final=True)
     options = LaunchOptions(time="2:00:00", partition="gpu")
@@ -187,10 +187,10 @@ def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(here, tmp_
     assert f"querylect train {first.config_file}\n" in description
     assert f"querylect eval {first.folder}\n" in description
     assert str(tmp_path / "dry") not in description
-    assert list(here.iterdir()) == [here / "runs"]
+    assert list(workdir.iterdir()) == [workdir / "runs"]
 
 
-def test_every_task_reads_its_own_config(here, tmp_path):
+def test_every_task_reads_its_own_config(workdir, tmp_path):
     sweep = plan("seed=0,1,2", overrides=["output=it's a $(touch marker) #1"])
     runs = sweep.runs
     arrays = SweepArrays("s", runs[0].folder.parent, arrays_of(sweep, False, None).training)
@@ -201,16 +201,16 @@ def test_every_task_reads_its_own_config(here, tmp_path):
         environment = {"SLURM_ARRAY_TASK_ID": str(task), "QUERYLECT_SLURM": str(tmp_path), "PATH": "/usr/bin:/bin"}
         done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout == f"{run.config_file}\n"
-    assert not (here / "marker").exists()
+    assert not (workdir / "marker").exists()
 
 
-def test_an_array_is_submitted_once_for_settings_that_stay(here, tmp_path, monkeypatch):
+def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sbatch").write_text('#!/usr/bin/env bash\necho "$*" >>calls\necho $((11 + $(wc -l <calls)))\n')
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert command("tiny", "--set", "seed=0,1", "--slurm", "--eval") == 0
-    first, second = (here / "calls").read_text().splitlines()
+    first, second = (workdir / "calls").read_text().splitlines()
     assert "--dependency=aftercorr:12 --kill-on-invalid-dep=yes runs/tiny-sweep/job/eval.sh" in second
     assert first.endswith("--array=1-2 runs/tiny-sweep/job/train.sh")
     assert load_config("runs/tiny-sweep/configs/seed-1.yaml").seed == 1
@@ -229,7 +229,7 @@ def test_an_array_is_submitted_once_for_settings_that_stay(here, tmp_path, monke
         launch_sweep(arrays_of(plan("seed=2"), False, None), LaunchOptions())
 
 
-def test_an_array_that_slurm_refuses_leaves_no_config(here, tmp_path, monkeypatch):
+def test_an_array_that_slurm_refuses_leaves_no_config(workdir, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     sbatch = tmp_path / "bin" / "sbatch"
     sbatch.write_text("#!/usr/bin/env bash\necho 'sbatch: error: Invalid account' >&2; exit 1\n")
@@ -237,7 +237,7 @@ def test_an_array_that_slurm_refuses_leaves_no_config(here, tmp_path, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     with refused(ClusterError, "job-refused", "--account"):
         launch_sweep(arrays_of(plan("seed=0,1"), True, None), LaunchOptions())
-    assert not list((here / "runs/tiny-sweep/configs").iterdir())
+    assert not list((workdir / "runs/tiny-sweep/configs").iterdir())
     sbatch.write_text("#!/usr/bin/env bash\necho 12\n")
     launch_sweep(arrays_of(plan("seed=0,1", overrides=["train.steps=9"]), False, None), LaunchOptions())
     assert load_config("runs/tiny-sweep/configs/seed-0.yaml").train.steps == 9
@@ -298,16 +298,16 @@ while true; do read -t 0.1 <>pipe; done
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
-def test_a_signal_is_handed_on_once_and_ends_the_sweep(here, monkeypatch, number, error):
-    (here / "python").write_text(RUN)
-    (here / "python").chmod(0o755)
-    os.mkfifo(here / "pipe")
-    monkeypatch.setattr(sys, "executable", str(here / "python"))
+def test_a_signal_is_handed_on_once_and_ends_the_sweep(workdir, monkeypatch, number, error):
+    (workdir / "python").write_text(RUN)
+    (workdir / "python").chmod(0o755)
+    os.mkfifo(workdir / "pipe")
+    monkeypatch.setattr(sys, "executable", str(workdir / "python"))
     assert run_process(["train", "fails"]) == 7
 
     def stop_it():
         until = time.monotonic() + 60
-        while not (here / "up").exists() and time.monotonic() < until:
+        while not (workdir / "up").exists() and time.monotonic() < until:
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
@@ -317,11 +317,11 @@ def test_a_signal_is_handed_on_once_and_ends_the_sweep(here, monkeypatch, number
     with pytest.raises(error):
         run_process(["train", "endless"])
     stopper.join()
-    assert (here / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
+    assert (workdir / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
     assert signal.getsignal(number) is previous
 
 
-def test_a_run_that_fails_keeps_no_other_one_from_running(here, monkeypatch, capsys):
+def test_a_run_that_fails_keeps_no_other_one_from_running(workdir, monkeypatch, capsys):
     monkeypatch.setattr(runs_module, "check_run", lambda config: None)
     calls = []
 
