@@ -113,9 +113,9 @@ def step(trainer, *batch):
     loss = training_step(trainer, *batch)
     if trainer.accelerator.sync_gradients:  # the last backward pass before the optimizer's step
         gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-        own = [tree for tree in trainer.trees if tree.roots[0].prompt_ids]
+        local_trees = [tree for tree in trainer.trees if tree.roots[0].prompt_ids]
         with open(f"{sys.argv[2]}.{trainer.processes.rank}", "wb") as file:
-            pickle.dump((own, gradients), file)
+            pickle.dump((local_trees, gradients), file)
     return loss
 
 TreeTrainer.training_step = step
@@ -210,7 +210,7 @@ def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons,
     assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"checkpoint-{done}"]
 
 
-MEETINGS = """
+COLLECTIVES = """
 import os, sys
 from pathlib import Path
 from querylect.errors import ModelError, QuerylectError, StorageError
@@ -223,40 +223,40 @@ def failing(rank, error):
         return me.rank
     return run
 
-def told(what):
+def error_of(call):
     try:
-        what()
+        call()
     except BaseException as error:
         return f"{type(error).__name__}: {error} [{getattr(error, 'already_reported', '')}]"
 
 def write(bad):
-    with me.staged(Path(sys.argv[1]) / "place") as place:
-        (place / str(me.rank)).write_text("x")
+    with me.staged(Path(sys.argv[1]) / "place") as staging:
+        (staging / str(me.rank)).write_text("x")
         if bad is not None and me.rank == bad:
             raise OSError(28, "No space left on device")
 
 with launched() as me:
-    found = [
+    results = [
         me.on_every_process(failing(None, None)),
         me.on_main_process(failing(None, None)),
-        told(lambda: me.on_every_process(failing(1, ModelError("overflow")))),
-        told(lambda: me.on_main_process(failing(0, KeyboardInterrupt()))),
-        told(lambda: me.on_every_process(failing(1, ZeroDivisionError("0")))),
-        told(lambda: write(0)),
-        told(lambda: write(1)),
+        error_of(lambda: me.on_every_process(failing(1, ModelError("overflow")))),
+        error_of(lambda: me.on_main_process(failing(0, KeyboardInterrupt()))),
+        error_of(lambda: me.on_every_process(failing(1, ZeroDivisionError("0")))),
+        error_of(lambda: write(0)),
+        error_of(lambda: write(1)),
         (me.all_gather(None), sorted(path.name for path in Path(sys.argv[1]).iterdir()))[1],
     ]
     me.all_gather(None)
-    found += [told(lambda: write(None)), sorted(path.name for path in (Path(sys.argv[1]) / "place").iterdir())]
-    print(found)
+    results += [error_of(lambda: write(None)), sorted(path.name for path in (Path(sys.argv[1]) / "place").iterdir())]
+    print(results)
 """
 
 
 def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
-    """None hangs, nothing half-written stays, and only the process that met the error tells it."""
+    """None hangs, nothing half-written stays, and only the process that met the error reports it."""
     (tmp_path / "out").mkdir()
     running = [
-        Forked([str(tmp_path / "out")], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", variables, code=MEETINGS)
+        Forked([str(tmp_path / "out")], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", variables, code=COLLECTIVES)
         for rank, variables in enumerate(launcher_variables(2))
     ]
     assert [process.wait(120) for process in running] == [0, 0]
@@ -309,7 +309,7 @@ def test_a_launch_that_would_train_several_runs_at_once_is_refused(
         train(settings)
 
 
-def test_alone_every_meeting_is_the_plain_call():
+def test_alone_every_collective_is_the_plain_call():
     with launched() as alone:
         assert (alone.rank, alone.count, alone.is_main_process) == (0, 1, True)
         assert alone.all_gather("x") == ["x"]

@@ -91,8 +91,8 @@ for _ in range(2):
     engine.step()
 moved, stood = copies.changed(), computed.changed()
 print(json.dumps({
-    "types": sorted({str(one.dtype) for one in trained}),
-    "computed in": sorted({str(one.dtype) for one in model.parameters()}),
+    "types": sorted({str(weight.dtype) for weight in trained}),
+    "computed in": sorted({str(weight.dtype) for weight in model.parameters()}),
     "copies": moved[0] / moved[1],
     "weights": stood[0] / max(1, stood[1]),
 }))
@@ -131,7 +131,7 @@ if kind == "lora":
         weight.data.normal_() if "lora_B" in name else None
 source = policy_weights.PolicyWeights(model, torch.float32)
 expected = [(name, weight.clone()) for name, weight in merged_weights(model, torch.float32)]
-before = source.split
+split_before = source.split
 largest = max(sum(weight.numel() for weight in part.parameters()) for part in model.modules() if hasattr(part, "mlp"))
 largest = max(largest, 90 * 32)
 """
@@ -149,14 +149,15 @@ GATHERING = """
 def gathered():
     return sum(weight.numel() for weight in model.parameters() if not hasattr(weight, "placements"))
 
-taken, whole = [], 0
+taken, peak = [], 0
 for name, weight in source():
     taken.append((name, weight))  # kept until after its layer was released
-    whole = max(whole, gathered())
+    peak = max(peak, gathered())
 report({
-    "before": before, "split": source.split, "names": [name for name, _ in taken] == [name for name, _ in expected],
-    "equal": all(torch.equal(one, other) for (_, one), (_, other) in zip(taken, expected)),
-    "one layer": 0 < whole <= largest, "released": gathered(),
+    "before": split_before, "split": source.split,
+    "names": [name for name, _ in taken] == [name for name, _ in expected],
+    "equal": all(torch.equal(actual, reference) for (_, actual), (_, reference) in zip(taken, expected)),
+    "one layer": 0 < peak <= largest, "released": gathered(),
 })
 """
 ONE_LAYER_AT_A_TIME = {
@@ -192,7 +193,7 @@ def run_in_two(steps: list[tuple[str, str]], folder: Path) -> list[list[object]]
 
 FAILING = """
 rank = int(os.environ["RANK"])
-merge, seen = policy_weights.merged_weights, []
+merge, errors = policy_weights.merged_weights, []
 
 def take(weights):
     for number, _ in enumerate(weights):
@@ -203,17 +204,17 @@ def unmerged(*_):
     raise RuntimeError(f"rank {rank} has no memory")
 
 for failing, main_only in ((0, False), (1, False), (0, True)):
-    for place in ("start", "taking", "merging"):
-        stage = place if rank == failing else None
+    for failing_stage in ("start", "taking", "merging"):
+        stage = failing_stage if rank == failing else None
         policy_weights.merged_weights = unmerged if stage == "merging" else merge
         try:
             source.send(unmerged if stage == "start" else take, main_only)
         except Exception as error:
             reported = getattr(error, "already_reported", False)
-            seen.append([failing, f"rank {failing} has no memory" in str(error), type(error).__name__, reported])
+            errors.append([failing, f"rank {failing} has no memory" in str(error), type(error).__name__, reported])
 policy_weights.merged_weights, received = merge, []
 source.send(received.extend)
-report([seen, len(received)])
+report([errors, len(received)])
 """
 
 

@@ -49,6 +49,10 @@ from querylect.rollouts.policy import add_lora, load_policy
 prompts, streams = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]], (11, 22, 33)
 
 
+def ids_of(samples):
+    return [sample.ids for sample in samples]
+
+
 def compare(config):
     model, tokenizer = load_policy(config.policy)
     policy = add_lora(model, config.policy)
@@ -61,36 +65,37 @@ def compare(config):
 
     def greedy():
         weights.refresh()
-        asked = Sampling(temperature=0.0, max_new_tokens=6)
-        pairs = list(zip(engine.generate(prompts, 2, asked), plain.generate(prompts, 2, asked), strict=True))
-        apart = [abs(a - b) for one, two in pairs for a, b in zip(one[0].logprobs, two[0].logprobs, strict=True)]
-        return {"equal": [[s.ids for s in one] == [s.ids for s in two] for one, two in pairs], "apart": max(apart)}
+        sampling = Sampling(temperature=0.0, max_new_tokens=6)
+        pairs = list(zip(engine.generate(prompts, 2, sampling), plain.generate(prompts, 2, sampling), strict=True))
+        first = [(actual[0].logprobs, expected[0].logprobs) for actual, expected in pairs]
+        differences = [abs(a - b) for logprobs in first for a, b in zip(*logprobs, strict=True)]
+        return {"equal": [ids_of(actual) == ids_of(expected) for actual, expected in pairs], "apart": max(differences)}
 
-    said = {"first": greedy()}
+    comparison = {"first": greedy()}
     hot = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=6)
     at_once = engine.generate(prompts, 3, Sampling(0.8, 0.9, 6, streams))
-    futures = [engine.submit(each, 3, Sampling(0.8, 0.9, 6, (its,))) for each, its in zip(prompts, streams)]
+    futures = [engine.submit(prompt, 3, Sampling(0.8, 0.9, 6, (stream,))) for prompt, stream in zip(prompts, streams)]
     while engine.advance():
         pass
-    one_by_one = [[future.result() for future in each] for each in futures]
-    said["ids"] = [[[s.ids for s in each] for each in samples] for samples in (at_once, one_by_one)]
-    said["submitted"] = max(
+    one_by_one = [[future.result() for future in prompt_futures] for prompt_futures in futures]
+    comparison["ids"] = [list(map(ids_of, samples)) for samples in (at_once, one_by_one)]
+    comparison["submitted"] = max(
         abs(a - b)
-        for one, two in zip(at_once, one_by_one)
-        for first, second in zip(one, two)
+        for batched, submitted in zip(at_once, one_by_one)
+        for first, second in zip(batched, submitted)
         for a, b in zip(first.logprobs, second.logprobs)
     )
     left = engine.submit(prompts[0], 2, hot)
     engine.advance()
     engine.cancel()
-    said["left"] = [engine.advance(), *(future.done() for future in left)]
+    comparison["left"] = [engine.advance(), *(future.done() for future in left)]
     for weight in trained:
         weight.data.mul_(-2)
-    said["changed"] = greedy()
+    comparison["changed"] = greedy()
     # more tokens than vLLM computes at once: it must not begin a prompt that it cannot finish
-    many = [[5 + (7 * number + place) % 23 for place in range(200)] for number in range(23)]
-    said["many"] = [len(samples) for samples in engine.generate(many, 2, hot)]
-    return said
+    long_prompts = [[5 + (7 * number + index) % 23 for index in range(200)] for number in range(23)]
+    comparison["many"] = [len(samples) for samples in engine.generate(long_prompts, 2, hot)]
+    return comparison
 
 
 compared = []

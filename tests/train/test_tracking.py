@@ -192,14 +192,14 @@ def evaluated(run: Path, folder: Path, environment: dict[str, str]) -> str:
 
 BEFORE = """
 import wandb
-mine = wandb.init(mode="offline", dir={folder!r})
+other_run = wandb.init(mode="offline", dir={folder!r})
 """
 AFTER = """
-assert wandb.run is mine
-mine.log({"mine": 1})
-assert "mine" in dict(mine.summary)
-assert "train/reward/turn1" not in dict(mine.summary)
-mine.finish()
+assert wandb.run is other_run
+other_run.log({"mine": 1})
+assert "mine" in dict(other_run.summary)
+assert "train/reward/turn1" not in dict(other_run.summary)
+other_run.finish()
 """
 
 
