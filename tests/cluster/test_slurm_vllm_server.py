@@ -1,4 +1,4 @@
-"""The job script of two nodes, with stand-ins for Slurm, the server and the trainer: who is started, told and ended."""
+"""The job script of two nodes, with stand-ins for Slurm, server and trainer: how they start, are signalled and end."""
 
 import os
 import signal

@@ -177,7 +177,7 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
 
 
 def test_all_processes_of_a_run_end_where_another_command_is_at_work_in_its_folder(settings, tmp_path):
-    """The main process alone takes the lock, and says who has it."""
+    """The main process alone takes the lock, and names the process that holds it."""
     folder = Path(settings.output) / settings.name
     with only_command(folder), Started(settings, tmp_path / "two", 2) as started:
         assert started.codes() == [1, 1], started.stderr(0) + started.stderr(1)

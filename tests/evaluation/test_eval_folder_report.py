@@ -1,4 +1,4 @@
-"""The page of `querylect report`: folders told apart, words and figures by hand, and nothing that breaks out of it."""
+"""The page of `querylect report`: kinds of folders, words and figures by hand, and escaping of hostile text."""
 
 import html
 import json

@@ -46,7 +46,7 @@ TEST = [Question("t0", "test text zero"), Question("t1", "Validation text 5!")]
 
 
 class Client:
-    """Refuses every question but those of the validation split; `worth` says what a plan is worth."""
+    """Refuses every question but those of the validation split; `worth` gives the score of a plan."""
 
     def __init__(self, worth, splits=None):
         self.worth, self.splits = worth, {"validation": 6, "test": 2} if splits is None else splits

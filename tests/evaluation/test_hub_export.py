@@ -1,4 +1,4 @@
-"""An exported folder: what lies in it, that its card tells the truth and its code works, and what is refused."""
+"""An exported folder: its files, that its card is correct and its code works, and what is refused."""
 
 import json
 import os

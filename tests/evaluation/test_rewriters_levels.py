@@ -1,4 +1,4 @@
-"""The three prompt levels: what each tells the model, and that the next turn shows what was found."""
+"""The three prompt levels: the guidance of each, and that the next turn shows the retrieved documents."""
 
 from pathlib import Path
 

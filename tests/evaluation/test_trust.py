@@ -172,7 +172,7 @@ NAMED = {
     written_file: "rewriter.llm.cache",
     link: "cells/.lock",
 }
-"""What each channel is told by. Others differ from these in their value alone: see `untrusted_in` below."""
+"""The setting that reports each channel. Others differ from these in their value alone: see `untrusted_in` below."""
 
 UNUSED = {"serve": ("env", "client"), "plan": ("client",)}
 """Sections that a command does not use: it searches with what the user named."""

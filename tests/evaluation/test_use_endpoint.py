@@ -273,7 +273,7 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
 
 
 def mcp_answer(result):
-    """What an agent is told of the search, if MCP is installed."""
+    """What an agent gets of the search, if MCP is installed."""
     try:
         from querylect.inference.mcp_server import ToolAnswer
     except ModuleNotFoundError:

@@ -311,7 +311,7 @@ def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
 
 
 def put_beside(batcher, *items):
-    """Threads that ask while the desk is busy, each with its outcome, once all of them wait."""
+    """Threads that ask while the batcher is busy, and their outcomes by item, once all of them wait."""
     outcomes, threads = {}, []
 
     def ask(item):

@@ -80,7 +80,7 @@ class Uneven:
 
 
 class Searched:
-    """A client that notes its batches, and fails or answers nothing where it is told."""
+    """A client that records its batches, and can be set to fail or to answer nothing."""
 
     def __init__(self, client, engine=None, fails=False, out=()):
         self.client, self.engine, self.fails, self.out, self.batches = client, engine, fails, out, []

@@ -241,7 +241,7 @@ def test_sampling_ahead_with_stops_and_prices(settings):
 
 
 class Scripted:
-    """An engine and its weights, and trees of two turns that it samples; `generate` takes as long as it is told."""
+    """An engine and its weights, and trees of two turns that it samples; `generate` takes as long as it is set to."""
 
     def __init__(self, seconds=0.0, failing=None):
         self.refreshed, self.calls, self.seconds, self.failing = 0, [], seconds, failing
@@ -398,7 +398,7 @@ def test_the_staleness_of_a_step_counts_tokens():
 
 
 class Requests:
-    """A streaming engine whose samples end when they are told to."""
+    """A streaming engine whose samples the test ends."""
 
     def __init__(self):
         self.tokenizer, self.stop_ids, self.futures = None, {0}, []

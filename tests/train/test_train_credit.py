@@ -1,4 +1,4 @@
-"""Credit: who earned what, computed by hand and against TRL's own group normalisation."""
+"""Advantages of turns, computed by hand and against TRL's own group normalisation."""
 
 from statistics import fmean
 

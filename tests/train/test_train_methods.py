@@ -92,7 +92,7 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
 
 
 def test_two_processes_ask_for_a_hypothesis_once_and_train_as_one(run, tmp_path):
-    """Slow, for it starts two processes: only they can show that what one was told reaches the other."""
+    """Slow because it starts two processes, which share the hypotheses that one of them got."""
     config_of, server = run
     config = change(config_of("hcqr"), **{"train.steps": 1, "train.questions_per_step": 4, "rewriter.llm.cache": None})
     single = train(config)

@@ -61,7 +61,7 @@ def assert_left(config, undisturbed, step):
 
 
 def breaking(app, after, instead=None):
-    """The service until it has answered `after` requests for steps; then `instead` gets them, or nobody does."""
+    """The service until it has answered `after` requests for steps; `instead`, if given, answers the later ones."""
     answered = 0
 
     async def wrapped(scope, receive, send):
@@ -89,7 +89,7 @@ def dying(lessons, run_app):
 
 
 def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exactly(settings, straight, dying):
-    """Every step asks twice, once a turn: the third finds nobody."""
+    """Every step sends two requests, one for each turn: the third is not answered."""
     config = change(settings, **{"train.save_steps": 100, "client.deadline": 4})
     with dying(after=4) as url, refused(EnvironmentUnavailableError, None, "step 3", "503", "--resume"):
         train(change(config, **{"client.urls": [url]}))
@@ -222,7 +222,7 @@ GRACE = "train.grace_seconds"
 def test_a_step_is_finished_where_the_grace_period_is_long_enough(
     settings, straight, undisturbed, monkeypatch, phase, grace, left
 ):
-    """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes.
+    """SIGTERM in the rollout of the third step, and in that of the first, whose duration is not known.
 
     A second one, while the checkpoint is being saved, does not cut it short.
     """
@@ -319,7 +319,7 @@ def test_a_signal_before_training_has_begun_is_told_apart_as_well(settings, monk
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
-    """As under nohup: who started the run said so."""
+    """As under nohup."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with StopOnSignal(TrainConfig()).listening():
