@@ -44,7 +44,7 @@ def corpus(tmp_path_factory):
 
 
 class Site:
-    """A user's folder: his config, and the jobs that he submits from there."""
+    """A user's folder with a config, and the jobs submitted from there."""
 
     def __init__(self, cluster, folder, corpus, policy):  # noqa: F811
         self.cluster, self.folder = cluster, folder
@@ -75,7 +75,7 @@ class Site:
         return self.cluster.run("querylect", "launch", *arguments, cwd=self.folder, check=check, **self.around)
 
     def logs(self):
-        """Everything that the jobs and their components have said."""
+        """The logs of all jobs and their components."""
         return "\n".join(f"=== {path.name}\n{path.read_text()}" for path in sorted(self.folder.rglob("*.log")))
 
     def run(self, name="run"):
@@ -107,7 +107,7 @@ def site(cluster, corpus, speaking, tmp_path):  # noqa: F811
 
 
 def listening(running):
-    """The addresses at which they take connections."""
+    """The addresses at which processes listen."""
     addresses = set()
     for snapshot in running:
         with suppress(psutil.NoSuchProcess):
@@ -237,7 +237,7 @@ server.serve_forever()' "$@"
 
 
 def stand_in(site, **commands):
-    """Let jobs find these in the place of the installation's commands."""
+    """Put stand-ins of these commands where jobs look for them."""
     (site.folder / "bin").mkdir()
     for name, text in commands.items():
         text = text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n"

@@ -1,4 +1,4 @@
-"""`querylect launch` with a stand-in for sbatch: what it refuses, writes, leaves alone and makes of Slurm's answers."""
+"""`querylect launch` with a stand-in for sbatch: refusals, files, unchanged configs and Slurm's errors."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Names and paths of a config on their way through `querylect launch`: none of them is shell, and odd ones work."""
+"""Names and paths of a config in `querylect launch`: the shell interprets none of them, and odd ones work."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""The job scripts without Slurm: what they ask for, what a dry run says, and when a run may go on."""
+"""The job scripts without Slurm: their requests, the output of a dry run, and when a run is requeued."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The job scripts with stand-ins for Slurm and the commands: what a signal does, when a run may go on, what is left."""
+"""The job scripts with stand-ins for Slurm and the commands: signals, requeueing, and files that remain."""
 
 import os
 import signal

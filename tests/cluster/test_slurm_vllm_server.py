@@ -28,7 +28,7 @@ COMMANDS = {
 
 @pytest.fixture
 def job(tmp_path):
-    """The script under way on its two nodes; its calls go to the file `calls`."""
+    """The running script on its two nodes; its calls go to the file `calls`."""
     (tmp_path / "bin").mkdir()
     for name, text in COMMANDS.items():
         (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")

@@ -1,4 +1,4 @@
-"""What several processes decide together, with threads in their place: draws, random streams, saving, validating."""
+"""Collective decisions of several processes, with threads in their place: draws, random streams, saving, validation."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ from ..train.test_train_credit import node, tree
 
 
 def grown(name, dull):
-    """A tree of two turns, in which nothing differs where it is dull."""
+    """A tree of two turns, whose rewards are all equal if it is dull."""
     if dull:
         return tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name)
     return tree(node(0.1, 0.2, 0.4), node(0.9, 0.5, 0.5), name=name)

@@ -85,7 +85,7 @@ main(sys.argv[1:])
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_disk_that_is_full_ends_all_processes_and_keeps_the_checkpoint_before(settings, tmp_path):
-    """The main process writes what all gather: none waits for it in vain, and the run goes on when there is room."""
+    """The main process writes what all gather: no process hangs, and the run resumes once there is space."""
     common = {**FULL, "train.save_steps": 1, "train.keep_checkpoints": 1, "train.questions_per_step": 2}
     config = change(settings, **common, **{"train.steps": 1})
     fork_fsdp(config, tmp_path)

@@ -30,7 +30,7 @@ def launch_zero(stage: int, config, folder: Path, *arguments: str) -> None:
 
 
 def launch_two(options: list[str], config, folder: Path, *arguments: str) -> None:
-    """As the documentation says, with accelerate's own launcher."""
+    """As in the documentation, with accelerate's launcher."""
     config_file = folder / "launched.yaml"
     config_file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
     launch = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", "2"]
@@ -59,7 +59,7 @@ def fork_zero(stage: int, config, folder: Path, *arguments: str, processes: int 
 def fork_split(
     surroundings: dict[str, str], config, folder: Path, *arguments: str, processes: int, code: str | None = None
 ) -> None:
-    """Processes that all end well."""
+    """Processes that must all exit with 0."""
     with Started(config, folder / "forked", processes, *arguments, code=code, **surroundings) as started:
         assert started.codes() == [0] * processes, [started.stderr(rank)[-4000:] for rank in range(processes)]
 

@@ -1,4 +1,4 @@
-"""Fixtures of the files in this folder. Those of the session are made once for all files that a process runs."""
+"""Fixtures of the files in this folder. Those of the session are made once for all files of a process."""
 
 from ..chat_server import impatient  # noqa: F401
 from ..evaluated import evaluated, hostile  # noqa: F401

@@ -27,7 +27,7 @@ QUESTIONS = {"q-head": "what helps when my head hurts", "q-sugar": "too much sug
 
 
 def knows(body):
-    """Answers with the first medicine that the prompt's documents speak of."""
+    """Answers with the first medicine that is named in the prompt's documents."""
     return next((name.title() + "." for name in ("triptan", "insulin") if f"About {name}" in last_user(body)), "a pill")
 
 
@@ -215,7 +215,7 @@ def test_other_right_answers_score_anew_without_a_call(config, records, server, 
 
 @pytest.mark.slow
 def test_killed_and_started_again(config, records, server, tmp_path):
-    """Every reply that came before the kill is kept: it is never asked for again."""
+    """Replies from before the kill are cached: none is requested again."""
     settings = config(reader={"cache": str(tmp_path / "cache"), "concurrency": 1}).model_dump(mode="json")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")

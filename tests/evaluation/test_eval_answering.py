@@ -33,7 +33,7 @@ def rewriter(tmp_path):
 
 
 class Client:
-    """Finds one document for whatever is asked."""
+    """Finds the same document for every plan."""
 
     def __init__(self):
         self.texts = []

@@ -1,4 +1,4 @@
-"""Evaluations of questions with a history: their rows, on a real served index, with an endpoint that is asked."""
+"""Evaluations of questions with a history: their rows, on a real served index, with a prompted endpoint."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Drift from queries to report: what is compared, what is said of it, and that mistakes are named."""
+"""Drift from queries to report: what is compared, what the report contains, and errors on wrong input."""
 
 import hashlib
 import json

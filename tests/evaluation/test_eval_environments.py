@@ -1,4 +1,4 @@
-"""The environments of a plan on its datasets: index folders by name, and what makes a system another one."""
+"""The environments of a plan on its datasets: index folders by name, and what the identity of a system depends on."""
 
 import json
 import shutil
@@ -85,7 +85,7 @@ def test_members_without_an_index_share_that_of_an_equal_environment():
 
 
 def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):
-    """Judgements, gain, answer options and identical ids: each makes other cells; what changes no answer does not."""
+    """Judgements, gain, answer options and identical ids: each is part of a cell's identity; other settings are not."""
     data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
 
     def opened(env=None, dataset=None, **changes):
@@ -233,7 +233,7 @@ def test_answer_options_are_part_of_a_place():
 
 @pytest.mark.parametrize("local", [True, False])
 def test_judgements_edited_during_an_evaluation_are_refused(small_environment, tmp_path, run_app, local):
-    """Between the description by which answers are kept and the client of whom they are asked."""
+    """Between the description that identifies cached answers and the client that searches."""
     source = small_environment.dataset.model_copy(update={"path": str(tmp_path / "data")})
     shutil.copytree(small_environment.dataset.path, source.path)
     env = small_environment.model_copy(update={"dataset": source})

@@ -1,4 +1,4 @@
-"""TREC files: other programs read them and get our own nDCG@10."""
+"""TREC files: other programs compute the same nDCG@10 from them."""
 
 import json
 import math

@@ -24,7 +24,7 @@ RIGHT = {
 
 
 def tagged(body):
-    """The right words for the question that is asked, in the form that the prompt demands."""
+    """The right rewrite of the question, in the format of the prompt."""
     prompt = last_user(body)
     words = next(words for question, words in RIGHT.items() if question in prompt)
     again = " again" if "brought up these documents" in prompt else ""
@@ -352,7 +352,7 @@ def test_a_stop_keeps_the_first_ranking_in_later_turns_and_sends_no_search(value
 
 
 def test_a_stop_before_any_search_scores_0_and_the_table_says_so(values, endpoint):
-    """One of five questions stops in turn 1, one in turn 2, which keeps what was found."""
+    """One of five questions stops in turn 1, one in turn 2, which keeps its ranking."""
 
     def answer(body):
         if "from general knowledge" in last_user(body):

@@ -1,4 +1,4 @@
-"""A whole evaluation on a small made-up environment, and what it refuses."""
+"""A whole evaluation on a small synthetic environment, and what it refuses."""
 
 import json
 from csv import DictReader
@@ -64,7 +64,7 @@ class Toy(System):
 
 
 class Environment:
-    """Answers as the environment client does: a query finds the one term whose name stands in it, at rank 1."""
+    """Answers as the environment client does: a query finds the term that it contains, at rank 1."""
 
     last_failure = "it is down"
     validation = ()
@@ -96,7 +96,7 @@ class Environment:
 
 
 def policy(environment, knows):
-    """A system of two turns; its second turn says the right term for the `knows` first kinds of question."""
+    """A system of two turns; its second turn has the right term for the first `knows` kinds of question."""
 
     def grow(questions):
         trees = []

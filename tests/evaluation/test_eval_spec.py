@@ -78,7 +78,7 @@ def score(results, system, turn, environment="bm25", table=0):
 
 
 def measured_by_pytrec(trec, name, metrics, **options):
-    """The judgements of a folder, and what pytrec_eval measures of a run in it, by question."""
+    """The judgements of a folder, and pytrec_eval's metrics of a run in it by question."""
     with (trec / "qrels.txt").open() as judged, (trec / f"{name}.run").open() as ranked:
         qrels, run = pytrec_eval.parse_qrel(judged), pytrec_eval.parse_run(ranked)
     return qrels, pytrec_eval.RelevanceEvaluator(qrels, metrics, **options).evaluate(run)

@@ -1,4 +1,4 @@
-"""Publishing on a Hub: a round trip with the real client, interrupted uploads, and what the Hub may answer."""
+"""Publishing on a Hub: a round trip with the real client, interrupted uploads, and the Hub's error responses."""
 
 import json
 import re
@@ -24,7 +24,7 @@ TOKEN = "hf_writer"
 
 @pytest.fixture
 def hub(monkeypatch):
-    """An empty Hub, and a user who is logged in to it. Large files go the way that needs no other service than it."""
+    """An empty Hub, and a user who is logged in to it. Large files are uploaded to the Hub itself."""
     import huggingface_hub.constants as constants
 
     monkeypatch.setenv("HF_TOKEN", TOKEN)

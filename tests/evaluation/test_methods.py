@@ -1,4 +1,4 @@
-"""Methods of several stages: what travels together, what each question gets back, and what a missing answer becomes."""
+"""Methods of several stages: what is batched, what each question gets back, and missing answers."""
 
 import pytest
 from pydantic import BaseModel
@@ -19,7 +19,7 @@ QUESTIONS = [Question(f"q{number}", text) for number, text in enumerate(["one", 
 
 
 class Echo:
-    """A model that answers with what it is asked, in capitals; "silence" gets no reply. It keeps its batches."""
+    """A model that answers with the prompt in capitals; "silence" gets no reply. It records its batches."""
 
     identity = {"model": "echo"}  # noqa: RUF012
 
@@ -124,7 +124,7 @@ def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
 
 
 def test_a_search_that_would_rank_an_excluded_document_is_refused():
-    """A knowledge base does not know whose question a plan is for. What is only asked or judged needs no search."""
+    """A knowledge base does not know the question of a plan. A method without a search is not refused."""
     excluding = Question("q7", "seven", excluded=("shelf-0",))
     shelf = Shelf()
     with refused(ConfigError, "excluded-documents", "'q7'", "'shelf-0'"):
@@ -173,7 +173,7 @@ def test_a_list_of_steps_is_answered_by_a_list_and_asked_in_one_batch():
 
 
 class Draft:
-    """Has the reader draft and the writer say something about it."""
+    """The reader drafts, and the writer comments on the draft."""
 
     name = "draft"
 

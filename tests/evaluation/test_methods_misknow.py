@@ -42,7 +42,7 @@ ENOUGH = form(thought="All is there.", judge=False, missing_knowledge=[], query=
 
 
 def judging(judgement, answer="Ann"):
-    """A model that judges so and answers every reader's prompt alike."""
+    """A model with this judgement and the same answer to every reader's prompt."""
     return lambda prompt: judgement if "missing_knowledge" in prompt else answer
 
 

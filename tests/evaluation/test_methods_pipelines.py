@@ -16,7 +16,7 @@ QUERY = ASKED.text
 
 
 class Table:
-    """A cross-encoder that looks a document's text up."""
+    """A cross-encoder that looks up the score of a document's text."""
 
     def __init__(self, scores):
         self.table, self.requests = scores, []

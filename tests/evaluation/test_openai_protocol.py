@@ -1,4 +1,4 @@
-"""`querylect serve --rewriter --openai`: a tiny export on a real service, asked by httpx and by OpenAI's own client."""
+"""`querylect serve --rewriter --openai`: a tiny export on a real service, by httpx and OpenAI's client."""
 
 import json
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A whole paper in miniature over a real BM25 service and a scripted endpoint: figures, files, what goes wrong."""
+"""A whole paper in miniature over a real BM25 service and a scripted endpoint: figures, files, failures."""
 
 import json
 
@@ -28,7 +28,7 @@ OPEN = [{"_id": "o1", "question": "what lowers cholesterol", "answers": ["statin
 
 
 def answers(body):
-    """Reads: names the option that the documents speak of, else A. Judges: by whether the right answer is there."""
+    """Reads: names the option that the documents contain, else A. Judges by whether the context has the right one."""
     prompt = last_user(body)
     if "You judge how a context" in prompt:
         if "odd one" in prompt:
@@ -277,7 +277,7 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
 
 
 class Away:
-    """An environment that is there when it is opened, and then is not."""
+    """An environment that becomes unavailable after it was opened."""
 
     card = RetrieverCard("bm25", "bm25")
     facts: dict = {}  # noqa: RUF012
@@ -321,7 +321,7 @@ def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_
 
 
 class Refuses:
-    """Comes to no end on every second question, and answers the others by itself."""
+    """Fails on every second question, and answers the others without the reader."""
 
     name = "refuses"
 
@@ -356,7 +356,7 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
 
 @pytest.mark.slow
 def test_killed_and_started_again(values, server, tmp_path):
-    """What was written or answered before the kill is never asked for again."""
+    """Generations and answers from before the kill are cached: none is requested again."""
     values["reader"] |= {"cache": str(tmp_path / "cache"), "concurrency": 1}
     values |= {"batch": 2, "sweeps": []}
     path = tmp_path / "paper.yaml"

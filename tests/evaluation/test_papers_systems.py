@@ -32,7 +32,7 @@ VETTED = {"question": "which pill is for a migraine", "contents": ["triptan"]}
 
 
 def answers(body):
-    """Keeps to every form; where log-probabilities are asked for it is Yes."""
+    """Keeps to every format; requests with log-probabilities get Yes."""
     return "Yes" if body.get("logprobs") else obliging(last_user(body))
 
 

@@ -25,7 +25,7 @@ DOCUMENTS = (Document("d1", "Polonium", "A rare\nmetal."), Document("d2", "", "A
 
 
 def chat(level, card, **settings):
-    """Everything that the level says over two turns."""
+    """All messages of the level over two turns."""
     rewriter = make_rewriter(RewriterConfig(name=level, **settings), card)
     (message,) = rewriter.first(QUESTION_ASKED)
     assert message["role"] == "user"

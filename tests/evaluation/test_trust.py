@@ -53,7 +53,7 @@ def listening():
 
 @pytest.fixture
 def listener(listening, monkeypatch):
-    """That server, which was asked nothing yet, and a secret for another."""
+    """That server without requests so far, and a secret for another one."""
     listening[1].clear()
     monkeypatch.setenv("SOMEBODYS_TOKEN", SECRET)
     return listening

@@ -63,7 +63,7 @@ def matching(query):
 
 
 def langchain_retriever(queries):
-    """A retriever of LangChain that finds documents which share a word with the query; notes how it was asked."""
+    """A retriever of LangChain that finds documents which share a word with the query; records its calls."""
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
 
@@ -104,7 +104,7 @@ def failure_of(text, why):
 
 
 class Several:
-    """In place of a policy for several: says which of them was meant."""
+    """In place of a policy for several environments: reports which one was named."""
 
     def rewrite(self, questions, *, retriever=None, history=()):
         items = questions if isinstance(questions, list) else [questions]
@@ -297,7 +297,7 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
 
 @pytest.fixture
 def histories(monkeypatch):
-    """What was said before the questions that rewriters get, as they come."""
+    """The histories of the questions that rewriters get, in their order."""
     from querylect.inference import rewriter
 
     turns, parse = [], rewriter.parse_questions

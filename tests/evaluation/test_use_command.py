@@ -52,7 +52,7 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
 
 @pytest.fixture
 def say(monkeypatch):
-    """A function: from now on the engine says this text. A random policy never keeps the format; all else is real."""
+    """A function: the engine generates this text from now on, since a random policy never keeps the format."""
     from querylect.rollouts.engines.base import Completion
     from querylect.rollouts.engines.transformers import TransformersEngine
 

@@ -44,7 +44,7 @@ WISHES = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
 
 
 def ids(result):
-    """The prompt and the answer of a result, in ids."""
+    """The token ids of the prompt and the completion of a result."""
     return result.continuation.node.prompt_ids, result.continuation.node.completion_ids
 
 

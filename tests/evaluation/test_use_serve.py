@@ -51,7 +51,7 @@ def service(trained_run, lessons, run_app):
 
 @pytest.fixture
 def blocked_model(monkeypatch):
-    """Holds the model up from when `hold` is called until `go_on` is set; remembers how many prompts it got."""
+    """Blocks the model from when `hold` is called until `go_on` is set; records how many prompts each batch has."""
     from querylect.rollouts.engines.transformers import TransformersEngine
 
     started, go_on, sizes = threading.Event(), threading.Event(), []
@@ -71,7 +71,7 @@ def blocked_model(monkeypatch):
 
 
 def answer_of(result):
-    """A result as the service gives it."""
+    """The body in which the service returns a result."""
     return {
         "stopped": False,
         "unsearched": False,
@@ -119,7 +119,7 @@ def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(servi
 
 
 def asked_as(body):
-    """The question that a body asks."""
+    """The question of a request's body."""
     return Question("", body) if isinstance(body, str) else Question("", body["text"], tuple(body["options"]))
 
 

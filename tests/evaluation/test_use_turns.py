@@ -1,4 +1,4 @@
-"""The turn that won on validation is what users get; what fails falls back to the question; what is none is refused."""
+"""The turn that won on validation is used; failures fall back to the question; invalid questions are refused."""
 
 import asyncio
 import logging

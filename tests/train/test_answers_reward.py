@@ -131,7 +131,7 @@ def test_the_policy_learns_what_the_reader_likes_without_judgements(run, reader)
 
 
 def learned(folder):
-    """The log without what depends on the clock and on what was asked before."""
+    """The log without what depends on the clock and on cached replies."""
     lines = without_seconds(folder / "metrics.jsonl")
     return [{key: value for key, value in line.items() if not key.startswith("reader")} for line in lines]
 
@@ -206,7 +206,7 @@ def test_other_right_answers_are_another_run(run, reader, tmp_path):
 
 
 def test_a_local_model_reads_too(run, tiny_policy):
-    """A model in this process, asked by the thread that searches while others sample, with two turns."""
+    """A model in this process, called by the thread that searches while others sample, with two turns."""
     local = {"model": str(tiny_policy), "dtype": "float32", "cache": run.reward.answer.reader.cache}
     config = change(
         run,

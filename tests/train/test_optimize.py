@@ -190,7 +190,7 @@ def test_a_prompt_has_to_leave_room_for_earlier_turns(prompting):
 
 @pytest.fixture(scope="module")
 def undisturbed(world, world_url, suggestible, tmp_path_factory, run_app):
-    """The folder of a run that nothing interrupted, and what its reflection model was asked."""
+    """The folder of an uninterrupted run, and its reflection model."""
     config = prompting.__wrapped__(world, world_url, suggestible, tmp_path_factory.mktemp("undisturbed"))
     with reflecting(run_app, config, *PROPOSED) as (config, reflection):
         return optimize(config), reflection
@@ -198,13 +198,13 @@ def undisturbed(world, world_url, suggestible, tmp_path_factory, run_app):
 
 @pytest.fixture
 def straight(undisturbed):
-    """Its results, and how often the model was asked."""
+    """Its results, and the number of requests to the reflection model."""
     return results(undisturbed[0]), len(undisturbed[1].prompts)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_app, straight, monkeypatch, batch):
-    """Ctrl-C before one of its batches of answers: nothing that was finished is asked for again."""
+    """Ctrl-C before one of its batches of answers: no finished answer is generated again."""
     calls, answer = [], scoring.model_answers
 
     def interrupted(parts, *arguments):

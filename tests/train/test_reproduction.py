@@ -1,4 +1,4 @@
-"""The reproduction of the paper's comparisons: its tiny mode from end to end, and what it decides and how."""
+"""The reproduction of the paper's comparisons: its tiny mode from end to end, and its verdicts."""
 
 import json
 import shutil

@@ -41,7 +41,7 @@ def llama(tiny_policy):
 
 
 def reference(model, prompt, new, stop):
-    """What transformers' own generate() says."""
+    """The samples of transformers' own generate()."""
     ids = torch.tensor([prompt])
     out = model.generate(
         input_ids=ids,
@@ -277,7 +277,7 @@ def test_weights_that_overflowed_are_an_error_and_not_an_answer(llama, sampling)
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_token_reads_the_device_once(llama, monkeypatch, temperature):
-    """On a GPU every value that Python reads waits for all that was asked before: the stop test is the only one."""
+    """On a GPU every value that Python reads synchronises with the device: the stop test is the only one."""
     reads = Counter()
     for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
         inner = getattr(torch.Tensor, name)

@@ -1,4 +1,4 @@
-"""Growing trees in a real environment with scripted completions: structure, ids, rewards and what is never parsed."""
+"""Growing trees in a real environment with scripted completions: structure, ids, rewards, hostile texts."""
 
 import pytest
 from querylect.configs.schema import (

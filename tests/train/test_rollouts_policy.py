@@ -33,7 +33,7 @@ def with_lora(folder, **changes):
 
 
 def disturb(policy, seed=0):
-    """Give the adapters weights that matter, as training would."""
+    """Give the adapters weights that change the logits, as training would."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for name, weight in policy.named_parameters():

@@ -1,4 +1,4 @@
-"""Turns that stop, in a real environment: what they keep and cost, in trees, records, later turns and a training."""
+"""Turns that stop, in a real environment: their ranking and cost in trees, records, later turns and training."""
 
 from math import exp
 from random import Random
@@ -336,7 +336,7 @@ BY_HEART = ("sugar", "gums", "fat")
 
 
 class Learned(Parrot):
-    """Knows the answer to some questions, with or without documents."""
+    """Answers some questions right with or without documents."""
 
     def generate(self, prompts, draw, deliver, costs):
         def answer(index, reply):

@@ -29,7 +29,7 @@ def test_a_stream_is_splitmix64(name):
 
 
 def test_streams_are_even_and_unlike_their_neighbours():
-    """Over places, over time and over neighbouring names."""
+    """Over positions, steps and similar names."""
     names = torch.tensor([stream(0, step, f"question {step}") for step in range(100)])
     rows = below(names, 16).view(-1)
     assert len(set(rows.tolist())) == 1600

@@ -1,4 +1,4 @@
-"""Both vLLM engines against the policy itself: what they are asked, what they give, and the weights that they hold.
+"""Both vLLM engines against the policy itself: their requests, samples and weights.
 
 vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its own interfaces.
 """
@@ -40,7 +40,7 @@ def config(tiny_policy) -> RunConfig:
 
 
 def trained(config, seed=0):
-    """A policy whose adapters do something, and its tokenizer."""
+    """A policy whose adapters are not zero, and its tokenizer."""
     model, tokenizer = load_policy(config.policy)
     policy = add_lora(model, config.policy)
     with torch.random.fork_rng():

@@ -66,7 +66,7 @@ def server():
 
 
 def surroundings(url: str | None, home: Path, key: str | None = KEY) -> dict[str, str]:
-    """The environment of a child that knows no other login than this one."""
+    """The environment of a child that has only this login."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     login = {"WANDB_BASE_URL": url or "http://127.0.0.1:9", "HOME": str(home), "NETRC": str(home / ".netrc")}
     return inherited | login | ({"WANDB_API_KEY": key} if key else {})

@@ -1,4 +1,4 @@
-"""Sampling ahead (train.staleness): which weights sample which trees, and what is corrected, refused and resumed."""
+"""Sampling ahead (train.staleness): which weights sample which trees, corrections, refusals and resumption."""
 
 import signal
 import threading
@@ -50,7 +50,7 @@ def ahead(tmp_path_factory, lessons, lesson_url, speaking):
 
 
 def test_every_tree_is_sampled_with_the_weights_of_one_update_before(ahead):
-    """Sampled again from the checkpoints, question by question."""
+    """Checked by sampling again from the checkpoints, question by question."""
     config, folder = ahead
     synchronous = train(change(config, name="sync", **{"train.staleness": 0}))
     metrics = records(folder / "metrics.jsonl")
@@ -372,7 +372,7 @@ def test_no_step_begins_between_the_check_that_none_is_sampled_and_the_new_weigh
 
 
 def test_weights_are_sent_in_flight_by_all_processes_together():
-    """While each is between two of its own calls."""
+    """While each process is between two calls of its engine."""
 
     def run(processes):
         engine = Scripted(0.002 * processes.rank)

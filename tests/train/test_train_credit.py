@@ -24,7 +24,7 @@ def node(reward, *children, turn=1):
 
 
 def tree(*roots, name="q"):
-    """A tree in which every turn says something else, so that no two turns lead to the same state."""
+    """A tree of turns with different completions, so that no two lead to the same state."""
     grown = Tree(Question(name, name), [root if isinstance(root, Node) else node(root) for root in roots])
     for number, parent in enumerate(grown.walk()):
         parent.completion_ids = [number]
@@ -34,7 +34,7 @@ def tree(*roots, name="q"):
 
 
 def alike(*nodes):
-    """Let turns say the same, and what follows them answer the same state."""
+    """Give turns the same completion, so that their children continue the same state."""
     for turn_node in nodes[1:]:
         turn_node.completion_ids = nodes[0].completion_ids
         for child in turn_node.children:
@@ -91,7 +91,7 @@ def test_three_turns_of_trajectories_by_hand():
 
 
 def test_a_member_at_the_mean_has_signal_and_a_tied_group_has_none():
-    """TRL counts the former among the tokens of a step; the latter has nothing to say."""
+    """TRL counts the former among the tokens of a step, not the latter."""
     varied, tied = tree(0.0, 0.5, 1.0), tree(0.4, 0.4, 0.4, name="tied")
     credit = assign_credit([varied, tied], "turn", [1.0], "none")
     assert [credit.has_signal(root) for root in [*varied.roots, *tied.roots]] == [True] * 3 + [False] * 3
@@ -106,7 +106,7 @@ def test_single_turns_are_one_group_with_weight_one(credit):
 
 
 def test_four_by_one_is_four_independent_conversations():
-    """With one second turn under each first turn, only the first turns are compared: by what the whole path earned."""
+    """With one second turn under each first turn, only first turns are compared, by the reward of the whole path."""
     pairs = [(0.1, 0.9), (0.4, 0.0), (0.2, 0.6), (0.0, 0.3)]
     grown = tree(*(node(r1, r2) for r1, r2 in pairs))
     first, second = advantages(grown)

@@ -1,4 +1,4 @@
-"""In which type weights are trained: what is refused, what LoRA and DeepSpeed hold, and autocast on both sides."""
+"""The dtype of trained weights: refusals, LoRA and DeepSpeed, and autocast in sampling and training."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_every_packaged_config_trains_weights_that_can_move(name):
 
 
 def fast(monkeypatch):
-    """A device that multiplies in bfloat16."""
+    """Make the device report fast bfloat16 products."""
     monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
 
 

@@ -45,7 +45,7 @@ def expert(settings):
 
 
 class Ready:
-    """A policy with its adapter, and what samples from it."""
+    """A policy with its adapter, its sampler and a grower."""
 
     def __init__(self, config, client):
         model, tokenizer = load_policy(config.policy)

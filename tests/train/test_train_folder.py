@@ -1,4 +1,4 @@
-"""The run folder on disk: what a checkpoint must hold to be gone on from, and that it is written before it is named."""
+"""The run folder on disk: the files that resuming needs, and that a checkpoint is complete before its rename."""
 
 import json
 import logging

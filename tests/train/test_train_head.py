@@ -1,4 +1,4 @@
-"""The output head, read a tile of logits at a time: the values and gradients of the plain head, in bounded memory."""
+"""The output head, computed in tiles of logits: the values and gradients of the plain head, in bounded memory."""
 
 from contextlib import nullcontext
 

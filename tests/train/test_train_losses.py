@@ -45,7 +45,7 @@ def disturb(model, scale=2e-3):
 
 
 def stock_losses(trainer, args):
-    """What an unchanged GRPOTrainer makes of the same completions and rewards, before and after a disturbance."""
+    """The losses of an unchanged GRPOTrainer for the same completions and rewards, before and after `disturb`."""
     from datasets import Dataset
     from querylect.rollouts.policy import load_policy
     from trl import GRPOTrainer
@@ -101,7 +101,7 @@ def test_a_single_turn_has_the_loss_and_the_gradient_of_stock_trl(settings, monk
 
 
 def turn_by_turn(trainer, node, model):
-    """Log-probabilities of the sampled ids of one turn from a plain forward pass over what was seen and said."""
+    """Log-probabilities of the sampled ids of one turn from a plain forward pass over prompt and completion."""
     import torch
 
     ids = torch.tensor([[*node.prompt_ids, *node.completion_ids]])

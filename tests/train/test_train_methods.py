@@ -1,4 +1,4 @@
-"""Training the methods whose answer is a plan: the same tree, credit and reward, another prompt and parser."""
+"""Training the methods whose answer is a plan: the same tree, credit and reward with another prompt and parser."""
 
 import json
 import logging
@@ -118,7 +118,7 @@ def save_doubter(folder):
 
 
 def test_the_queries_for_missing_knowledge_are_learned_in_two_turns(settings, tmp_path):
-    """The packaged config with a policy, a corpus and numbers of a test."""
+    """The packaged config with a tiny policy, a small corpus and few steps."""
     packaged = load_config("misknow_bm25").model_dump(include={"rewriter", "reward"})
     config = change(settings, **packaged, **{
         "policy.model": str(save_doubter(tmp_path / "policy")), "rollout.branching": [4, 4],

@@ -387,7 +387,7 @@ def served(config, url):
 
 
 def test_a_run_is_evaluated_on_each_environment(straight, small_environment, herbs, herbs_url, run_app, tmp_path):
-    """Under plain ids, with the prompts of training; `--env` takes one of them."""
+    """With ids without prefix and the prompts of training; `--env` takes one environment."""
     from querylect.eval.records import read_records
     from querylect.eval.run import evaluate_each
 

@@ -43,7 +43,7 @@ def batch(rows, target_mask, left=0, right=0, pad=0):
 
 
 def tree_rows(seed=0, prompts=(11, 7), branching=(2, 3), lengths=(4, 5), observation=6):
-    """Rows and wanted tokens of a random tree per prompt: (prompt, first turn + observation + second turn)."""
+    """Rows and target masks of a random tree per prompt: (prompt, first turn + observation + second turn)."""
     random = torch.Generator().manual_seed(seed)
 
     def ids(count):

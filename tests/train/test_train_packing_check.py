@@ -1,4 +1,4 @@
-"""Which policies are trained on packed rows: what is read, what is measured, what is said, and what is done then."""
+"""Which policies are trained on packed rows: by settings, by measurement, the reason given, the outcome."""
 
 import logging
 
@@ -83,7 +83,7 @@ SILENT = {
 
 @pytest.mark.parametrize("kind", SILENT)
 def test_what_the_settings_do_not_say_is_found_by_running(kind, monkeypatch):
-    """With everything that is known about settings taken away."""
+    """With all knowledge about settings removed."""
     monkeypatch.setattr(packing_check, "obstacle", lambda *_: "")
     changes, reason = SILENT[kind]
     assert reason in why_not(tiny_model(kind, **changes), 4096)

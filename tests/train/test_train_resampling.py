@@ -1,4 +1,4 @@
-"""Dynamic sampling: which trees make room, for whom, for how long, and that a resumed run does the same."""
+"""Dynamic sampling: which trees are replaced, by which, for how many rounds, and exact resumption."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ DULL = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name
 
 
 def grown(dull, requested):
-    """Grows trees without signal for the questions in `dull`, and notes what was asked."""
+    """Grows trees without signal for the questions in `dull`, and records the ids in `requested`."""
 
     def grow(questions):
         requested.append([question.id for question in questions])

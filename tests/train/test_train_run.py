@@ -1,4 +1,4 @@
-"""A whole run: what lies in its folder, what is refused, and that a resumed run is the run that was not stopped."""
+"""A whole run: the files in its folder, refusals, and that a resumed run equals an uninterrupted one."""
 
 import json
 import logging

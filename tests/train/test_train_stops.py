@@ -1,4 +1,4 @@
-"""How a run ends before its end: signals, a dead environment, a full disk. It always goes on exactly where it was."""
+"""How a run ends before its end: signals, a dead environment, a full disk. It always resumes exactly."""
 
 import json
 import os

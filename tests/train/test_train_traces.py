@@ -1,4 +1,4 @@
-"""What training and exporting leave: equal files from equal runs, and nothing of the machine and its folders."""
+"""The files of training and export: equal from equal runs, without names or folders of the machine."""
 
 import json
 import shutil

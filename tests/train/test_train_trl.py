@@ -70,7 +70,7 @@ def batch(trainer, questions=("head", "sugar")):
 
 
 def ready(trainer, seed=0):
-    """As in the middle of training: adapters that do something, and one accumulation window."""
+    """As in the middle of training: adapters that are not zero, and one accumulation window."""
     import torch
 
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Validation inside a run: what is asked, what is kept as best, and that training does not notice."""
+"""Validation inside a run: its questions, the best checkpoint, and that training does not change."""
 
 import json
 from dataclasses import replace
@@ -179,7 +179,7 @@ def test_validation_without_its_split_is_refused(settings):
 
 
 def validator(tmp_path, report, **values):
-    """One that measures nothing and finds the same metric at every step."""
+    """A validator with the same metric at every step, which measures nothing."""
     from contextlib import nullcontext
     from types import SimpleNamespace
 

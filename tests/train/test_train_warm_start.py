@@ -52,7 +52,7 @@ def selected_of(config, client, questions):
 
 
 class Graded:
-    """An environment that knows which title each question is about, and counts what it is asked."""
+    """An environment that rewards the title of each question, and records its searches."""
 
     def __init__(self, real, titles, broken=False):
         self.real, self.titles, self.broken, self.searches = real, titles, broken, []
@@ -96,7 +96,7 @@ def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client):
 
 
 class Reading(Graded):
-    """Also a reader, which knows by heart what some questions ask for; others than `titles` earn nothing."""
+    """Also a reader that answers some questions without documents; only `titles` are rewarded."""
 
     def __init__(self, real, titles, by_heart):
         super().__init__(real, titles)
