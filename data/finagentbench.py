@@ -1,7 +1,7 @@
 """FinAgentBench (Choi et al. 2025) in its published form: one prompt per row, and grades by candidate number.
 
 A prompt is parsed into its question and its candidates. Questions with equal texts are merged, candidates likewise,
-and each pair of them keeps its highest grade (seed 003, appendix B). Each task has its own corpus: `chunks` ranks
+and each pair of them keeps its highest grade (Yuan et al., appendix B). Each task has its own corpus: `chunks` ranks
 passages of filings, `documents` ranks document types. Rows without grades add their candidates to the corpus, but no
 question.
 """

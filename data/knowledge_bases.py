@@ -1,4 +1,4 @@
-"""Builds the knowledge bases of Misknow-RAG (seed 004, section 3.1): chunks of documents, question-answer pairs.
+"""Builds the knowledge bases of Misknow-RAG (its paper, section 3.1): chunks of documents, question-answer pairs.
 
 A chunk has fewer than a given number of words of a document, in order and without overlap, under the title of the
 document. In scripts without spaces each character counts as a word. Of passages with the same MD5 only the first is

@@ -1,4 +1,4 @@
-"""Merges several BEIR folders into one knowledge base (seed 004, section 3.1).
+"""Merges several BEIR folders into one knowledge base (the Misknow-RAG paper, section 3.1).
 
 A document id gets the name of its source as a prefix, `wiki/12`. Of passages with the same MD5 only the first is kept,
 and inherits the judgements of the others. Question ids are unchanged. A question of several sources is merged into one,

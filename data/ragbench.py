@@ -1,7 +1,7 @@
 """RAGBench (Friel et al. 2024): twelve parts of questions; each row has the documents that were given to answer it.
 
 The corpus is the documents of all rows of all parts, each text once. Relevant to a question are all documents of its
-row (`positives: all`, as in seed 003), or only those with a sentence that the annotating model called relevant
+row (`positives: all`, as in Yuan et al.), or only those with a sentence that the annotating model called relevant
 (`relevant`). Rows of one part with the same question (many are answered by two models) are joined, with the documents
 of all of them. Question ids are PART/ID, for results per part. The dataset is named `ragbench` only if all parts are
 read, so that published scores are not compared with those on a smaller corpus.

@@ -1,4 +1,4 @@
-"""CHR as published: one call for a JSON object of two hypotheses (seed 001, sections 3 and B).
+"""CHR as published: one call for a JSON object of two hypotheses (its paper, sections 3 and B).
 
 rewriters/chr.py turns the hypotheses into a search plan.
 """

@@ -1,4 +1,4 @@
-"""CSQE: expand the query with sentences of the documents retrieved for the question (Lei et al. 2024; seed 001).
+"""CSQE: expand the query with sentences of the documents retrieved for the question (Lei et al. 2024; the CHR paper).
 
 The question is searched as it is. From the first documents, the model selects those that bear on the question and
 copies their key sentences; independently, it writes passages that answer the question (the expansion of HyDE). The

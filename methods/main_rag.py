@@ -1,6 +1,6 @@
-"""MAIN-RAG: answer from each document, judge each answer, drop low scores (Chang et al. 2025; seed 000).
+"""MAIN-RAG: answer from each document, judge each answer, drop low scores (Chang et al. 2025; the HCQR paper).
 
-Appendix B.7 and figures 7 and 8 of seed 000: the question retrieves 15 documents. A predictor answers from each one
+As in that paper's appendix B.7 and figures 7 and 8, the question retrieves 15 documents. A predictor answers from each
 alone, and a judge says Yes or No to whether the document holds what the question needs and supports the answer. A
 document's score is log p(Yes) − log p(No) of the judge's first token. Documents that score at least the mean are
 selected, best first; as in the original, `deviations` standard deviations can be subtracted from the mean.

@@ -1,4 +1,4 @@
-"""MIGRES: search for what is missing, step by step, each step a prompt of its own (Wang et al. 2025; seed 004, 3.2).
+"""MIGRES: search for what is missing, step by step, each step a prompt of its own (Wang et al. 2025).
 
 The pipeline that Misknow-RAG replaces by one judgement. A round has four steps: *filter* the new passages for those
 that can help; *extract* their information, each piece with the passage that supports it; *judge* whether all
@@ -6,8 +6,8 @@ information answers the question, and what is missing; write *queries* for what 
 later search drops passages already retrieved. The method stops when nothing is missing, after `rounds` searches, or
 when there is no new query; then the reader answers from the gathered information and its source passages.
 
-Seed 004 runs it with the backbone of the other methods and specifies only these steps; the prompts are this project's
-own. A piece of information that cites no passage of its prompt is dropped and counted.
+The Misknow-RAG paper (section 3.2) runs it with the backbone of the other methods and specifies only these steps; the
+prompts are this project's own. A piece of information that cites no passage of its prompt is dropped and counted.
 """
 
 from collections.abc import Generator, Mapping, Sequence

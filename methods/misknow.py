@@ -1,4 +1,4 @@
-"""Misknow-RAG: find out what knowledge is missing, and search for that (seed 004, section 2 and appendix B).
+"""Misknow-RAG: find out what knowledge is missing, and search for that (its paper, section 2 and appendix B).
 
 A first search and a draft answer are followed by one structured judgement: what the passages are worth, whether
 knowledge is missing, which, and a short query for each missing piece. If some is missing, a second search runs these

@@ -1,4 +1,4 @@
-"""The plain baselines of seed 004 (section 3.2): DirectGen, CoT, and STD-RAG over one or several sources.
+"""The plain baselines of the Misknow-RAG paper (section 3.2): DirectGen, CoT, and STD-RAG over one or several sources.
 
 DirectGen lets the reader answer without passages; with `answers` off, the reader shared by all methods answers instead.
 CoT lets it think step by step first (Wei et al. 2022). STD-RAG searches with the question as it is and lets the reader

@@ -1,8 +1,8 @@
-"""QA-RAG: search with a written answer beside the question (Kim and Min 2024; seed 002, appendix B, item 3).
+"""QA-RAG: search with a written answer beside the question (Kim and Min 2024; the QB-RAG paper, appendix B, item 3).
 
 The original searches twice, with the question alone and with the answer alone, and a cross-encoder keeps the best of
-both sets: `rerank=True`. Seed 002 compares with the answer alone and no cross-encoder, which is the default. The
-original's answers come from a fine-tuned model; here the model answers as it stands, as in seed 002.
+both sets: `rerank=True`. The QB-RAG paper compares with the answer alone and no cross-encoder, which is the default.
+The original's answers come from a fine-tuned model; here the model answers as it stands, as in the QB-RAG paper.
 """
 
 from dataclasses import dataclass

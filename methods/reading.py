@@ -1,8 +1,8 @@
 """Shared by the methods that read passages: retrieval from several sources, deduplication, and the reader's prompt.
 
-The reader is prompted as in seed 004 (appendix B.2, figure 5): instructions, one example, the passages, the reason for
-a further search and its results, the question. The wording is this project's own, and a single user message carries all
-of it, for chat templates without a system role.
+The reader is prompted as in the Misknow-RAG paper (appendix B.2, figure 5): instructions, one example, the passages,
+the reason for a further search and its results, the question. The wording is this project's own, and a single user
+message carries all of it, for chat templates without a system role.
 """
 
 from collections.abc import Generator, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Rerank: a cross-encoder scores each of many candidates and selects the best (seed 000, B.6).
+"""Rerank: a cross-encoder scores each of many candidates and selects the best (the HCQR paper, B.6).
 
 The question as it is retrieves 150 candidates, 15 of which are selected. Candidates of equal score stay in the
 retriever's order. `env.rerank` does the same inside an environment, for every method that searches there.

@@ -1,4 +1,4 @@
-"""ThinkQE: the query grows round by round, each after a look at the last results (Lei et al. 2025; seed 001).
+"""ThinkQE: the query grows round by round, each after a look at the last results (Lei et al. 2025; the CHR paper).
 
 Each round searches, shows the model the best documents that no earlier round has shown, and asks it to think and then
 to write a passage that answers the question. The passages of all rounds stay in the query, one term each. The

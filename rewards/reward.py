@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def node_reward(metric: float | None, format_ok: bool, format_weight: float) -> float | None:
-    """(1 − w)·metric + w·format, in [0, 1], with w = `format_weight` in [0, 1] (seed 003: w = 0.1, metric nDCG@10).
+    """(1 − w)·metric + w·format, in [0, 1], with w = `format_weight` in [0, 1] (Yuan et al.: w = 0.1, metric nDCG@10).
 
     Format penalty: if the format fails there is no search, `metric` is ignored and only the format term is left:
     w·0 = 0, the lowest possible reward. A malformed turn thus gets w less than a well-formed one that finds nothing.
@@ -41,12 +41,12 @@ def answer_reward(score: float, raw_score: float | None, metric: float, weight: 
 
 
 def format_reward(ok: bool) -> float:
-    """1 if the sampled turn has its rewriter's format, else 0 (seed 003)."""
+    """1 if the sampled turn has its rewriter's format, else 0 (Yuan et al.)."""
     return 1.0 if ok else 0.0
 
 
 def trajectory_value(rewards: Sequence[float], weights: Sequence[float], costs: Sequence[float] = ()) -> float:
-    """Σ_k λ_k·r_k − Σ_k c_k over the turns of one path, first to last (seed 003: λ = 0.5, 1, and no costs c).
+    """Σ_k λ_k·r_k − Σ_k c_k over the turns of one path, first to last (Yuan et al.: λ = 0.5, 1, and no costs c).
 
     A path may be shorter than `weights`; the surplus weights are not used.
     Raises ValueError for an empty path and for more turns than weights.

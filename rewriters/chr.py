@@ -1,8 +1,8 @@
 """CHR as a rewriter: search for what the right answer says and against what its closest mimic says.
 
 One answer gives a target hypothesis H+ and a mimic H−. A document scores S(d) = Sim(d, H+) − λ·Sim(d, H−), which is one
-probe with weights 1 and −λ (seed 001, equation 2). λ = 0 leaves the mimic out: HyDE with one passage and without the
-question.
+probe with weights 1 and −λ (the CHR paper, equation 2). λ = 0 leaves the mimic out: HyDE with one passage and without
+the question.
 
 On BM25, a document with S(d) ≤ 0 is no better than one that shares no word with either hypothesis, and is not returned;
 dense retrievers rank it.

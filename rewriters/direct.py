@@ -1,8 +1,8 @@
 """The direct level: the retriever is named, and one strategy that suits it is prescribed.
 
-Where seed 003 (section 4.2 and figure 6) found a form of query that suits a retriever, that form is used: keywords for
-BM25, a hypothetical document for Contriever, a question for Qwen3-Embedding. For the others the form follows from their
-training data or construction. A custom retriever has no prescribed form.
+Where Yuan et al. (section 4.2 and figure 6) found a form of query that suits a retriever, that form is used: keywords
+for BM25, a hypothetical document for Contriever, a question for Qwen3-Embedding. For the others the form follows from
+their training data or construction. A custom retriever has no prescribed form.
 """
 
 from collections.abc import Mapping

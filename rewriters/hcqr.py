@@ -1,4 +1,4 @@
-"""HCQR: form a hypothesis about the answer, then search for what would confirm or overturn it (seed 000, section 3).
+"""HCQR: form a hypothesis about the answer, then search for what would confirm or overturn it (its paper, section 3).
 
 Stage one: the formulator reads the question (and the answer options, unless `hcqr.options` is off: the control "HCQR –
 options" of table 5) and gives a hypothesis of four parts: best guess, discriminating features, confirming evidence,

@@ -1,8 +1,8 @@
-"""HyDE: search with a passage that might answer the question (Gao et al. 2023; seeds 000, B.5, and 001, section 4).
+"""HyDE: search with a passage that might answer the question (Gao et al. 2023).
 
 The query is the mean of the question and of n written passages: one probe with a term for each, all of weight 1. One
-answer is one passage; a frozen model samples several, which are joined (`frozen.py`). The prompt is worded by this
-project.
+answer is one passage; a frozen model samples several, which are joined (`frozen.py`), as in the HCQR paper (B.5) and
+the CHR paper (section 4). The prompt is worded by this project.
 """
 
 from collections.abc import Sequence

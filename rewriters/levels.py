@@ -1,4 +1,4 @@
-"""Shared by the three prompt levels of seed 003 (section 4.3, figure 6): the chat, the output format, later turns.
+"""Shared by the three prompt levels of Yuan et al. (section 4.3, figure 6): the chat, the output format, later turns.
 
 The levels differ only in how much they tell the model about its retriever: `general` nothing, `explore` what it is,
 `direct` what to write for it. The prompts are worded by this project. One user message carries the instructions and the

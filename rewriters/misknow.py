@@ -1,4 +1,4 @@
-"""Misknow-RAG's query writing as a rewriter of two turns, which a policy can learn (seed 004, section 2 and figure 4).
+"""Misknow-RAG's query writing as a rewriter of two turns, which a policy can learn (its paper, section 2 and figure 4).
 
 Turn 1 searches with the question as it is, as the paper's first search does, and the policy writes a first answer.
 Turn 2 shows the passages; the policy says what they are worth, which knowledge is missing, and writes a query for each

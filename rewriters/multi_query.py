@@ -1,4 +1,4 @@
-"""Multi-query: the question in several wordings, each searched by itself (seed 000, sections 4.3 and B.4).
+"""Multi-query: the question in several wordings, each searched by itself (the HCQR paper, sections 4.3 and B.4).
 
 The paper's Rewriting baseline, with the prompt family of LC-MQR (Kuo et al. 2025): exactly three versions of the
 question, five documents for each, their union without duplicates, at most 15 documents. With `options`, the prompt

@@ -1,4 +1,4 @@
-"""Query2Doc: the question and a passage written for it, as one query (Wang et al. 2023; seed 001, section 4).
+"""Query2Doc: the question and a passage written for it, as one query (Wang et al. 2023; the CHR paper, section 4).
 
 For BM25 the paper repeats the question five times before the passage; its score is linear in the query, so that equals
 a term of weight 5 beside one of weight 1. Other retrievers get both in one text, the question first; a line break

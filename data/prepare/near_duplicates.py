@@ -1,8 +1,8 @@
 """Near-duplicate documents by the cosine of their embeddings.
 
-In corpus order, a document is removed if its cosine with an earlier remaining document exceeds the threshold (seed 003,
-section 3.1: over 0.99). Embeddings are computed and saved in blocks, so that a killed run can continue, and compared
-block by block, so that memory does not grow with the corpus.
+In corpus order, a document is removed if its cosine with an earlier remaining document exceeds the threshold (Yuan et
+al., section 3.1: over 0.99). Embeddings are computed and saved in blocks, so that a killed run can continue, and are
+compared block by block, so that memory does not grow with the corpus.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""From ranked questions to ranked contents: algorithm 1 of QB-RAG (seed 002, sections 4.3.1 and 4.3.2). Pure functions.
+"""From ranked questions to ranked contents: algorithm 1 of QB-RAG (sections 4.3.1 and 4.3.2). Pure functions.
 
 Questions are processed from the most similar on; each adds the contents that answer it and are not in the ranking yet,
 until there are k. If several contents answer a question, the paper's tie rules order them: newer content first, then

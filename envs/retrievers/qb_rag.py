@@ -1,4 +1,4 @@
-"""QB-RAG as a retriever (seed 002): a query ranks questions, and the questions map to contents that answer them.
+"""QB-RAG as a retriever: a query ranks questions, and the questions map to contents that answer them.
 
 The questions are in a question index and are ranked by any retriever with an index of its own, which is built and
 verified with this one, like the members of a hybrid. That retriever ranks the whole probe, including negative weights,

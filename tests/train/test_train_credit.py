@@ -229,7 +229,7 @@ def test_a_member_that_equals_the_mean_of_its_group_gets_exactly_zero():
 @pytest.mark.parametrize("scale", ["none", "group", "batch"])
 @pytest.mark.parametrize("outages", [0, 2])
 def test_trajectory_credit_of_independent_conversations_is_trls_own_normalisation(scale, outages):
-    """[16, 1] with credit `trajectory` is seed 003's baseline, plain GRPO; TRL adds 1e-4 to the deviation."""
+    """[16, 1] with credit `trajectory` is the baseline of Yuan et al., plain GRPO; TRL adds 1e-4 to the deviation."""
     import torch
     from trl.trainer.utils import nanstd
 
