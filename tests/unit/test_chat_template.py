@@ -1,5 +1,5 @@
-"""A stranger's chat template is bounded: a loop without an end, a text without an end, or one of all memory, ends in an
-error, and the next template is rendered as if nothing had been."""
+"""Untrusted chat templates are bounded: endless loops, endless texts and texts that fill memory end in an error, and
+the next template is rendered as usual."""
 
 import os
 import signal
@@ -81,11 +81,11 @@ def no_child():
 
 
 @pytest.mark.usefixtures("no_child")
-@pytest.mark.parametrize(("program", "seen"), [("/bin/false", "code 1"), ("/no/such/program", "/no/such/program")])
-def test_a_child_that_cannot_start_is_no_fault_of_the_template(program, seen):
+@pytest.mark.parametrize(("program", "fact"), [("/bin/false", "code 1"), ("/no/such/program", "/no/such/program")])
+def test_a_child_that_cannot_start_is_no_fault_of_the_template(program, fact):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chat_template.sys, "executable", program)
-        with refused(EngineUnavailableError, "renderer-not-started", seen, "ulimit"):
+        with refused(EngineUnavailableError, "renderer-not-started", fact, "ulimit"):
             render("x" * 2**20)
 
 
@@ -130,10 +130,10 @@ def test_a_child_that_ends_while_it_reads_is_an_error_and_not_a_broken_pipe(one_
 
 
 @pytest.mark.parametrize(
-    ("template", "said"), [(DOUBLED, "MiB of memory"), ("{{ 'x' * 10 ** 11 }}", "MiB of memory"), (LONG, "characters")]
+    ("template", "fact"), [(DOUBLED, "MiB of memory"), ("{{ 'x' * 10 ** 11 }}", "MiB of memory"), (LONG, "characters")]
 )
-def test_a_template_that_fills_memory_or_writes_without_end_is_stopped(template, said):
-    with refused(ModelError, "template-too-costly", said):
+def test_a_template_that_fills_memory_or_writes_without_end_is_stopped(template, fact):
+    with refused(ModelError, "template-too-costly", fact):
         render(template)
     assert render(CHATML) == TEXT
 
@@ -142,13 +142,13 @@ def test_a_template_that_fills_memory_or_writes_without_end_is_stopped(template,
     "template", ["{{ raise_exception('no') }}", "{{ 1 + 'x' }}", "{% if %}", "{{ ''.__class__.__mro__ }}", "(" * 5]
 )
 def test_whatever_a_template_raises_is_a_refusal_and_ends_no_child(template):
-    before = chat_template._renderer._process
+    process = chat_template._renderer._process
     if template == "(" * 5:
         template = "{{ " + "(" * 5000 + ")" * 5000 + " }}"
     with refused(ModelError, "template-refuses-messages", "rewriter.name"):
         render(template)
     assert render(CHATML) == TEXT
-    assert chat_template._renderer._process is before
+    assert chat_template._renderer._process is process
 
 
 def test_a_long_chat_is_rendered_whole():
@@ -178,8 +178,8 @@ def _interrupt_when_busy(child):
         with open(f"/proc/{child}/stat") as file:
             return int(file.read().rpartition(")")[2].split()[11])
 
-    before = ticks()
-    while ticks() < before + 5:
+    start = ticks()
+    while ticks() < start + 5:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGUSR1)
 

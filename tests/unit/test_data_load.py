@@ -24,8 +24,8 @@ def test_corpus_hash_stands_for_ever():
 
 
 @given(documents, documents)
-def test_corpus_hash_is_equal_exactly_for_equal_corpora(one, other):
-    assert (corpus_hash(one) == corpus_hash(other)) == (one == other)
+def test_corpus_hash_is_equal_exactly_for_equal_corpora(first, second):
+    assert (corpus_hash(first) == corpus_hash(second)) == (first == second)
 
 
 def test_corpus_hash_sees_moved_text_and_order():

@@ -35,17 +35,17 @@ def write(folder: Path, *entries, ends: str = "\r\n") -> Path:
     for _ in range(2):  # the first pass finds out the offsets that the second writes
         files = {"n": header, "v": header, "a": header}
         senses = []
-        for name, kind, own, gloss, tagged, pointers in entries:
+        for name, kind, terms, gloss, tagged, pointers in entries:
             file = "a" if kind == "s" else kind
             offset = f"{len(files[file]):08d}"
             offsets[name] = offsets.get(name, offset)
             targets = [(symbol, *target.split(":")) for symbol, names in pointers.items() for target in names]
             relations = "".join(f"{symbol} {offsets.get(to, '0' * 8)} {pos} 0000 " for symbol, pos, to in targets)
-            listed = "".join(f"{word.replace(' ', '_')} 0 " for word in own)
-            files[file] += f"{offset} 03 {kind} {len(own):02x} {listed}{len(targets):03d} {relations}| {gloss}  \n"
-            for place, word in enumerate(own):
+            listed = "".join(f"{word.replace(' ', '_')} 0 " for word in terms)
+            files[file] += f"{offset} 03 {kind} {len(terms):02x} {listed}{len(targets):03d} {relations}| {gloss}  \n"
+            for position, word in enumerate(terms):
                 key = f"{word.replace(' ', '_').lower()}%{TYPES[kind]}:03:00::"
-                senses.append(f"{key} {offset} 1 {tagged if place == 0 else 0}\n")
+                senses.append(f"{key} {offset} 1 {tagged if position == 0 else 0}\n")
     for kind, name in (("n", "data.noun"), ("v", "data.verb"), ("a", "data.adj")):
         (folder / name).write_bytes(files[kind].replace("\n", ends).encode())
     (folder / "index.sense").write_bytes("".join(senses).replace("\n", ends).encode())
@@ -73,7 +73,7 @@ def load(tmp_path):
     return loaded
 
 
-def asked(dataset):
+def answers_by_question(dataset):
     """The questions besides those of the fillers, and their answers' titles."""
     titles = {document.id: document.title for document in dataset.corpus}
     return {
@@ -85,8 +85,8 @@ def asked(dataset):
 
 
 def document(dataset, title):
-    (found,) = [document for document in dataset.corpus if document.title == title]
-    return found
+    (match,) = [document for document in dataset.corpus if document.title == title]
+    return match
 
 
 DEFINITION = "a lorry whose contents can be emptied without handling; the bed tilts"
@@ -106,7 +106,7 @@ def test_documents_and_questions_of_synsets_with_a_tagged_sense(load):
         "the dumper tipped its load. a big one! Kind of: motor vehicle, automotive vehicle. Related: empty, full."
     )
     assert truck.id.startswith("n0")
-    assert asked(dataset) == {DEFINITION: {"dump truck, dumper"}}
+    assert answers_by_question(dataset) == {DEFINITION: {"dump truck, dumper"}}
     assert {document.title for document in dataset.corpus} == {truck.title, *(entry[2][0] for entry in FILLERS)}
 
 
@@ -122,7 +122,7 @@ def test_at_most_25_related_words_stand_in_a_document(load):
 
 
 @pytest.mark.parametrize(
-    ("own", "gloss", "is_question"),
+    ("terms", "gloss", "is_question"),
     [
         (["tar"], "made dirty with something sticky", True),
         (["tar"], "four words of gloss", False),
@@ -132,8 +132,8 @@ def test_at_most_25_related_words_stand_in_a_document(load):
         (["sticky stuff"], "smeared with stuff so very sticky", True),
     ],
 )
-def test_a_definition_needs_five_words_and_none_of_its_own_terms(load, own, gloss, is_question):
-    assert list(asked(load(("it", "n", own, gloss, 1, {})))) == [gloss] * is_question
+def test_a_definition_needs_five_words_and_none_of_its_own_terms(load, terms, gloss, is_question):
+    assert list(answers_by_question(load(("it", "n", terms, gloss, 1, {})))) == [gloss] * is_question
 
 
 def test_a_definition_of_two_synsets_is_left_out_counted_and_said(load):
@@ -141,7 +141,7 @@ def test_a_definition_of_two_synsets_is_left_out_counted_and_said(load):
         ("one", "n", ["alpha"], "the first of them all", 1, {}),
         ("two", "a", ["primary"], "The first of them, all", 1, {}),
     )
-    assert asked(dataset) == {}
+    assert answers_by_question(dataset) == {}
     assert dataset.notes[0] == "wordnet: 2 definitions that belong to more than one synset are left out."
 
 
@@ -165,7 +165,7 @@ def test_a_gloss_is_parted_at_its_quotation_marks(gloss, parts):
 
 def test_a_gloss_with_irregular_quotation_marks_gives_neither_question_nor_examples(load):
     dataset = load(("stride", "n", ["leap"], 'much progress (as in "make strides"); "they made it"', 1, {}))
-    assert (asked(dataset), document(dataset, "leap").text) == ({}, "")
+    assert (answers_by_question(dataset), document(dataset, "leap").text) == ({}, "")
     assert dataset.notes[0] == "wordnet: 1 synsets whose gloss has irregular quotation marks give no question."
 
 
@@ -194,11 +194,11 @@ def test_a_training_question_that_nearly_repeats_a_held_out_one_is_taken_out(tmp
 def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_path):
     entries = (TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
     sizes = {"test_questions": 2, "validation_questions": 2}
-    one, other = (load_wordnet(write(tmp_path / name, *entries, ends=name), **sizes) for name in ("\n", "\r\n"))
-    assert (one.corpus, one.splits) == (other.corpus, other.splits)
+    lf, crlf = (load_wordnet(write(tmp_path / name, *entries, ends=name), **sizes) for name in ("\n", "\r\n"))
+    assert (lf.corpus, lf.splits) == (crlf.corpus, crlf.splits)
     turned = load_wordnet(write(tmp_path / "turned", *reversed(FILLERS), TRUCK, VEHICLE, EMPTY, FULL), **sizes)
     assert {name: split.questions for name, split in turned.splits.items()} == {
-        name: split.questions for name, split in one.splits.items()
+        name: split.questions for name, split in lf.splits.items()
     }
 
 
@@ -333,9 +333,14 @@ def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real)
     assert len({question.id for question in questions}) == len(questions)
     assert not any('"' in question.text or "|" in question.text for question in questions)
     assert real.splits["test"].questions[0].text == "refer to or be relevant or familiar to"
-    said = ("13 synsets whose gloss", "28 definitions", "3071 of 18173 questions are left out", "7 of 13302 questions")
-    assert len(real.notes) == len(said)
-    assert all(note.startswith(f"wordnet: {start}") for note, start in zip(real.notes, said, strict=True))
+    starts = (
+        "13 synsets whose gloss",
+        "28 definitions",
+        "3071 of 18173 questions are left out",
+        "7 of 13302 questions",
+    )
+    assert len(real.notes) == len(starts)
+    assert all(note.startswith(f"wordnet: {start}") for note, start in zip(real.notes, starts, strict=True))
 
 
 def test_tag_counts_are_those_of_the_index_files(folder, database):
@@ -345,18 +350,18 @@ def test_tag_counts_are_those_of_the_index_files(folder, database):
         for line in (folder / name).read_text().splitlines():
             if not line.startswith("  "):
                 fields = line.split()
-                rest = fields[4 + int(fields[3]) :]
-                tagged |= {kind + offset for offset in rest[2 : 2 + int(rest[1])]}
+                after_pointers = fields[4 + int(fields[3]) :]
+                tagged |= {kind + offset for offset in after_pointers[2 : 2 + int(after_pointers[1])]}
     assert database.tagged.keys() == tagged
 
 
 def test_no_document_contains_its_gloss(real, database):
     for document in real.corpus:
         definition = database.synsets[document.id].gloss.partition('"')[0]
-        held = f" {words(document.text)} "
+        document_words = f" {words(document.text)} "
         for part in {definition, *definition.split(";")}:
             if len(words(part).split()) >= 5:
-                assert f" {words(part)} " not in held, document
+                assert f" {words(part)} " not in document_words, document
 
 
 def test_no_question_names_a_word_of_its_answer(real):
@@ -383,7 +388,7 @@ def test_the_licence_is_the_complete_notice_of_the_package(real, folder):
 
 def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(real):
     examples = load_prompt("wordnet").examples
-    shown = {
+    prompt_terms = {
         word.strip().lower()
         for example in examples
         for turn in example.turns
@@ -391,9 +396,12 @@ def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(
         for word in text.split(",")
     }
     answers = answer_words(real)
-    assert not shown & (answers["validation"] | answers["test"])
+    assert not prompt_terms & (answers["validation"] | answers["test"])
     content = [set(words(example.question).split()) for example in examples]
     for name in ("validation", "test"):
         for question in real.splits[name].questions:
-            asked = set(words(question.text).split())
-            assert all(len(asked & own) / len(asked | own) < 0.5 for own in content), question.text
+            question_words = set(words(question.text).split())
+            assert all(
+                len(question_words & example_words) / len(question_words | example_words) < 0.5
+                for example_words in content
+            ), question.text

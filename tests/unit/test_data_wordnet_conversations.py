@@ -1,4 +1,4 @@
-"""The conversational set of WordNet: what is asked, what answers it, and that no word is in two splits."""
+"""The conversational set of WordNet: its questions, their answers, and that no word is in two splits."""
 
 import pytest
 from querylect.configs.schema import DatasetConfig
@@ -40,14 +40,14 @@ def load(tmp_path, *entries):
 
 
 def test_follow_ups_ask_along_the_pointers_of_a_word(tmp_path):
-    asked = load(tmp_path, TOOL, HAMMER, HEAD, MAUL)
-    question, answers = asked["What does hammer mean?", "What is it a kind of?"]
-    said = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "a heavy head on a handle"))
-    assert question.history == said
+    questions = load(tmp_path, TOOL, HAMMER, HEAD, MAUL)
+    question, answers = questions["What does hammer mean?", "What is it a kind of?"]
+    history = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "a heavy head on a handle"))
+    assert question.history == history
     assert question.reference_rewrite == "What is hammer a kind of?"
     assert answers == ["tool"]
-    assert ("What does hammer mean?", "And what are its parts?") not in asked, "its definition names the head"
-    assert ("What does hammer mean?", "Can you name a kind of it?") not in asked, "a maul is no document"
+    assert ("What does hammer mean?", "And what are its parts?") not in questions, "its definition names the head"
+    assert ("What does hammer mean?", "Can you name a kind of it?") not in questions, "a maul is no document"
 
 
 def test_too_few_questions_are_an_error(tmp_path):
@@ -91,6 +91,6 @@ def test_no_question_can_be_searched_without_its_history(real):
 
 def test_the_packaged_prompt_gives_no_held_out_word_away(real):
     prompt = load_prompt("wordnet_conversations")
-    shown = {word for example in prompt.examples for turn in example.turns for word in turn.rewrite.split(", ")}
-    assert len(shown) > 6
-    assert not shown & (words_of(real, "test") | words_of(real, "validation"))
+    rewrite_words = {word for example in prompt.examples for turn in example.turns for word in turn.rewrite.split(", ")}
+    assert len(rewrite_words) > 6
+    assert not rewrite_words & (words_of(real, "test") | words_of(real, "validation"))

@@ -1,4 +1,4 @@
-"""The pages of docs/: links lead somewhere, what they quote is what the code says, what is generated is up to date."""
+"""The pages of docs/: links resolve, quotations match the code, and generated pages are up to date."""
 
 import ast
 import re
@@ -72,7 +72,7 @@ def sources():
 
 
 def test_nothing_tells_to_install_querylect_from_an_index():
-    """It is on none, so anyone could take the name there."""
+    """It is on no index, so anyone could register the name there."""
     assert FROM_AN_INDEX.search("pip install 'querylect'")
     assert FROM_AN_INDEX.search("pip install -c constraints.txt querylect")
     assert not FROM_AN_INDEX.search(install_command("gpu"))
@@ -89,21 +89,21 @@ def test_what_installs_an_extra_exists():
         for path in sources()
         if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"
     )
-    named = set(re.findall(r"""(?:install_command|optional_packages)\(["']([\w-]+)["']\)""", code))
-    assert {"cpu", "gpu", "opensearch"} <= named <= set(extras)
-    for extra in named:
+    installed_extras = set(re.findall(r"""(?:install_command|optional_packages)\(["']([\w-]+)["']\)""", code))
+    assert {"cpu", "gpu", "opensearch"} <= installed_extras <= set(extras)
+    for extra in installed_extras:
         constraints = re.search(r"-c (\S+) ", install_command(extra))[1]
         assert (ROOT / constraints).is_file()
 
 
 def test_a_page_reaches_every_other_from_the_front_page():
-    seen, waiting = set(), ["index.md"]
-    while waiting:
-        name = waiting.pop()
-        if name in PAGES and name not in seen:
-            seen.add(name)
-            waiting += [link.partition("#")[0] for link in _LINK.findall((DOCS / name).read_text(encoding="utf-8"))]
-    assert seen == set(PAGES)
+    visited, queue = set(), ["index.md"]
+    while queue:
+        name = queue.pop()
+        if name in PAGES and name not in visited:
+            visited.add(name)
+            queue += [link.partition("#")[0] for link in _LINK.findall((DOCS / name).read_text(encoding="utf-8"))]
+    assert visited == set(PAGES)
 
 
 def test_the_page_of_settings_is_what_its_command_prints():
@@ -126,21 +126,21 @@ def test_a_setting_is_described_with_type_bounds_and_default():
 
 
 def test_every_command_in_the_texts_exists_with_its_options():
-    """`querylect …` in code, wherever it stands, is understood by the command line of this version."""
-    seen = set()
+    """Every `querylect …` in code is accepted by the command line of this version."""
+    commands = set()
     for text in TEXTS:
         for words in _commands_in(text.read_text(encoding="utf-8")):
-            seen.add(_understood(words, text.name))
-    assert {"train", "eval", "index build", "data check", "serve", "rewrite", "report"} <= seen
+            commands.add(_understood(words, text.name))
+    assert {"train", "eval", "index build", "data check", "serve", "rewrite", "report"} <= commands
 
 
 def test_every_setting_that_a_text_changes_exists_and_takes_its_value():
     """Every `section.key=VALUE` in code, one at a time; what it needs beside it stands elsewhere in the text."""
     changes = [(text.name, change) for text in TEXTS for change in _changes_in(text.read_text(encoding="utf-8"))]
     assert len(changes) > 80
-    wrong = [f"{name}: {change}: {said}" for name, change in changes if (said := _complaint(change))]
+    wrong = [f"{name}: {change}: {complaint}" for name, change in changes if (complaint := _complaint(change))]
     beside = re.compile(r"dataset\.path is needed|mix\.environments; the defaults|dataset\.parts belongs to kind")
-    assert [one for one in wrong if not beside.search(one)] == []
+    assert [message for message in wrong if not beside.search(message)] == []
 
 
 def _complaint(change):
@@ -181,18 +181,18 @@ def test_a_quoted_message_is_one_that_the_code_says(message):
     for piece in re.split(r"…|\n", message):
         words = " ".join(piece.split()).strip()
         if len(words) >= 8:
-            assert words in _said(), words
+            assert words in _code_strings(), words
 
 
 def _anchors(path):
     counts = Counter()
-    found = set()
+    anchors = set()
     for heading in re.findall(r"^#+ (.*)$", _FENCED.sub("", path.read_text(encoding="utf-8")), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("**", "")
         slug = reference.anchor(plain)
-        found.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
+        anchors.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
         counts[slug] += 1
-    return found
+    return anchors
 
 
 def _commands_in(text):
@@ -212,7 +212,7 @@ def _changes_in(text):
     """The words of code that change a setting of a run; `bash` marks blocks that a test runs as they stand."""
     sections = "|".join(name for name in RunConfig.model_fields if name not in ("name", "output", "seed"))
     code = [block for _, block in re.findall(r"^```(sh|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
-    code += [found.strip("`") for found in _CODE.findall(_FENCED.sub("", text))]
+    code += [code_span.strip("`") for code_span in _CODE.findall(_FENCED.sub("", text))]
     code += re.findall(r"^ {4}.*$", _FENCED.sub("", text), re.MULTILINE)
     pattern = re.compile(rf"(?<![\w.])((?:{sections})\.[a-z_.]+)=('[^']*'|\"[^\"]*\"|[^\s`;,)\"']+)")
     for name, value in pattern.findall("\n".join(code)):
@@ -220,9 +220,9 @@ def _changes_in(text):
 
 
 def _calls(line):
-    found = re.search(r"(?:^|bin/|&& |-m |\| )querylect ([a-z].*)$", line)
-    if found:
-        command = re.split(r"\s[#|>&]|[0-9]>", found[1])[0]
+    match = re.search(r"(?:^|bin/|&& |-m |\| )querylect ([a-z].*)$", line)
+    if match:
+        command = re.split(r"\s[#|>&]|[0-9]>", match[1])[0]
         try:
             yield shlex.split(command)
         except ValueError:
@@ -234,30 +234,30 @@ def _command_line():
     return get_command(app)
 
 
-def _understood(words, where):
+def _understood(words, page):
     group, path = _command_line(), []
     while hasattr(group, "commands") and words and words[0] in group.commands:
         path.append(words[0])
         group, words = group.commands[words[0]], words[1:]
-    said = f"{where}: querylect {' '.join([*path, *words])}"
-    assert path, said
+    invocation = f"{page}: querylect {' '.join([*path, *words])}"
+    assert path, invocation
     options = {name for parameter in group.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     for word in words:
         if re.match(r"--?[a-z]", word):
-            assert word.partition("=")[0] in options, said
+            assert word.partition("=")[0] in options, invocation
     return " ".join(path)
 
 
-def _all_commands(group, before=""):
+def _all_commands(group, prefix=""):
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
-            yield from _all_commands(command, f"{before}{name} ")
+            yield from _all_commands(command, f"{prefix}{name} ")
         else:
-            yield f"{before}{name}"
+            yield f"{prefix}{name}"
 
 
 @cache
-def _said():
+def _code_strings():
     """All strings of the code, f-strings with … for what is filled in, each with its blanks as single spaces."""
     texts = []
     for path in (*ROOT.glob("*.py"), *ROOT.glob("[a-z]*/*.py"), *ROOT.glob("[a-z]*/*/*.py")):

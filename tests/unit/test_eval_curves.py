@@ -1,4 +1,4 @@
-"""The page of training curves: grouping, means over seeds by hand, torn logs, and that it stands alone."""
+"""The page of training curves: grouping, means over seeds by hand, torn logs, and a page without external files."""
 
 import re
 from xml.etree import ElementTree
@@ -45,7 +45,7 @@ ONE_CURVE = [{"step": step, "reward/turn1": step / 10} for step in (1, 2, 3)]
 
 @pytest.fixture
 def several(tmp_path):
-    """Two seeds of one configuration, one of them under way, and another configuration."""
+    """Two seeds of one configuration, one of them unfinished, and another configuration."""
     return [
         run(tmp_path / "tree-seed0", ["seed=0"], rewards=[0.2, 0.4, 0.6], validation=[(0, 0.3), (2, 0.5)]),
         run(tmp_path / "tree-seed1", ["seed=1"], [0.4, 0.2], torn='{"step": 3, "reward/tu', finished=False),
@@ -71,37 +71,39 @@ def test_a_figure_that_is_never_finite_has_no_curve(tmp_path):
 
 
 def test_what_differs_between_groups_is_named_and_what_does_not_matter_is_not(several):
-    found = differences(grouped([read_run(path) for path in several]))
-    assert found == [("rollout.branching", ["[4, 4]", "[16, 1]"]), ("train.credit", ["turn", "trajectory"])]
+    differing = differences(grouped([read_run(path) for path in several]))
+    assert differing == [("rollout.branching", ["[4, 4]", "[16, 1]"]), ("train.credit", ["turn", "trajectory"])]
 
 
 def test_steps_divide_runs_only_where_the_learning_rate_depends_on_them(tmp_path):
     def groups(schedule):
         settings = ([f"seed={n}", f"train.steps={n + 4}", f"train.lr_schedule={schedule}"] for n in range(2))
-        return grouped([read_run(run(tmp_path / f"{schedule}-{own[0]}", own)) for own in settings])
+        return grouped(
+            [read_run(run(tmp_path / f"{schedule}-{run_settings[0]}", run_settings)) for run_settings in settings]
+        )
 
     assert [len(group.runs) for group in groups("constant")] == [2]
-    apart = groups("linear")
-    assert [len(group.runs) for group in apart] == [1, 1]
-    assert differences(apart) == [("train.steps", ["4", "5"])]
+    by_steps = groups("linear")
+    assert [len(group.runs) for group in by_steps] == [1, 1]
+    assert differences(by_steps) == [("train.steps", ["4", "5"])]
 
 
 def test_validation_is_drawn_by_the_metric_that_a_run_is_rewarded_by(several, tmp_path):
-    other = run(tmp_path / "recall", ["reward.metric=recall@100"])
-    (other / "validation.jsonl").write_text('{"step": 0, "ndcg/turn2": 0.9, "recall/turn2": 0.25}\n')
-    page = render_curves([read_run(path) for path in (several[0], other)], "now")
+    recall_run = run(tmp_path / "recall", ["reward.metric=recall@100"])
+    (recall_run / "validation.jsonl").write_text('{"step": 0, "ndcg/turn2": 0.9, "recall/turn2": 0.25}\n')
+    page = render_curves([read_run(path) for path in (several[0], recall_run)], "now")
     titles = re.findall(r'aria-label="(Validation[^"]*)"', page)
-    said = [title.partition(". ")[2] for title in titles]
-    assert said == ["tree-seed0: turn 2 0.3 → 0.5.", "recall: turn 2 0.25 → 0.25."]
+    descriptions = [title.partition(". ")[2] for title in titles]
+    assert descriptions == ["tree-seed0: turn 2 0.3 → 0.5.", "recall: turn 2 0.25 → 0.25."]
     assert [metric in page for metric in ("mean ndcg@10", "mean recall@100")] == [True, True]
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
 
 
 def test_settings_that_differ_beyond_those_in_the_table_are_named(several, tmp_path):
-    other = run(tmp_path / "mixed")
-    (other / "config.yaml").write_text(dump_config(load_config("mix_bm25_minilm")))
-    runs = [read_run(path) for path in (several[0], other)]
+    mixed_run = run(tmp_path / "mixed")
+    (mixed_run / "config.yaml").write_text(dump_config(load_config("mix_bm25_minilm")))
+    runs = [read_run(path) for path in (several[0], mixed_run)]
     names = [name for name, _ in differences(grouped(runs))]
     assert len(names) > 40
     page = render_curves(runs, "now")
@@ -121,18 +123,18 @@ def test_a_figure_logged_once_a_step_and_one_logged_per_turn_are_told_apart(tmp_
 def test_the_share_of_answers_cut_at_the_token_limit_has_a_curve(tmp_path):
     """On both pages; the lengths of answers alone do not show that a budget is too small."""
     rows = [{"step": step, "truncated/turn1": 0.25, "truncated/turn2": step / 4} for step in (1, 2, 3)]
-    read = read_run(run(tmp_path / "cut", rows=rows))
-    page = render_curves([read], "now")
+    loaded = read_run(run(tmp_path / "cut", rows=rows))
+    page = render_curves([loaded], "now")
     for turn in (1, 2):
         assert f"Answers cut at the token limit, turn {turn}. turn 1 0.25 → 0.25, turn 2 0.25 → 0.75." in page
-    drawings = draw_run(read.config, read.path / "metrics.jsonl")
+    drawings = draw_run(loaded.config, loaded.path / "metrics.jsonl")
     assert [drawing.title for drawing in drawings] == ["Answers cut at the token limit"]
 
 
 def test_the_page_says_how_far_every_run_is(several):
     page = render_curves([read_run(path) for path in several], "now")
     cells = re.findall(r"<tr><th scope=\"row\"><span.*?</span>(.*?)</th>(.*?)</tr>", page)
-    table = {name: re.findall(r"<td>(.*?)</td>", rest) for name, rest in cells}
+    table = {name: re.findall(r"<td>(.*?)</td>", row) for name, row in cells}
     assert table["tree-seed0"] == ["0", "3 of 8", "0.500", "0.600", "0.500 at step 2", "4.0"]
     assert table["tree-seed1"] == ["1", "2 of 8, not finished", "0.500", "0.200", "–", "4.0"]
     assert "(2 seeds)" in page
@@ -161,25 +163,25 @@ def test_the_page_stands_alone_and_is_well_formed(several, tmp_path):
 
 def test_nine_configurations_have_nine_kinds_of_line(tmp_path):
     settings = [[f"train.learning_rate={n + 1}.0e-5"] for n in range(9)]
-    runs = [read_run(run(tmp_path / f"r{n}", own, rows=ONE_CURVE)) for n, own in enumerate(settings)]
+    runs = [read_run(run(tmp_path / f"r{n}", overrides, rows=ONE_CURVE)) for n, overrides in enumerate(settings)]
     first = re.search(r"<svg.*?</svg>", render_curves(runs, "now"), flags=re.S)[0]
     drawn = re.findall(r'<g id="[^"]*line2d[^"]*">.*?</g>', first, flags=re.S)
-    looks = r"var\(--series-\d\)|stroke-dasharray: [\d., ]+"
-    lines = {tuple(sorted(set(re.findall(looks, part)))) for part in drawn if "series" in part}
+    styles = r"var\(--series-\d\)|stroke-dasharray: [\d., ]+"
+    lines = {tuple(sorted(set(re.findall(styles, part)))) for part in drawn if "series" in part}
     assert len(lines) == 9
 
 
 def test_where_the_page_goes(tmp_path):
-    one, other = (run(tmp_path / name, rows=ONE_CURVE) for name in ("one", "other"))
-    assert write_curves([one, other], None) == tmp_path / "training.html"
-    assert write_curves([one, other], tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
-    assert write_curves([one, one], None) == one / "training.html"
+    first, second = (run(tmp_path / name, rows=ONE_CURVE) for name in ("one", "other"))
+    assert write_curves([first, second], None) == tmp_path / "training.html"
+    assert write_curves([first, second], tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
+    assert write_curves([first, first], None) == first / "training.html"
 
 
 def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):
     with refused(ConfigError, "no-run", tmp_path / "nothing", "config.yaml"):
         write_curves([tmp_path / "nothing"], None)
-    begun = run(tmp_path / "begun")
-    (begun / "metrics.jsonl").write_text('{"step": 1, "rew')
-    with refused(DataError, "no-steps", begun):
-        write_curves([begun], None)
+    started = run(tmp_path / "begun")
+    (started / "metrics.jsonl").write_text('{"step": 1, "rew')
+    with refused(DataError, "no-steps", started):
+        write_curves([started], None)

@@ -1,4 +1,4 @@
-"""RE-MMD² against a direct computation over all pairs, its p and its interval against what theory says of them."""
+"""RE-MMD² against a direct computation over all pairs, its p and its interval against theory."""
 
 import math
 import tracemalloc
@@ -20,7 +20,7 @@ def normal(shape, seed=0, shift=0.0):
     return np.random.default_rng(seed).normal(shift, 1.0, size=shape)
 
 
-def apart(n, m):
+def disjoint(n, m):
     """A layout without a shared question."""
     return PooledSides(n, np.arange(n + m))
 
@@ -66,18 +66,18 @@ def drift(kernel, layout, permutations=19, resamples=19, seed=0, **options):
 def test_gaussian_is_the_direct_computation_whatever_the_blocks(monkeypatch, n, m, block):
     monkeypatch.setattr(drift_kernels, "_BLOCK", block)
     vectors = normal((n + m, 5)).astype(np.float32)
-    found = drift(Gaussian(vectors, 1.7), apart(n, m))
+    result = drift(Gaussian(vectors, 1.7), disjoint(n, m))
     matrix = gram(vectors.astype(float), 1.7)
-    assert found.value == pytest.approx(direct(matrix, n), rel=1e-10, abs=1e-13)
-    assert found.equation6 == pytest.approx(found.value, abs=1e-13), "no question has two queries"
-    assert (found.equation6_low, found.equation6_high) == pytest.approx((found.low, found.high), abs=1e-12)
-    assert found.within[0] + found.within[1] - 2 * found.between == pytest.approx(found.equation6, abs=1e-13)
+    assert result.value == pytest.approx(direct(matrix, n), rel=1e-10, abs=1e-13)
+    assert result.equation6 == pytest.approx(result.value, abs=1e-13), "no question has two queries"
+    assert (result.equation6_low, result.equation6_high) == pytest.approx((result.low, result.high), abs=1e-12)
+    assert result.within[0] + result.within[1] - 2 * result.between == pytest.approx(result.equation6, abs=1e-13)
 
 
 def test_linear_in_closed_form_is_the_direct_computation():
     features = csr_matrix(np.random.default_rng(3).random((23, 40)) * (np.random.default_rng(4).random((23, 40)) < 0.2))
-    found = drift(Linear(features), apart(9, 14))
-    assert found.value == pytest.approx(direct((features @ features.T).toarray(), 9), rel=1e-10)
+    result = drift(Linear(features), disjoint(9, 14))
+    assert result.value == pytest.approx(direct((features @ features.T).toarray(), 9), rel=1e-10)
 
 
 QUESTIONS = np.array([0, 1, 2, 2, 3, 4, 0, 1, 1, 4, 5, 6, 7, 5])
@@ -87,9 +87,9 @@ QUESTIONS = np.array([0, 1, 2, 2, 3, 4, 0, 1, 1, 4, 5, 6, 7, 5])
 def test_pairs_of_one_question_are_left_out_across_questions():
     vectors = normal((14, 3))
     for kernel, matrix in both_kernels(vectors):
-        found = drift(kernel, PooledSides(6, QUESTIONS))
-        assert found.equation6 == pytest.approx(direct(matrix, 6), rel=1e-10)
-        assert found.value == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
+        result = drift(kernel, PooledSides(6, QUESTIONS))
+        assert result.equation6 == pytest.approx(direct(matrix, 6), rel=1e-10)
+        assert result.value == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
 
 
 def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
@@ -98,19 +98,19 @@ def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
     layout, vectors = PooledSides(6, QUESTIONS), normal((14, 3), seed=5)
     labels = permuted_labels(layout, 200, seed=8)
     for kernel, matrix in both_kernels(vectors):
-        extreme, seen = 0, direct_across(matrix, 6, QUESTIONS)
-        extreme6, seen6 = 0, direct(matrix, 6)
+        extreme, observed = 0, direct_across(matrix, 6, QUESTIONS)
+        extreme6, observed6 = 0, direct(matrix, 6)
         for draw in range(200):
             signs = labels.draws[QUESTIONS, draw] * labels.factor
             order = np.concatenate([np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)])
             n = int((signs > 0).sum())
             permuted = matrix[np.ix_(order, order)]
-            extreme += direct_across(permuted, n, QUESTIONS[order]) >= seen - 1e-12
-            extreme6 += direct(permuted, n) >= seen6 - 1e-12
+            extreme += direct_across(permuted, n, QUESTIONS[order]) >= observed - 1e-12
+            extreme6 += direct(permuted, n) >= observed6 - 1e-12
         usual = drift(kernel, layout, permutations=200, seed=8)
         strict = drift(kernel, layout, permutations=200, seed=8, estimator="eq6")
         assert (usual.p, strict.p) == ((extreme + 1) / 201, (extreme6 + 1) / 201)
-        assert strict.value == pytest.approx(seen6) != pytest.approx(usual.value)
+        assert strict.value == pytest.approx(observed6) != pytest.approx(usual.value)
         assert (strict.value, strict.low, strict.high) == (usual.equation6, usual.equation6_low, usual.equation6_high)
 
 
@@ -120,28 +120,28 @@ def test_a_resampled_value_is_the_direct_one_of_the_drawn_questions(monkeypatch)
     layout, vectors = PooledSides(6, QUESTIONS), normal((14, 3), seed=6)
     weights = drawn_weights(layout, 60, seed=1)
     for kernel, matrix in both_kernels(vectors):
-        values, others = [], []
+        values, across_values = [], []
         for draw in range(60):
             copies = [(i, copy) for i in range(14) for copy in range(weights[QUESTIONS[i], draw])]
-            sides = [[one for one in copies if one[0] < 6], [one for one in copies if one[0] >= 6]]
+            sides = [[pair for pair in copies if pair[0] < 6], [pair for pair in copies if pair[0] >= 6]]
 
             def mean(left, right, matrix=matrix, copies=True):
-                kept = [
+                entries = [
                     matrix[i, j]
                     for i, a in left
                     for j, b in right
                     if (i, a) != (j, b) and (QUESTIONS[i] != QUESTIONS[j] or (copies and a == b))
                 ]
-                return np.mean(kept) if kept else np.nan
+                return np.mean(entries) if entries else np.nan
 
             values.append(mean(sides[0], sides[0]) + mean(sides[1], sides[1]) - 2 * mean(*sides))
             mean = partial(mean, copies=False)
-            others.append(mean(sides[0], sides[0]) + mean(sides[1], sides[1]) - 2 * mean(*sides))
-        found = drift(kernel, layout, resamples=60, seed=1)
-        ends = found.equation6_low, found.equation6_high
+            across_values.append(mean(sides[0], sides[0]) + mean(sides[1], sides[1]) - 2 * mean(*sides))
+        result = drift(kernel, layout, resamples=60, seed=1)
+        ends = result.equation6_low, result.equation6_high
         assert ends == pytest.approx(tuple(np.nanquantile(values, [0.025, 0.975])), rel=1e-5)
-        ends = found.low, found.high
-        assert ends == pytest.approx(tuple(np.nanquantile(others, [0.025, 0.975])), rel=1e-5)
+        ends = result.low, result.high
+        assert ends == pytest.approx(tuple(np.nanquantile(across_values, [0.025, 0.975])), rel=1e-5)
 
 
 def test_the_expectation_is_0_for_two_halves_of_one_set():
@@ -149,7 +149,7 @@ def test_the_expectation_is_0_for_two_halves_of_one_set():
     everything = normal((60, 3), seed=9)
     for split in range(300):
         shuffled = everything[np.random.default_rng(split).permutation(60)]
-        values.append(drift(Gaussian(shuffled, 1.5), apart(30, 30), 1, 1).value)
+        values.append(drift(Gaussian(shuffled, 1.5), disjoint(30, 30), 1, 1).value)
     low, high = stats.t.interval(0.99, 299, np.mean(values), np.std(values, ddof=1) / math.sqrt(300))
     assert low < 0 < high
     assert min(values) < 0, "an estimate that is never below 0 is not unbiased"
@@ -163,35 +163,35 @@ def test_value_and_interval_of_two_normals_agree_with_the_closed_form():
     values, covered = [], 0
     for seed in range(200):
         vectors = np.concatenate([normal((60, 1), seed), normal((60, 1), 1000 + seed, shift)])
-        found = drift(Gaussian(vectors, sigma), apart(60, 60), 1, 200, seed=seed)
-        values.append(found.value)
-        covered += found.low <= expected <= found.high
+        result = drift(Gaussian(vectors, sigma), disjoint(60, 60), 1, 200, seed=seed)
+        values.append(result.value)
+        covered += result.low <= expected <= result.high
     assert np.mean(values) == pytest.approx(expected, abs=4 * np.std(values) / math.sqrt(200))
     assert 178 <= covered <= 199
 
 
 def test_p_is_uniform_over_200_splits_of_one_set():
     everything = normal((60, 2), seed=2)
-    found = []
+    p_values = []
     for split in range(200):
         shuffled = everything[np.random.default_rng(split).permutation(60)]
-        found.append(drift(Gaussian(shuffled, 1.0), apart(25, 35), 199, 1, seed=split).p)
-    assert stats.kstest(found, "uniform").pvalue > 0.05
-    assert 0.01 <= np.mean(np.array(found) <= 0.05) <= 0.09
+        p_values.append(drift(Gaussian(shuffled, 1.0), disjoint(25, 35), 199, 1, seed=split).p)
+    assert stats.kstest(p_values, "uniform").pvalue > 0.05
+    assert 0.01 <= np.mean(np.array(p_values) <= 0.05) <= 0.09
 
 
 def test_p_is_uniform_where_both_sides_answer_the_same_questions():
     """Each question moves both of its queries; some questions have a query on one side only."""
-    found, unpaired = [], []
+    p_values, unpaired_p_values = [], []
     for trial in range(200):
         rng = np.random.default_rng(trial)
         topics = 2 * rng.normal(size=(40, 2))
-        shown = np.concatenate([np.arange(30), np.arange(20), np.arange(30, 40)])
-        vectors = topics[shown] + 0.3 * rng.normal(size=(60, 2))
-        found.append(drift(Gaussian(vectors, 2.0), PooledSides(30, shown), 199, 1, seed=trial).p)
-        unpaired.append(drift(Gaussian(vectors, 2.0), apart(30, 30), 199, 1, seed=trial).p)
-    assert stats.kstest(found, "uniform").pvalue > 0.05
-    assert stats.kstest(unpaired, "uniform").pvalue < 1e-6, "as if the questions were unrelated"
+        questions = np.concatenate([np.arange(30), np.arange(20), np.arange(30, 40)])
+        vectors = topics[questions] + 0.3 * rng.normal(size=(60, 2))
+        p_values.append(drift(Gaussian(vectors, 2.0), PooledSides(30, questions), 199, 1, seed=trial).p)
+        unpaired_p_values.append(drift(Gaussian(vectors, 2.0), disjoint(30, 30), 199, 1, seed=trial).p)
+    assert stats.kstest(p_values, "uniform").pvalue > 0.05
+    assert stats.kstest(unpaired_p_values, "uniform").pvalue < 1e-6, "as if the questions were unrelated"
 
 
 def test_eq_6_is_pulled_down_by_pairs_of_one_question_and_the_other_estimate_is_not():
@@ -200,9 +200,9 @@ def test_eq_6_is_pulled_down_by_pairs_of_one_question_and_the_other_estimate_is_
         rng = np.random.default_rng(trial)
         topics = rng.normal(size=(20, 1))
         vectors = np.concatenate([topics, topics]) + 0.1 * rng.normal(size=(40, 1))
-        found = drift(Gaussian(vectors, 1.0), paired(20), 1, 1)
-        values.append(found.value)
-        literal.append(found.equation6)
+        result = drift(Gaussian(vectors, 1.0), paired(20), 1, 1)
+        values.append(result.value)
+        literal.append(result.equation6)
     assert np.mean(literal) < -0.02
     assert abs(np.mean(values)) < 3 * np.std(values) / math.sqrt(200)
 
@@ -234,10 +234,10 @@ def test_questions_are_drawn_among_their_kind():
 def test_everything_is_seeded():
     kernel = Gaussian(normal((30, 2)), 1.0)
     assert drift(kernel, paired(15), 99, 99, seed=4) == drift(kernel, paired(15), 99, 99, seed=4)
-    others = [drift(kernel, paired(15), 99, 99, seed=seed) for seed in range(6)]
-    assert len({found.p for found in others}) > 1
-    assert len({found.low for found in others}) > 1
-    assert len({found.value for found in others}) == 1
+    results = [drift(kernel, paired(15), 99, 99, seed=seed) for seed in range(6)]
+    assert len({result.p for result in results}) > 1
+    assert len({result.low for result in results}) > 1
+    assert len({result.value for result in results}) == 1
 
 
 @given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**31), st.floats(0.05, 20.0), st.booleans())
@@ -246,23 +246,23 @@ def test_properties_of_any_input(n, m, seed, sigma, share):
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-2, 3, size=(n + m, 2)).astype(float)
     questions = np.concatenate([np.arange(n), np.arange(m)]) if share else np.arange(n + m)
-    found = drift(Gaussian(vectors, sigma), PooledSides(n, questions))
-    assert -2 / min(n, m) - 1e-9 <= found.equation6 <= 2 + 1e-9
-    assert 1 / 20 <= found.p <= 1
+    result = drift(Gaussian(vectors, sigma), PooledSides(n, questions))
+    assert -2 / min(n, m) - 1e-9 <= result.equation6 <= 2 + 1e-9
+    assert 1 / 20 <= result.p <= 1
     swapped = drift(
         Gaussian(np.concatenate([vectors[n:], vectors[:n]]), sigma),
         PooledSides(m, np.concatenate([questions[n:], questions[:n]])),
     )
-    assert swapped.value == pytest.approx(found.value, abs=1e-12)
-    assert swapped.equation6 == pytest.approx(found.equation6, abs=1e-12)
+    assert swapped.value == pytest.approx(result.value, abs=1e-12)
+    assert swapped.equation6 == pytest.approx(result.equation6, abs=1e-12)
     order = np.concatenate([rng.permutation(n), n + rng.permutation(m)])
     moved = drift(Gaussian(vectors[order], sigma), PooledSides(n, questions[order]))
-    assert moved.value == pytest.approx(found.value, abs=1e-12)
+    assert moved.value == pytest.approx(result.value, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 40, 300])
 def test_the_same_queries_on_both_sides_are_no_evidence(size):
-    """Swapping equal queries changes nothing: every permuted value ties with the seen one, rounding or not."""
+    """Swapping equal queries changes nothing: every permuted value ties with the observed one, rounding or not."""
     vectors = normal((size, 8)).astype(np.float32)
     both = np.concatenate([vectors, vectors])
     assert drift(Gaussian(both, 2.0), paired(size), 299).p == 1.0
@@ -270,23 +270,23 @@ def test_the_same_queries_on_both_sides_are_no_evidence(size):
 
 
 def test_all_queries_equal_is_no_drift():
-    found = drift(Gaussian(np.ones((12, 3)), 1.0), apart(6, 6))
-    assert (found.value, found.low, found.high, found.p) == pytest.approx((0.0, 0.0, 0.0, 1.0), abs=1e-12)
+    result = drift(Gaussian(np.ones((12, 3)), 1.0), disjoint(6, 6))
+    assert (result.value, result.low, result.high, result.p) == pytest.approx((0.0, 0.0, 0.0, 1.0), abs=1e-12)
 
 
 def test_far_apart_is_as_much_evidence_as_the_draws_allow():
     vectors = np.concatenate([normal((30, 2)), normal((30, 2), 1, shift=50.0)])
-    found = drift(Gaussian(vectors, 1.0), apart(30, 30), 999)
-    assert found.p == 1 / 1000
-    assert found.low > 0
+    result = drift(Gaussian(vectors, 1.0), disjoint(30, 30), 999)
+    assert result.p == 1 / 1000
+    assert result.low > 0
 
 
 @pytest.mark.parametrize(
     ("layout", "permutations", "counts"),
     [
-        (apart(1, 5), 9, "1 and 5"),
+        (disjoint(1, 5), 9, "1 and 5"),
         (PooledSides(3, np.array([0, 0, 0, 1, 2])), 9, "1 and 2"),
-        (apart(3, 3), 0, "0 permutations"),
+        (disjoint(3, 3), 0, "0 permutations"),
     ],
 )
 def test_what_cannot_be_estimated_is_named(layout, permutations, counts):

@@ -88,8 +88,8 @@ def test_variety_does_not_depend_on_how_many_queries_there_are():
     texts = draw(100) + draw(1000)
     words, parts = count_words(texts), [slice(0, 100), slice(100, 1100)]
     size = variety_size(words, parts)
-    few, many = (
+    small, large = (
         profile(plain("s", texts[part]), words.counts[part], size, resamples=10, seed=0).variety for part in parts
     )
-    assert abs(few.mean - many.mean) < 0.08
-    assert few.high - few.low > many.high - many.low
+    assert abs(small.mean - large.mean) < 0.08
+    assert small.high - small.low > large.high - large.low

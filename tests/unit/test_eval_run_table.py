@@ -135,9 +135,9 @@ def test_numbers_for_readers():
 
 
 def test_examples_are_the_largest_gains_losses_and_spread_unchanged():
-    before = [0.5] * 12
-    after = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
-    chosen = choose_examples(records(raw=before, untrained2=before, trained2=after), 6)
+    baseline = [0.5] * 12
+    trained = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+    chosen = choose_examples(records(raw=baseline, untrained2=baseline, trained2=trained), 6)
     examples = [(row.group, row.question.removeprefix("text of ")) for row in chosen.rows]
     gains, losses = [("gain", "q01"), ("gain", "q02")], [("loss", "q03"), ("loss", "q05")]
     assert examples == [*gains, *losses, ("unchanged", "q06"), ("unchanged", "q09")]

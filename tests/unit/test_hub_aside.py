@@ -36,7 +36,7 @@ def test_a_damaged_first_line_gives_no_example_question(tmp_path):
     assert example_question(tmp_path, "").text == EXAMPLE
     (tmp_path / "rollouts.jsonl").write_text('{"question": "Why?", "history": [{"role": "user", "text": "Hello."}]}\n')
     question = example_question(tmp_path, "")
-    assert (question.text, [said.text for said in question.history]) == ("Why?", ["Hello."])
+    assert (question.text, [utterance.text for utterance in question.history]) == ("Why?", ["Hello."])
 
 
 def test_a_damaged_line_of_a_log_is_left_out_of_the_questions_that_were_trained_on(tmp_path):

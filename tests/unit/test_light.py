@@ -1,4 +1,4 @@
-"""What `pip install .` gives without extras: other packages are blocked in a process that tries it."""
+"""`pip install .` without extras: a process in which other packages are blocked."""
 
 import json
 import subprocess
@@ -108,9 +108,9 @@ def test_everything_light_works_without_optional_packages():
             except SystemExit as stop:
                 assert not stop.code, (arguments, stop.code)
     """
-    shown = in_a_process(code, OPTIONAL)
-    assert shown.startswith(f"{1 / 1.584962500721156} 0.5\n")
-    assert "name: demo" in shown
+    stdout = in_a_process(code, OPTIONAL)
+    assert stdout.startswith(f"{1 / 1.584962500721156} 0.5\n")
+    assert "name: demo" in stdout
 
 
 COMMANDS = {

@@ -86,8 +86,8 @@ def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
     assert (failed.value, failed.text, len(failed.replies), failed.missing) == (None, "still", 2, False)
     assert missing.missing
     assert len(script.prompts) == 6
-    said, ask = script.prompts[5].messages[1:]
-    assert said == {"role": "assistant", "content": '{"label": "x", "score": 1}'}
+    reply, ask = script.prompts[5].messages[1:]
+    assert reply == {"role": "assistant", "content": '{"label": "x", "score": 1}'}
     assert "label: Input should be 'USEFUL' or 'NOT USEFUL'" in ask["content"]
     assert instructions(Verdict) in ask["content"]
     assert script.prompts[5].version == "v1"

@@ -18,8 +18,8 @@ def test_identifiers_are_counted_as_often_as_they_stand_in_the_code():
 
 
 def test_few_identifiers_are_literary_words():
-    rate, found = literary([parsed(path) for path in modules(ROOT).values()])
-    assert rate < PER_10_000, f"{rate:.1f} per 10,000: {found.most_common(12)}; take the field's words"
+    rate, words = literary([parsed(path) for path in modules(ROOT).values()])
+    assert rate < PER_10_000, f"{rate:.1f} per 10,000: {words.most_common(12)}; take the field's words"
 
 
 def test_a_class_name_is_defined_once():

@@ -88,8 +88,8 @@ def test_multi_query_shows_options_only_where_it_is_told_to():
         assert ("B. citrus" in rewriter(options=options).follow_up(CHOICE, [], 2)) == options, "in later turns alike"
         assert "exactly 3 different versions" in message["content"]
         assert message["content"].endswith("Sub-query 3: <version 3 of the question>")
-    many = Question("q", "which?", tuple(f"option {number}" for number in range(10)))
-    assert "J. option 9" in rewriter(options=True).first(many)[0]["content"]
+    ten_options = Question("q", "which?", tuple(f"option {number}" for number in range(10)))
+    assert "J. option 9" in rewriter(options=True).first(ten_options)[0]["content"]
     assert rewriter().opening == "Sub-query 1:"
     later = rewriter().follow_up(QUESTION, [Document("d", "A title", "text")], 2)
     assert "[1] A title: text" in later

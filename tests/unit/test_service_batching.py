@@ -424,9 +424,9 @@ def test_the_bytes_that_the_cache_counts_are_the_bytes_that_it_takes():
     names = [f"document-{i}" for i in range(10)]
     cache = ranking_cache(10**9)
     tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
+    baseline, _ = tracemalloc.get_traced_memory()
     for n in range(3000):
         cache.put(n.to_bytes(24, "big"), tuple(RankedHit(name, n + i / 7) for i, name in enumerate(names)))
-    taken = tracemalloc.get_traced_memory()[0] - before
+    taken = tracemalloc.get_traced_memory()[0] - baseline
     tracemalloc.stop()
     assert 0.7 * cache.bytes < taken <= cache.bytes

@@ -1,4 +1,4 @@
-"""Stopping: which answers are stops, and the credit of trees with stops and a price of searches, by enumeration."""
+"""Stopping: which answers are stops, and the credit of trees with stops and search prices, by enumeration."""
 
 import sys
 from collections import Counter
@@ -58,8 +58,8 @@ def test_a_stop_without_a_search_keeps_the_format_and_has_no_plan():
     stop = rewriter("general", stop="answer").parse(QUESTION, "<think>known</think><stop/>", 1)
     assert stop == Rewrite(None, "known", stop=True)
     assert (stop.unsearched, stop.format_ok) == (True, True)
-    kept = keep(stop, SearchPlan.of("headache"))
-    assert (kept.plan, kept.unsearched) == (SearchPlan.of("headache"), False)
+    with_plan = keep(stop, SearchPlan.of("headache"))
+    assert (with_plan.plan, with_plan.unsearched) == (SearchPlan.of("headache"), False)
     assert not rewriter("general").parse(QUESTION, "<stop/>", 1).unsearched
     failed = rewriter("general", stop="answer").parse(QUESTION, "no tags", 1)
     assert (failed.plan, failed.unsearched, failed.format_ok) == (None, False, False)
@@ -77,8 +77,8 @@ def test_the_offer_says_what_a_stop_in_turn_1_leads_to():
 def test_a_stop_without_a_search_needs_a_reader(mixed):
     rewriter = {"rewriter": {"stop": "answer"}}
     member = {"mix": {"environments": {"a": rewriter}}}
-    where = "mix.environments.a.rewriter.stop" if mixed else "rewriter.stop"
-    with refused(ConfigError, "invalid-setting", f"{where} is answer", "reward.kind is metric"):
+    setting = "mix.environments.a.rewriter.stop" if mixed else "rewriter.stop"
+    with refused(ConfigError, "invalid-setting", f"{setting} is answer", "reward.kind is metric"):
         validated(RunConfig, member if mixed else rewriter, "a.yaml")
     assert validated(RunConfig, {**rewriter, "reward": {"kind": "answer"}}, "a.yaml").rewriter.stop == "answer"
 
@@ -127,8 +127,8 @@ def test_an_opening_and_a_passage_can_be_continued_by_a_stop():
 
 def test_prompts_end_with_the_offer_and_a_rewriter_without_it_makes_none():
     policy, plain = rewriter("general"), make_rewriter(RewriterConfig(name="general"), CARD)
-    (*before, last), (*plain_before, plain_last) = policy.first(QUESTION), plain.first(QUESTION)
-    assert before == plain_before
+    (*earlier, last), (*plain_earlier, plain_last) = policy.first(QUESTION), plain.first(QUESTION)
+    assert earlier == plain_earlier
     assert last == {"role": "user", "content": f"{plain_last['content']}\n{FIRST}"}
     assert policy.follow_up(QUESTION, [], 2) == f"{plain.follow_up(QUESTION, [], 2)}\n{LATER}"
     assert STOP not in str(plain.first(QUESTION)) + plain.follow_up(QUESTION, [], 2)
@@ -176,7 +176,7 @@ P1, P2 = softmax(FIRSTS), [softmax(logits) for logits in SECONDS]
 
 
 def outcome(first, second, price, halt_price):
-    """What a path is worth: λ of each turn times its reward, minus the price of each search. `halt_price` is that of a
+    """The outcome of a path: λ of each turn times its reward, minus the price of each search. `halt_price` is that of a
     stop in turn 1, which searches the question (`price`) or nothing (0)."""
     if first == HALT:
         return (LAMBDA[0] + LAMBDA[1]) * RAW - halt_price
@@ -225,18 +225,18 @@ def expected_gradient(branching, credit, price, halt_price):
         weight = factorial(width) / prod(map(factorial, Counter(branches).values()))
         weight *= prod(P1[first] * prod(P2[first][second] for second in seconds) for first, seconds in branches)
         tree = sampled_tree(shuffled.sample(branches, width), price, halt_price, branching)
-        found = assign_credit([tree], credit, LAMBDA, "none")
+        assigned = assign_credit([tree], credit, LAMBDA, "none")
         turns = list(row_turns([tree]))
         assert len(turns) == 2 * width * below, "TRL takes equally many rows of every question"
         for node, advantage, counts in zip(
-            turns, row_advantages([tree], found).tolist(), row_mask([tree], None).tolist(), strict=True
+            turns, row_advantages([tree], assigned).tolist(), row_mask([tree], None).tolist(), strict=True
         ):
             assert counts or advantage == 0
-            said, scale = node.completion_ids[0], weight * advantage / (width * below)
+            sampled, scale = node.completion_ids[0], weight * advantage / (width * below)
             probabilities = P1 if node.turn == 1 else P2[node.prompt_ids[1]]
             start = 0 if node.turn == 1 else 3 + 3 * node.prompt_ids[1]
-            for other in range(3):
-                gradient[start + other] += scale * ((said == other) - probabilities[other])
+            for action in range(3):
+                gradient[start + action] += scale * ((sampled == action) - probabilities[action])
     return gradient
 
 
@@ -303,9 +303,9 @@ def test_the_order_of_first_turns_changes_no_credit(credit):
     credits = set()
     for order in permutations(branches):
         tree = sampled_tree(order, 0.8, 0.0, (3, 2))
-        found = assign_credit([tree], credit, LAMBDA, "none")
+        assigned = assign_credit([tree], credit, LAMBDA, "none")
         by_turn = {
-            branch: (found.of(root), *map(found.of, root.children))
+            branch: (assigned.of(root), *map(assigned.of, root.children))
             for branch, root in zip(order, tree.roots, strict=True)
         }
         credits.add(tuple(round(value, 12) for branch in branches for value in by_turn[branch]))
@@ -336,14 +336,14 @@ def test_a_tree_of_stops_alone_has_its_depth_and_its_rows():
     assert tree.turns == 2
     assert len(list(tree.paths())) == 6
     assert row_mask([tree], None).tolist() == [1, 0] * 6
-    found = assign_credit([tree], "turn", LAMBDA, "none")
-    assert [found.of(root) for root in tree.roots] == pytest.approx([-0.5, 0.5])  # 2.5·(.35 − .55), 2.5·(.75 − .55)
+    assigned = assign_credit([tree], "turn", LAMBDA, "none")
+    assert [assigned.of(root) for root in tree.roots] == pytest.approx([-0.5, 0.5])  # 2.5·(.35 − .55), 2.5·(.75 − .55)
 
 
 def test_the_table_of_ndcg_and_searches(tmp_path):
     """Two runs: every row has the mean over the scored questions of one system and turn."""
     scores = {(1, "a"): (0.5, 1), (1, "b"): (0.0, 1), (2, "a"): (1.0, 2), (2, "b"): (0.0, 1), (2, "c"): (None, 2)}
-    written = [
+    records = [
         replace(
             record_of_search("trained", Question(name, name), (), None, None, ["ndcg@10"], searches=searches),
             turn=turn,
@@ -353,7 +353,7 @@ def test_the_table_of_ndcg_and_searches(tmp_path):
     ]
     run = tmp_path / "dear"
     run.mkdir()
-    write_records(run / "eval.jsonl", written)
+    write_records(run / "eval.jsonl", records)
     (run / "config.yaml").write_text("reward: {search_price: 0.05}\n")
     assert rows(run) == [
         ["dear", "0.05", "trained, 1", "0.250", "1.00"],
