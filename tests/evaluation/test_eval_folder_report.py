@@ -35,7 +35,7 @@ from ..lessons import ASKED, edit
 from ..raising import refused
 from ..unit.test_eval_curves import run
 from ..unit.test_eval_drift_words import KEYWORDS, SENTENCES, plain
-from ..unit.test_eval_spec_tables import part, plan, tabulate
+from ..unit.test_eval_spec_tables import part, spec, tabulate
 from .test_eval_drift import embed
 from .test_eval_report import Reader
 
@@ -64,7 +64,7 @@ def browse_data(page):
 def test_a_table_is_read_back_as_it_was_written():
     columns = {"bm25_raw": [0.5] * 30, "bm25_prompted1": [0.1] * 29 + [None], "minilm_raw": [None] * 30}
     for parts in ([(1.0, part("one", **columns))], [(0.5, part("one", **columns)), (0.5, part("two", **columns))]):
-        table = tabulate(plan(), "one", parts)
+        table = tabulate(spec(), "one", parts)
         assert table_of(json.loads(json.dumps(table_json(table)))) == table
 
 
@@ -156,10 +156,10 @@ def test_where_the_page_goes(drift, tmp_path, monkeypatch):
 def test_a_verdict_by_hand():
     low, high = [0.0, 0.5] * 60, [0.5, 1.0] * 60
     table = tabulate(
-        plan(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low, minilm_raw=high,
+        spec(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low, minilm_raw=high,
                                   minilm_prompted1=low))]
     )  # fmt: skip
-    better, worse = verdicts(plan(), [table])
+    better, worse = verdicts(spec(), [table])
     assert (better.environment, better.mood, worse.mood) == ("bm25", "good", "bad")
     (first, (gain,)), (second, (same,)) = better.statements
     assert (first, second) == ("Better than the raw question:", "One other does not differ significantly:")
@@ -172,16 +172,16 @@ def test_a_verdict_by_hand():
         ("Nothing beats the raw question.", 0),
         ("Worse than the raw question:", 1),
     ]
-    assert headline([better, worse], plan(), [table]) == (
+    assert headline([better, worse], spec(), [table]) == (
         "Something beats the raw question in 1 of 2 combinations of dataset and environment.",
         "mixed",
     )
-    assert headline([worse], plan(), [table]) == ("Nothing beats the raw question on one in minilm.", "bad")
-    assert headline([], plan(), [table])[0] == "No system could be compared with the raw question."
+    assert headline([worse], spec(), [table]) == ("Nothing beats the raw question on one in minilm.", "bad")
+    assert headline([], spec(), [table])[0] == "No system could be compared with the raw question."
 
 
 def test_the_verdict_is_about_raw_whatever_stands_first_among_the_baselines():
-    settings = plan(baselines=["prompted", "raw"])
+    settings = spec(baselines=["prompted", "raw"])
     columns = {"bm25_raw": [0.5] * 30, "bm25_prompted2": [0.1] * 30, "bm25_trained1": [0.3] * 30}
     (verdict,) = verdicts(settings, [tabulate(settings, "one", [(1.0, part("one", **columns))])])
     assert (verdict.beaten, verdict.undercut) == (False, True)
@@ -192,12 +192,12 @@ def test_the_verdict_is_about_raw_whatever_stands_first_among_the_baselines():
 def test_the_plot_marks_what_is_significant():
     worse = {"bm25_raw": [0.5] * 30, "bm25_prompted1": [0.1] * 30}
     better = {"minilm_raw": [0.5] * 30, "minilm_prompted1": [0.9] * 30, "minilm_prompted2": [0.5] * 30}
-    table = tabulate(plan(), "one", [(1.0, part("one", **worse, **better))])
+    table = tabulate(spec(), "one", [(1.0, part("one", **worse, **better))])
     first, second = draw_table(table, "ndcg@10", "raw", "forest").svgs
     assert "prompted, turn 1 0.100 (0.100 to 0.100)" in first
     assert ("var(--series-1)" in first, "var(--series-2)" in first) == (False, True)
     assert ("var(--series-1)" in second, "var(--series-2)" in second) == (True, False)
-    empty = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[None]))])
+    empty = tabulate(spec(), "one", [(1.0, part("one", bm25_raw=[None]))])
     assert draw_table(empty, "ndcg@10", "raw", "forest") is None
 
 

@@ -26,7 +26,7 @@ from querylect.eval.transfer import draw_transfer, transfer
 RAW, ONE, TWO = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2)
 
 
-def plan(**changes):
+def spec(**changes):
     values = {
         "datasets": {"one": None, "two": None},
         "environments": {"bm25": {}, "minilm": {}},
@@ -71,12 +71,12 @@ def part(title, **columns):
 
 def table_of(settings=None, title="one", **columns):
     """The table of one dataset."""
-    return tabulate(settings or plan(), title, [(1.0, part(title, **columns))])
+    return tabulate(settings or spec(), title, [(1.0, part(title, **columns))])
 
 
 def table_of_answers(cells, settings=None):
     """The table of answers by arm and environment."""
-    return tabulate(settings or plan(), "one", [(1.0, QuestionSet("one", cells))])
+    return tabulate(settings or spec(), "one", [(1.0, QuestionSet("one", cells))])
 
 
 BOTH = {"prompted": {}, "trained": {}}
@@ -84,7 +84,7 @@ BOTH = {"prompted": {}, "trained": {}}
 
 
 def page(tables, matrix=None, settings=None):
-    settings = settings or plan()
+    settings = settings or spec()
     wide = wide_table_of(settings, tables)
     return Page("a <plan> & more", "Family.", settings.metrics, tables, wide, matrix, ["note_1"], ["about"])
 
@@ -116,7 +116,7 @@ def test_a_table_by_hand():
 
 
 def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
-    settings = plan(baselines=["raw", "prompted"])
+    settings = spec(baselines=["raw", "prompted"])
     columns = {"bm25_raw": [0.5] * 30, "bm25_prompted2": [0.1] * 30, "bm25_trained1": [0.9] * 30}
     table = table_of(settings, **columns)
     assert table.score(TWO, "bm25").marks == "↓"
@@ -130,7 +130,7 @@ def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
 
 def test_a_baseline_of_several_turns_counts_with_its_last():
     columns = {"bm25_prompted1": [0.9] * 30, "bm25_prompted2": [0.2] * 30, "bm25_trained1": [0.5] * 30}
-    table = table_of(plan(baselines=["prompted"]), **columns)
+    table = table_of(spec(baselines=["prompted"]), **columns)
     (comparison,) = table.comparisons
     assert (comparison.arm, comparison.baseline, comparison.test.difference) == (
         Arm("trained", 1),
@@ -153,15 +153,15 @@ def test_a_part_has_the_costs_of_its_questions_a_row_of_all_environments():
     cheap, dear = record("a/1", 1.0, 1, tokens=10), record("b/1", 1.0, 1, tokens=30)
     values = {name: {"ndcg@10": 1.0} for name in ("a/1", "b/1")}
     question_set = QuestionSet("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
-    parts = [tabulate(plan(), subset.title, [(1.0, subset)]) for subset in split_by_part(question_set)]
+    parts = [tabulate(spec(), subset.title, [(1.0, subset)]) for subset in split_by_part(question_set)]
     assert [table.rows[0].costs.tokens_out for table in parts] == [10.0, 30.0]
     minilm_answers = Answers(["a/1"], values, [record("a/1", 1.0, 1, tokens=60)])
     (row,) = tabulate(
-        plan(), "x", [(1.0, QuestionSet("x", {**question_set.answers, (ONE, "minilm"): minilm_answers}))]
+        spec(), "x", [(1.0, QuestionSet("x", {**question_set.answers, (ONE, "minilm"): minilm_answers}))]
     ).rows
     assert row.costs.tokens_out == pytest.approx(100 / 3)
     silent = QuestionSet("x", {(ONE, "bm25"): Answers(["a/1"], values, [cheap, record("a/1", 1.0, 1, tokens=None)])})
-    assert tabulate(plan(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
+    assert tabulate(spec(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
 
 
 def test_a_question_without_a_score_is_left_out_and_told_and_never_zero():
@@ -180,7 +180,7 @@ def test_samples_count_by_their_mean_and_only_when_all_are_scored():
     rows = [record(q, value, 1, sample) for q, scores in values.items() for sample, value in enumerate(scores)]
     mean_answers = answers_of(["a", "b", "c", "d"], rows, 3)[1]
     assert mean_answers.values == {"a": {"ndcg@10": 0.5}, "b": {"ndcg@10": None}, "c": {}, "d": {}}
-    settings = plan(systems={"prompted": {"samples": 3, "temperature": 0.7}})
+    settings = spec(systems={"prompted": {"samples": 3, "temperature": 0.7}})
     table = table_of_answers({(ONE, "bm25"): mean_answers}, settings)
     assert table.score(ONE, "bm25").metrics["ndcg@10"] == 0.5
     assert any("mean over 3 sampled answers" in note and "never the best" in note for note in table.notes)
@@ -189,7 +189,7 @@ def test_samples_count_by_their_mean_and_only_when_all_are_scored():
 def test_an_average_is_a_mean_of_means_and_lacks_what_a_part_lacks():
     small = part("one", bm25_raw=[1.0] * 2, bm25_prompted1=[1.0] * 2)
     large = part("two", bm25_raw=[0.0] * 8, minilm_raw=[0.5] * 8)
-    table = tabulate(plan(), "Average", [(0.5, small), (0.5, large)])
+    table = tabulate(spec(), "Average", [(0.5, small), (0.5, large)])
     assert table.score(RAW, "bm25").metrics["ndcg@10"] == 0.5
     assert table.score(ONE, "bm25") is None
     assert table.score(RAW, "minilm") is None
@@ -202,9 +202,9 @@ def test_parts_are_told_by_their_question_ids():
     question_set = QuestionSet("rag", {(RAW, "bm25"): Answers(list(values), values, rows)})
     covid, tech = split_by_part(question_set)
     assert [subset.title for subset in (covid, tech)] == ["rag: covid", "rag: tech"]
-    tables = [tabulate(plan(), subset.title, [(1.0, subset)]) for subset in (covid, tech)]
+    tables = [tabulate(spec(), subset.title, [(1.0, subset)]) for subset in (covid, tech)]
     assert [table.score(RAW, "bm25").metrics["ndcg@10"] for table in tables] == [0.5, 0.25]
-    both = tabulate(plan(), "average", [(0.5, covid), (0.5, tech)])
+    both = tabulate(spec(), "average", [(0.5, covid), (0.5, tech)])
     assert both.score(RAW, "bm25").metrics["ndcg@10"] == 0.375
 
 
@@ -308,7 +308,7 @@ def cells_of(text, form):
 
 
 def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
-    settings = plan(datasets={f"set_{number}": None for number in range(9)}, systems=BOTH)
+    settings = spec(datasets={f"set_{number}": None for number in range(9)}, systems=BOTH)
     tables = nine_datasets(settings)
     results_page = page(tables, settings=settings)
     tex = latex(results_page.wide, "nine")
@@ -346,13 +346,13 @@ def test_latex_has_a_second_float_of_what_is_written_where_a_model_writes():
 
 def test_the_caption_says_how_questions_were_drawn():
     parts = [part(name, bm25_raw=[0.5] * 30) for name in ("one", "two")]
-    tables = [tabulate(plan(), dataset.title, [(1.0, dataset)]) for dataset in parts]
+    tables = [tabulate(spec(), dataset.title, [(1.0, dataset)]) for dataset in parts]
     samples = {"one": QuestionSample(30, 1611, 4)}
-    alone = wide_table_of(plan(), tables[:1], samples)
+    alone = wide_table_of(spec(), tables[:1], samples)
     assert " of one (30 questions: 30 of 1,611, drawn with seed 4); bold" in alone.caption
-    both = wide_table_of(plan(), [*tables, tabulate(plan(), "Average", [(0.5, dataset) for dataset in parts])], samples)
+    both = wide_table_of(spec(), [*tables, tabulate(spec(), "Average", [(0.5, dataset) for dataset in parts])], samples)
     assert " of 2 datasets (one: 30 of 1,611, drawn with seed 4) with bm25; bold" in both.caption
-    assert " of two (30 questions); bold" in wide_table_of(plan(), tables[1:], samples).caption
+    assert " of two (30 questions); bold" in wide_table_of(spec(), tables[1:], samples).caption
 
 
 LONG_NAMES = [f"collection-of-field-{number}" for number in range(9)]
@@ -360,7 +360,7 @@ LONG_NAMES = [f"collection-of-field-{number}" for number in range(9)]
 
 @pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
 def test_a_wide_latex_table_is_scaled_to_its_line_and_its_long_names_are_upright(environments):
-    wide = wide_table_of(plan(systems=BOTH), nine_datasets(plan(), environments))
+    wide = wide_table_of(spec(systems=BOTH), nine_datasets(spec(), environments))
     assert r"\rotatebox" not in latex(wide, "nine")
     tex = latex(replace(wide, head=[*LONG_NAMES, "mean"] * len(environments)), "nine")
     assert tex.startswith("% needs \\usepackage{booktabs,graphicx}\n\\begin{table*}\n")
@@ -374,7 +374,7 @@ def test_a_wide_latex_table_is_scaled_to_its_line_and_its_long_names_are_upright
 @pytest.mark.parametrize("options", ["", "twocolumn"])
 @pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
 def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, options, environments):
-    settings = plan(systems=BOTH, costs=True)
+    settings = spec(systems=BOTH, costs=True)
     wide = wide_table_of(settings, nine_datasets(settings, environments))
     long = [*[*LONG_NAMES, "mean"] * len(environments), *wide.head[10 * len(environments) :]]
     text = latex(replace(wide, head=long), "nine")
@@ -387,7 +387,7 @@ def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, optio
 
 
 def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
-    settings = plan(systems=BOTH, costs=True)
+    settings = spec(systems=BOTH, costs=True)
     values = {"bm25_raw": [0.5] * 3, "minilm_raw": [0.25] * 3, "bm25_prompted1": [0.25] * 3}
     parts = [part(name, **values) for name in ("one", "two")]
     tables = [tabulate(settings, dataset.title, [(1.0, dataset)]) for dataset in parts]
@@ -400,19 +400,19 @@ def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
     assert r" & \multicolumn{3}{c}{bm25} & \multicolumn{3}{c}{minilm} & & & & & \\" in tex
     assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-7}" in tex
     assert wide.flat_head[2:5] == ["mean · bm25", "one · minilm", "two · minilm"]
-    assert wide_table_of(plan(), tables[:1]).head == ["bm25", "minilm"]
+    assert wide_table_of(spec(), tables[:1]).head == ["bm25", "minilm"]
 
 
 @pytest.mark.parametrize(("share", "warned"), [(0.2, ["prompted in bm25"]), (0.0, [])])
 def test_a_warning_names_prompted_systems_that_are_often_cut_and_no_trained_one(share, warned):
     cut = answered([replace(record(f"q{n}", 0.5, 1), cut=n < 10 * share) for n in range(10)], 1)
-    settings = plan(systems={"prompted": {}, "trained": {"run": "runs/x"}})
+    settings = spec(systems={"prompted": {}, "trained": {"run": "runs/x"}})
     table = table_of_answers({(Arm(name, 1), "bm25"): cut for name in ("prompted", "trained")}, settings)
     assert [note.partition(":")[0] for note in table.notes if "20.0% of its answers were cut" in note] == warned
 
 
 def test_parts_have_no_column_and_their_average_has_one():
-    settings = plan(datasets={"rag": None, "two": None})
+    settings = spec(datasets={"rag": None, "two": None})
     covid, tech = part("rag: covid", bm25_raw=[1.0] * 3), part("rag: tech", bm25_raw=[0.5] * 3)
     rag = under_test.tabulate(spec_of_tables(settings), "rag", [(0.5, covid), (0.5, tech)], dataset="rag")
     covid_table = under_test.tabulate(
@@ -423,7 +423,7 @@ def test_parts_have_no_column_and_their_average_has_one():
 
 
 def test_a_dataset_of_which_one_part_is_evaluated_has_a_column():
-    settings = plan(datasets={"rag": None}, parts=["rag"], environments={"bm25": {}}, systems={}, training_free=[])
+    settings = spec(datasets={"rag": None}, parts=["rag"], environments={"bm25": {}}, systems={}, training_free=[])
     questions = [Question("covid/1", "")]
     cell = Mock(**{"environment.dataset": "rag", "environment.questions": questions, "tuned.return_value": None})
     cell.environment.name, cell.system.name, cell.system.asking.paths = "bm25", "raw", 1
@@ -433,7 +433,7 @@ def test_a_dataset_of_which_one_part_is_evaluated_has_a_column():
 
 
 def test_scores_and_comparisons_as_csv_hold_every_figure():
-    settings = plan(systems=BOTH)
+    settings = spec(systems=BOTH)
     values = {"bm25_raw": [0.0, 0.5] * 20, "bm25_prompted1": [0.5, 1.0] * 20}
     parts = [part("one", **values), part("two", **values)]
     tables = [tabulate(settings, dataset.title, [(1.0, dataset)]) for dataset in parts]
@@ -461,7 +461,7 @@ def test_scores_and_comparisons_as_csv_hold_every_figure():
 def test_every_metric_has_an_interval():
     rows = [replace(record(f"q{n}", None), metrics={"ndcg@10": n / 9, "map": n % 2}) for n in range(10)]
     raw_answers = answered(rows, 0)
-    (row,) = table_of_answers({(RAW, "bm25"): raw_answers}, plan(metrics=["ndcg@10", "map"])).rows
+    (row,) = table_of_answers({(RAW, "bm25"): raw_answers}, spec(metrics=["ndcg@10", "map"])).rows
     intervals = row.scores["bm25"].intervals
     assert intervals["map"] == bootstrap_ci(raw_answers.scored("map"), 200, 0)
     assert (row.scores["bm25"].low, row.scores["bm25"].high) == intervals["ndcg@10"]
@@ -469,13 +469,13 @@ def test_every_metric_has_an_interval():
 
 def test_a_headline_says_what_the_raw_question_reaches_where_nothing_else_ran():
     first, second = table_of(bm25_raw=[0.5] * 3), table_of(title="two", bm25_raw=[0.25] * 3)
-    sentence, mood = headline([], plan(), [first])
+    sentence, mood = headline([], spec(), [first])
     assert (sentence, mood) == ("Only the raw question was evaluated: ndcg@10 is 0.500 on one in bm25.", "mixed")
     assert not first.score(RAW, "bm25").best, "a column of one figure has no best"
-    sentence, _ = headline([], plan(), [first, second])
+    sentence, _ = headline([], spec(), [first, second])
     assert "between 0.250 (on two in bm25) and 0.500 (on one in bm25)" in sentence
     lost = table_of(bm25_raw=[0.5] * 3, bm25_prompted1=[None] * 3)
-    assert headline([], plan(), [lost])[0] == "No system could be compared with the raw question."
+    assert headline([], spec(), [lost])[0] == "No system could be compared with the raw question."
 
 
 def test_the_transfer_matrix_is_the_same_in_every_form(matrix):
@@ -490,7 +490,7 @@ def test_the_transfer_matrix_is_the_same_in_every_form(matrix):
 
 def test_latex_marks_are_commands():
     table = table_of(title="a_b & 1%", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30)
-    tex = latex(wide_table_of(plan(), [table]), "x")
+    tex = latex(wide_table_of(spec(), [table]), "x")
     assert r"\textbf{0.500}$^{\dagger}$" in tex
     assert r" & a\_b \& 1\% \\" in tex
     assert "†" not in tex

@@ -47,14 +47,14 @@ LARYNX = Question("q", "Hoarse?", (*INJURIES, "Laryngeal edema"))
 HYPOTHESIS = RECORDED["hcqr.formulator"][0]["text"]
 
 
-class Says:
+class RecordedModel:
     """Gives the recorded answer the first time that `applies` holds for a prompt, and nothing readable for a repair.
 
     Other prompts get the first text whose key they contain.
     """
 
     def __init__(self, recorded, applies=lambda prompt: True, other_answers=None):
-        self.identity = {"model": "says"}
+        self.identity = {"model": "recorded"}
         self.recorded, self.applies, self.other_answers = recorded, applies, other_answers or {}
         self.form = "lines" if recorded.get("prompt", "").endswith("/lines") else "json"
 
@@ -69,7 +69,7 @@ class Says:
             deliver(index, LlmResponse((text,) * draw.n, 1, 1))
 
 
-class Watched:
+class StageRecorder:
     """A method that notes the outcome of the first step of one stage."""
 
     def __init__(self, method, stage):
@@ -94,18 +94,18 @@ class AllDocuments(dict):
 
 
 def run(name, model, question=QUESTION, watch="", **settings):
-    method = Watched(make_method(name, settings, BM25), watch)
+    method = StageRecorder(make_method(name, settings, BM25), watch)
     (ran,) = Runner(Llm(model), {"": Shelf(AllDocuments())}, form=model.form).run(method, [question])
     return ran.outcome, method.outcomes
 
 
 def rewrites(name, recorded, **settings):
-    outcome, _ = run(name, Says(recorded), **settings)
+    outcome, _ = run(name, RecordedModel(recorded), **settings)
     return None if outcome.failure else outcome.notes["rewrites"]
 
 
 def form_of(name, stage, recorded, applies=lambda prompt: True, other_answers=None, question=QUESTION, **settings):
-    _, outcomes = run(name, Says(recorded, applies, other_answers), question, stage, **settings)
+    _, outcomes = run(name, RecordedModel(recorded, applies, other_answers), question, stage, **settings)
     return (
         outcomes[0].value.model_dump(mode="json", by_alias=True) if outcomes and outcomes[0].value is not None else None
     )
@@ -116,7 +116,7 @@ def verdict_of(name, recorded, applies=lambda prompt: True, other_answers=None):
     items = {"utility": metals, "mimic": metals, "guideline": Gold(QUESTION, contents=tuple(DOCUMENTS))}
     item = items.get(name, Gold(QUESTION, answers=("Ada",)))
     case = Case(item, DOCUMENTS[:1], True, "Iron.", notes={"H_plus": "p", "H_minus": "m"})
-    model = Says(recorded, applies, other_answers)
+    model = RecordedModel(recorded, applies, other_answers)
     (verdict,) = judged(Runner(Llm(model), {}, form=model.form), JUDGES[name], [case], Setting())
     assert (verdict.value is None) == bool(verdict.failure)
     return verdict
@@ -148,7 +148,7 @@ def migres(stage, part):
 
 def structured(form):
     def parse(recorded):
-        model, prompt = Says(recorded), Prompt(({"role": "user", "content": "?"},))
+        model, prompt = RecordedModel(recorded), Prompt(({"role": "user", "content": "?"},))
         (answer,) = ask_structured(Llm(model), [prompt], form, SamplingParams(), model.form)
         return answer.value.model_dump(mode="json") if answer.value is not None else None
 
@@ -160,29 +160,31 @@ def formulator(recorded, **settings):
 
 
 def hcqr(recorded):
-    outcome, _ = run("hcqr", Says(recorded, contains("Best guess at"), {"sits an exam": HYPOTHESIS}), CHOICE)
+    outcome, _ = run("hcqr", RecordedModel(recorded, contains("Best guess at"), {"sits an exam": HYPOTHESIS}), CHOICE)
     return None if outcome.failure else outcome.notes["rewrites"]
 
 
 def chr_rewriter(recorded):
     rewriter = make_rewriter(RewriterConfig(name="chr"), BM25)
-    (rewrite,) = ask_rewriter(Llm(Says(recorded)), rewriter, [QUESTION], SamplingParams())
+    (rewrite,) = ask_rewriter(Llm(RecordedModel(recorded)), rewriter, [QUESTION], SamplingParams())
     return list(rewrite.rewrites) or None
 
 
 def pick(recorded):
-    outcome, _ = run("csqe", Says(recorded, contains("Documents found"), {"Write a passage": "p"}), picks=1, passages=1)
+    outcome, _ = run(
+        "csqe", RecordedModel(recorded, contains("Documents found"), {"Write a passage": "p"}), picks=1, passages=1
+    )
     return outcome.notes["sentences"][0] or None
 
 
 def expansions(recorded):
-    outcome, _ = run("thinkqe", Says(recorded), rounds=1)
+    outcome, _ = run("thinkqe", RecordedModel(recorded), rounds=1)
     assert bool(outcome.notes["expansions"]) != bool(outcome.failure)
     return outcome.notes["expansions"] or None
 
 
 def qa_rag(recorded):
-    outcome, _ = run("qa_rag", Says(recorded))
+    outcome, _ = run("qa_rag", RecordedModel(recorded))
     return None if outcome.failure else [term.text for term in outcome.plan.probes[0].terms]
 
 
@@ -206,7 +208,7 @@ def questions(recorded):
 
 
 def final_answer(recorded):
-    outcome, _ = run("cot", Says(recorded))
+    outcome, _ = run("cot", RecordedModel(recorded))
     return None if outcome.failure else outcome.answer
 
 
@@ -318,5 +320,5 @@ def test_methods_of_one_form_read_alike(name):
     [("Paris", "Paris"), ("<think>Rome</think>Paris", "Paris"), ("Rome?</think>\nParis", "Paris"), ("<think>Rome", "")],
 )
 def test_methods_that_answer_leave_the_thinking_out(name, text, answer):
-    outcome, _ = run(name, Says({"text": text}))
+    outcome, _ = run(name, RecordedModel({"text": text}))
     assert outcome.answer == answer
