@@ -13,9 +13,9 @@ from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import FormPrompt, WorkedExample
 from ...methods.wording import question_fields
-from ...rewriters.levels import lettered
+from ...rewriters.levels import case_text, lettered
 from .gold import Gold
-from .reader import numbered, question_line, shortened
+from .reader import numbered, shortened
 
 UTILITY = "utility-2"
 MIMIC = "mimic-2"
@@ -220,26 +220,26 @@ def mimic(item: Gold, plus: str, minus: str) -> FormPrompt:
 def answerable(question: Question, document: Document, words: int) -> FormPrompt:
     """Whether one document answers the question."""
     fields = {"document": shortened(document, words)}
-    parts = [f"Text: {fields['document']}", question_line(question)]
+    parts = [f"Text: {fields['document']}", case_text(question, options=False)]
     return _prompt("relevancy", RELEVANCY, _ANSWERABLE, parts, _ANSWERABLE_EXAMPLE, question, fields)
 
 
 def declined(question: Question, answer: str) -> FormPrompt:
     """Whether an answer declines."""
-    parts = [question_line(question), f"Reply: {answer}"]
+    parts = [case_text(question, options=False), f"Reply: {answer}"]
     return _prompt("declined", DECLINED, _DECLINED, parts, _DECLINED_EXAMPLE, question, {"answer": answer})
 
 
 def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> FormPrompt:
     """Whether the documents support an answer."""
     fields = {"documents": _listed(documents, words), "answer": answer}
-    parts = [f"Documents:\n{fields['documents']}", question_line(question), f"Reply: {answer}"]
+    parts = [f"Documents:\n{fields['documents']}", case_text(question, options=False), f"Reply: {answer}"]
     return _prompt("faithfulness", FAITHFULNESS, _FAITHFUL, parts, _FAITHFUL_EXAMPLE, question, fields)
 
 
 def to_the_point(question: Question, answer: str) -> FormPrompt:
     """Whether an answer addresses the question."""
-    parts = [question_line(question), f"Reply: {answer}"]
+    parts = [case_text(question, options=False), f"Reply: {answer}"]
     fields = {"answer": answer}
     return _prompt("answer_relevancy", ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE, question, fields)
 
@@ -247,7 +247,7 @@ def to_the_point(question: Question, answer: str) -> FormPrompt:
 def golden(item: Gold, words: int) -> Prompt:
     """Generate a golden answer from the question's content documents."""
     documents = _listed(item.contents, words)
-    parts = [_GOLDEN, f"Text:\n{documents}", question_line(item.question)]
+    parts = [_GOLDEN, f"Text:\n{documents}", case_text(item.question, options=False)]
     messages = (Message(role="user", content="\n\n".join(parts)),)
     fields = {**question_fields(item.question), "documents": documents}
     return Prompt(messages, GUIDELINE, stage="guideline_answer", fields=fields)
@@ -255,21 +255,21 @@ def golden(item: Gold, words: int) -> Prompt:
 
 def key_points(question: Question, answer: str) -> FormPrompt:
     """Extract the guideline, the key points, of a golden answer."""
-    parts = [question_line(question), f"Ideal answer: {answer}"]
+    parts = [case_text(question, options=False), f"Ideal answer: {answer}"]
     return _prompt("guideline_points", GUIDELINE, _POINTS, parts, _POINTS_EXAMPLE, question, {"ideal_answer": answer})
 
 
 def adherence(question: Question, points: Sequence[str], answer: str) -> FormPrompt:
     """How much of the guideline an answer covers."""
     fields = {"points": "\n".join(f"- {point}" for point in points), "answer": answer}
-    parts = [question_line(question), f"Guideline:\n{fields['points']}", f"Answer: {answer}"]
+    parts = [case_text(question, options=False), f"Guideline:\n{fields['points']}", f"Answer: {answer}"]
     return _prompt("guideline_score", GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE, question, fields)
 
 
 def needed(item: Gold) -> FormPrompt:
     """The statements of fact needed for the right answer."""
     right = item.answers[0] + "".join(f" (or: {answer})" for answer in item.answers[1:])
-    parts, fields = [question_line(item.question), f"Answer: {right}"], {"right_answer": right}
+    parts, fields = [case_text(item.question, options=False), f"Answer: {right}"], {"right_answer": right}
     stage = "context_recall_statements"
     return _prompt(stage, CONTEXT_RECALL, _NEEDED, parts, _NEEDED_EXAMPLE, item.question, fields)
 
@@ -278,14 +278,18 @@ def attributed(question: Question, documents: Sequence[Document], statements: Se
     """Which of the statements the context supports."""
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
     fields = {"documents": _listed(documents, words), "statements": listed}
-    parts = [question_line(question), f"Documents:\n{fields['documents']}", f"Statements:\n{listed}"]
+    parts = [case_text(question, options=False), f"Documents:\n{fields['documents']}", f"Statements:\n{listed}"]
     stage = "context_recall_attributions"
     return _prompt(stage, CONTEXT_RECALL, _ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE, question, fields)
 
 
 def _choice(item: Gold) -> list[str]:
     options = lettered(item.question.options)
-    return [question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {_right_option(item)}"]
+    return [
+        case_text(item.question, options=False),
+        "Options:\n" + "\n".join(options),
+        f"Right answer: {_right_option(item)}",
+    ]
 
 
 def _right_option(item: Gold) -> str:

@@ -16,7 +16,7 @@ from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.prose import marked_answer, short_answer, without_end_of_turn, without_thinking
 from ...methods.wording import question_fields
-from ...rewriters.levels import history_text, one_line, question_text
+from ...rewriters.levels import case_text, one_line
 from .choice import choice_fields, chosen
 
 ANSWERS_VERSION, GENERATOR_VERSION = "answers-1", "generator-1"
@@ -66,7 +66,7 @@ def reader_prompt(question: Question, documents: Sequence[Document], words: int)
     """One user message, for chat templates without a system role; each document is cut to `words` words."""
     passages = numbered(documents, words)
     parts = [_DOCUMENTS if documents else _ALONE]
-    parts += [*passages, with_options(question), _CHOICE if question.options else _SHORT]
+    parts += [*passages, case_text(question), _CHOICE if question.options else _SHORT]
     return _prompt(parts, ANSWERS_VERSION, question, passages, "choice" if question.options else "open")
 
 
@@ -80,7 +80,7 @@ def generator_prompt(
     parts = [
         (_EXPERT.format(field=field) if field else "") + (_TASK_WITH_DOCUMENTS if passages else _TASK),
         *(["Documents:\n" + "\n\n".join(passages)] if passages else []),
-        with_options(question),
+        case_text(question),
         _instruction(bool(question.options), style),
     ]
     kind = "choice" if question.options else "content" if style == "grounded" else "open"
@@ -109,16 +109,6 @@ def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
 def numbered(documents: Sequence[Document], words: int) -> list[str]:
     """Each document on a line with its number."""
     return [f"[{number}] {shortened(document, words)}" for number, document in enumerate(documents, start=1)]
-
-
-def with_options(question: Question) -> str:
-    """What was said before the question, the question, and its options on a line each."""
-    return f"{history_text(question)}Question: {question_text(question)}"
-
-
-def question_line(question: Question) -> str:
-    """The question without its options, with the conversation before it."""
-    return f"{history_text(question)}Question: {question.text}"
 
 
 def shortened(document: Document, words: int) -> str:

@@ -14,8 +14,9 @@ from querylect.eval.answers.run import answer_questions
 from querylect.eval.answers.sources import Contexts, recorded_searches
 from querylect.eval.records import NO_RAG
 from querylect.eval.tasks.gold import read_gold
-from querylect.eval.tasks.reader import question_line, reader_prompt, shortened
+from querylect.eval.tasks.reader import reader_prompt, shortened
 from querylect.eval.tasks.records import keyed_records, reader_name
+from querylect.rewriters.levels import case_text
 from querylect.storage import KeyedJournal, only_writer
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
@@ -339,7 +340,7 @@ def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
     rows = [{"_id": "a", "text": "And its price?", "answers": ["3"], "history": history}]
     (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
     assert gold.question.history == (Utterance("user", "What is triptan?"),)
-    assert "User: What is triptan?" in question_line(gold.question)
+    assert "User: What is triptan?" in case_text(gold.question, options=False)
     rows = [{"_id": "a", "text": "And?", "options": ["3", "4"], "answer": "B", "history": history}]
     (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
     assert (gold.question.options, gold.question.history) == (("3", "4"), (Utterance("user", "What is triptan?"),))
