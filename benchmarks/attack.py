@@ -12,7 +12,7 @@ training of any CONFIG: a packaged name, a YAML file or a run folder, whose conf
 and export are made anew in a temporary folder. Without a target, and in all other parts, a service and a trainer of a
 tiny corpus and policy are attacked. It needs a checkout with the extra dev.
 
-The parts stand in attack_requests.py, attack_kills.py, attack_disks.py, attack_services.py, attack_trainers.py and
+The parts are in attack_requests.py, attack_kills.py, attack_disks.py, attack_services.py, attack_trainers.py and
 attack_rot.py.
 """
 
@@ -51,7 +51,7 @@ TARGETS = ("requests", "kills", "two-trainers", "rot")
 
 
 def main() -> int:
-    """Run the parts that were asked for; 1 where something was lost."""
+    """Run the chosen parts; 1 where something was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=[*PARTS, "all"])
     parser.add_argument(

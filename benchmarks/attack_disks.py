@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attack_kills import BEFORE, COMMANDS, phase_spans
-from attack_tally import Tally, said_in_a_sentence
+from attack_tally import Tally, refusal_problems
 from attack_world import World
 
 MEANS = "the command ends with one sentence, and given again on a good disk it reaches the undisturbed result"
@@ -39,7 +39,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
                 _full(world, tally, disk, draw.uniform(0.05, 0.95))
             else:
                 phase = draw.choice([phase for phase in COMMANDS if COMMANDS[phase] == "train"])
-                _taken_away(world, tally, disk, kind, phase, draw, marks["train"])
+                _folder_lost(world, tally, disk, kind, phase, draw, marks["train"])
     finally:
         if "full" in kinds:
             subprocess.run(["umount", "--lazy", disk], check=False)
@@ -54,7 +54,7 @@ def _limited(world: World, tally: Tally, command: str, size: int) -> None:
         child = world.child(command, limit=size)
         code = child.wait()
         if code != 0:
-            broken += said_in_a_sentence(code, child.error(), str(world.folder))
+            broken += refusal_problems(code, child.error(), str(world.folder))
         _again(world, command, broken)
 
 
@@ -69,14 +69,14 @@ def _full(world: World, tally: Tally, disk: Path, share: float) -> None:
             child = world.child("train")
             code = child.wait()
             if code != 0:
-                broken += said_in_a_sentence(code, child.error(), str(world.folder))
+                broken += refusal_problems(code, child.error(), str(world.folder))
                 broken += [f"{path} was left" for path in world.leftovers()]
         finally:
             _mount(disk, "remount,size=64m")
         _again(world, "train", broken)
 
 
-def _taken_away(
+def _folder_lost(
     world: World, tally: Tally, disk: Path, kind: str, phase: str, draw: random.Random, marks: list[tuple[float, str]]
 ) -> None:
     world.restore(None)
@@ -97,7 +97,7 @@ def _taken_away(
                 _mount(disk, "remount,ro,bind")
             code = child.wait()
             if code != 0:
-                broken += said_in_a_sentence(code, child.error(), str(world.folder))
+                broken += refusal_problems(code, child.error(), str(world.folder))
             elif kind == "removed" and world.differences("train"):
                 broken.append("it ended with 0 without its results")
         finally:

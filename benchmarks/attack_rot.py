@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from attack_tally import Tally, said_in_a_sentence
+from attack_tally import Tally, refusal_problems
 from attack_world import World
 
 MEANS = "refused in one sentence that names the file, or the undisturbed result; no traceback, no other figure"
@@ -106,7 +106,7 @@ def _damage(world: World, tally: Tally, kind: str, file: Path, how: str, draw: r
         child = world.child(name, *(["--resume"] if kind == "resume" else []))
         code = child.wait()
         if code != 0:
-            broken += said_in_a_sentence(code, child.error(), file.name, str(path.parent))
+            broken += refusal_problems(code, child.error(), file.name, str(path.parent))
         elif kind == "verify":
             broken.append("the damage was not found")
         else:

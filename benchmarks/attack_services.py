@@ -16,7 +16,7 @@ from pathlib import Path
 from attack_judge import judge_answers, judge_run
 from attack_kills import COMMANDS, phase_spans
 from attack_service import Service
-from attack_tally import Tally, said_in_a_sentence
+from attack_tally import Tally, refusal_problems
 from attack_world import World
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
@@ -76,7 +76,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
             broken += sorted(set(beside))[:2]
             _judge(world, environment, broken, compared)
             if code != 0 and kind in OTHER:
-                broken += said_in_a_sentence(code, child.error())
+                broken += refusal_problems(code, child.error())
                 again = world.again("train")
                 code = again.wait()
                 _judge(world, environment, broken, compared)

@@ -50,7 +50,7 @@ class Tally:
         return f"{self.part}: {counts} (survived: {self.survived_means})"
 
 
-def said_in_a_sentence(code: int | None, error: str, *names: str) -> list[str]:
+def refusal_problems(code: int | None, error: str, *names: str) -> list[str]:
     """What is wrong with how a command refused: exit code, traceback, or a message without one of the names."""
     lines = error.strip().splitlines()
     if code is None:

@@ -8,7 +8,7 @@ import signal
 import time
 
 from attack_kills import COMMANDS, phase_spans
-from attack_tally import Tally, said_in_a_sentence
+from attack_tally import Tally, refusal_problems
 from attack_world import World
 
 MEANS = "the second ends with a sentence and an exit code other than 0, and the first reaches the undisturbed result"
@@ -35,7 +35,7 @@ def attack(world: World, tries: int, seed: int) -> Tally:
                 name, *more = SECONDS[second]
                 second_process = world.child(name, *more, beside=True)
                 code = second_process.wait(120)
-                broken += [f"the second: {what}" for what in said_in_a_sentence(code, second_process.error())]
+                broken += [f"the second: {what}" for what in refusal_problems(code, second_process.error())]
             finally:
                 first.send(signal.SIGCONT)
             code = first.wait()

@@ -193,7 +193,7 @@ class World:
             shutil.rmtree(path, ignore_errors=True)
 
     def differences(self, name: str) -> list[str]:
-        """Files whose content differs from that of the undisturbed command, times aside; of `rewrite`, what it said."""
+        """Files whose content differs from that of the undisturbed command, times aside; of `rewrite`, its stdout."""
         part, files = {
             "index": (self.index, ("",)),
             "train": (self.run, RUN_FILES),

@@ -100,7 +100,7 @@ def test_training_that_does_not_repeat_is_refused_before_it_is_attacked(yaml, tm
     runs = []
 
     class Trained:
-        started, stdout = 0.0, tmp_path / "said"
+        started, stdout = 0.0, tmp_path / "stdout"
 
         def __init__(self, arguments, *_):
             runs.append(arguments)
@@ -133,9 +133,9 @@ def test_a_part_without_a_target_refuses_one(monkeypatch, capsys):
 
 
 def test_a_refusal_is_a_sentence_with_a_name_and_an_exit_code():
-    from attack_tally import said_in_a_sentence
+    from attack_tally import refusal_problems
 
-    assert said_in_a_sentence(2, "error: a/b.json is damaged", "b.json") == []
+    assert refusal_problems(2, "error: a/b.json is damaged", "b.json") == []
     for code, error in (
         (0, "b.json"),
         (None, ""),
@@ -143,7 +143,7 @@ def test_a_refusal_is_a_sentence_with_a_name_and_an_exit_code():
         (2, "error: something"),
         (1, "Traceback …\nb.json"),
     ):
-        assert said_in_a_sentence(code, error, "b.json"), (code, error)
+        assert refusal_problems(code, error, "b.json"), (code, error)
 
 
 def test_a_service_survives_hostile_requests_and_one_that_answers_wrong_does_not(lessons, run_app):
@@ -193,7 +193,7 @@ def test_a_row_is_written_into_the_table_of_a_page_in_place_of_the_earlier_one(t
     assert page.read_text().endswith(f"{END}\n\nafter\n")
 
 
-def test_a_service_that_is_none_is_told(run_app):
+def test_a_url_without_a_service_is_refused(run_app):
     from attack_requests import GoodRequest
 
     async def nothing(scope, receive, send):
