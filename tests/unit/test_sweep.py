@@ -293,7 +293,7 @@ trap 'echo TERM >>told; exit 75' TERM
 trap 'echo INT >>told; exit 130' INT
 [ "$5" != fails ] || exit 7
 touch up
-while true; do read -t 0.1 <>pipe; done
+while [ -p pipe ]; do read -t 0.1 <>pipe; done
 """
 
 
