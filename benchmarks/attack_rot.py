@@ -40,7 +40,8 @@ def attack(world: World, tries: int, seed: int) -> Tally:
                 outcomes[kind, file, _damage(world, tally, kind, file, how, draw)] += 1
     tally.notes.append(f"{tally.tried} of {total} pairs of file and damage")
     for kind in pairs:
-        files = [f"{file} {outcome} {count}" for (k, file, outcome), count in sorted(outcomes.items()) if k == kind]
+        counts = sorted((file, outcome, count) for (damage, file, outcome), count in outcomes.items() if damage == kind)
+        files = [f"{file} {outcome} {count}" for file, outcome, count in counts]
         tally.notes.append(f"{kind}: {', '.join(files)}")
     return tally
 

@@ -115,8 +115,8 @@ class Shape:
 
 
 def slots_of(shape: Shape, billions: float, share: float, gpus: int, max_slots: int) -> int:
-    """Sequences that an engine of `gpus` decodes at a time: up to `most` on a GPU, or what their keys and values leave
-    room for in `share` of the memory beside the weights. Common prefixes are kept once."""
+    """Sequences that an engine of `gpus` decodes at a time: up to `max_slots` on a GPU, or what their keys and values
+    leave room for in `share` of the memory beside the weights. Common prefixes are kept once."""
     free = GPU_GIB * share - 2e9 * billions / gpus / GIB - WORKSPACE_GIB
     sequence = shape.packed_tokens() / shape.nodes()[-1] * KV_BYTES * billions / GIB
     if free < sequence:

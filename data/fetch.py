@@ -20,7 +20,7 @@ from .fetched import SOURCE, card_licence, git_blob_of
 from .known import KnownBenchmark
 
 _PLAN = "plan.json"
-_KEPT = "What has arrived is kept, and the same command goes on: free some space or name another folder."
+_KEPT = "What has arrived is kept beside it: free some space, or name another folder, and give the same command again."
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import DataError
 from .benchmark import Benchmark, relevance_level_of, splits_of
 from .fetched import source_of
-from .jsonl import text_of
-from .rows import FETCH, grade_of, id_of, read_rows, string_of
+from .rows import FETCH, grade_of, id_of, read_rows, string_of, title_of
 from .trec import JUDGEMENT_COLUMNS, read_judgements
 from .types import Document, Question
 
@@ -162,7 +161,7 @@ def _refuse_gaps(paths: list[Path]) -> None:
 def _documents(files: list[Path]) -> Iterator[Document]:
     for path in files:
         for number, row in read_rows(path, ("text",), "a table of documents with _id, title and text"):
-            title = text_of(row, "title", path, number, "")
+            title = title_of(row, path, number)
             yield Document(_id(row, path, number), title, string_of(row, "text", path, number))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ..errors import DataError
 from .beir import read_corpus
-from .jsonl import plain_or_gzipped, read_lines, read_records, text_of
-from .rows import id_of, string_of
+from .jsonl import plain_or_gzipped, read_lines, read_records
+from .rows import id_of, string_of, title_of
 from .types import Document
 
 _EXPECTED = "passages, one a line"
@@ -55,7 +55,7 @@ def read_passages(files: list[Path]) -> Iterator[Document]:
         elif _kind(path) == ".jsonl":
             for number, row in read_records(path, _EXPECTED):
                 text = "contents" if "contents" in row else "text"
-                title = text_of(row, "title", path, number, "")
+                title = title_of(row, path, number)
                 yield Document(id_of(row, "id", path, number), title, string_of(row, text, path, number))
         else:
             yield from _tabbed(path)

@@ -94,6 +94,11 @@ def string_of(row: Mapping[str, object], column: str, path: Path, number: int) -
     return value
 
 
+def title_of(row: Mapping[str, object], path: Path, number: int) -> str:
+    """The title of a row, "" where it has none. Raises DataError for one that is no text."""
+    return "" if row.get("title") is None else string_of(row, "title", path, number)
+
+
 def strings_of(row: Mapping[str, object], column: str, path: Path, number: int) -> list[str]:
     """A column of a row that holds a list of texts. Raises DataError if it does not."""
     value = row.get(column)

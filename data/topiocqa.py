@@ -11,9 +11,8 @@ from typing import Any
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .conversation_rows import ConversationRow, conversation_rows
-from .jsonl import text_of
 from .passages import passage_files, published_folder, read_passages
-from .rows import id_of, string_of
+from .rows import id_of, string_of, title_of
 from .types import Document, Question
 
 LICENCE = (
@@ -59,6 +58,6 @@ def _gold_passage(row: ConversationRow) -> Document | None:
         )
     return Document(
         id_of(passage, "id", row.path, row.number),
-        text_of(passage, "title", row.path, row.number, ""),
+        title_of(passage, row.path, row.number),
         string_of(passage, "text", row.path, row.number),
     )

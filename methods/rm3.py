@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 from ..configs.methods import Rm3Config
 from ..envs.plan import Probe, SearchPlan, Term
-from ..envs.retrievers.vocabulary import stems, words_of
 from .method import SearchResults
 
 _TERM = re.compile(r"[a-z0-9]{2,20}")
@@ -90,6 +89,8 @@ def analyse(text: str, lexical: bool) -> list[tuple[str, str]]:
 
     A word is its own term where not `lexical`.
     """
+    from ..envs.retrievers.vocabulary import stems, words_of  # imports bm25s, and with it numba
+
     words = words_of(text)
     stemmed = zip(words, stems(words), strict=True)
     return [(stem if lexical else word, word) for word, stem in stemmed if stem is not None]

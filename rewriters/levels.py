@@ -108,7 +108,7 @@ def history_text(question: Question) -> str:
 
 
 def case_text(question: Question, options: bool = True) -> str:
-    """The question as prompts show it, after its conversation, and with `options` before its answer options."""
+    """The question as prompts show it: after its conversation, and followed by its answer options if `options`."""
     text = question_text(question) if options else question.text
     return f"{history_text(question)}Question: {text}"
 

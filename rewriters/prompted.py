@@ -190,7 +190,7 @@ def _is_role(text: str, roles: Sequence[str]) -> bool:
 def _labelled_parts(text: str, labels: Sequence[str], roles: Sequence[str], long: bool) -> tuple[list[str], str]:
     """The text after each label, or what is wrong; neither if the text contains no label."""
     tail = _TAIL.replace("role", "|".join(roles) if roles else r"(?!)")
-    other = [rf"{PART_NAME}[ _\t#-]*\d{{1,2}}"] if labels[-1][-1].isdigit() else []
+    other = [rf"{PART_NAME}[ _\t#-]*\d{{1,2}}"] if any(label[-1].isdigit() for label in labels) else []
     marks: list[tuple[int, int, int]] = []
     titles: dict[int, str] = {}
     for cores in ([*names_of_parts(labels, ()), *other], names_of_parts(labels, roles)):

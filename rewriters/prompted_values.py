@@ -102,8 +102,8 @@ def names_of_parts(labels: Sequence[str], roles: Sequence[str]) -> list[str]:
         ways = [words]
         if numbered:
             position = int(numbered[1]) - 1  # other labels may precede the numbered ones
-            number = rf"(?:{numbered[1]}|{_ORDINALS[position]})" if position < len(_ORDINALS) else numbered[1]
-            roman = ROMAN[position] if position < len(ROMAN) else number
+            number = rf"(?:{numbered[1]}|{_ORDINALS[position]})" if 0 <= position < len(_ORDINALS) else numbered[1]
+            roman = ROMAN[position] if 0 <= position < len(ROMAN) else number
             ways += [
                 rf"{PART_NAME}(?:[ _\t#.°№-]*{number}(?!\d)|[ _\t]+(?:{roman}|{LETTERS[position % 10]})\b)",
                 rf"(?:the )?{number}(?!\d) {PART_NAME}",
