@@ -448,7 +448,7 @@ def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
     chat = read_exported(tmp_path / "out").member().chat
     assert [(entry.role, entry.content) for entry in chat.history] == [
-        tuple(utterance.values()) for utterance in history
+        (utterance["role"], utterance["text"]) for utterance in history
     ]
     assert 'User: What is a "mallet"?\nAssistant: A hammer.' in chat.messages[-1].content
     assert chat.template is None, "a chat with the question alone would lack the conversation"

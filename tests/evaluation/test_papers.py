@@ -262,8 +262,8 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     assert rag["means"]["accuracy:all"] == {"value": 2 / 4, "n": 4}, "the same with failures as wrong answers"
     assert "| rag | 66.7 (3; 50.0 of 4) | 66.7 (3; 50.0 of 4) |" in page.read_text()
     assert rag["unjudged"] == {"utility": 1}
-    by_key = {(record["system"], record["question_id"]): record for record in question_records(page)}
-    lost = by_key["rag", "sugar"]
+    key = ("rag", "sugar")
+    lost = next(r for r in question_records(page) if (r["system"], r["question_id"]) == key)
     assert (lost["answer"], lost["scores"]) == (None, {"accuracy": None})
     assert "no reply: 1" in page.read_text()
     server.always, request_count = None, len(server.bodies)
@@ -349,7 +349,7 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
     assert server.bodies == []
     for versions, new in (((), 0), (("own-2",), 5), (("own-2",), 0)):
         method = Refuses(versions)
-        monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda *_, result=method: result))
+        monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda *_, method=method: method))
         run_paper(paper, tmp_path / "out")
         assert method.question_count == new, "a record is known of the same prompts alone"
 

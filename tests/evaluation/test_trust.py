@@ -172,7 +172,7 @@ NAMED = {
     written_file: "rewriter.llm.cache",
     link: "cells/.lock",
 }
-"""The setting that reports each channel. Others differ from these in their value alone: see `untrusted_in` below."""
+"""The setting that the refusal of each channel names. Others differ in their value alone: see `untrusted_in` below."""
 
 UNUSED = {"serve": ("env", "client"), "plan": ("client",)}
 """Sections that a command does not use: it searches with what the user named."""
@@ -240,7 +240,7 @@ def test_a_folder_from_elsewhere_does_nothing_beyond_its_data_in_any_command(
 
 def test_a_plan_does_nothing_beyond_the_data_of_its_runs(folders, lessons, listener, tmp_path, capfd):
     """One evaluation with a run for each channel, all of which fail."""
-    of_plan = {entry: run for entry, run in folders.items() if not NAMED[entry].startswith(UNUSED["plan"])}
+    of_plan = {channel: run for channel, run in folders.items() if not NAMED[channel].startswith(UNUSED["plan"])}
     out = [f"output={tmp_path / 'out'}", f"indexes={tmp_path / 'out'}", "training_free=[]"]
     runs = [part for channel, run in of_plan.items() for part in ("--run", f"{channel.__name__}={run}")]
     stderr = refused_by(["eval", "--dataset", lessons.dataset.path, "--retriever", "bm25", *runs, *out], capfd)

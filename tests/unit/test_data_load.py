@@ -12,7 +12,7 @@ from querylect.errors import DataError
 
 from ..raising import refused
 
-texts = st.text("aé \n\0", max_size=3)
+texts = st.text("aAé\u0301字 \n\0\x1f", max_size=3)
 documents = st.lists(st.builds(Document, id=texts, title=texts, text=texts), max_size=4)
 
 
