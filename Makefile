@@ -20,7 +20,7 @@ help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
 	@echo 'make test      run the tests that are not slow, WORKERS=$(WORKERS) files at a time; ARGS="-k config" goes to pytest,'
 	@echo '               ARGS="-p randomly" shuffles them'
-	@echo 'make test-fast run those without a server or a torch model'
+	@echo 'make test-fast run those without a server, a torch model or a whole collection'
 	@echo 'make test-all  run all of them, as .ci/run does'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
 	@echo 'make docs      build the site of docs/ into build/site; a broken link ends it'
@@ -78,6 +78,8 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $
 test: $(TESTED)
 	$(PYTEST) -m "not slow" $(ARGS)
 
+# These never wait
+test-fast: WORKERS = $(shell n=$$(nproc 2> /dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 test-fast: $(TESTED)
 	$(PYTEST) tests/unit $(ARGS)
 

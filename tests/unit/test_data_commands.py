@@ -8,7 +8,7 @@ from querylect.envs.environment import Environment, RankedHit
 from querylect.eval.export import export_trec
 
 from ..command import end
-from ..jsonl import read_jsonl, write_jsonl
+from ..jsonl import write_jsonl
 from ..service.test_data_fetch import copy_of_scifact
 from .test_data_ragbench import write
 
@@ -86,23 +86,3 @@ def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
     assert "over 3 test questions: no figure is published" in stdout
     assert end("data", "baselines", config, "--split", "absent") == 2
     assert "--split 'absent' is unknown" in capsys.readouterr().err
-
-
-def test_scifact_is_right_by_bm25_and_wrong_without_its_titles(realdata, tmp_path, capsys):
-    """The purpose of the check: an index without titles is detected before any rewriting is measured."""
-    settings = [f"env.dataset.path={realdata / 'scifact'}", "env.dataset.kind=beir", f"env.index={tmp_path / 'index'}"]
-    assert end("index", "build", "demo", *settings) == 0
-    assert end("data", "baselines", "demo", *settings) == 0
-    assert ": right; as published (0.6790" in capsys.readouterr().out
-    bare = tmp_path / "bare"
-    (bare / "qrels").mkdir(parents=True)
-    for name in ("queries.jsonl", "qrels/test.tsv"):
-        (bare / name).write_bytes((realdata / "scifact" / name).read_bytes())
-    corpus = read_jsonl(realdata / "scifact" / "corpus.jsonl")
-    write_jsonl(bare / "corpus.jsonl", *(document | {"title": ""} for document in corpus))
-    (bare / "meta.json").write_text('{"name": "scifact"}')
-    settings = [f"env.dataset.path={bare}", "env.dataset.kind=beir", f"env.index={tmp_path / 'other'}"]
-    assert end("index", "build", "demo", *settings) == 0
-    capsys.readouterr()
-    assert end("data", "baselines", "demo", *settings) == 1
-    assert ": wrong; -0." in capsys.readouterr().out

@@ -1,9 +1,8 @@
 """RAGBench in its published form: hand-written rows, and four real parts end to end."""
 
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.configs.schema import DatasetConfig
 from querylect.data.load import load_dataset
 from querylect.data.ragbench import PARTS, document_id, open_ragbench
 from querylect.errors import DataError
@@ -122,21 +121,3 @@ def test_a_file_of_another_part_or_kind_is_told(tmp_path):
     write(folder, {("emanual", "test"): [("1", "one?", [], [])]})
     with refused(DataError, "invalid-field", "row 1", "'documents'", "[]"):
         load(folder, parts=["emanual"])
-
-
-def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
-    from querylect.envs.builder.build import build_index
-    from querylect.envs.environment import Environment
-    from querylect.eval.baselines import measure_raw
-
-    parts = ["covidqa", "delucionqa", "emanual", "hotpotqa"]
-    dataset = DatasetConfig(kind="ragbench", path=str(realdata / "ragbench"), parts=parts)
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
-    assert build_index(config).documents == 5617
-    assert Environment.open(config).splits == {"train": 520, "validation": 846, "test": 792}
-    measured = measure_raw(config, "test")
-    assert [measurement.dataset.rpartition("/")[2] for measurement in measured[:-1]] == parts
-    assert [measurement.questions for measurement in measured] == [244, 92, 66, 390, 792]
-    # the questions of a part are far from random and from perfect in a corpus of four parts
-    assert all(0.2 < measurement.value < 0.95 for measurement in measured)
-    assert measured[-1].value == pytest.approx(sum(measurement.value for measurement in measured[:-1]) / 4)

@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 from querylect.configs.llm import AnswersConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.leakage import near_overlap, overlap, words
+from querylect.data.leakage import near_overlap
 from querylect.data.load import load_dataset
-from querylect.data.wndb import read_wordnet
-from querylect.data.wordnet import Gloss, installed_folder, load_wordnet, read_gloss
+from querylect.data.wordnet import Gloss, load_wordnet, read_gloss
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import DataError
 from querylect.eval.tasks.gold import gold_answers
-from querylect.rewriters.small import load_prompt
 
 from ..raising import refused
 
@@ -297,111 +295,3 @@ def no_shared_words(dataset):
     train, validation, test = (answer_words(dataset)[name] for name in ("train", "validation", "test"))
     assert not train & (validation | test)
     assert not validation & test
-
-
-@pytest.fixture(scope="module")
-def folder():
-    try:
-        return installed_folder()
-    except DataError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def database(folder):
-    """The installed files, read once."""
-    return read_wordnet(folder)
-
-
-@pytest.fixture(scope="module")
-def real(folder, database):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("querylect.data.wordnet.read_wordnet", {folder: database}.__getitem__)
-        return load_wordnet()
-
-
-def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real):
-    sizes = {name: len(split.questions) for name, split in real.splits.items()}
-    assert sizes == {"train": 13295, "validation": 300, "test": 1500}
-    ids = [document.id for document in real.corpus]
-    assert len(ids) == 25757
-    assert ids == sorted(set(ids))
-    judged = {answer for split in real.splits.values() for grades in split.qrels.values() for answer in grades}
-    assert len(judged) == 13295 + 300 + 1500
-    assert judged <= set(ids)
-    questions = [question for split in real.splits.values() for question in split.questions]
-    assert len({question.id for question in questions}) == len(questions)
-    assert not any('"' in question.text or "|" in question.text for question in questions)
-    assert real.splits["test"].questions[0].text == "refer to or be relevant or familiar to"
-    starts = (
-        "13 synsets whose gloss",
-        "28 definitions",
-        "3071 of 18173 questions are left out",
-        "7 of 13302 questions",
-    )
-    assert len(real.notes) == len(starts)
-    assert all(note.startswith(f"wordnet: {start}") for note, start in zip(real.notes, starts, strict=True))
-
-
-def test_tag_counts_are_those_of_the_index_files(folder, database):
-    """`tagsense_cnt` of index.noun, index.verb and index.adj (wndb(5WN)): so many of a lemma's senses were tagged."""
-    tagged = set()
-    for kind, name in (("n", "index.noun"), ("v", "index.verb"), ("a", "index.adj")):
-        for line in (folder / name).read_text().splitlines():
-            if not line.startswith("  "):
-                fields = line.split()
-                after_pointers = fields[4 + int(fields[3]) :]
-                tagged |= {kind + offset for offset in after_pointers[2 : 2 + int(after_pointers[1])]}
-    assert database.tagged.keys() == tagged
-
-
-def test_no_document_contains_its_gloss(real, database):
-    for document in real.corpus:
-        definition = database.synsets[document.id].gloss.partition('"')[0]
-        document_words = f" {words(document.text)} "
-        for part in {definition, *definition.split(";")}:
-            if len(words(part).split()) >= 5:
-                assert f" {words(part)} " not in document_words, document
-
-
-def test_no_question_names_a_word_of_its_answer(real):
-    titles = {document.id: document.title for document in real.corpus}
-    for split in real.splits.values():
-        for question in split.questions:
-            assert len(question.text.split()) >= 5
-            (answer,) = split.qrels[question.id]
-            assert not any(word in question.text.lower() for word in titles[answer].lower().split(", "))
-
-
-def test_the_real_splits_share_no_answer_no_word_of_one_and_no_question(real):
-    no_shared_words(real)
-    assert overlap(real) == []
-    assert near_overlap(real) == []
-
-
-def test_the_licence_is_the_complete_notice_of_the_package(real, folder):
-    notice = " ".join((folder / "LICENSE").read_text().split()[3:])
-    assert notice.startswith("This software and database is being provided to you")
-    assert notice.replace("MERCHANT- ABILITY", "MERCHANTABILITY") in real.licence
-    assert "WordNet 3.0 Copyright 2006 by Princeton University. All rights reserved." in real.licence
-
-
-def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(real):
-    examples = load_prompt("wordnet").examples
-    prompt_terms = {
-        word.strip().lower()
-        for example in examples
-        for turn in example.turns
-        for text in (turn.rewrite, *turn.documents)
-        for word in text.split(",")
-    }
-    answers = answer_words(real)
-    assert not prompt_terms & (answers["validation"] | answers["test"])
-    content = [set(words(example.question).split()) for example in examples]
-    for name in ("validation", "test"):
-        for question in real.splits[name].questions:
-            question_words = set(words(question.text).split())
-            assert all(
-                len(question_words & example_words) / len(question_words | example_words) < 0.5
-                for example_words in content
-            ), question.text

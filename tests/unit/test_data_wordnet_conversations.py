@@ -1,12 +1,8 @@
 """The conversational set of WordNet: its questions, their answers, and that no word is in two splits."""
 
-import pytest
-from querylect.configs.schema import DatasetConfig
-from querylect.data.load import load_dataset
 from querylect.data.types import Utterance
-from querylect.data.wordnet_conversations import RELATIONS, load_wordnet_conversations
+from querylect.data.wordnet_conversations import load_wordnet_conversations
 from querylect.errors import DataError
-from querylect.rewriters.small import load_prompt
 
 from ..raising import refused
 from .test_data_wordnet import filler, write
@@ -53,44 +49,3 @@ def test_follow_ups_ask_along_the_pointers_of_a_word(tmp_path):
 def test_too_few_questions_are_an_error(tmp_path):
     with refused(DataError, "too-few-questions", "validation"):
         load_wordnet_conversations(write(tmp_path / "dict", HOT, COLD), **SIZES)
-
-
-@pytest.fixture(scope="module")
-def real():
-    return load_dataset(DatasetConfig(kind="wordnet_conversations"))
-
-
-def words_of(real, name):
-    titles = {document.id: document.title for document in real.corpus}
-    split = real.splits[name]
-    answers = (titles[document] for grades in split.qrels.values() for document in grades)
-    return {word.lower() for title in answers for word in title.split(", ")} | {
-        word_of(question).lower() for question in split.questions
-    }
-
-
-def word_of(question):
-    """The word that the conversation is about."""
-    return question.history[0].text.removeprefix("What does ").removesuffix(" mean?")
-
-
-def test_the_real_set_is_small_and_its_splits_share_no_word(real):
-    sizes = {name: len(split.questions) for name, split in real.splits.items()}
-    assert sizes == {"train": 1500, "validation": 200, "test": 400}
-    assert not words_of(real, "test") & (words_of(real, "train") | words_of(real, "validation"))
-    assert not words_of(real, "validation") & words_of(real, "train")
-
-
-def test_no_question_can_be_searched_without_its_history(real):
-    questions = [question for split in real.splits.values() for question in split.questions]
-    assert {question.text for question in questions} == {relation.question for relation in RELATIONS}
-    for question in questions:
-        assert word_of(question) in question.reference_rewrite
-        assert word_of(question) not in question.text
-
-
-def test_the_packaged_prompt_gives_no_held_out_word_away(real):
-    prompt = load_prompt("wordnet_conversations")
-    rewrite_words = {word for example in prompt.examples for turn in example.turns for word in turn.rewrite.split(", ")}
-    assert len(rewrite_words) > 6
-    assert not rewrite_words & (words_of(real, "test") | words_of(real, "validation"))
