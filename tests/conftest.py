@@ -150,6 +150,7 @@ SLOW = {
     "test_train_mix",
     "test_train_resampling",
     "test_train_stops",
+    "test_whole_collections",
 }
 """Files that only `make test-all` runs, besides the folder `cluster` and single tests."""
 

@@ -422,6 +422,7 @@ def test_a_hybrid_is_verified_with_its_members_and_says_when_a_file_of_one_is_cu
 
 
 @pytest.mark.usefixtures("forked_workers")
+@pytest.mark.slow
 def test_a_hybrid_is_built_by_several_workers_but_not_in_shards(dataset, tmp_path):
     hashes = []
     for workers in (1, 2):
