@@ -335,6 +335,7 @@ LARGER = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
           "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 16_000, "tie_word_embeddings": False}  # fmt: skip
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from Linux's /proc")
 @pytest.mark.parametrize(
     ("policy", "train"),
@@ -347,8 +348,8 @@ LARGER = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
 def test_the_memory_of_a_process_is_that_of_the_plan(policy, train):
     """Within 15 % of the most that the kernel saw it take: with its libraries, and what the allocator loses.
 
-    That loss depends on where the kernel lays the heap: the same update takes .4 GiB more in one process of three. So
-    what exceeds the plan is measured again, at most twice.
+    That loss depends on the random address of the heap: the same update takes up to .4 GiB more in one process than in
+    another (in three of ten it exceeds the plan by more than 15 %). So what exceeds the plan is measured again.
     """
     plan = {
         "policy": {"dtype": "float32", **policy},
@@ -359,7 +360,7 @@ def test_the_memory_of_a_process_is_that_of_the_plan(policy, train):
     run = RunConfig.model_validate(plan)
     script, settings = Path(__file__).parent / "update_memory.py", json.dumps({"sizes": LARGER, "config": plan})
     expected = estimate(run, from_config(LARGER), CPU)
-    for _ in range(3):
+    for _ in range(6):
         printed = subprocess.run(
             [sys.executable, str(script), settings], capture_output=True, text=True, check=True
         ).stdout
