@@ -170,7 +170,8 @@ def _fingerprint(path: Path, size: int) -> str:
     digest = hashlib.sha256(size.to_bytes(8, "big"))
     with path.open("rb") as file:
         if size <= _FULL_HASH_BYTES:
-            digest.update(file.read())
+            while part := file.read(2**20):
+                digest.update(part)
         else:
             for number in range(_SAMPLES):
                 file.seek(number * (size - _SAMPLE) // (_SAMPLES - 1))

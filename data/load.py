@@ -143,5 +143,12 @@ def corpus_hash(corpus: Iterable[Document]) -> str:
 
 def document_record(document: Document) -> bytes:
     """Id, title and text of a document, each preceded by its length in 8 bytes (big-endian)."""
-    fields = [text.encode("utf-8", "surrogatepass") for text in (document.id, document.title, document.text)]
-    return b"".join(len(field).to_bytes(8, "big") + field for field in fields)
+    name, title, text = (
+        document.id.encode("utf-8", "surrogatepass"),
+        document.title.encode("utf-8", "surrogatepass"),
+        document.text.encode("utf-8", "surrogatepass"),
+    )
+    # Without a loop, which takes twice the time: this runs for each of millions of documents
+    return b"".join(
+        (len(name).to_bytes(8, "big"), name, len(title).to_bytes(8, "big"), title, len(text).to_bytes(8, "big"), text)
+    )
