@@ -6,7 +6,8 @@ PY ?= python3
 ARGS ?=
 # Tests wait for a quarter of their time: for processes that start, for jobs, for deadlines. So one more than processors,
 # up to five, of 2 GiB each.
-WORKERS ?= $(shell n=$$(nproc 2> /dev/null || echo 2); echo $$((n < 4 ? n + 1 : 5)))
+CORES := $(shell nproc 2> /dev/null || echo 2)
+WORKERS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 5)))
 BIN := .venv/bin
 STAMP := .venv/.stamp
 TESTED := .venv/.stamp-extras
@@ -78,8 +79,10 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $
 test: $(TESTED)
 	$(PYTEST) -m "not slow" $(ARGS)
 
-# These never wait
-test-fast: WORKERS = $(shell n=$$(nproc 2> /dev/null || echo 2); echo $$((n < 8 ? n : 8)))
+# These never wait. WORKERS of the user's environment or command line goes before
+ifeq ($(origin WORKERS),file)
+test-fast: WORKERS = $(shell echo $$(($(CORES) < 8 ? $(CORES) : 8)))
+endif
 test-fast: $(TESTED)
 	$(PYTEST) tests/unit $(ARGS)
 

@@ -21,12 +21,12 @@ from typing import Annotated
 import typer
 
 from .adapt.commands import app as adapt_app
+from .command_options import DryRun, MixMember, Trust, Verbose
 from .configs.evaluation import SpecConfig
 from .configs.load import dump_config, is_override, known_configs, load_config
 from .configs.mix import chosen, only
 from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
-from .data.commands import MixMember, Verbose
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
 from .envs.commands import app as prepare_app
@@ -84,10 +84,6 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ from types import FrameType
 
 ORDER = [
     *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources"),
-    *("hub_client", "rewards"),
+    *("hub_client", "command_options", "rewards"),
     *("configs", "data", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
     *("optimize", "slurm"),
     *("hub", "export", "adapt", "sweep", "use", "inference", "doctor", "cli", "__main__", "__init__"),

@@ -180,7 +180,7 @@ class MilvusConfig(Section):
 
 
 class QuestionIndexConfig(Section):
-    """The retriever `qb-rag`: questions with the contents that answer them, and what retriever ranks the questions."""
+    """The retriever `qb-rag`: questions with the contents that answer them, and the retriever that ranks them."""
 
     folder: str
     """Folder with the questions, written by `querylect index questions`."""

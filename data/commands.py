@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from ..command_options import Verbose
 from ..configs.schema import DatasetConfig
 from ..errors import ConfigError, DataError
 from ..logs import progress_bar, set_up_logging
@@ -16,10 +17,6 @@ app = typer.Typer(no_args_is_help=True, help="Fetch, prepare and check benchmark
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `querylect data list`.")]
 From = Annotated[Path | None, typer.Option("--from", metavar="FOLDER", help="A local copy of the published files.")]
-MixMember = Annotated[
-    str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
 
 @app.command("list")

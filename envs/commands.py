@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..data.commands import From, Name, Verbose, dataset_settings, fetched_dataset, fetched_folder, split_commas
+from ..command_options import Verbose
+from ..data.commands import From, Name, dataset_settings, fetched_dataset, fetched_folder, split_commas
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from ..command_options import DryRun, MixMember, Verbose
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
 from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
 from ..configs.run_settings import load_run_config
 from ..configs.trust import is_own_run, links_outside, refuse_untrusted
-from ..data.commands import MixMember, Verbose
 from ..digests import DIGESTS
 from ..errors import ConfigError
 from ..logs import set_up_logging
@@ -126,7 +126,7 @@ def answers(
     trust: Annotated[
         bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Let a model answer the questions from what each system found; print the path of answers.md."""

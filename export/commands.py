@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..data.commands import Verbose
+from ..command_options import Verbose
 from ..logs import set_up_logging
 
 app = typer.Typer()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..command_options import DryRun, Trust, Verbose
 from ..configs.load import dump_config, is_override
-from ..data.commands import Verbose
 from ..errors import ConfigError, DataError, IncompleteError, UserError
 from ..logs import set_up_logging
 
@@ -40,9 +40,6 @@ Endpoint = Annotated[
     typer.Option("--endpoint", metavar="URL", help="Where the model is served (OpenAI's protocol); loads none."),
 ]
 EndpointModelName = Annotated[str | None, typer.Option("--model", help="Its name at the endpoint.")]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
-]
 
 
 @app.command()
@@ -78,7 +75,7 @@ def rewrite(
     endpoint: Endpoint = None,
     model: EndpointModelName = None,
     trust: Trust = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Rewrite questions; write one JSON object a line, whose `text` is what to search (docs/use.md).

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from ..command_options import DryRun, MixMember, Verbose
 from ..configs.load import dump_config, is_override, load_config
 from ..configs.mix import only
-from ..data.commands import MixMember, Verbose
 from ..logs import progress_bar, set_up_logging
 from .checks import refuse_unsupported
 
@@ -27,7 +27,7 @@ def optimize(
     trust: Annotated[
         bool, typer.Option("--trust", help="With --resume: also follow links of a run from elsewhere.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Optimise the prompt of CONFIG's policy with GEPA against its environment and print the run folder."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from ..command_options import DryRun, MixMember, Verbose
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
-from ..data.commands import MixMember, Verbose
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 
@@ -34,7 +34,7 @@ def index_questions(
         bool, typer.Option("--overwrite", help="Ask everything again where other settings were used.")
     ] = False,
     env: MixMember = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Let a model write and judge questions for CONFIG's contents, for the retriever qb-rag; go on where it stopped."""

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ..command_options import Verbose
 from ..configs.load import load_config
-from ..data.commands import Verbose
 from ..errors import ConfigError
 from ..logs import set_up_logging
 

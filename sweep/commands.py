@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ..command_options import Verbose
 from ..configs.load import is_override
 from ..configs.sweep import load_sweep
-from ..data.commands import Verbose
 from ..errors import ConfigError
 from ..logs import set_up_logging
 

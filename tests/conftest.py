@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share: real collections, a small real environment and real HTTP servers."""
+"""Fixtures that several folders share: real collections, a small real environment and real HTTP servers."""
 
 import gc
 import logging
