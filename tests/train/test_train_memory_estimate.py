@@ -15,7 +15,8 @@ from querylect.rollouts.policy import add_lora
 from querylect.slurm.requests import BODY, FOLDER, request_of
 from querylect.train.memory.advice import remedies
 from querylect.train.memory.estimate import (
-    CPU_RESERVED,
+    CPU_HEAP_GAPS,
+    CPU_LIBRARIES,
     GIB,
     ProcessLayout,
     longest_tree,
@@ -109,7 +110,7 @@ def test_an_update_holds_what_is_estimated(kind, checkpointing, how):
     assert trained_parameters(run.policy.lora, shape) == pytest.approx(trained, rel=0.001)
     expected = estimate(run, shape, CPU)
     peak = measured(run, model, mixed=how in ("mixed", "lora bfloat16"))
-    assert BAND[0] < (expected.of_phase("update") - CPU_RESERVED) / peak < BAND[1], expected.lines()
+    assert BAND[0] < (expected.of_phase("update") - CPU_LIBRARIES - CPU_HEAP_GAPS) / peak < BAND[1], expected.lines()
 
 
 def test_the_longest_tree_by_hand():
@@ -335,22 +336,19 @@ LARGER = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
           "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 16_000, "tie_word_embeddings": False}  # fmt: skip
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from Linux's /proc")
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="sets glibc's allocator, and reads a process's memory from /proc")
 @pytest.mark.parametrize(
     ("policy", "train"),
     [
+        ({"lora": None}, {"gradient_checkpointing": False}),
         ({"lora": None}, {"max_tokens_per_micro_batch": 640, "gradient_checkpointing": False}),
-        ({"lora": {"r": 8}}, {}),
+        ({"lora": {"r": 8}}, {"gradient_checkpointing": True}),
     ],
-    ids=["split", "adapters"],
+    ids=["all weights", "split", "adapters"],
 )
 def test_the_memory_of_a_process_is_that_of_the_plan(policy, train):
-    """Within 15 % of the most that the kernel saw it take: with its libraries, and what the allocator loses.
-
-    That loss depends on the random address of the heap: the same update takes up to .4 GiB more in one process than in
-    another (in three of ten it exceeds the plan by more than 15 %). So what exceeds the plan is measured again.
-    """
+    """Within 15 % of the most that the kernel saw it take, with its libraries, but without gaps in the heap."""
     plan = {
         "policy": {"dtype": "float32", **policy},
         "rollout": {"branching": [4, 4], "max_prompt_tokens": 400, "max_new_tokens": [64, 64], "documents": 2,
@@ -360,11 +358,6 @@ def test_the_memory_of_a_process_is_that_of_the_plan(policy, train):
     run = RunConfig.model_validate(plan)
     script, settings = Path(__file__).parent / "update_memory.py", json.dumps({"sizes": LARGER, "config": plan})
     expected = estimate(run, from_config(LARGER), CPU)
-    for _ in range(6):
-        printed = subprocess.run(
-            [sys.executable, str(script), settings], capture_output=True, text=True, check=True
-        ).stdout
-        measured = int(printed.split()[-1])
-        if expected.of_phase("update") >= 0.85 * measured:
-            break
-    assert expected.of_phase("update") == pytest.approx(measured, rel=0.15), expected.lines()
+    printed = subprocess.run([sys.executable, str(script), settings], capture_output=True, text=True, check=True).stdout
+    peak = int(printed.split()[-1])
+    assert expected.of_phase("update") - CPU_HEAP_GAPS == pytest.approx(peak, rel=0.15), expected.lines()

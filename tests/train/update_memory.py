@@ -1,19 +1,23 @@
 """A process that loads a policy and updates it on one tree, and prints the most memory that it took, in bytes.
 
 python update_memory.py '{"sizes": {…}, "config": {…}}'
+
+Freed blocks return to the kernel: gaps in the heap, which differ from process to process, do not count.
 """
 
+import ctypes
 import json
 import sys
 from pathlib import Path
 
 import torch
 from querylect.configs.schema import RunConfig
-from querylect.rollouts.memory import keep_freed_memory
 from querylect.rollouts.policy import add_lora
 from querylect.train.memory.estimate import longest_tree
 from querylect.train.packing.packing import packed_logps
 from transformers import AutoConfig, AutoModelForCausalLM
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def longest(run, vocabulary):
@@ -38,7 +42,9 @@ def longest(run, vocabulary):
 
 def main(argument):
     plan = json.loads(argument)
-    keep_freed_memory()
+    libc = ctypes.CDLL(None)
+    for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+        libc.mallopt(parameter, 64 * 1024)
     run = RunConfig.model_validate(plan["config"])
     settings = AutoConfig.for_model("qwen3", **plan["sizes"])
     model = add_lora(AutoModelForCausalLM.from_config(settings).float(), run.policy).train()
@@ -47,15 +53,17 @@ def main(argument):
         model.enable_input_require_grads()
     ids, target_mask = longest(run, settings.vocab_size)
     optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
-    for _ in range(2):
-        logps, _, tokens = packed_logps(
-            model, ids, torch.ones_like(ids), target_mask, 1.0, budget=run.train.max_tokens_per_micro_batch
-        )
-        if run.train.max_tokens_per_micro_batch is None:
-            assert tokens == longest_tree(run.rollout, run.train)[0]
-        (-logps.sum()).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.zeros_like(weight)
+    optimizer.step()  # its state is there before the update
+    logps, _, tokens = packed_logps(
+        model, ids, torch.ones_like(ids), target_mask, 1.0, budget=run.train.max_tokens_per_micro_batch
+    )
+    if run.train.max_tokens_per_micro_batch is None:
+        assert tokens == longest_tree(run.rollout, run.train)[0]
+    (-logps.sum()).backward()
+    optimizer.step()
     status = Path("/proc/self/status").read_text()
     print(int(status.partition("VmHWM:")[2].split()[0]) * 1024)
 

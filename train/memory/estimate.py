@@ -27,8 +27,11 @@ HEADROOM = 0.95
 """Share of the memory that an estimate may use; the rest is for fragmentation and estimation errors."""
 GPU_RESERVED = int(2.5 * GIB)
 """CUDA context and libraries, NCCL, the remainder of a sleeping vLLM, and an encoder of some 100M parameters."""
-CPU_RESERVED = 19 * GIB // 20
-"""Python with torch, transformers and TRL (0.5 GiB), and what allocator and oneDNN hold beyond tensors (measured)."""
+CPU_LIBRARIES = GIB // 2
+"""Python with torch, transformers and TRL, and the code that oneDNN compiles (measured)."""
+CPU_HEAP_GAPS = GIB
+"""The most that a heap which keeps freed blocks (rollouts/memory.py) was measured to take beyond tensors: 0.2 to 1 GiB,
+the same update less in one process than in the next."""
 VLLM_WORKSPACE = 3 * GIB
 """What vLLM takes beside weights and KV cache: a prefill of 16,384 tokens, the sampler's logits, CUDA graphs."""
 ZERO_BUCKETS = 4 * 500_000_000
@@ -197,7 +200,7 @@ class MemoryPlanner:
             resident["reference"] = stored_weights if full else 4 * trained
         if rollout.engine == "transformers" and (not full or layout.splits_weights or train.staleness):
             resident["copy to sample from"] = loaded * weights
-        resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
+        resident["reserved"] = CPU_LIBRARIES + CPU_HEAP_GAPS if layout.gpu_gib is None else GPU_RESERVED
         if layout.gpu_gib is not None and self.encoders:
             resident["retriever"] = self.encoders
         vllm = rollout.vllm
