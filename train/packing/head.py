@@ -1,14 +1,15 @@
 """Log-probabilities and entropies of tokens, from hidden states, without ever holding their logits.
 
-The output head is read in tiles of HEAD_CHUNK logits (TRL's fused kernel), which the backward pass computes again: its
-memory does not depend on the number of tokens. All of it happens inside one call of the model, so that DDP, ZeRO-3
-and FSDP2 see the weights of the head used where they expect it.
+The output head is read in tiles of HEAD_CHUNK logits (TRL's fused kernel), which the backward pass computes again. Of
+what grows with the number of tokens only their hidden states are held, and the gradient of these. All of it happens
+inside one call of the model, so that DDP, ZeRO-3 and FSDP2 see the weights of the head used where they expect it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import extract_model_from_parallel
@@ -129,10 +130,43 @@ def _fused(
     with maybe_gather_lm_head_ctx(weight, bias):
         width = max(1, HEAD_CHUNK // HEAD_TOKENS)
         outputs = ("entropy",) if entropies else ()
-        values, entropy, *_ = ChunkedLogProbFunction.apply(
+        values, entropy, *_ = _FusedScores.apply(
             hidden, weight, bias, targets, temperature, width, softcap, scale, outputs
         )
     return values, entropy
+
+
+class _FusedScores(ChunkedLogProbFunction):  # type: ignore[misc]  # TRL has no types
+    """TRL's function, but the gradient of hidden states in bfloat16 is never held in float32 as well.
+
+    TRL 1.16.0 sums the gradient of all tokens in float32 and casts it: 6 bytes per element instead of 2. Here the
+    tokens of one tile are one call. The gradient of a trained head is another call, which computes the tiles once more.
+    """
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        hidden, weight, bias, *by_token = ctx.saved_tensors  # targets, log-normalizers, entropies
+        if hidden.dtype == torch.float32 or len(hidden) <= HEAD_TOKENS:
+            return ChunkedLogProbFunction.backward(ctx, *gradients)
+        of_hidden, of_weight, of_bias = ctx.needs_input_grad[:3]
+
+        def part(tokens: slice, needed: tuple[bool, bool, bool]) -> Any:
+            saved = (hidden[tokens], weight, bias, *(values[tokens] for values in by_token))
+            context = SimpleNamespace(**{**vars(ctx), "saved_tensors": saved, "needs_input_grad": needed})
+            values = [None if gradient is None else gradient[tokens] for gradient in gradients[:2]]
+            return ChunkedLogProbFunction.backward(context, *values)
+
+        result: list[Tensor | None] = [None] * 9
+        with maybe_gather_lm_head_ctx(weight, bias):
+            if of_weight or of_bias:
+                result[1:3] = part(slice(None), (False, of_weight, of_bias))[1:3]
+            if of_hidden:
+                gradient = torch.empty_like(hidden)
+                for start in range(0, len(hidden), HEAD_TOKENS):
+                    tokens = slice(start, start + HEAD_TOKENS)
+                    gradient[tokens] = part(tokens, (True, False, False))[0]
+                result[0] = gradient
+        return tuple(result)
 
 
 def _by_module(
