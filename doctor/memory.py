@@ -1,13 +1,13 @@
 """Compares a run's estimated memory with this machine, or with the GPUs that its Slurm script requests."""
 
 import os
-from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from ..configs.schema import PolicyConfig, RunConfig
 from ..slurm.preflight import capacity_of, warn_if_too_large
 from ..slurm.requests import request_of
-from ..train.arguments import check_combinations
+from ..train.arguments import check_combinations, trains_bfloat16
 from ..train.memory.advice import remedies
 from ..train.memory.estimate import GIB, MemoryEstimate, MemoryPlanner, ProcessLayout, planner_of
 from ..train.memory.model_shape import shape_of
@@ -62,11 +62,14 @@ def preview_training(config: RunConfig) -> list[str]:
 
 def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
-    stages: Sequence[Literal[0, 2, 3]] = (0, 2, 3) if policy.lora is None else (0,)
-    several = [ProcessLayout(count, stage, size, fast) for stage in stages]
-    if policy.lora is None:
-        several.append(ProcessLayout(count, 0, size, fast, fsdp=True))
-    return [ProcessLayout(1, 0, size, fast), *(several if count > 1 else ())]
+    one = ProcessLayout(1, 0, size, fast)
+    plain, zero2, zero3, fsdp2 = (
+        replace(one, processes=count, zero=zero, fsdp=fsdp)
+        for zero, fsdp in ((0, False), (2, False), (3, False), (0, True))
+    )
+    if trains_bfloat16(policy):
+        return [replace(one, zero=2), *((zero2, zero3) if count > 1 else ())]
+    return [one, *((plain, zero2, zero3, fsdp2) if count > 1 else ())]
 
 
 def _finding(planner: MemoryPlanner, candidates: list[ProcessLayout], owner: str) -> Finding:

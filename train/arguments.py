@@ -130,6 +130,11 @@ REMEDY = (
 )
 
 
+def trains_bfloat16(policy: PolicyConfig) -> bool:
+    """Whether bfloat16 weights are trained, which needs the float32 copies of DeepSpeed ZeRO."""
+    return policy.dtype == "bfloat16" and policy.lora is None
+
+
 def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bool = False) -> None:
     """Raise ConfigError where bfloat16 weights would be trained without float32 master copies, which the files of
     configs/deepspeed keep (`sharded`).
@@ -137,7 +142,6 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bo
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so it is rounded away and the weights hardly move.
     """
-    full_bfloat16 = policy.dtype == "bfloat16" and policy.lora is None
     if uses_deepspeed():
         if policy.dtype != "float32" and (reason := lacks_float32_masters()):
             raise ConfigError(
@@ -146,13 +150,13 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bo
                 "configs/deepspeed, or set policy.dtype=float32.",
                 code="no-float32-copies",
             )
-    elif full_bfloat16 and not sharded:
+    elif trains_bfloat16(policy) and not sharded:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
             f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}",
             code="no-float32-copies",
         )
-    if full_bfloat16 and settings.warm_start.questions:
+    if trains_bfloat16(policy) and settings.warm_start.questions:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: train.warm_start trains before DeepSpeed holds float32 "
             "copies. Set policy.dtype=auto, or train.warm_start.questions=0.",
