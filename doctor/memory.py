@@ -1,5 +1,6 @@
 """Compares a run's estimated memory with this machine, or with the GPUs that its Slurm script requests."""
 
+import logging
 import os
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,8 @@ from ..train.memory.advice import remedies
 from ..train.memory.estimate import GIB, MemoryEstimate, MemoryPlanner, ProcessLayout, planner_of
 from ..train.memory.model_shape import shape_of
 from .findings import Finding
+
+log = logging.getLogger(__name__)
 
 NAME = "memory"
 
@@ -39,19 +42,27 @@ def memory(config: RunConfig, accelerator: dict[str, Any], available: int) -> Fi
 def preview_training(config: RunConfig) -> list[str]:
     """Check settings against each other and the processes that train: those of a launcher, one where one GPU is
     enough, else those of the config's job script. Gives the estimate for that script, for people, and warns if it does
-    not fit. The device is not looked at.
+    not fit, and if only the script's DeepSpeed trains the config. The device is not looked at.
 
     Raises ConfigError.
     """
     request = request_of(config.env, config.policy)
     launched = os.environ.get("WORLD_SIZE")
+    sharded = launched is None and request.layout.zero > 0
     shape = shape_of(config.policy.model)
+    alone = shape is not None and planner_of(config, shape).estimate(ProcessLayout()).fits()
+    check_combinations(config, int(launched or (1 if alone else request.layout.processes)), sharded)
+    if sharded and trains_bfloat16(config.policy):
+        log.warning(
+            "policy.dtype is bfloat16 and all weights are trained: that needs the float32 copies of DeepSpeed ZeRO. "
+            "slurm/%s.sh starts it (%s); elsewhere use accelerate launch with configs/deepspeed/zero%d.json",
+            request.script,
+            request.layout.description,
+            request.layout.zero,
+        )
     if shape is None:
-        check_combinations(config, int(launched or request.layout.processes))
         return [f"memory: not estimated, since nothing says how large policy.model {config.policy.model!r} is"]
     planner, layout = planner_of(config, shape), request.layout
-    needed = 1 if planner.estimate(ProcessLayout()).fits() else request.layout.processes
-    check_combinations(config, int(launched or needed))
     expected = planner.estimate(layout)
     warn_if_too_large(expected)
     first, *parts = expected.lines()

@@ -23,7 +23,7 @@ from querylect.errors import ConfigError
 from querylect.sources import install_command, known_extras
 from querylect.train import sync
 
-from ..raising import refused
+from ..raising import logged, refused
 from ..wandb_server import KEY, wandb_server
 
 HF_TOKEN = "hf_" + "t" * 34
@@ -228,6 +228,15 @@ def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, mo
     assert f"(`policy.lora={{}}`, {largest('policy.lora={}', '--gpus', '1')[0]} GiB)" in page
 
 
+def test_a_plan_shows_every_layout_for_adapters_and_those_with_float32_copies_for_bfloat16():
+    def planned_layouts(*changes):
+        estimates = estimate_layouts(load_config("paper_contriever", changes), 8, 80).estimates
+        return [estimate.layout.sharding for estimate in estimates]
+
+    assert planned_layouts("policy.lora={}") == ["", "ZeRO-2", "ZeRO-3", "FSDP2"]
+    assert planned_layouts("policy.dtype=bfloat16") == ["ZeRO-2", "ZeRO-3"]
+
+
 def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
     """The answers of the paper, 4,096 tokens: their trees are split."""
     long = ["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"]
@@ -267,6 +276,17 @@ def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(caps
     assert comments[0].startswith("# memory of slurm/grpo_bm25.sh, estimated: ")
     assert "does not fit 79 GiB each" in comments[0]
     assert comments[-1].startswith("#   rollout.vllm.gpu_memory_utilization=0.2")
+
+
+def test_a_dry_run_judges_bfloat16_weights_by_the_sharding_of_the_job_script(monkeypatch, caplog):
+    """The script of the config starts ZeRO-2, unless SHARDING says otherwise; a launcher's processes have their own."""
+    config = load_config("paper_contriever", ["policy.dtype=bfloat16"])
+    assert "8 GPUs with ZeRO-2" in preview_training(config)[0]
+    assert logged(caplog, "doctor.memory") == [("grpo_contriever", "8 GPUs with ZeRO-2", 2)]
+    for variable, value in (("SHARDING", "ddp"), ("SHARDING", "fsdp2"), ("WORLD_SIZE", "8")):
+        with monkeypatch.context() as changed, refused(ConfigError, "no-float32-copies", "policy.dtype"):
+            changed.setenv(variable, value)
+            preview_training(config)
 
 
 def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy, monkeypatch):
