@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
 from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, in_gib, planner_of
+from ..train.memory.host import host_memory
 from ..train.memory.model_shape import shape_of
 from .memory import advice, layouts
 
@@ -21,6 +22,8 @@ class LayoutEstimates:
     estimates: Sequence[MemoryEstimate]
     advice: Sequence[str]
     """For each estimate the nearest settings that fit; "" where it fits as it is."""
+    host: Sequence[Mapping[str, int]]
+    """For each estimate the host memory of a node, by phase."""
 
     @property
     def fits(self) -> bool:
@@ -39,9 +42,10 @@ class LayoutEstimates:
                     "vllm_lacks": entry.vllm_lacks,
                     "always": dict(entry.resident),
                     "phases": {name: dict(parts) for name, parts in entry.phases.items()},
+                    "host": dict(host),
                     "advice": remedy,
                 }
-                for entry, remedy in zip(self.estimates, self.advice, strict=True)
+                for entry, remedy, host in zip(self.estimates, self.advice, self.host, strict=True)
             ],
         }
 
@@ -60,6 +64,7 @@ class LayoutEstimates:
             rows.append((f"peak in the {phase}", [_gib(peak) for peak in peaks]))
         if any(entry.vllm_lacks for entry in self.estimates):
             rows.append(("vLLM lacks of its share", [_gib(entry.vllm_lacks) for entry in self.estimates]))
+        rows.append(("host memory of a node", [_gib(max(host.values())) for host in self.host]))
         rows.append(("", ["fits" if entry.fits() else "does not fit" for entry in self.estimates]))
         width = max(len(name) for name, _ in rows)
         columns = [max(len(cells[column]) for _, cells in rows) for column in range(len(names))]
@@ -96,7 +101,7 @@ def estimate_layouts(config: RunConfig, gpus: int, gpu_memory: float) -> LayoutE
         f"{config.name} on {number} of {gpu_memory:g} GB, of which {HEADROOM * size:.1f} GiB may be taken; "
         f"{first.tree_tokens:,} tokens at a time ({shape.source})"
     )
-    return LayoutEstimates(title, estimates, remedies)
+    return LayoutEstimates(title, estimates, remedies, [host_memory(planner, layout) for layout in possible])
 
 
 def _column(estimate: MemoryEstimate) -> str:

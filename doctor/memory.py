@@ -11,6 +11,7 @@ from ..slurm.requests import request_of
 from ..train.arguments import check_combinations, trains_bfloat16
 from ..train.memory.advice import remedies
 from ..train.memory.estimate import GIB, MemoryEstimate, MemoryPlanner, ProcessLayout, planner_of
+from ..train.memory.host import host_memory
 from ..train.memory.model_shape import shape_of
 from .findings import Finding
 
@@ -68,6 +69,9 @@ def preview_training(config: RunConfig) -> list[str]:
     first, *parts = expected.lines()
     verdict = f"{'fits' if expected.fits() else 'does not fit'} {capacity_of(layout)}"
     lines = [f"memory of slurm/{request.script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
+    host = host_memory(planner, layout)
+    phase = max(host, key=lambda name: host[name])
+    lines.append(f"  host memory of a node: {host[phase] / GIB:.1f} GiB, in the {phase}")
     return lines if expected.fits() else [*lines, f"  {advice(planner, layout)}"]
 
 

@@ -4,21 +4,34 @@ Imports no PyTorch: it is read at the start of every job and by dry runs.
 """
 
 import logging
+import os
 
 from ..configs.schema import RunConfig
 from ..train.arguments import check_combinations
-from ..train.memory.estimate import HEADROOM, MemoryEstimate, ProcessLayout, planner_of
+from ..train.memory.estimate import GIB, HEADROOM, MemoryEstimate, ProcessLayout, planner_of
+from ..train.memory.host import host_memory
 from ..train.memory.model_shape import shape_of
 
 log = logging.getLogger(__name__)
 
 
 def check_job(config: RunConfig, layout: ProcessLayout) -> None:
-    """Raise ConfigError where the processes of a job would refuse to train `config`; warn where they do not fit."""
+    """Raise ConfigError where the processes of a job would refuse to train `config`; warn where they do not fit the
+    GPUs, or the host memory of the job."""
     check_combinations(config, layout.processes, sharded=layout.zero > 0)
     shape = shape_of(config.policy.model)
     if shape is not None:
-        warn_if_too_large(planner_of(config, shape).estimate(layout))
+        planner = planner_of(config, shape)
+        warn_if_too_large(planner.estimate(layout))
+        granted = int(os.environ.get("SLURM_MEM_PER_NODE") or 0) * 2**20  # not set, or 0, where a job has all of it
+        needed = max(host_memory(planner, layout).values())
+        if 0 < granted < needed:
+            log.warning(
+                "the training is estimated to need %.1f GiB of host memory on a node, and the job has %.1f GiB of it: "
+                "raise --mem, or request all memory of the node with --mem=0",
+                needed / GIB,
+                granted / GIB,
+            )
 
 
 def warn_if_too_large(expected: MemoryEstimate) -> None:

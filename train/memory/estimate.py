@@ -183,11 +183,10 @@ class MemoryPlanner:
         """The memory of one process."""
         policy, rollout, train, shape = self.policy, self.rollout, self.train, self.shape
         full, zero = policy.lora is None, layout.zero
-        arithmetic = _arithmetic(policy, layout)
+        arithmetic = arithmetic_of(policy, layout)
         weights, trained = shape.parameters, trained_parameters(policy.lora, shape)
         size = 2 if arithmetic == "bfloat16" else 4
-        loaded_in_float32 = full and policy.dtype == "auto" and (not zero or train.warm_start.questions > 0)
-        loaded = 4 if loaded_in_float32 else size  # train/arguments.py
+        loaded = self.loaded_size(layout)
         shards = layout.processes if layout.sharding else 1
         kept = weights // shards if layout.splits_weights else weights
         stored_size = 4 if full and layout.fsdp else size
@@ -237,11 +236,17 @@ class MemoryPlanner:
             lacks = max(0, self.vllm_minimum(layout) - engine_memory["vLLM"])
         return MemoryEstimate(layout, shape, resident, phases, tokens[0], lacks)
 
+    def loaded_size(self, layout: ProcessLayout) -> int:
+        """Bytes of each weight as every process loads it (`trainable_dtype` of train/arguments.py)."""
+        policy, cast_later = self.policy, layout.zero and not self.train.warm_start.questions
+        in_float32 = policy.lora is None and policy.dtype == "auto" and not cast_later
+        return 4 if in_float32 or arithmetic_of(policy, layout) == "float32" else 2
+
     def vllm_minimum(self, layout: ProcessLayout) -> int:
         """Bytes of a GPU without which vLLM in the process does not start: its slice of the weights, what it computes
         in, and the KV cache of the longest sequence."""
         chosen, shape = self.rollout.vllm, self.shape
-        size = 4 if _arithmetic(self.policy, layout) == "float32" else 2
+        size = 4 if arithmetic_of(self.policy, layout) == "float32" else 2
         tokens = chosen.max_model_len or self.rollout.longest_sequence
         held = shape.parameters + 2 * shape.keys * shape.layers * tokens
         return size * held // chosen.tensor_parallel_size + VLLM_WORKSPACE
@@ -279,7 +284,7 @@ def _activations(
 ) -> dict[str, int]:
     """Memory of the forward and backward pass of a micro-batch, by part."""
     tokens, sampled, path = tree
-    lora, arithmetic = policy.lora, _arithmetic(policy, layout)
+    lora, arithmetic = policy.lora, arithmetic_of(policy, layout)
     size = 4 if arithmetic == "float32" else 2
     depth = shape.layers if lora is None else min(lora.last_layers or shape.layers, shape.layers)
     widths = (shape.hidden, shape.intermediate, shape.queries, shape.keys)
@@ -307,7 +312,7 @@ def _activations(
     return parts
 
 
-def _arithmetic(policy: PolicyConfig, layout: ProcessLayout) -> str:
+def arithmetic_of(policy: PolicyConfig, layout: ProcessLayout) -> str:
     """float32, bfloat16, or mixed: float32 weights under autocast to bfloat16."""
     in_bfloat16 = policy.dtype == "bfloat16" or (policy.dtype == "auto" and layout.bfloat16)
     # DeepSpeed and FSDP2 compute with bfloat16 copies
