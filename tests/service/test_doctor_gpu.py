@@ -39,6 +39,25 @@ def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
     assert "train.packing=false" in wrong.remedy
 
 
+@pytest.mark.parametrize("hidden_key", [True, False], ids=["a key hidden", "a key visible to later paths"])
+def test_one_wrong_key_in_bfloat16_alone_fails_the_gradients(hidden_key, monkeypatch):
+    """Float32 gradients are right; the rounding of the weights to bfloat16 does not cover the difference."""
+    gradient, layout = gpu._gradient, packing.packed_row
+
+    def one_key_wrong(ends, longest, kind):
+        key = 0 if hidden_key else 3 * len(ends) // 4
+        return layout(ends.index_fill(0, torch.tensor(key), key + 1 if hidden_key else len(ends)), longest, kind)
+
+    def wrong_in_bfloat16(model, rows, kind):
+        with monkeypatch.context() as patch:
+            if model.dtype == torch.bfloat16:
+                patch.setattr(packing, "packed_row", one_key_wrong)
+            return gradient(model, rows, kind)
+
+    monkeypatch.setattr(gpu, "_gradient", wrong_in_bfloat16)
+    assert gpu.gradients(CPU, TINY).state == "failed"
+
+
 def test_an_update_is_timed_packed_and_flat():
     finding = gpu.update(CPU, TINY)
     assert finding.state == "ok"
