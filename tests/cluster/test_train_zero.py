@@ -18,9 +18,10 @@ from ..forked import Forked, forked
 from ..lessons import change, records
 from ..raising import refused
 from ..several import Started, free_port, launcher_variables
-from .test_train_processes import weights_of
+from .test_train_processes import assert_same_updates, weights_of
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "deepspeed"
+FULL = {"policy.lora": None, "train.learning_rate": 1e-3}
 
 
 def launch_zero(stage: int, config, folder: Path, *arguments: str) -> None:
@@ -255,9 +256,9 @@ with pytest.MonkeyPatch.context() as patch:
     ("stage", "changes"),
     [
         pytest.param(2, {}, marks=pytest.mark.slow),
-        (2, {"policy.lora": None, "train.learning_rate": 1e-3}),
+        (2, FULL),
         (3, {}),
-        pytest.param(3, {"policy.lora": None, "train.learning_rate": 1e-3}, marks=pytest.mark.slow),
+        pytest.param(3, FULL, marks=pytest.mark.slow),
     ],
     ids=["zero-2 lora", "zero-2 full", "zero-3 lora", "zero-3 full"],
 )
@@ -299,7 +300,7 @@ def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch
     [
         (2, 2, {}),
         (3, 4, {"train.gradient_checkpointing": True}),
-        (3, 2, {"policy.lora": None, "train.learning_rate": 1e-3, "train.max_tokens_per_micro_batch": 100}),
+        (3, 2, {**FULL, "train.max_tokens_per_micro_batch": 100}),
     ],
     ids=["zero-2 lora", "zero-3 lora in four", "zero-3 full split"],
 )
@@ -318,13 +319,26 @@ def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, sta
     assert_same_training(several, single, processes, split.train.learning_rate)
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("stage", "processes", "changes"),
+    [(2, 2, FULL), (2, 4, {}), (2, 4, FULL), (3, 2, {}), (3, 4, FULL)],
+    ids=["zero-2 full", "zero-2 lora in four", "zero-2 full in four", "zero-3 lora", "zero-3 full in four"],
+)
+def test_a_step_under_zero_is_that_of_one_process(settings, tmp_path, stage, processes, changes):
+    """Those that `test_zero_trains_what_one_process_trains_and_resumes` leaves out."""
+    needs_deepspeed()
+    config = change(settings, **{"train.questions_per_step": 4, "train.steps": 1, **changes})
+    fork_zero(stage, change(config, output=str(tmp_path / "split")), tmp_path, processes=processes)
+    single = train(config)
+    assert_same_training(tmp_path / "split" / "run", single, processes, config.train.learning_rate)
+
+
 def assert_same_training(several: Path, single: Path, processes: int, learning_rate: float) -> None:
     """The same trees, loss and gradient norm; weights to the rounding that Adam's first steps divide by the size of a
     gradient."""
     assert records(several / "rollouts.jsonl") == records(single / "rollouts.jsonl")
-    for expected, actual in zip(records(single / "metrics.jsonl"), records(several / "metrics.jsonl"), strict=True):
-        for name in ("loss", "grad_norm"):
-            assert actual[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5), name
+    assert_same_updates(records(several / "metrics.jsonl"), records(single / "metrics.jsonl"))
     single_weights, several_weights = weights_of(single), weights_of(several)
     assert single_weights.keys() == several_weights.keys()
     rounding = 1e-2 if processes == 2 else 5e-2
