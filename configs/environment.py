@@ -171,6 +171,10 @@ class MilvusConfig(Section):
     """Dense retrievers: build parameters of the index, such as {M: 32, efConstruction: 200} for HNSW."""
     search_params: dict[str, int | float | str] = {}
     """Dense retrievers: search parameters of the index, such as {ef: 128} for HNSW."""
+    consistency: Literal["Strong", "Bounded"] = "Strong"
+    """Strong: a search sees every row, and in a cluster waits for its nodes to catch up, usually up to 0.2 s. Bounded:
+    it does not wait, and rows of the last seconds may be missing (5 by default); enough for a collection that was
+    loaded earlier."""
     connections: Annotated[int, Field(ge=1, le=64)] = 4
     """Maximum concurrent requests that load a collection."""
     deadline: Annotated[float, Field(gt=0)] = 30.0

@@ -32,12 +32,22 @@ from .candidates import SPARE, Candidates, rank_candidates
 from .dense import VECTORS, EncodedKind, Unranked, VectorRetriever, scored_again
 from .encoder import Encoder
 from .fusion import NOTHING, Scored
-from .milvus_collection import MAX_RESULTS, Collection, StoredHit, Vector, WordWeights, vector_sha256
+from .milvus_collection import (
+    MAX_RESULTS,
+    Collection,
+    StoredHit,
+    Vector,
+    WordWeights,
+    dense_sizes,
+    largest_sizes,
+    vector_sha256,
+)
 
 log = logging.getLogger(__name__)
 
 COLLECTION = "collection.json"
 _FREQUENCIES = "frequencies.npy"
+_SIZES = "vectors.sizes.npy"
 _CHECKED = 16
 """Rows of a collection that are compared when it is opened."""
 _ROUNDING = 1e-4
@@ -100,7 +110,7 @@ class _Loader:
         name = (
             f"{self._config.collection}_{data_sha256([content_fields(recipe), self._index(dimension), contents])[:32]}"
         )
-        collection = Collection(self._config, self._uri, name, dimension)
+        collection = Collection(self._config, self._uri, name, dimension, _sizes(folder, dimension))
 
         def vectors() -> Iterator[tuple[Array, Sequence[Vector]]]:
             for block in blocks():
@@ -130,7 +140,8 @@ class _Loader:
                 f"{self._index(dimension)}. Build it again (querylect index build --overwrite), or set it as it was.",
                 code="other-settings",
             )
-        collection = Collection(self._config, self._uri, description["collection"], dimension)
+        sizes = _sizes(folder, dimension)
+        collection = Collection(self._config, self._uri, description["collection"], dimension, sizes)
         collection.open()
         if (count := collection.count()) != description["rows"]:
             raise IndexFolderError(
@@ -143,6 +154,11 @@ class _Loader:
 
     def _index(self, dimension: int | None) -> list[object]:
         return [self._config.index_type, dict(self._config.index_params)] if dimension else ["SPARSE_INVERTED_INDEX"]
+
+
+def _sizes(folder: Path, dimension: int | None) -> Array:
+    """Bytes of the largest vectors, as `Collection` takes them."""
+    return dense_sizes(dimension) if dimension else np.load(folder / _SIZES, allow_pickle=False)
 
 
 def _compare(collection: Collection, checks: dict[int, str]) -> None:
@@ -217,6 +233,7 @@ class MilvusBm25(Bm25Kind):
         words, word_ids = postings.join_words(parts, folder)
         frequencies = postings.frequencies(parts, word_ids, words)
         np.save(folder / _FREQUENCIES, frequencies)
+        np.save(folder / _SIZES, largest_sizes([np.bincount(mapped(part / postings.INDICES)) for part in parts]))
         weigh = lucene(lengths)
 
         def blocks() -> Iterator[_Block]:

@@ -8,7 +8,7 @@ equal content share a collection. pymilvus repeats a call while the server is aw
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -34,6 +34,8 @@ MAX_RESULTS = 16_384
 """Most rows that Milvus returns for one search."""
 _KEY, _FIELD = "position", "vector"
 _PER_REQUEST = 64
+_ANSWER_BYTES = 16 * 2**20
+"""Bytes of vectors in one answer, at most. Milvus refuses answers above 64 MB, and pymilvus keeps several copies."""
 _ROWS = 1000
 _MAX_CHARS = 300
 _MISSING = 100
@@ -56,11 +58,14 @@ class Collection:
     access, RequestError for what it calls wrong, and IndexFolderError if the collection is missing.
     """
 
-    def __init__(self, config: MilvusConfig, uri: str, name: str, dimension: int | None) -> None:
-        """`dimension`: of dense vectors; None: sparse vectors."""
+    def __init__(
+        self, config: MilvusConfig, uri: str, name: str, dimension: int | None, sizes: npt.NDArray[np.int64]
+    ) -> None:
+        """`dimension`: of dense vectors; None: sparse vectors. `sizes`: as `largest_sizes` returns them."""
         with optional_packages("milvus"):
             import pymilvus  # noqa: F401
         self.name, self.uri = name, uri
+        self._answer_bytes = np.cumsum(sizes)
         self._config, self._dimension = config, dimension
         self._client = self._call("connecting", config.deadline, _connect, config, uri)
 
@@ -100,24 +105,33 @@ class Collection:
 
     def vectors(self, positions: Sequence[int]) -> dict[int, Vector]:
         """The stored vectors of the rows that exist."""
-        rows = self._call(
-            "reading",
-            self._config.deadline,
-            self._client.get,
-            self.name,
-            list(positions),
-            [_KEY, _FIELD],
-            consistency_level="Strong",
-        )
-        return {int(row[_KEY]): self._vector(row[_FIELD]) for row in rows}
+        step = max(1, int(np.searchsorted(self._answer_bytes, _ANSWER_BYTES, side="right")))
+        stored: dict[int, Vector] = {}
+        for start in range(0, len(positions), step):
+            rows = self._call(
+                "reading",
+                self._config.deadline,
+                self._client.get,
+                self.name,
+                list(positions[start : start + step]),
+                [_KEY, _FIELD],
+                consistency_level="Strong",
+            )
+            stored |= {int(row[_KEY]): self._vector(row[_FIELD]) for row in rows}
+        return stored
 
-    def search(self, vectors: Sequence[Vector], limit: int) -> list[list[StoredHit]]:
-        """The rows with the largest inner product with each vector, at most `limit` of them, best first."""
+    def search(self, vectors: Sequence[Vector], limit: int) -> Iterator[list[StoredHit]]:
+        """For each vector the rows with the largest inner product with it, at most `limit` of them, best first.
+
+        A request has as many vectors as an answer has room for. Where one ranking has no room with its vectors, they
+        are read afterwards.
+        """
         limit = min(limit, MAX_RESULTS)
         params = {"metric_type": "IP", "params": dict(self._config.search_params) if self._dimension else {}}
-        results: list[list[StoredHit]] = []
-        for start in range(0, len(vectors), _PER_REQUEST):
-            batch = list(vectors[start : start + _PER_REQUEST])
+        fitting = _ANSWER_BYTES // int(self._answer_bytes[:limit][-1])
+        size = min(_PER_REQUEST, fitting or _PER_REQUEST)
+        for start in range(0, len(vectors), size):
+            batch = list(vectors[start : start + size])
             answers = self._call(
                 "a search",
                 self._config.deadline,
@@ -126,21 +140,33 @@ class Collection:
                 data=batch,
                 anns_field=_FIELD,
                 limit=limit,
-                output_fields=[_FIELD],
+                output_fields=[_FIELD if fitting else _KEY],
                 search_params=params,
+                consistency_level=self._config.consistency,
             )
             if len(answers) != len(batch):
                 raise EnvironmentUnavailableError(
                     f"{self.uri} gave {len(answers)} rankings for {len(batch)} searches. Check the server."
                 )
-            results += [
-                [
-                    StoredHit(int(hit[_KEY]), float(hit["distance"]), self._vector(hit["entity"][_FIELD]))
-                    for hit in answer
-                ]
-                for answer in answers
-            ]
-        return results
+            for answer in answers:
+                positions = [int(hit[_KEY]) for hit in answer]
+                if fitting:
+                    stored = [self._vector(hit["entity"][_FIELD]) for hit in answer]
+                else:
+                    stored = self._existing(positions)
+                scores = [float(hit["distance"]) for hit in answer]
+                yield list(map(StoredHit, positions, scores, stored))
+
+    def _existing(self, positions: Sequence[int]) -> list[Vector]:
+        stored = self.vectors(positions)
+        missing = [position for position in positions if position not in stored]
+        if missing:
+            raise IndexFolderError(
+                f"collection {self.name} at {self.uri} lost row {missing[0]} during a search. Drop it and load it "
+                "again: querylect index build --overwrite.",
+                code="other-content",
+            )
+        return [stored[position] for position in positions]
 
     def _create(self) -> None:
         from pymilvus import DataType
@@ -232,6 +258,20 @@ class Collection:
 def embedded(uri: str) -> bool:
     """Whether the database is a folder of this machine, opened by milvus-lite in this process."""
     return "://" not in uri
+
+
+def dense_sizes(dimension: int) -> npt.NDArray[np.int64]:
+    """`largest_sizes` of dense vectors."""
+    return np.full(MAX_RESULTS, 4 * dimension, dtype=np.int64)
+
+
+def largest_sizes(entries: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Bytes of the largest sparse vectors, at most MAX_RESULTS of them and the largest first; `entries`: their numbers
+    of words, in pieces."""
+    largest = np.empty(0, dtype=np.int64)
+    for piece in entries:
+        largest = np.sort(np.concatenate([largest, piece]))[: -MAX_RESULTS - 1 : -1]
+    return 8 * largest
 
 
 def vector_sha256(vector: Vector) -> str:

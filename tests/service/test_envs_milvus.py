@@ -340,3 +340,29 @@ def test_cranfield_ranks_as_with_the_local_index(realdata, tmp_path):
         expansion = " ".join(drawn.sample(words, min(3, len(words))))
         plans.append(plan([(question.text, 1.0), (expansion, drawn.choice([0.5, -0.7, 2.0]))], 10))
     assert milvus.search(plans) == local.search(plans)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_answers_are_bounded_in_bytes_and_see_every_row(kind, dataset, retrievers, tmp_path, monkeypatch):
+    """One request per query where rankings are long; rankings longer than the limit come without their vectors."""
+    local = built(settings(dataset, tmp_path / "local", **retrievers[kind])).search(PLANS)
+    environment = built(settings(dataset, tmp_path / "index", engine="milvus", **retrievers[kind]))
+    limit, call, answers = 4096, Collection._call, []
+
+    def measured(self, action, seconds, ask, *arguments, **options):
+        answer = call(self, action, seconds, ask, *arguments, **options)
+        if action in ("a search", "reading"):
+            assert options["consistency_level"] == "Strong"
+            hits = [hit["entity"] for ranking in answer for hit in ranking] if action == "a search" else answer
+            stored = [hit["vector"] for hit in hits if "vector" in hit]
+            answers.append((action, sum(8 * len(row) if kind == "bm25" else 4 * len(row) for row in stored)))
+        return answer
+
+    monkeypatch.setattr(Collection, "_call", measured)
+    environment.search(PLANS)
+    unlimited, answers[:] = list(answers), []
+    monkeypatch.setattr("querylect.envs.retrievers.milvus_collection._ANSWER_BYTES", limit)
+    assert environment.search(PLANS) == local
+    assert max(size for _, size in unlimited) > limit >= max(size for _, size in answers) > limit / 2
+    assert ("a search", 0) in answers
+    assert {action for action, _ in answers} == {"a search", "reading"}

@@ -30,7 +30,7 @@ NO_SCORE = {
     *(f"{owner}.{name}" for owner in ("remote", "hybrid.members.remote")
       for name in ("url", "auth_env", "timeout", "deadline")),
     *(f"milvus.{name}" for name in
-      ("uri", "collection", "database", "token_env", "connections", "deadline", "build_deadline")),
+      ("uri", "collection", "database", "token_env", "consistency", "connections", "deadline", "build_deadline")),
 }  # fmt: skip
 """Where things lie, what a request may hold, how fast an answer comes: no ranking depends on them."""
 OTHER = {
