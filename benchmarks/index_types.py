@@ -26,7 +26,7 @@ from querylect.envs.retrievers import nearest
 from querylect.envs.retrievers.dense import Dense, VectorRetriever
 from querylect.envs.retrievers.encoder import Encoder
 from querylect.envs.retrievers.milvus import MilvusVectors
-from querylect.envs.retrievers.milvus_collection import Collection, dense_sizes
+from querylect.envs.retrievers.milvus_collection import Collection
 from querylect.rewards.metrics import ndcg
 
 BATCH, K, ROWS = 64, 10, 1_000
@@ -101,12 +101,11 @@ def types(vectors: nearest.Vectors, encoder: Encoder) -> Iterator[tuple[str, Cal
     for config in MILVUS:
 
         def with_milvus(folder: Path, config: MilvusConfig = config) -> VectorRetriever:
-            dimension = vectors.shape[1]
-            collection = Collection(config, f"{folder}/milvus.db", "vectors", dimension, dense_sizes(dimension))
+            collection = Collection(config, f"{folder}/milvus.db", "vectors", vectors.shape[1])
             rows = range(0, len(vectors), ROWS)
             positions = np.arange(len(vectors))
             blocks = ((positions[start : start + ROWS], list(vectors[start : start + ROWS])) for start in rows)
-            collection.load(blocks, len(vectors))
+            collection.load(blocks, verify=False)
             return MilvusVectors(collection, encoder, len(vectors))
 
         yield f"Milvus {changed(config)}", with_milvus

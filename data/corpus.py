@@ -54,9 +54,9 @@ class BeirCorpus:
             raise no_document(self._file)
         return blocks, lines
 
-    def read(self, block: Span) -> Iterator[Document]:
-        """The documents of a block, one at a time."""
-        return (document for _, document in read_corpus(self._file, block))
+    def read(self, block: Span) -> Iterator[tuple[int, Document]]:
+        """The documents of a block, one at a time, each with the number of its line, from 0."""
+        return ((line - 1, document) for line, document in read_corpus(self._file, block))
 
     def origin(self) -> Origin:
         """Reads at most 64 MiB of the file. Raises DataError if it is missing."""
@@ -100,9 +100,9 @@ class LoadedCorpus:
         starts = range(0, total, _LOADED_BLOCK)
         return [Span(start, min(start + _LOADED_BLOCK, total)) for start in starts], total
 
-    def read(self, block: Span) -> Iterator[Document]:
-        """The documents of a block."""
-        return iter(self._dataset.corpus[block.start : block.end])
+    def read(self, block: Span) -> Iterator[tuple[int, Document]]:
+        """The documents of a block, each with its number in the corpus, from 0."""
+        return enumerate(self._dataset.corpus[block.start : block.end], block.start)
 
     def origin(self) -> Origin:
         """Size and hash of the corpus."""

@@ -21,9 +21,9 @@ from ...configs.section import Strict
 from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
-from ...storage import folder_reaches_the_disk, parse_json
+from ...storage import data_sha256, folder_reaches_the_disk, parse_json
 from ..index.manifest import write_json
-from ..recipes import RetrieverRecipe
+from ..recipes import RetrieverRecipe, content_fields
 
 _STEPS, _PART, _LOCK = "plan.json", "part.json", "lock"
 
@@ -57,6 +57,21 @@ class BuildSteps(Strict):
     def hash(self) -> str:
         """sha256 of the steps."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @property
+    def content_hash(self) -> str:
+        """sha256 of what the content of an index follows from; the size of blocks is not in it."""
+        made_with = self.settings
+        return data_sha256(
+            [
+                content_fields(made_with.recipe),
+                made_with.weights,
+                made_with.dtype,
+                made_with.versions,
+                self.origin.size,
+                self.origin.fingerprint,
+            ]
+        )
 
     def block(self, number: int) -> Span:
         return Span(*self.blocks[number])

@@ -1,20 +1,21 @@
 """BM25 and dense retrieval from a Milvus collection, with the rankings of the local index (env.engine=milvus).
 
-Parts are written as for a local index; merging them loads a collection instead of writing postings or vectors. For BM25
-a document is a sparse vector of the same weights that the local index has. A search returns the stored vectors of its
-candidates, and these are scored as the local index scores them: scores are equal to the last bit, and all that an
-approximate index of Milvus can change is which documents are candidates. Milvus takes no negative sparse weights, so a
-probe's positive terms find the candidates, the negative ones only lower their scores, and more candidates are fetched
-until no other document can enter the ranking.
+Parts are written as for a local index; instead of writing postings or vectors, the shards or the merge load their rows
+into a collection. For BM25 a document is a sparse vector of the same weights that the local index has. A search returns
+the stored vectors of its candidates, and these are scored as the local index scores them: scores are equal to the last
+bit, and all that an approximate index of Milvus can change is which documents are candidates. Milvus takes no negative
+sparse weights, so a probe's positive terms find the candidates, the negative ones only lower their scores, and more
+candidates are fetched until no other document can enter the ranking.
 """
 
 import hashlib
 import json
 import logging
+import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from ...storage import data_sha256, parse_json
 from ..index import postings
 from ..index.arrays import SortedWords, mapped
 from ..plan import Probe, Term, is_effective
-from ..recipes import RetrieverRecipe, content_fields
+from ..recipes import RetrieverRecipe
 from .base import Kind
 from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
 from .candidates import SPARE, Candidates, rank_candidates
@@ -34,38 +35,29 @@ from .encoder import Encoder
 from .fusion import NOTHING, Scored
 from .milvus_collection import (
     MAX_RESULTS,
+    Block,
     Collection,
     StoredHit,
     Vector,
     WordWeights,
-    dense_sizes,
+    embedded,
     largest_sizes,
-    vector_sha256,
+    rows_sha256,
+    vector_bytes,
 )
 
 log = logging.getLogger(__name__)
 
 COLLECTION = "collection.json"
 _FREQUENCIES = "frequencies.npy"
-_SIZES = "vectors.sizes.npy"
+_SIZES, _ROWS = "vectors.sizes.npy", "rows.npy"
+_LOADING = "_loading"
 _CHECKED = 16
 """Rows of a collection that are compared when it is opened."""
 _ROUNDING = 1e-4
 """How much Milvus's scores, in float32, may differ from ours, relative to their size."""
 
 Array = npt.NDArray[np.int64]
-
-
-class _Block(NamedTuple):
-    """Some rows of a collection, in corpus order."""
-
-    positions: Array
-    vectors: Sequence[Vector]
-    columns: tuple[npt.NDArray[np.generic], ...]
-    """The content of the vectors; joined over blocks, each is the same however the rows are split."""
-
-
-Blocks = Callable[[], Iterator[_Block]]
 
 
 def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
@@ -91,43 +83,62 @@ def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
 
 
 class _Loader:
-    """The collection of one index folder: loads it, and opens it after checking its content."""
+    """The collection of one index folder: loads it, and opens it after checking its content.
+
+    Rows go into a collection whose name ends in _LOADING. The merge gives it its own name after it has read every row,
+    so an index never searches a collection that is not complete.
+    """
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config.milvus
         self._uri = config.milvus.uri or f"{Path(config.index).expanduser()}.milvus.db"
+        self.one_process = embedded(self._uri)
 
-    def load(self, folder: Path, recipe: RetrieverRecipe, dimension: int | None, blocks: Blocks) -> None:
-        """Load the blocks into a collection named after their content, and describe it in `folder`."""
-        rows, last, digests = 0, 0, [hashlib.sha256() for _ in range(4)]
-        for block in blocks():
-            for column, content in zip((block.positions, *block.columns), digests, strict=False):
-                content.update(column.tobytes())
-            rows, last = rows + len(block.positions), int(block.positions[-1])
-        stride = max(1, last // _CHECKED)
+    def load_shard(self, build: str, dimension: int | None, blocks: Iterator[Block]) -> None:
+        """Load some of the rows of a build, unless its collection is complete."""
+        name = self._name(build, dimension)
+        if not self._collection(name, dimension).exists():
+            self._collection(name + _LOADING, dimension).load(blocks, verify=False)
+
+    def load(self, folder: Path, build: str, dimension: int | None, last: int, blocks: Iterator[Block]) -> None:
+        """Load the rows that the collection of a build does not store, check all, and describe it in `folder`.
+
+        `last`: the greatest key. A complete collection is only checked: other indexes may search it.
+        """
+        name, stride = self._name(build, dimension), max(1, last // _CHECKED)
+        rows, content = 0, [hashlib.sha256(), hashlib.sha256()]
         checks: dict[int, str] = {}
-        contents = [content.hexdigest() for content in digests]
-        name = (
-            f"{self._config.collection}_{data_sha256([content_fields(recipe), self._index(dimension), contents])[:32]}"
-        )
-        collection = Collection(self._config, self._uri, name, dimension, _sizes(folder, dimension))
 
-        def vectors() -> Iterator[tuple[Array, Sequence[Vector]]]:
-            for block in blocks():
-                for row in np.flatnonzero(block.positions % stride == 0).tolist():
-                    checks[int(block.positions[row])] = vector_sha256(block.vectors[row])
-                yield block.positions, block.vectors
+        def counted() -> Iterator[Block]:
+            nonlocal rows
+            for keys, vectors in blocks:
+                rows += len(keys)
+                content[0].update(keys.tobytes())
+                content[1].update(b"".join(map(vector_bytes, vectors)))
+                for row in np.flatnonzero(keys % stride == 0).tolist():
+                    checks[int(keys[row])] = rows_sha256([vectors[row]])
+                yield keys, vectors
 
-        log.info("loading %d rows into collection %s at %s", rows, name, self._uri)
-        collection.load(vectors(), rows)
+        collection = self._collection(name, dimension, _sizes(folder, dimension))
+        if complete := collection.exists():
+            log.info("checking collection %s at %s", name, self._uri)
+            collection.open()
+            collection.check(counted())
+        else:
+            log.info("loading collection %s at %s", name, self._uri)
+            collection = self._collection(name + _LOADING, dimension, _sizes(folder, dimension))
+            collection.load(counted(), verify=True)
+        collection.check_count(rows)
+        if not complete:
+            collection.rename(name)
         description = {
             "collection": name,
             "rows": rows,
             "dimension": dimension,
             "index": self._index(dimension),
+            "content": [digest.hexdigest() for digest in content],
             "checks": checks,
         }
-        _compare(collection, checks)
         (folder / COLLECTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
 
     def open(self, folder: Path) -> Collection:
@@ -140,25 +151,26 @@ class _Loader:
                 f"{self._index(dimension)}. Build it again (querylect index build --overwrite), or set it as it was.",
                 code="other-settings",
             )
-        sizes = _sizes(folder, dimension)
-        collection = Collection(self._config, self._uri, description["collection"], dimension, sizes)
+        collection = self._collection(description["collection"], dimension, _sizes(folder, dimension))
         collection.open()
-        if (count := collection.count()) != description["rows"]:
-            raise IndexFolderError(
-                f"collection {collection.name} at {self._uri} holds {count} rows; the index says "
-                f"{description['rows']}. Load it again: querylect index build --overwrite.",
-                code="other-content",
-            )
-        _compare(collection, {int(position): value for position, value in description["checks"].items()})
+        collection.check_count(description["rows"])
+        _compare(collection, {int(key): value for key, value in description["checks"].items()})
         return collection
+
+    def _name(self, build: str, dimension: int | None) -> str:
+        return f"{self._config.collection}_{data_sha256([build, self._index(dimension)])[:32]}"
+
+    def _collection(self, name: str, dimension: int | None, sizes: Array | None = None) -> Collection:
+        return Collection(self._config, self._uri, name, dimension, sizes)
 
     def _index(self, dimension: int | None) -> list[object]:
         return [self._config.index_type, dict(self._config.index_params)] if dimension else ["SPARSE_INVERTED_INDEX"]
 
 
-def _sizes(folder: Path, dimension: int | None) -> Array:
+def _sizes(folder: Path, dimension: int | None) -> Array | None:
     """Bytes of the largest vectors, as `Collection` takes them."""
-    return dense_sizes(dimension) if dimension else np.load(folder / _SIZES, allow_pickle=False)
+    sizes: Array | None = None if dimension else np.load(folder / _SIZES, allow_pickle=False)
+    return sizes
 
 
 def _compare(collection: Collection, checks: dict[int, str]) -> None:
@@ -166,7 +178,7 @@ def _compare(collection: Collection, checks: dict[int, str]) -> None:
     differs = [
         position
         for position, value in checks.items()
-        if position not in stored or vector_sha256(stored[position]) != value
+        if position not in stored or rows_sha256([stored[position]]) != value
     ]
     if differs:
         raise IndexFolderError(
@@ -176,37 +188,81 @@ def _compare(collection: Collection, checks: dict[int, str]) -> None:
         )
 
 
-class MilvusDense(EncodedKind):
+class MilvusKind(ABC):
+    """What both kinds share: rows are numbered as in the corpus, so that a shard need not know the sizes of others."""
+
+    needs_all_parts: bool
+    """Whether a vector depends on all documents."""
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        self._loader = _Loader(config)
+        self.build = ""
+        """Identifies what the vectors are computed from (`BuildSteps.content_hash`); set before rows are loaded."""
+
+    @property
+    def loads_shards(self) -> bool:
+        """Whether several processes may load at the same time, which an embedded database does not allow."""
+        return not self._loader.one_process
+
+    def write_rows(self, folder: Path, rows: Sequence[int]) -> None:
+        """Write the numbers of a part's documents in the corpus."""
+        np.save(folder / _ROWS, np.array(rows, dtype=np.int64))
+
+    @abstractmethod
+    def load_shard(self, parts: Sequence[Path], shard: Sequence[Path]) -> None:
+        """Load the rows of `shard`, some of the parts, given in corpus order; all parts are `parts` if needed."""
+
+
+def _join_rows(parts: Sequence[Path], folder: Path) -> int:
+    """The last row of all parts. Writes the rows unless they are 0, 1, 2 …, as in a corpus without blank lines."""
+    rows = np.concatenate([np.load(part / _ROWS, allow_pickle=False) for part in parts])
+    if rows[-1] != len(rows) - 1:
+        np.save(folder / _ROWS, rows)
+    return int(rows[-1])
+
+
+def _open_rows(folder: Path) -> Array | None:
+    return mapped(folder / _ROWS) if (folder / _ROWS).exists() else None
+
+
+class MilvusDense(EncodedKind, MilvusKind):
     """Dense retrieval; the encoder and the parts are those of the local index."""
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        super().__init__(recipe, config.vectors, config.encoder_device)
-        self._loader = _Loader(config)
+        EncodedKind.__init__(self, recipe, config.vectors, config.encoder_device)
+        MilvusKind.__init__(self, config)
+
+    needs_all_parts = False
+
+    def load_shard(self, parts: Sequence[Path], shard: Sequence[Path]) -> None:
+        """As `MilvusKind.load_shard`."""
+        self._loader.load_shard(self.build, _dimension(shard), map(_encoded, shard))
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load the vectors of all parts."""
-        pieces = [mapped(part / VECTORS) for part in parts]
-
-        def blocks() -> Iterator[_Block]:
-            base = 0
-            for piece in pieces:
-                vectors = np.asarray(piece, dtype=np.float32)
-                yield _Block(np.arange(base, base + len(piece)), list(vectors), (vectors,))
-                base += len(piece)
-
-        self._loader.load(folder, self.recipe, int(pieces[0].shape[1]), blocks)
+        last = _join_rows(parts, folder)
+        self._loader.load(folder, self.build, _dimension(parts), last, map(_encoded, parts))
 
     def load(self, folder: Path, documents: Sized) -> "MilvusVectors":
         """Open the collection."""
-        return MilvusVectors(self._loader.open(folder), self.encoder, len(documents))
+        return MilvusVectors(self._loader.open(folder), self.encoder, len(documents), _open_rows(folder))
+
+
+def _dimension(parts: Sequence[Path]) -> int:
+    return int(mapped(parts[0] / VECTORS).shape[1])
+
+
+def _encoded(part: Path) -> Block:
+    return np.load(part / _ROWS, allow_pickle=False), list(np.asarray(mapped(part / VECTORS), dtype=np.float32))
 
 
 class MilvusVectors(VectorRetriever):
     """Searches a collection, which returns the stored vectors of its candidates."""
 
-    def __init__(self, collection: Collection, encoder: Encoder, documents: int) -> None:
+    def __init__(self, collection: Collection, encoder: Encoder, documents: int, rows: Array | None = None) -> None:
+        """`rows`: the key of each document; None: its position."""
         super().__init__(encoder)
-        self._collection, self._documents = collection, documents
+        self._collection, self._documents, self._rows = collection, documents, rows
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """As `VectorRetriever.rank`. Raises RequestError for more documents than Milvus returns."""
@@ -217,51 +273,66 @@ class MilvusVectors(VectorRetriever):
         answers = self._collection.search(list(vectors.astype(np.float32)), max(limits) + SPARE)
         for vector, hits in zip(vectors, answers, strict=True):
             stored = np.stack([np.asarray(hit.vector, dtype=np.float32) for hit in hits])
-            yield _positions(hits), scored_again(stored, vector)
+            yield _positions(hits, self._rows), scored_again(stored, vector)
 
 
-class MilvusBm25(Bm25Kind):
+class MilvusBm25(Bm25Kind, MilvusKind):
     """BM25; words, counts, weights and parts are those of the local index."""
 
+    needs_all_parts = True
+
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        super().__init__(recipe, "bm25s")
-        self._loader = _Loader(config)
+        Bm25Kind.__init__(self, recipe, "bm25s")
+        MilvusKind.__init__(self, config)
+
+    def load_shard(self, parts: Sequence[Path], shard: Sequence[Path]) -> None:
+        """As `MilvusKind.load_shard`."""
+        with tempfile.TemporaryDirectory() as folder:
+            weigh = _weigher(parts, Path(folder))
+        numbers = {part: number for number, part in enumerate(parts)}
+        self._loader.load_shard(self.build, None, (weigh(numbers[part]) for part in shard))
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load a sparse vector per document with a word; the folder keeps the words and their frequencies."""
-        sizes, lengths = join_lengths(parts, folder)
-        words, word_ids = postings.join_words(parts, folder)
-        frequencies = postings.frequencies(parts, word_ids, words)
-        np.save(folder / _FREQUENCIES, frequencies)
+        weigh = _weigher(parts, folder)
         np.save(folder / _SIZES, largest_sizes([np.bincount(mapped(part / postings.INDICES)) for part in parts]))
-        weigh = lucene(lengths)
-
-        def blocks() -> Iterator[_Block]:
-            base = 0
-            for part, ids, size in zip(parts, word_ids, sizes, strict=True):
-                word = np.repeat(ids, np.diff(mapped(part / postings.INDPTR)))
-                document = np.asarray(mapped(part / postings.INDICES), dtype=np.int64)
-                weights = weigh(frequencies[word], document + base, mapped(part / postings.DATA))
-                order = np.lexsort((word, document))
-                document, word, weights = document[order], word[order], weights[order]
-                rows = np.unique(document)
-                starts = np.append(np.searchsorted(document, rows), len(document))
-                if len(rows):
-                    yield _Block(rows + base, _dictionaries(starts, word, weights), (np.diff(starts), word, weights))
-                base += size
-
-        self._loader.load(folder, self.recipe, None, blocks)
+        last = _join_rows(parts, folder)
+        self._loader.load(folder, self.build, None, last, map(weigh, range(len(parts))))
 
     def load(self, folder: Path, documents: Sized) -> "MilvusWords":
         """Open the collection, and the words."""
-        return MilvusWords(self._loader.open(folder), folder, len(documents))
+        return MilvusWords(self._loader.open(folder), folder, len(documents), _open_rows(folder))
+
+
+def _weigher(parts: Sequence[Path], folder: Path) -> Callable[[int], Block]:
+    """A function from the number of a part to its rows; `folder` gets the words and lengths of all parts."""
+    sizes, lengths = join_lengths(parts, folder)
+    words, word_ids = postings.join_words(parts, folder)
+    frequencies = postings.frequencies(parts, word_ids, words)
+    np.save(folder / _FREQUENCIES, frequencies)
+    weigh, bases = lucene(lengths), np.cumsum([0, *sizes])
+
+    def rows(number: int) -> Block:
+        part, ids = parts[number], word_ids[number]
+        word = np.repeat(ids, np.diff(mapped(part / postings.INDPTR)))
+        document = np.asarray(mapped(part / postings.INDICES), dtype=np.int64)
+        weights = weigh(frequencies[word], document + bases[number], mapped(part / postings.DATA))
+        order = np.lexsort((word, document))
+        document, word, weights = document[order], word[order], weights[order]
+        with_words = np.unique(document)
+        starts = np.append(np.searchsorted(document, with_words), len(document))
+        keys = np.load(part / _ROWS, allow_pickle=False)[with_words]
+        return keys, _dictionaries(starts, word, weights)
+
+    return rows
 
 
 class MilvusWords:
     """Ranks probes by Σ wᵢ·BM25(tᵢ)."""
 
-    def __init__(self, collection: Collection, folder: Path, documents: int) -> None:
-        self._collection, self._documents = collection, documents
+    def __init__(self, collection: Collection, folder: Path, documents: int, rows: Array | None) -> None:
+        """`rows`: the key of each document; None: its position."""
+        self._collection, self._documents, self._rows = collection, documents, rows
         self._words = SortedWords(folder)
         frequencies = np.load(folder / _FREQUENCIES, allow_pickle=False)
         if len(frequencies) != len(self._words):
@@ -286,7 +357,7 @@ class MilvusWords:
                 for row, hits in zip(rows, self._collection.search([queries[row] for row in rows], size), strict=True):
                     scores = np.array([_score(terms[row], hit.vector) for hit in hits])
                     bound = hits[-1].score * (1 + _ROUNDING) if hits else 0.0
-                    candidates[row] = Candidates(_positions(hits), scores, bound)
+                    candidates[row] = Candidates(_positions(hits, self._rows), scores, bound)
             return candidates
 
         cut = f"the {MAX_RESULTS} candidates that Milvus returns at most"
@@ -339,5 +410,6 @@ def check_limits(limits: Sequence[int], documents: int) -> None:
         )
 
 
-def _positions(hits: Sequence[StoredHit]) -> Array:
-    return np.array([hit.position for hit in hits], dtype=np.int64)
+def _positions(hits: Sequence[StoredHit], rows: Array | None) -> Array:
+    keys = np.array([hit.key for hit in hits], dtype=np.int64)
+    return keys if rows is None else np.searchsorted(rows, keys)

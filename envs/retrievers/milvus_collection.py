@@ -1,8 +1,8 @@
 """One collection of a Milvus server, or of an embedded database (milvus-lite), through pymilvus.
 
-A row is a position of the corpus (the primary key) and a vector. The name of a collection ends in a digest of its
-content, so another corpus or model never shares one, a load that was interrupted continues, and two index folders of
-equal content share a collection. pymilvus repeats a call while the server is away, until the call's time is over.
+A row is the number of a document in its corpus (the primary key) and a vector. Rows are loaded in blocks: one that is
+stored with the same hash is not sent again, so an interrupted load continues, and several processes of one server may
+load at the same time. pymilvus repeats a call while the server is away, until the call's time is over.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ Answer = TypeVar("Answer")
 WordWeights = dict[int, float]
 Vector = npt.NDArray[np.float32] | WordWeights
 """A dense vector (d,), or the weights of the words of a sparse one."""
+Block = tuple[npt.NDArray[np.int64], Sequence[Vector]]
+"""Keys of rows, ascending, and their vectors."""
 
 MAX_RESULTS = 16_384
 """Most rows that Milvus returns for one search."""
@@ -38,15 +41,16 @@ _ANSWER_BYTES = 16 * 2**20
 """Bytes of vectors in one answer, at most. Milvus refuses answers above 64 MB, and pymilvus keeps several copies."""
 _ROWS = 1000
 _MAX_CHARS = 300
+_RELOAD = "Drop it and load it again: querylect index build --overwrite."
 _MISSING = 100
 _INVALID, _DENIED = {1100, 6}, {1400, 1401}
 """Codes of Milvus and milvus-lite: a missing collection, an invalid parameter, a missing login or privilege."""
 
 
 class StoredHit(NamedTuple):
-    """A row of a search: its position, the server's score, and the stored vector."""
+    """A row of a search: its key, the server's score, and the stored vector."""
 
-    position: int
+    key: int
     score: float
     vector: Vector
 
@@ -59,40 +63,51 @@ class Collection:
     """
 
     def __init__(
-        self, config: MilvusConfig, uri: str, name: str, dimension: int | None, sizes: npt.NDArray[np.int64]
+        self,
+        config: MilvusConfig,
+        uri: str,
+        name: str,
+        dimension: int | None,
+        sizes: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """`dimension`: of dense vectors; None: sparse vectors. `sizes`: as `largest_sizes` returns them."""
+        """`dimension`: of dense vectors; None: sparse vectors, which are searched by `sizes` (`largest_sizes`)."""
         with optional_packages("milvus"):
             import pymilvus  # noqa: F401
         self.name, self.uri = name, uri
+        if sizes is None:
+            sizes = np.full(MAX_RESULTS, 4 * (dimension or 1), dtype=np.int64)
         self._answer_bytes = np.cumsum(sizes)
         self._config, self._dimension = config, dimension
         self._client = self._call("connecting", config.deadline, _connect, config, uri)
 
-    def load(self, blocks: Iterable[tuple[npt.NDArray[np.int64], Sequence[Vector]]], rows: int) -> None:
-        """Fill the collection with blocks of (positions, vectors), `rows` in all; complete blocks are not sent again.
+    def exists(self) -> bool:
+        """Whether the server has the collection."""
+        return bool(self._call("looking", self._config.deadline, self._client.has_collection, self.name))
 
-        Up to `connections` requests are sent at a time.
+    def load(self, blocks: Iterable[Block], verify: bool) -> None:
+        """Create the collection if it is missing, and send the rows of `blocks` that it does not store.
+
+        `verify`: read back what was sent. Raises IndexFolderError if it differs.
         """
-        if not self._call("looking", self._config.deadline, self._client.has_collection, self.name):
-            self._create()
-        self.open()
-        with ThreadPoolExecutor(self._config.connections) as pool:
-            pending = set()
-            for positions, vectors in blocks:
-                pending.add(pool.submit(self._add, positions, vectors))
-                if len(pending) > 2 * self._config.connections:
-                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        future.result()
-            for future in pending:
-                future.result()
+        self._create()
+        self._for_each(blocks, partial(self._send, verify))
         self._call("flushing", self._config.build_deadline, self._client.flush, self.name)
+
+    def check(self, blocks: Iterable[Block]) -> None:
+        """Read the rows of all blocks. Raises IndexFolderError if one is missing or differs."""
+        self._for_each(blocks, self._check)
+
+    def rename(self, name: str) -> None:
+        """Give the collection another name."""
+        self._call("renaming", self._config.build_deadline, self._client.rename_collection, self.name, name)
+        self.name = name
+
+    def check_count(self, rows: int) -> None:
+        """Raises IndexFolderError if the collection has another number of rows."""
         if (count := self.count()) != rows:
             raise IndexFolderError(
-                f"collection {self.name} at {self.uri} holds {count} rows after loading; expected {rows}. Another "
-                "program changes it: drop it, and build the index again.",
-                code="incomplete-collection",
+                f"collection {self.name} at {self.uri} holds {count} rows; the index has {rows}. {_RELOAD}",
+                code="other-content",
             )
 
     def open(self) -> None:
@@ -140,7 +155,7 @@ class Collection:
                 data=batch,
                 anns_field=_FIELD,
                 limit=limit,
-                output_fields=[_FIELD if fitting else _KEY],
+                output_fields=[_FIELD if fitting else _KEY],  # none would be all in milvus-lite
                 search_params=params,
                 consistency_level=self._config.consistency,
             )
@@ -162,44 +177,96 @@ class Collection:
         missing = [position for position in positions if position not in stored]
         if missing:
             raise IndexFolderError(
-                f"collection {self.name} at {self.uri} lost row {missing[0]} during a search. Drop it and load it "
-                "again: querylect index build --overwrite.",
+                f"collection {self.name} at {self.uri} lost row {missing[0]} during a search. {_RELOAD}",
                 code="other-content",
             )
         return [stored[position] for position in positions]
 
     def _create(self) -> None:
+        """Create the collection and its index, each unless another process has, and open it."""
         from pymilvus import DataType
 
-        schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field(_KEY, DataType.INT64, is_primary=True)
-        params = self._client.prepare_index_params()
+        client, seconds = self._client, self._config.build_deadline
+        if not self.exists():
+            schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+            schema.add_field(_KEY, DataType.INT64, is_primary=True)
+            if self._dimension:
+                schema.add_field(_FIELD, DataType.FLOAT_VECTOR, dim=self._dimension)
+            else:
+                schema.add_field(_FIELD, DataType.SPARSE_FLOAT_VECTOR)
+            try:
+                self._call("creating", seconds, client.create_collection, self.name, schema=schema)
+            except EnvironmentUnavailableError:
+                if not self.exists():
+                    raise
+        params = client.prepare_index_params()
         if self._dimension:
-            schema.add_field(_FIELD, DataType.FLOAT_VECTOR, dim=self._dimension)
             build = dict(self._config.index_params)
             params.add_index(_FIELD, index_type=self._config.index_type, metric_type="IP", params=build)
         else:
-            schema.add_field(_FIELD, DataType.SPARSE_FLOAT_VECTOR)
             params.add_index(_FIELD, index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
-        self._call(
-            "creating",
-            self._config.build_deadline,
-            self._client.create_collection,
-            self.name,
-            schema=schema,
-            index_params=params,
-        )
+        if not self._indexed():
+            try:
+                self._call("indexing", seconds, client.create_index, self.name, params)
+            except EnvironmentUnavailableError:
+                if not self._indexed():
+                    raise
+        self.open()
 
-    def _add(self, positions: npt.NDArray[np.int64], vectors: Sequence[Vector]) -> None:
-        """Send a block, unless all its rows are there. A row that is sent twice is stored once."""
-        for start in range(0, len(positions), _ROWS):
-            keys = positions[start : start + _ROWS].tolist()
-            if self._count(f"{_KEY} >= {keys[0]} and {_KEY} <= {keys[-1]}") == len(keys):
-                continue
-            rows = [
-                {_KEY: key, _FIELD: vector} for key, vector in zip(keys, vectors[start : start + _ROWS], strict=True)
-            ]
-            self._call("loading", self._config.build_deadline, self._client.upsert, self.name, rows)
+    def _indexed(self) -> bool:
+        return bool(self._call("looking", self._config.deadline, self._client.list_indexes, self.name))
+
+    def _for_each(self, blocks: Iterable[Block], action: Callable[[list[int], Sequence[Vector]], None]) -> None:
+        """Call `action` for the rows of all blocks, as many at a time as a request has room for, in `connections`
+        threads."""
+        with ThreadPoolExecutor(self._config.connections) as pool:
+            pending = set()
+            for keys, vectors in blocks:
+                largest = max(map(_size, vectors), default=1)
+                step = max(1, min(_ROWS, _ANSWER_BYTES // largest))
+                for start in range(0, len(keys), step):
+                    rows = keys[start : start + step].tolist()
+                    pending.add(pool.submit(action, rows, vectors[start : start + step]))
+                    if len(pending) > 2 * self._config.connections:
+                        done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                        for future in done:
+                            future.result()
+            for future in pending:
+                future.result()
+
+    def _send(self, verify: bool, keys: list[int], vectors: Sequence[Vector]) -> None:
+        """Send rows, unless they are stored. A row that is sent twice is stored once."""
+        if self._stores(keys, vectors):
+            return
+        rows = [{_KEY: key, _FIELD: vector} for key, vector in zip(keys, vectors, strict=True)]
+        self._call("loading", self._config.build_deadline, self._client.upsert, self.name, rows)
+        if verify:
+            self._check(keys, vectors)
+
+    def _check(self, keys: list[int], vectors: Sequence[Vector]) -> None:
+        if not self._stores(keys, vectors):
+            raise IndexFolderError(
+                f"collection {self.name} at {self.uri} has other rows from {keys[0]} to {keys[-1]} than the index. "
+                f"{_RELOAD}",
+                code="other-content",
+            )
+
+    def _stores(self, keys: list[int], vectors: Sequence[Vector]) -> bool:
+        """Whether the rows from the first to the last key are these, by their hash; keys ascend."""
+        condition = f"{_KEY} >= {keys[0]} and {_KEY} <= {keys[-1]}"
+        if self._count(condition) != len(keys):
+            return False
+        rows = self._call(
+            "reading",
+            self._config.build_deadline,
+            self._client.query,
+            self.name,
+            filter=condition,
+            output_fields=[_KEY, _FIELD],
+            consistency_level="Strong",
+        )
+        stored = {int(row[_KEY]): self._vector(row[_FIELD]) for row in rows}
+        return stored.keys() == set(keys) and rows_sha256([stored[key] for key in keys]) == rows_sha256(vectors)
 
     def _count(self, condition: str) -> int:
         answer = self._call(
@@ -260,11 +327,6 @@ def embedded(uri: str) -> bool:
     return "://" not in uri
 
 
-def dense_sizes(dimension: int) -> npt.NDArray[np.int64]:
-    """`largest_sizes` of dense vectors."""
-    return np.full(MAX_RESULTS, 4 * dimension, dtype=np.int64)
-
-
 def largest_sizes(entries: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """Bytes of the largest sparse vectors, at most MAX_RESULTS of them and the largest first; `entries`: their numbers
     of words, in pieces."""
@@ -274,14 +336,22 @@ def largest_sizes(entries: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.in
     return 8 * largest
 
 
-def vector_sha256(vector: Vector) -> str:
-    """sha256 of a vector in float32."""
+def rows_sha256(vectors: Iterable[Vector]) -> str:
+    """sha256 of vectors in float32, in this order."""
+    return hashlib.sha256(b"".join(map(vector_bytes, vectors))).hexdigest()
+
+
+def vector_bytes(vector: Vector) -> bytes:
+    """A vector in float32; of a sparse one the number of its words, their ids in order, and their weights."""
     if isinstance(vector, Mapping):
-        pairs = sorted(vector.items())
-        words = np.array([word for word, _ in pairs], dtype=np.int64)
-        weights = np.array([weight for _, weight in pairs], dtype=np.float32)
-        return hashlib.sha256(words.tobytes() + weights.tobytes()).hexdigest()
-    return hashlib.sha256(np.asarray(vector, dtype=np.float32).tobytes()).hexdigest()
+        words = sorted(vector)
+        weights = np.array([vector[word] for word in words], dtype=np.float32)
+        return np.array([len(words), *words], dtype=np.int64).tobytes() + weights.tobytes()
+    return np.asarray(vector, dtype=np.float32).tobytes()
+
+
+def _size(vector: Vector) -> int:
+    return 8 * len(vector) if isinstance(vector, Mapping) else 4 * len(vector)
 
 
 _connecting = threading.Lock()

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -134,34 +135,92 @@ def test_any_way_to_build_gives_the_same_index(kind, dataset, retrievers, tmp_pa
     assert Environment.open(shards).search(PLANS) == reference.search(PLANS)
 
 
-def test_a_load_that_was_interrupted_goes_on(dataset, retrievers, tmp_path, monkeypatch):
-    config = settings(dataset, tmp_path / "index", engine="milvus", milvus=MilvusConfig(connections=1))
-    add, blocks = Collection._add, []
-
-    def broken(self, positions, vectors):
-        if len(blocks) == 3:
-            raise EnvironmentUnavailableError("gone")
-        blocks.append(positions)
-        add(self, positions, vectors)
-
-    monkeypatch.setattr(Collection, "_add", broken)
-    with pytest.raises(EnvironmentUnavailableError):
-        build_index(config)
-    assert not (tmp_path / "index").exists()
-    monkeypatch.setattr(Collection, "_add", add)
+def recorded_rows(monkeypatch):
+    """A list that collects the keys of all rows that are sent from now on."""
     call, sent = Collection._call, []
 
-    def counted(self, action, seconds, ask, *arguments, **options):
+    def recorded(self, action, seconds, ask, *arguments, **options):
         if getattr(ask, "__name__", "") == "upsert":
-            sent.append([row["position"] for row in arguments[1]])
+            sent.extend(row["position"] for row in arguments[1])
         return call(self, action, seconds, ask, *arguments, **options)
 
-    monkeypatch.setattr(Collection, "_call", counted)
+    monkeypatch.setattr(Collection, "_call", recorded)
+    return sent
+
+
+def test_a_load_that_was_interrupted_goes_on(dataset, tmp_path, monkeypatch):
+    config = settings(dataset, tmp_path / "index", engine="milvus", milvus=MilvusConfig(connections=1))
+    send, blocks = Collection._send, []
+
+    def broken(self, verify, keys, vectors):
+        if len(blocks) == 3:
+            raise EnvironmentUnavailableError("gone")
+        blocks.append(keys)
+        send(self, verify, keys, vectors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "_send", broken)
+        with pytest.raises(EnvironmentUnavailableError):
+            build_index(config)
+    assert not (tmp_path / "index").exists()
+    sent = recorded_rows(monkeypatch)
     environment = built(config)
-    loaded_first = {position for positions in blocks for position in positions.tolist()}
-    assert loaded_first.isdisjoint(position for rows in sent for position in rows)
-    assert len(loaded_first) + sum(map(len, sent)) == len(CORPUS) - 1
+    loaded_first = {key for keys in blocks for key in keys}
+    assert loaded_first.isdisjoint(sent)
+    assert len(loaded_first) + len(sent) == len(CORPUS) - 1
     assert environment.search(PLANS) == built(settings(dataset, tmp_path / "local")).search(PLANS)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_wrong_rows_are_sent_again_and_refused_once_complete(kind, dataset, retrievers, tmp_path, monkeypatch):
+    """One wrong row that no sample shows, and a block with the right number of rows and other content."""
+    from pymilvus import MilvusClient
+
+    monkeypatch.setattr("querylect.envs.retrievers.milvus_collection._ROWS", 10)
+    config = settings(dataset, tmp_path / "index", engine="milvus", **retrievers[kind])
+    config = config.model_copy(update={"block_mib": 1.0})
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "rename", lambda *_: pytest.fail("killed before the collection was complete"))
+        with pytest.raises(pytest.fail.Exception):
+            build_index(config)
+    with refused(IndexFolderError, "missing-index", str(tmp_path / "index")):
+        Environment.open(config)
+    client = MilvusClient(f"{tmp_path}/index.milvus.db")
+    (name,) = client.list_collections()
+    assert name.endswith("_loading")
+
+    def replace(name, rows, sources):
+        stored = {row["position"]: row["vector"] for row in client.get(name, sources, ["position", "vector"])}
+        pairs = zip(rows, sources, strict=True)
+        client.upsert(name, [{"position": row, "vector": stored[source]} for row, source in pairs])
+
+    replace(name, [13, *range(50, 60)], [14, *range(51, 60), 50])
+    sent = recorded_rows(monkeypatch)
+    environment = built(config)
+    assert sorted(sent) == [*range(10, 20), *range(50, 60)]
+    assert client.list_collections() == [name.removesuffix("_loading")]
+    assert environment.search(PLANS) == built(settings(dataset, tmp_path / "local", **retrievers[kind])).search(PLANS)
+    name = collection_of(config)["collection"]
+    assert "13" not in collection_of(config)["checks"]
+    replace(name, [13], [14])
+    sent.clear()
+    with refused(IndexFolderError, "other-content", name, 10, 19):
+        build_index(config, overwrite=True)
+    assert sent == []
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_blank_lines_of_the_corpus_shift_no_row(kind, dataset, retrievers, tmp_path):
+    lines = (Path(dataset.path) / "corpus.jsonl").read_text().splitlines(keepends=True)
+    shutil.copytree(dataset.path, tmp_path / "data")
+    (tmp_path / "data" / "corpus.jsonl").write_text(
+        "".join(line + "\n" * (number % 3 == 1) for number, line in enumerate(lines))
+    )
+    gaps = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
+    local, milvus = (
+        built(settings(gaps, tmp_path / engine, engine=engine, **retrievers[kind])) for engine in ("bm25s", "milvus")
+    )
+    assert milvus.search(PLANS) == local.search(PLANS)
 
 
 def collection_of(config):
@@ -277,6 +336,51 @@ def test_a_served_collection_ranks_alike_and_its_outage_is_no_ranking(dataset, t
     served.start()
     assert eventually(lambda: Environment.open(config)).search(PLANS) == expected
     assert eventually(lambda: environment.search(PLANS)) == expected
+
+
+def run_shards(config, kind):
+    """Both shards at the same time: those of BM25 in processes, and all others, which import torch, in threads."""
+    if kind != "bm25":
+        with futures.ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda shard: build_shard(config, shard, 2), (1, 2)))
+        return
+    program = (
+        "import sys; from querylect.configs.environment import EnvironmentConfig as Config; "
+        "from querylect.envs.builder.build import build_shard; "
+        "build_shard(Config.model_validate_json(sys.argv[1]), int(sys.argv[2]), 2)"
+    )
+    command = [sys.executable, "-c", program, config.model_dump_json()]
+    for process in [subprocess.Popen([*command, str(shard)]) for shard in (1, 2)]:
+        assert process.wait(300) == 0
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_shards_load_one_collection_at_the_same_time(kind, dataset, retrievers, tmp_path, served, monkeypatch):
+    from pymilvus import MilvusClient
+
+    milvus = MilvusConfig(uri=served.url)
+    config = settings(dataset, tmp_path / "index", engine="milvus", milvus=milvus, **retrievers[kind])
+    client = MilvusClient(served.url)
+    if kind == "bm25":  # whose weights depend on all parts
+        build_shard(config, 1, 2)
+        assert client.list_collections() == []
+    run_shards(config, kind)
+    if kind == "bm25":
+        run_shards(config, kind)
+    (name,) = client.list_collections()
+    assert name.endswith("_loading")
+    rows = client.query(name, filter="", output_fields=["count(*)"], consistency_level="Strong")
+    assert rows[0]["count(*)"] == len(CORPUS) - (kind == "bm25")
+    with refused(IndexFolderError, "missing-index", str(tmp_path / "index")):
+        Environment.open(config)
+    sent = recorded_rows(monkeypatch)
+    manifest = merge_index(config)
+    assert sent == [], "the merge only compares"
+    assert client.list_collections() == [name.removesuffix("_loading")]
+    local = built(settings(dataset, tmp_path / "local", **retrievers[kind]))
+    assert Environment.open(config).search(PLANS) == local.search(PLANS)
+    embedded = settings(dataset, tmp_path / "embedded", engine="milvus", **retrievers[kind])
+    assert build_index(embedded).index_hash == manifest.index_hash
 
 
 def eventually(call):
