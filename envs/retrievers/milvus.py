@@ -35,6 +35,7 @@ from .encoder import Encoder
 from .fusion import NOTHING, Scored
 from .milvus_collection import (
     MAX_RESULTS,
+    RELOAD,
     Block,
     Collection,
     StoredHit,
@@ -82,6 +83,28 @@ def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
     return MilvusDense(recipe, config)
 
 
+def verify_collection(config: EnvironmentConfig) -> None:
+    """Read every row of the collection of an index. Raises IndexFolderError if they are not those that were loaded."""
+    _Loader(config).verify(config.index_folder)
+
+
+class _Content:
+    """sha256 of the keys and of the vectors of blocks, the same for any blocks of the same rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._keys, self._vectors = hashlib.sha256(), hashlib.sha256()
+
+    def add(self, block: Block) -> None:
+        keys, vectors = block
+        self.rows += len(keys)
+        self._keys.update(keys.tobytes())
+        self._vectors.update(b"".join(map(vector_bytes, vectors)))
+
+    def hashes(self) -> list[str]:
+        return [self._keys.hexdigest(), self._vectors.hexdigest()]
+
+
 class _Loader:
     """The collection of one index folder: loads it, and opens it after checking its content.
 
@@ -106,15 +129,12 @@ class _Loader:
         `last`: the greatest key. A complete collection is only checked: other indexes may search it.
         """
         name, stride = self._name(build, dimension), max(1, last // _CHECKED)
-        rows, content = 0, [hashlib.sha256(), hashlib.sha256()]
+        content = _Content()
         checks: dict[int, str] = {}
 
-        def counted() -> Iterator[Block]:
-            nonlocal rows
+        def hashed() -> Iterator[Block]:
             for keys, vectors in blocks:
-                rows += len(keys)
-                content[0].update(keys.tobytes())
-                content[1].update(b"".join(map(vector_bytes, vectors)))
+                content.add((keys, vectors))
                 for row in np.flatnonzero(keys % stride == 0).tolist():
                     checks[int(keys[row])] = rows_sha256([vectors[row]])
                 yield keys, vectors
@@ -123,20 +143,21 @@ class _Loader:
         if complete := collection.exists():
             log.info("checking collection %s at %s", name, self._uri)
             collection.open()
-            collection.check(counted())
+            collection.check(hashed())
         else:
             log.info("loading collection %s at %s", name, self._uri)
             collection = self._collection(name + _LOADING, dimension, _sizes(folder, dimension))
-            collection.load(counted(), verify=True)
-        collection.check_count(rows)
+            collection.load(hashed(), verify=True)
+        collection.check_count(content.rows)
         if not complete:
             collection.rename(name)
         description = {
             "collection": name,
-            "rows": rows,
+            "rows": content.rows,
+            "last": last,
             "dimension": dimension,
             "index": self._index(dimension),
-            "content": [digest.hexdigest() for digest in content],
+            "content": content.hashes(),
             "checks": checks,
         }
         (folder / COLLECTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
@@ -156,6 +177,18 @@ class _Loader:
         collection.check_count(description["rows"])
         _compare(collection, {int(key): value for key, value in description["checks"].items()})
         return collection
+
+    def verify(self, folder: Path) -> None:
+        """Compare all rows with the hashes in `folder`. Raises IndexFolderError as `open`."""
+        collection, content = self.open(folder), _Content()
+        description = parse_json((folder / COLLECTION).read_bytes())
+        for block in collection.read(description["last"]):
+            content.add(block)
+        if content.hashes() != description["content"]:
+            raise IndexFolderError(
+                f"collection {collection.name} at {self._uri} has other rows than were loaded. {RELOAD}",
+                code="other-content",
+            )
 
     def _name(self, build: str, dimension: int | None) -> str:
         return f"{self._config.collection}_{data_sha256([build, self._index(dimension)])[:32]}"
@@ -183,7 +216,7 @@ def _compare(collection: Collection, checks: dict[int, str]) -> None:
     if differs:
         raise IndexFolderError(
             f"collection {collection.name} at {collection.uri} has another vector at row {differs[0]} than was loaded. "
-            "Drop it and load it again: querylect index build --overwrite.",
+            f"{RELOAD}",
             code="other-content",
         )
 

@@ -41,7 +41,7 @@ _ANSWER_BYTES = 16 * 2**20
 """Bytes of vectors in one answer, at most. Milvus refuses answers above 64 MB, and pymilvus keeps several copies."""
 _ROWS = 1000
 _MAX_CHARS = 300
-_RELOAD = "Drop it and load it again: querylect index build --overwrite."
+RELOAD = "Drop it and load it again: querylect index build --overwrite."
 _MISSING = 100
 _INVALID, _DENIED = {1100, 6}, {1400, 1401}
 """Codes of Milvus and milvus-lite: a missing collection, an invalid parameter, a missing login or privilege."""
@@ -97,6 +97,15 @@ class Collection:
         """Read the rows of all blocks. Raises IndexFolderError if one is missing or differs."""
         self._for_each(blocks, self._check)
 
+    def read(self, last: int) -> Iterator[Block]:
+        """All rows with keys up to `last`."""
+        step = min(_ROWS, self._rows_per_answer())
+        for first in range(0, last + 1, step):
+            condition = _between(first, first + step - 1)
+            stored = self._rows(condition) if self._count(condition) else {}
+            keys = sorted(stored)
+            yield np.array(keys, dtype=np.int64), [stored[key] for key in keys]
+
     def rename(self, name: str) -> None:
         """Give the collection another name."""
         self._call("renaming", self._config.build_deadline, self._client.rename_collection, self.name, name)
@@ -106,7 +115,7 @@ class Collection:
         """Raises IndexFolderError if the collection has another number of rows."""
         if (count := self.count()) != rows:
             raise IndexFolderError(
-                f"collection {self.name} at {self.uri} holds {count} rows; the index has {rows}. {_RELOAD}",
+                f"collection {self.name} at {self.uri} holds {count} rows; the index has {rows}. {RELOAD}",
                 code="other-content",
             )
 
@@ -120,7 +129,7 @@ class Collection:
 
     def vectors(self, positions: Sequence[int]) -> dict[int, Vector]:
         """The stored vectors of the rows that exist."""
-        step = max(1, int(np.searchsorted(self._answer_bytes, _ANSWER_BYTES, side="right")))
+        step = self._rows_per_answer()
         stored: dict[int, Vector] = {}
         for start in range(0, len(positions), step):
             rows = self._call(
@@ -172,12 +181,15 @@ class Collection:
                 scores = [float(hit["distance"]) for hit in answer]
                 yield list(map(StoredHit, positions, scores, stored))
 
+    def _rows_per_answer(self) -> int:
+        return max(1, int(np.searchsorted(self._answer_bytes, _ANSWER_BYTES, side="right")))
+
     def _existing(self, positions: Sequence[int]) -> list[Vector]:
         stored = self.vectors(positions)
         missing = [position for position in positions if position not in stored]
         if missing:
             raise IndexFolderError(
-                f"collection {self.name} at {self.uri} lost row {missing[0]} during a search. {_RELOAD}",
+                f"collection {self.name} at {self.uri} lost row {missing[0]} during a search. {RELOAD}",
                 code="other-content",
             )
         return [stored[position] for position in positions]
@@ -247,15 +259,19 @@ class Collection:
         if not self._stores(keys, vectors):
             raise IndexFolderError(
                 f"collection {self.name} at {self.uri} has other rows from {keys[0]} to {keys[-1]} than the index. "
-                f"{_RELOAD}",
+                f"{RELOAD}",
                 code="other-content",
             )
 
     def _stores(self, keys: list[int], vectors: Sequence[Vector]) -> bool:
         """Whether the rows from the first to the last key are these, by their hash; keys ascend."""
-        condition = f"{_KEY} >= {keys[0]} and {_KEY} <= {keys[-1]}"
+        condition = _between(keys[0], keys[-1])
         if self._count(condition) != len(keys):
             return False
+        stored = self._rows(condition)
+        return stored.keys() == set(keys) and rows_sha256([stored[key] for key in keys]) == rows_sha256(vectors)
+
+    def _rows(self, condition: str) -> dict[int, Vector]:
         rows = self._call(
             "reading",
             self._config.build_deadline,
@@ -265,8 +281,7 @@ class Collection:
             output_fields=[_KEY, _FIELD],
             consistency_level="Strong",
         )
-        stored = {int(row[_KEY]): self._vector(row[_FIELD]) for row in rows}
-        return stored.keys() == set(keys) and rows_sha256([stored[key] for key in keys]) == rows_sha256(vectors)
+        return {int(row[_KEY]): self._vector(row[_FIELD]) for row in rows}
 
     def _count(self, condition: str) -> int:
         answer = self._call(
@@ -348,6 +363,10 @@ def vector_bytes(vector: Vector) -> bytes:
         weights = np.array([vector[word] for word in words], dtype=np.float32)
         return np.array([len(words), *words], dtype=np.int64).tobytes() + weights.tobytes()
     return np.asarray(vector, dtype=np.float32).tobytes()
+
+
+def _between(first: int, last: int) -> str:
+    return f"{_KEY} >= {first} and {_KEY} <= {last}"
 
 
 def _size(vector: Vector) -> int:

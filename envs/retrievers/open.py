@@ -17,7 +17,8 @@ from .registry import engine_of, open_kind, required_indexes
 def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
     """Verify the index of a configuration and first the indexes that it depends on. Returns manifests by folder.
 
-    Raises IndexFolderError as `verify_index`, and if an index has changed since the one that depends on it was built.
+    Every row of a Milvus collection is read too. Raises IndexFolderError as `verify_index`, and if an index has changed
+    since the one that depends on it was built.
     """
     verified: dict[str, Manifest] = {}
     members: list[Manifest] = []
@@ -25,7 +26,12 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
         verified |= verify_indexes(member)
         members.append(verified[member.index])
     if not members:
-        return {config.index: verify_index(config.index)}
+        manifest = verify_index(config.index)
+        if config.engine == "milvus":
+            from .milvus import verify_collection
+
+            verify_collection(config)
+        return {config.index: manifest}
     if config.hybrid is not None:
         from .hybrid import fingerprint_of
 

@@ -28,6 +28,7 @@ from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
 from querylect.envs.retrievers.milvus import check_limits
 from querylect.envs.retrievers.milvus_collection import Collection
+from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import (
     ConfigError,
     EnvironmentUnavailableError,
@@ -202,7 +203,10 @@ def test_wrong_rows_are_sent_again_and_refused_once_complete(kind, dataset, retr
     assert environment.search(PLANS) == built(settings(dataset, tmp_path / "local", **retrievers[kind])).search(PLANS)
     name = collection_of(config)["collection"]
     assert "13" not in collection_of(config)["checks"]
+    verify_indexes(config)
     replace(name, [13], [14])
+    with refused(IndexFolderError, "other-content", name):
+        verify_indexes(config)
     sent.clear()
     with refused(IndexFolderError, "other-content", name, 10, 19):
         build_index(config, overwrite=True)
