@@ -129,6 +129,7 @@ SLOW = {
     "test_attack",
     "test_docs_own_corpus",
     "test_envs_milvus",
+    "test_envs_milvus_token",
     "test_envs_peers",
     "test_eval_export",
     "test_hub_upload",
