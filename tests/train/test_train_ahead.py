@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from itertools import groupby
 
 import pytest
+import torch
 from pydantic import ValidationError
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
@@ -18,18 +19,24 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelErro
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.grow import Grower
+from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_settings
+from querylect.train.credit import assign_credit
 from querylect.train.distributed.processes import Processes
 from querylect.train.in_flight import VersionedEngine, staleness_metrics
+from querylect.train.packing.packing import packed_logps
 from querylect.train.questions import prepare_data
-from querylect.train.rows import question_streams
+from querylect.train.rows import question_streams, row_advantages, row_mask, row_turns
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 from querylect.train.watch import describe
+from safetensors.torch import load_file
+from torch.nn.utils.rnn import pad_sequence
+from transformers import set_seed
 
-from ..growers import engine_of, grower_of
+from ..growers import engine_around, engine_of, grower_of
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
 from ..several import side_by_side, wait_until
@@ -70,17 +77,65 @@ def test_every_tree_is_sampled_with_the_weights_of_one_update_before(ahead):
     assert all(line["seconds/wait"] >= 0 and line["seconds/update"] > 0 for line in metrics)
 
 
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
+def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
+    """Sample with the newest weights, then update them: without a trainer, a thread or a second engine, with the update
+    written down once more. Every sample and every weight after every step is equal."""
+    config = change(settings, **{**SOON, "policy.lora": lora, "train.steps": 4})
+    folder = train(config)
+    set_seed(config.seed)
+    model, tokenizer = load_policy(config.policy)
+    model = add_lora(model, config.policy).train()
+    engine, weights = engine_around(config, model, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.train.learning_rate, weight_decay=0.0)
+    with open_environment(config.env, config.client) as client:
+        for step, logged_trees in by_step(folder).items():
+            weights.refresh()
+            trees = grow_again(config, client, engine, step, logged_trees)
+            assert [{"step": step, **describe(tree)} for tree in trees] == logged_trees
+            credit = assign_credit(trees, config.train.credit, config.reward.turn_weights, config.train.scale)
+            tokens = sum(len(node.completion_ids) for node in row_turns(trees))
+            for tree in trees:
+                policy_loss(model, tree, credit, tokens).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            name = "adapter_model.safetensors" if lora else "model.safetensors"
+            saved = load_file(folder / "checkpoints" / f"checkpoint-{step}" / name)
+            trained = {key.replace(".default", ""): value for key, value in model.state_dict().items()}
+            assert saved and all(torch.equal(trained[key], value) for key, value in saved.items()), step
+    assert any(line["grad_norm"] > 0 for line in records(folder / "metrics.jsonl"))
+
+
+def policy_loss(model, tree, credit, tokens):
+    """The loss of a tree: the policy gradient of its turns, path by path, over the `tokens` of its step."""
+    turns = [*row_turns([tree])]
+    prompts, completions, sampled = (
+        pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=-1)
+        for rows in zip(*((node.prompt_ids, node.completion_ids, node.logprobs) for node in turns), strict=True)
+    )
+    ids, mask = torch.cat([prompts, completions], 1), (completions >= 0) & row_mask([tree], credit).bool()[:, None]
+    logps, _, _ = packed_logps(model, ids, ids >= 0, mask, 1.0)
+    corrections = (logps.detach() - sampled).exp().clamp(max=3.0)
+    ratios = (logps - logps.detach()).exp()
+    return (-ratios * row_advantages([tree], credit)[:, None] * corrections * mask).sum() / tokens
+
+
 def by_step(folder):
     """The logged trees of each step."""
     return {step: list(trees) for step, trees in groupby(records(folder / "rollouts.jsonl"), lambda tree: tree["step"])}
 
 
 def sampled_again(config, client, engine, step, trees):
-    """The questions of logged trees, sampled with an engine as in their step."""
+    """The questions of logged trees, sampled with an engine as in their step, as they are logged."""
+    return [{"step": step, **describe(tree)} for tree in grow_again(config, client, engine, step, trees)]
+
+
+def grow_again(config, client, engine, step, trees):
+    """Trees of the questions of logged trees, sampled with an engine as in their step."""
     questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
     streams = question_streams(config.seed, step - 1, questions, Counter())
-    again = grower_of(config, client, engine).grow(questions, config.rollout.branching, streams=streams)
-    return [{"step": step, **describe(tree)} for tree in again]
+    return grower_of(config, client, engine).grow(questions, config.rollout.branching, streams=streams)
 
 
 def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(ahead, lessons, tmp_path, run_app):
