@@ -5,8 +5,9 @@ A thread samples from the engine's own copy of the weights. Step s is trained on
 update s, while update s runs. Every token keeps the log-probability with which it was drawn, so the loss corrects for
 the older weights as it does for another engine (`mismatch.py`), and every turn the versions of the weights.
 
-The thread begins a step only with weights that are recent enough for it, so no turn of a tree is ever too old. When the
-copy is refreshed depends on `train.in_flight_updates`:
+The thread begins a step only with weights that are recent enough for it, so no turn of a tree is ever too old, however
+long sampling, searching, training or validation take: no tree has to be dropped. `take` checks it. When the copy is
+refreshed depends on `train.in_flight_updates`:
 
 - Off: between two steps of training, when the thread is between two steps of sampling. All turns of a tree have one
   version. With staleness 1 everything is reproducible; above, how old the weights are depends on how long sampling
@@ -79,7 +80,7 @@ class TreesAhead:
     def take(self, step: int) -> Sampled:
         """The trees of `step`, which is about to be trained; then sampling of the following ones goes on. Collective.
 
-        Raises the error of the thread, in every process.
+        Raises the error of the thread, in every process, and RuntimeError for trees that are older than `staleness`.
         """
         if self._next is None:
             self._begin(step)
@@ -175,7 +176,11 @@ class TreesAhead:
             if step not in self._ready:
                 assert self._failure is not None
                 raise self._failure
-            return self._ready.pop(step)
+            sampled = self._ready.pop(step)
+        oldest = [node.versions[0] for tree in sampled.trees for node in tree.walk() if node.versions]
+        if (age := step - min(oldest, default=step)) > self.staleness:
+            raise RuntimeError(f"a tree of step {step + 1} is {age} updates old, {self.staleness} are allowed")
+        return sampled
 
     def _may_sample(self) -> bool:
         assert self._next is not None

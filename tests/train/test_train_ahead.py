@@ -103,7 +103,8 @@ def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
             name = "adapter_model.safetensors" if lora else "model.safetensors"
             saved = load_file(folder / "checkpoints" / f"checkpoint-{step}" / name)
             trained = {key.replace(".default", ""): value for key, value in model.state_dict().items()}
-            assert saved and all(torch.equal(trained[key], value) for key, value in saved.items()), step
+            assert saved
+            assert all(torch.equal(trained[key], value) for key, value in saved.items()), step
     assert any(line["grad_norm"] > 0 for line in records(folder / "metrics.jsonl"))
 
 
@@ -157,11 +158,17 @@ def test_a_resumed_run_samples_the_first_step_again_and_says_so(ahead, tmp_path,
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
 
 
-def test_older_trees_than_allowed_are_never_trained_on(settings):
-    folder = train(change(settings, **{**SOON, "train.staleness": 3, "train.steps": 6}))
-    staleness = [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")]
-    assert staleness[0] == 0
-    assert all(1 <= value <= 3 for value in staleness[1:])
+@pytest.mark.parametrize(("top_p", "signal"), [(1.0, True), (1e-6, False)])
+def test_older_trees_than_allowed_are_never_trained_on(settings, tmp_path, top_p, signal):
+    """Also after a resumption, and where all answers to a state are equal, so that no step has a signal."""
+    config = change(settings, **{**SOON, "train.staleness": 3, "train.steps": 6, "rollout.top_p": top_p})
+    config, folder = stopped_copy(config, train(config), tmp_path / "copy", 3)
+    train(config, resume=True)
+    metrics = records(folder / "metrics.jsonl")
+    assert any(line["grad_norm"] > 0 for line in metrics) == signal
+    staleness = [line["sampling/staleness"] for line in metrics]
+    assert staleness[0] == staleness[3] == 0, "the first step, and the first after the resumption"
+    assert all(1 <= value <= 3 for value in (*staleness[1:3], *staleness[4:]))
     assert len(records(folder / "rollouts.jsonl")) == 12
 
 
@@ -402,6 +409,19 @@ def test_no_step_begins_with_weights_that_would_be_too_old():
     assert versions_of(ahead.take(3)) == versions_of(ahead.take(4)) == [(2, 2), (2, 2)]
     ahead.close()
     assert len(engine.calls) == 10, "nothing is sampled twice"
+
+
+def test_a_tree_that_is_too_old_is_an_error():
+    """The weights after the first update never arrive, and the thread does not wait for them."""
+    engine = Scripted()
+    ahead = TreesAhead(1, 9, engine, engine, engine.grow, Processes())
+    ahead._may_sample = lambda: ahead._closed or ahead._next <= ahead._last
+    ahead.take(0)
+    ahead._send = lambda step: None
+    assert versions_of(ahead.take(1)) == [(0, 0), (0, 0)]
+    with pytest.raises(RuntimeError, match="step 3 is 2 updates old"):
+        ahead.take(2)
+    ahead.close()
 
 
 def test_no_step_begins_between_the_check_that_none_is_sampled_and_the_new_weights():
