@@ -16,9 +16,11 @@ refreshed depends on `train.in_flight_updates`:
   it takes requests at any time, between two tokens. Training waits for the end of a call only while it lacks trees.
 """
 
+import ctypes
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from typing import NamedTuple
 
@@ -34,6 +36,10 @@ log = logging.getLogger(__name__)
 Grow = Callable[[Grower, int], list[Tree]]
 """Grows this process's trees of a step with a grower. It has no collective calls."""
 _CLOSING_SECONDS = 5.0
+
+
+class _Closed(BaseException):
+    """Raised in the thread, at any bytecode, to end it in the middle of a step."""
 
 
 class Sampled(NamedTuple):
@@ -75,7 +81,7 @@ class TreesAhead:
         self._taken = -1
         """The step whose trees were taken last."""
         self._busy = self._held = self._closed = False
-        self._thread = threading.Thread(target=self._sample, name="trees-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="trees-ahead", daemon=True)
 
     def take(self, step: int) -> Sampled:
         """The trees of `step`, which is about to be trained; then sampling of the following ones goes on. Collective.
@@ -112,9 +118,13 @@ class TreesAhead:
         self._release()
 
     def close(self) -> None:
-        """Sample no further step; the one that is sampled may still run for some seconds."""
+        """Sample no further step, and give up the one that is sampled: a process that ends while its thread computes in
+        PyTorch is aborted by the C++ runtime, with another exit code. Waits some seconds for the end of the thread."""
         with self._changed:
             self._closed = True
+            if self._busy:
+                thread = ctypes.c_ulong(self._thread.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Closed))
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(_CLOSING_SECONDS)
@@ -186,6 +196,10 @@ class TreesAhead:
         assert self._next is not None
         recent = self._engine.version >= self._next - self.staleness
         return self._closed or (self._next <= self._last and recent and not self._held)
+
+    def _run(self) -> None:
+        with suppress(_Closed):
+            self._sample()
 
     def _sample(self) -> None:
         while True:

@@ -509,6 +509,24 @@ def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
     ahead.close()
 
 
+def test_a_step_that_is_sampled_when_the_run_ends_is_given_up():
+    """A process that ends while a thread of it computes in PyTorch is aborted, so that its exit code is not 75."""
+    sampling, engine = threading.Event(), Scripted()
+
+    def grow(grower, step):
+        if step == 0:
+            return engine.grow(grower, step)
+        sampling.set()
+        while True:
+            time.sleep(0.001)
+
+    ahead = TreesAhead(1, 9, engine, engine, grow, Processes())
+    ahead.take(0)
+    assert sampling.wait(30)
+    ahead.close()
+    assert not ahead._thread.is_alive()
+
+
 def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lessons, run_app):
     steps = {"train.staleness": 1, "train.steps": 3, "train.save_steps": 1}
     config = change(settings, **steps, **{"client.deadline": 2.0})
