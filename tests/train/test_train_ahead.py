@@ -398,7 +398,7 @@ def test_no_step_begins_with_weights_that_would_be_too_old():
 
     engine.generate = until_trained
     ahead.take(0)
-    wait_until(lambda: len(engine.calls) == 4 and ahead._engine.sampling)
+    wait_until(lambda: 1 in ahead._ready and len(engine.calls) == 4 and ahead._engine.sampling)
     ahead.take(1)
     assert engine.refreshed == 1, "the weights are not sent while a call runs and the trees are there"
     ended.set()
