@@ -24,11 +24,13 @@ from querylect.rollouts.policy import load_policy
 from ..lessons import change, records, save_speaking
 from ..several import free_port
 from ..tiny import save_tiny
+from .test_train_zero import FULL, assert_sampled_from_the_newest_weights
 
 HERE = Path(__file__).resolve().parents[2]
 OWN = os.environ.get("QUERYLECT_VLLM_PYTHON", "")
 IS_THERE = bool(OWN) or (HERE / ".venv-vllm" / ".stamp").exists()
 PYTHON = Path(OWN or HERE / ".venv-vllm" / "bin" / "python")
+FSDP2_CONFIG = str(HERE / "configs" / "fsdp" / "fsdp2.yaml")
 PROMPTS = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]]
 GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
 
@@ -179,6 +181,22 @@ def test_a_run_samples_with_it_and_learns(config, environment, tmp_path):
     assert (folder / "final" / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.parametrize("split", ["ddp", "fsdp2"])
+def test_engines_of_two_processes_sample_from_what_they_have_just_trained(split, config, environment, tmp_path):
+    """Each process has an engine, by vLLM's `external_launcher`."""
+    config = change(config, **FULL, **{"train.steps": 3})
+    launch_in_two(config, environment, tmp_path, *(["--config_file", FSDP2_CONFIG] if split == "fsdp2" else []))
+    assert_sampled_from_the_newest_weights(Path(config.output) / config.name)
+
+
+def launch_in_two(config, environment, folder, *options):
+    """Two processes of `querylect train`, by accelerate's launcher in the environment of vLLM."""
+    launcher = "accelerate.commands.launch" if options else "torch.distributed.run"
+    count = ["--num_processes", "2", "--main_process_port"] if options else ["--nproc-per-node", "2", "--master-port"]
+    train = ["-m", "querylect", "train", save_config(config, folder)]
+    run(environment, folder, "-m", launcher, *options, *count, str(free_port()), *train)
+
+
 @contextmanager
 def serving(model, environment, folder):
     """The URL of a vLLM server on the CPU that takes weights from files, started as docs/rollouts.md says."""
@@ -267,9 +285,7 @@ def test_two_processes_sample_ahead_with_a_server_and_learn(config, server, envi
     """FSDP2 splits the weights. The trees of a step come from weights one update old, which one process gathered into
     files for the server."""
     config = change(through_files(config, server, tmp_path), **{"train.steps": 3, "train.staleness": 1})
-    launch = ["--config_file", str(HERE / "configs" / "fsdp" / "fsdp2.yaml"), "--num_processes", "2"]
-    launch += ["--main_process_port", str(free_port()), "-m", "querylect", "train", save_config(config, tmp_path)]
-    run(environment, tmp_path, "-m", "accelerate.commands.launch", *launch)
+    launch_in_two(config, environment, tmp_path, "--config_file", FSDP2_CONFIG)
     folder = Path(config.output) / config.name
     steps = records(folder / "metrics.jsonl")
     assert [step["sampling/staleness"] for step in steps] == [0, 1, 1]
