@@ -63,16 +63,16 @@ def test_fsdp_trains_what_one_process_trains_and_resumes(settings, tmp_path, pro
 @pytest.mark.timeout(1200)
 def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
     """By the packaged config, on a run that one process without FSDP has begun, with trees sampled ahead; compared with
-    one process that resumes at the same steps."""
+    one process that resumes at the same steps. A resumed run samples its first trees anew."""
     common = {"train.save_steps": 1, "train.staleness": 1, "train.questions_per_step": 4, "train.validate_steps": 0}
     first_config = change(settings, output=str(tmp_path / "split"), **common, **{"train.steps": 1})
     folder = train(first_config)
-    launch_two(["--config_file", str(CONFIG)], change(first_config, **{"train.steps": 2}), tmp_path, "--resume")
-    fork_fsdp(first_config, tmp_path, "--resume", "train.steps=3", processes=4)
-    for step in (1, 2, 3):
-        alone = change(first_config, output=str(tmp_path / "one"), **{"train.steps": step})
-        single = train(alone, resume=step > 1)
-    assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 1]
+    launch_two(["--config_file", str(CONFIG)], change(first_config, **{"train.steps": 3}), tmp_path, "--resume")
+    fork_fsdp(first_config, tmp_path, "--resume", "train.steps=5", processes=4)
+    for steps in (1, 3, 5):
+        alone = change(first_config, output=str(tmp_path / "one"), **{"train.steps": steps})
+        single = train(alone, resume=steps > 1)
+    assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 0, 1, 0, 1]
     assert_same_training(folder, single, 4, first_config.train.learning_rate)
 
 
