@@ -1,9 +1,10 @@
 """Growing trees while they are searched (`rollout.streaming`).
 
 StreamingGrower is for engines that take requests at any time (vLLM, a vLLM server): a turn is searched when it ends and
-the turn below it is sampled at once, so nothing waits for the longest answer of a turn. Turns that end while a search
-is running are collected for the next one: the slower the service, the larger its batches. Every sample has the random
-stream of its position in the tree, whichever ends first, and children are in the order of their numbers.
+the turn below it is sampled at once, so nothing waits for the longest answer of a turn. While SEARCHES_AT_ONCE requests
+are under way, turns that end are collected for the next one: the slower the service, the larger its batches. Every
+sample has the random stream of its position in the tree, whichever answer or search ends first, and children are in the
+order of their numbers.
 
 WaveGrower is for the transformers engine, which samples a batch to its end.
 """
@@ -18,6 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
+from ..envs.client.base import ReadingClient
 from .conversation import Branch
 from .engines.base import Completion, StreamingEngine
 from .grow import Grower
@@ -26,11 +28,14 @@ from .tree import Node
 
 _Result = TypeVar("_Result")
 
+SEARCHES_AT_ONCE = 4
+"""Search requests that a process may have under way (docs/scale.md compares one, four and more)."""
+
 
 @contextmanager
-def _searcher() -> Iterator[ThreadPoolExecutor]:
-    """A thread for searches. What ends the block early, such as a signal, does not wait for a search under way."""
-    pool = ThreadPoolExecutor(1)
+def _searcher(threads: int = 1) -> Iterator[ThreadPoolExecutor]:
+    """Threads for searches. What ends the block early, such as a signal, does not wait for a search under way."""
+    pool = ThreadPoolExecutor(threads)
     try:
         yield pool
     finally:
@@ -48,8 +53,10 @@ class StreamingGrower(Grower):
         self.engine.wake()
         if not streams:
             _draw_streams(branches)
-        with _searcher() as searcher:
-            growth = _Growth(self, branching, greedy, searcher)
+        # a reader answers one batch at a time
+        at_once = 1 if isinstance(self.client, ReadingClient) else SEARCHES_AT_ONCE
+        with _searcher(at_once) as searcher:
+            growth = _Growth(self, branching, greedy, searcher, at_once)
             try:
                 growth.run(branches)
             finally:
@@ -117,9 +124,15 @@ class _Growth:
     """The trees of one call."""
 
     def __init__(
-        self, grower: StreamingGrower, branching: Sequence[int], greedy: bool, searcher: ThreadPoolExecutor
+        self,
+        grower: StreamingGrower,
+        branching: Sequence[int],
+        greedy: bool,
+        searcher: ThreadPoolExecutor,
+        searches_at_once: int,
     ) -> None:
-        self.grower, self.branching, self.greedy, self.searcher = grower, branching, greedy, searcher
+        self.grower, self.branching, self.greedy = grower, branching, greedy
+        self.searcher, self.searches_at_once = searcher, searches_at_once
         self.waited = 0.0
         """Seconds in which nothing was sampled."""
         self._ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -127,17 +140,18 @@ class _Growth:
         self._sampling = 0
         """The number of answers that are sampled now."""
         self._unsearched: list[tuple[_Answer, Node]] = []
-        self._searching: list[tuple[_Answer, Node]] = []
+        self._searches = 0
+        """The number of requests under way."""
         self._grown: list[tuple[_Answer, Node]] = []
 
     def run(self, first: Sequence[Branch]) -> None:
         """Grow until everything has ended. Raises what sampling and searching raise."""
         for branch in first:
             self._ask(branch, 1)
-        while self._sampling or self._searching:
+        while self._sampling or self._searches:
             computed = bool(self._sampling) and self.grower.engine.advance()
             self._take_ended(wait=not computed)
-            if self._unsearched and not self._searching:
+            if self._unsearched and self._searches < self.searches_at_once:
                 self._search()
         for answer, node in sorted(self._grown, key=lambda grown: grown[0].number):
             parent = answer.branch.parent
@@ -152,9 +166,10 @@ class _Growth:
             self._when_done(future, partial(self._answered, _Answer(branch, turn, number)))
 
     def _search(self) -> None:
-        self._searching, self._unsearched = self._unsearched, []
-        turns = [(answer.branch, node) for answer, node in self._searching]
-        self._when_done(self.searcher.submit(self.grower.search, turns), self._searched)
+        ended, self._unsearched = self._unsearched, []
+        self._searches += 1
+        turns = [(answer.branch, node) for answer, node in ended]
+        self._when_done(self.searcher.submit(self.grower.search, turns), lambda _: self._searched(ended))
 
     def _when_done(self, future: Future[_Result], do: Callable[[_Result], None]) -> None:
         future.add_done_callback(lambda done: self._ended.put(lambda: do(done.result())))
@@ -171,8 +186,8 @@ class _Growth:
         self._sampling -= 1
         self._unsearched.append((answer, self.grower.node(answer.branch, completion, answer.turn)))
 
-    def _searched(self, _: None) -> None:
-        searched, self._searching = self._searching, []
+    def _searched(self, searched: Sequence[tuple[_Answer, Node]]) -> None:
+        self._searches -= 1
         self._grown += searched
         for answer, node in searched:
             if answer.turn < len(self.branching) and not node.rewrite.stop:

@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import Future
+from itertools import count
 from random import Random
 
 import pytest
@@ -16,7 +17,7 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engines.base import Completion, Sampling
 from querylect.rollouts.grow import Grower
 from querylect.rollouts.random_streams import stream
-from querylect.rollouts.streaming import StreamingGrower, WaveGrower
+from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingGrower, WaveGrower
 
 from ..growers import engine_of, grower_of
 from ..lessons import change
@@ -125,26 +126,61 @@ def test_nothing_waits_for_the_longest_answer_of_a_turn(client):
     assert len(searched.batches) > 2
 
 
-def test_turns_that_end_during_a_search_are_searched_together(client):
-    """One search runs at a time; what ends meanwhile waits for it, so a slow service gets large batches."""
-    engine, all_have_ended = Uneven(), threading.Event()
+class Held(Searched):
+    """A client whose requests end when nothing is sampled any more."""
 
-    class Slow(Searched):
+    def __init__(self, client, engine):
+        super().__init__(client)
+        self.released = threading.Event()
+
+        def advance(inner=engine.advance):
+            computed = inner()
+            if not engine.under_way:
+                self.released.set()
+            return computed
+
+        engine.advance = advance
+
+    def step(self, steps, **options):
+        assert self.released.wait(60), "sampling goes on while searches run"
+        return super().step(steps, **options)
+
+
+def test_turns_that_end_while_all_requests_are_under_way_are_searched_together(client):
+    """What ends meanwhile waits for a request, so a slow service gets large batches."""
+    engine = Uneven()
+    held = Held(client, engine)
+    grower(StreamingGrower, engine, held).grow(QUESTIONS, [12], streams=STREAMS)
+    assert len(held.batches) == SEARCHES_AT_ONCE + 1
+
+
+def test_a_client_with_a_reader_gets_one_request_at_a_time(client):
+    """It answers one batch after the other: the larger, the better."""
+
+    class Reading(Held):
+        def step_and_read(self, steps, unsearched, *, metrics=()):
+            return self.step(steps, with_text=True, metrics=metrics)
+
+    engine = Uneven()
+    reading = Reading(client, engine)
+    grower(StreamingGrower, engine, reading).grow(QUESTIONS, [12], streams=STREAMS)
+    assert len(reading.batches) == 2
+
+
+def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
+    expected = grower(Grower, Uneven(), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    second_has_ended, numbers = threading.Event(), count()
+
+    class Reversed(Searched):
         def step(self, steps, **options):
-            assert all_have_ended.wait(60), "sampling goes on while the first search runs"
-            return super().step(steps, **options)
+            if (number := next(numbers)) == 0:
+                assert second_has_ended.wait(60)
+            results = super().step(steps, **options)
+            if number == 1:
+                second_has_ended.set()
+            return results
 
-    slow = Slow(client, engine)
-
-    def advance(inner=engine.advance):
-        computed = inner()
-        if not engine.under_way:
-            all_have_ended.set()
-        return computed
-
-    engine.advance = advance
-    grower(StreamingGrower, engine, slow).grow(QUESTIONS, [6], streams=STREAMS)
-    assert len(slow.batches) == 2
+    assert grower(StreamingGrower, Uneven(), Reversed(client)).grow(QUESTIONS, [4, 4], streams=STREAMS) == expected
 
 
 @pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
