@@ -36,15 +36,15 @@ WORDS = ["headache", "migraine", "sugar", "insulin", "aspirin", "citrus"]
 class Uneven:
     """A streaming engine whose answers are functions of their streams, and whose requests take 1 to 40 rounds."""
 
-    def __init__(self, fails_at=None):
+    def __init__(self, fails_at=None, formatted=0.6):
         self.tokenizer = tiny_tokenizer()
         self.stop_ids = {self.tokenizer.eos_token_id}
         self.under_way, self.rounds, self.fails_at = [], 0, fails_at
-        self.events, self.woken = [], False
+        self.events, self.woken, self.formatted = [], False, formatted
 
     def _sample(self, stream, number):
         draw = Random(f"{stream} {number}")
-        text = render("", [" ".join(draw.choices(WORDS, k=2))]) if draw.random() < 0.6 else "no format"
+        text = render("", [" ".join(draw.choices(WORDS, k=2))]) if draw.random() < self.formatted else "no format"
         ids = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
         return Completion(ids, [-0.5] * len(ids), True), draw.randint(1, 40)
 
@@ -148,7 +148,7 @@ class Held(Searched):
 
 def test_turns_that_end_while_all_requests_are_under_way_are_searched_together(client):
     """What ends meanwhile waits for a request, so a slow service gets large batches."""
-    engine = Uneven()
+    engine = Uneven(formatted=1.0)
     held = Held(client, engine)
     grower(StreamingGrower, engine, held).grow(QUESTIONS, [12], streams=STREAMS)
     assert len(held.batches) == SEARCHES_AT_ONCE + 1
@@ -161,7 +161,7 @@ def test_a_client_with_a_reader_gets_one_request_at_a_time(client):
         def step_and_read(self, steps, unsearched, *, metrics=()):
             return self.step(steps, with_text=True, metrics=metrics)
 
-    engine = Uneven()
+    engine = Uneven(formatted=1.0)
     reading = Reading(client, engine)
     grower(StreamingGrower, engine, reading).grow(QUESTIONS, [12], streams=STREAMS)
     assert len(reading.batches) == 2
