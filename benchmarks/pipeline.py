@@ -1,14 +1,19 @@
 """What a training step waits for: today's order, sampling ahead, and trees without a barrier between turns.
 
-    python benchmarks/pipeline.py run RUN_FOLDER    # rates of the first half of a run predict the steps of the second
+    python benchmarks/pipeline.py run RUN_FOLDER [--rates-of OTHER_RUN]    # rates of one run predict steps of another
     python benchmarks/pipeline.py plan [--gpus 8] [--train-gpus 5] [--questions 510] [--tensor-parallel 1] …
 
 Both simulate the sampling of one step, sequence by sequence: an engine decodes all its active sequences together,
 one token in `--token-ms` plus `--sequence-ms` for each of them, as many at a time as `--slots` and the memory for
-their keys and values allow; lengths are log-normal and cut at `--max-new-tokens`, so there are tails. Update and
-retrieval are rates. All rates of `plan` are assumptions to be replaced by measured ones; the defaults are derived from
-an H100's memory bandwidth and FLOPs in `Rates`. `run` takes those that a run measured: seconds of a sampled token, a
-search, an update and the rest of a step.
+their keys and values allow; lengths are log-normal and cut at `--max-new-tokens`, so there are tails. The update is a
+rate. All rates of `plan` are assumptions to be replaced by measured ones; the defaults are derived from an H100's
+memory bandwidth and FLOPs in `Rates`. `run` takes those that a run measured (seconds of a sampled token, a search, a
+packed token of the update, and the rest of a step) and gives each step its own numbers of tokens and searches.
+
+A process searches the turns of the questions that it trains, with at most `--requests` requests at a time
+(rollouts/streaming.py); the next one takes all turns that have ended. A request takes `--search-seconds` and waits for
+the service, which computes `--plan-ms` for every plan of the requests before it and of its own; with several
+services (`--services`, by default one for eight GPUs) that share is divided by their number.
 
 Rows: `in turns` is the loop of train.staleness=0 (sample the first turns, search, sample the second turns, search,
 train, on all GPUs); `ahead` that of `--staleness` 1 or more, `--train-gpus` of two or more GPUs training, the others
@@ -31,12 +36,13 @@ import json
 import random
 from bisect import bisect
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, count
 from math import ceil
 from operator import mul
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -73,18 +79,35 @@ class Rates:
     """Packed tokens a second in the update."""
 
     @classmethod
-    def of_h100(cls, billions: float, context: int, slots: int, gpus: int = 1, reference: bool = True) -> "Rates":
+    def of_h100(cls, billions: float, context: int, slots: int, gpus: int = 1, passes: int = 5) -> "Rates":
         """From 3.35 TB/s and 990 TFLOP/s (bfloat16), of which 70 % and 40 % are assumed to be reached.
 
-        `slots` and `gpus` are those of an engine. An update costs four forward passes (a backward pass is two, and one
-        computes activations again), and with `reference` (train.beta above 0) a fifth.
+        `slots` and `gpus` are those of an engine, `passes` the forward passes that an update costs (`update_passes`).
         """
         weights, bandwidth, flops = 2e9 * billions, 0.7 * 3.35e12, 0.4 * 990e12
         cache = KV_BYTES * billions * context
         forward = 2e9 * billions / flops
         exchange = ALL_REDUCES * ALL_REDUCE_SECONDS if gpus > 1 else 0.0
         token, sequence = weights / bandwidth / gpus + 1e-3 + exchange, (cache / bandwidth + forward) / gpus
-        return cls(token, sequence, gpus / forward, slots, 1 / ((5 if reference else 4) * forward))
+        return cls(token, sequence, gpus / forward, slots, 1 / (passes * forward))
+
+
+def update_passes(reference: bool, lora: bool) -> int:
+    """Forward passes that an update costs: one, one that computes activations again, and a backward pass of two, or of
+    one where only adapters have gradients. With `reference` (train.beta above 0) one more."""
+    return (3 if lora else 4) + reference
+
+
+@dataclass(frozen=True)
+class Service:
+    """Rates of retrieval."""
+
+    request: float
+    """Seconds of a request, besides those of its plans."""
+    plan: float = 0.0
+    """Seconds of a plan: the service computes one at a time."""
+    requests: int = 1
+    """Most requests of a process at a time, where trees are streamed."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +156,16 @@ class Sampled:
     """Seconds × sequences."""
     searching: float
     """Seconds without a sequence."""
-    open_searches: int
-    """Most searches at a time."""
     activity: list[tuple[float, int]]
+
+
+class Turn(NamedTuple):
+    """An answer of a tree."""
+
+    question: int
+    depth: int
+    number: int
+    """Among the answers of this depth in its tree."""
 
 
 class Engine:
@@ -144,12 +174,12 @@ class Engine:
     def __init__(self, rates: Rates) -> None:
         self.rates = rates
         self.now = self.progress = self.busy = self.searching = 0.0
-        self.active: list[tuple[float, int, int]] = []
-        self.queue: deque[tuple[int, float, int]] = deque()
+        self.active: list[tuple[float, int, Turn]] = []
+        self.queue: deque[tuple[int, float, Turn]] = deque()
         self.activity: list[tuple[float, int]] = []
         self._number = count()
 
-    def submit(self, prompt: int, tokens: float, turn: int) -> None:
+    def submit(self, prompt: int, tokens: float, turn: Turn) -> None:
         """Queue a sequence that computes `prompt` tokens and then samples `tokens`."""
         self.queue.append((prompt, tokens, turn))
 
@@ -161,10 +191,10 @@ class Engine:
             heapq.heappush(self.active, (self.progress + tokens, next(self._number), turn))
         self.activity.append((self.now, len(self.active)))
 
-    def until_next(self) -> float:
-        """Seconds until the next sequence ends."""
+    def next_end(self) -> float:
+        """When the next sequence ends."""
         step = self.rates.token + self.rates.sequence * len(self.active)
-        return (self.active[0][0] - self.progress) * step if self.active else float("inf")
+        return self.now + (self.active[0][0] - self.progress) * step if self.active else float("inf")
 
     def advance(self, seconds: float, decoding: bool = True) -> None:
         if decoding and self.active:
@@ -176,55 +206,113 @@ class Engine:
             self.busy += seconds * self.rates.slots
         self.now += seconds
 
-    def finished(self) -> list[int]:
-        """Turns of the sequences that have ended."""
+    def advance_to(self, moment: float) -> None:
+        """Decode until then; what comes while prompts are computed waits for them."""
+        self.advance(max(0.0, moment - self.now))
+
+    def finished(self) -> list[Turn]:
+        """The sequences that have ended."""
         ended = []
-        while self.active and self.active[0][0] <= self.progress + 1e-9:
+        while self.active and self.active[0][0] <= self.progress + 1e-6:
             ended.append(heapq.heappop(self.active)[2])
         return ended
 
-
-def draw_lengths(shape: Shape, mean: float, number: int, drawn: random.Random) -> list[float]:
-    """Lengths of answers with this mean, before the cut."""
-    scale = mean / 2.718281828 ** (shape.spread**2 / 2)
-    return [max(1.0, min(shape.longest * mean, scale * drawn.lognormvariate(0, shape.spread))) for _ in range(number)]
+    def sampled(self) -> Sampled:
+        return Sampled(self.now, self.busy, self.searching, self.activity)
 
 
-def sample(shape: Shape, rates: Rates, questions: int, search: float, streamed: bool, seed: int) -> Sampled:
-    """One engine's trees. search: seconds from the end of a turn until its documents are there."""
-    drawn, engine = random.Random(seed), Engine(rates)
-    searches: deque[tuple[float, int]] = deque()
-    max_searches = 0
+@dataclass(eq=False)
+class Process:
+    """Searches the turns of its questions."""
 
-    def branch(turn: int) -> None:
-        context = shape.observation if turn else shape.prompt
-        for number, tokens in enumerate(draw_lengths(shape, shape.answers[turn], shape.branching[turn], drawn)):
-            engine.submit(0 if number else context, tokens, turn)
+    sampling: int = 0
+    """The number of turns that are sampled or queued."""
+    requests: int = 0
+    """Under way."""
+    ended: list[Turn] = field(default_factory=list)
+    """Turns that no request has taken yet."""
 
-    def due() -> float:
-        """When documents arrive. Without streaming, all turns of a depth are searched together once they have ended."""
-        if not searches or (not streamed and (engine.active or engine.queue)):
-            return float("inf")
-        return searches[0 if streamed else -1][0]
 
-    for _ in range(questions):
-        branch(0)
-    results = 0
-    while engine.active or engine.queue or searches:
-        engine.admit()
-        engine.advance(min(max(0.0, due() - engine.now), engine.until_next()))
-        searches.extend((engine.now + search, turn) for turn in engine.finished())
-        max_searches = max(max_searches, len(searches))
-        arrived = []
-        if due() <= engine.now + 1e-9:
-            while searches and searches[0][0] <= engine.now + 1e-9:
-                arrived.append(searches.popleft()[1])
-        results += len(arrived)
-        for turn in arrived:
-            if turn + 1 < len(shape.branching):
-                branch(turn + 1)
-    assert results == questions * sum(shape.nodes()), "every turn is searched"
-    return Sampled(engine.now, engine.busy, engine.searching, max_searches, engine.activity)
+class Rollout:
+    """The trees of a step on some engines, each on one; the processes take turns, too, in getting a question."""
+
+    def __init__(
+        self, shape: Shape, rates: Rates, engines: int, processes: int, service: Service, streamed: bool, seed: int = 0
+    ) -> None:
+        self.shape, self.service, self.streamed = shape, service, streamed
+        self.engines = [Engine(rates) for _ in range(engines)]
+        self.processes = [Process() for _ in range(processes)]
+        self.max_searches = 0
+        """Most plans in requests at a time."""
+        self._lengths = [draw_lengths(shape, random.Random(f"{seed} {number}")) for number in range(shape.questions)]
+        self._requests: list[tuple[float, int, Process, list[Turn]]] = []
+        """When each ends, in this order."""
+        self._number = count()
+        self._service_free = 0.0
+
+    def run(self) -> list[Sampled]:
+        """Sample all trees; what each engine did."""
+        self._answered(0.0, [Turn(question, -1, 0) for question in range(self.shape.questions)])
+        while True:
+            engine = min(self.engines, key=Engine.next_end)
+            moment = engine.next_end()
+            if self._requests and self._requests[0][0] <= moment:
+                moment, _, process, turns = heapq.heappop(self._requests)
+                process.requests -= 1
+                self._answered(moment, turns)
+                self._search(process, moment)
+            elif engine.active:
+                engine.advance_to(moment)
+                ended = engine.finished()
+                engine.admit()
+                owners = [self.processes[turn.question % len(self.processes)] for turn in ended]
+                for process, turn in zip(owners, ended, strict=True):
+                    process.sampling -= 1
+                    process.ended.append(turn)
+                for process in dict.fromkeys(owners):
+                    self._search(process, moment)
+            else:
+                return [engine.sampled() for engine in self.engines]
+
+    def _answered(self, moment: float, turns: list[Turn]) -> None:
+        """Sample the turns below these, whose documents have arrived."""
+        engines = {turn.question % len(self.engines): self.engines[turn.question % len(self.engines)] for turn in turns}
+        for engine in engines.values():
+            engine.advance_to(moment)
+        for turn in turns:
+            depth = turn.depth + 1
+            if depth == len(self.shape.branching):
+                continue
+            width, lengths = self.shape.branching[depth], self._lengths[turn.question][depth]
+            context = self.shape.observation if depth else self.shape.prompt
+            for number in range(turn.number * width, (turn.number + 1) * width):
+                prompt = 0 if number % width else context
+                below = Turn(turn.question, depth, number)
+                engines[turn.question % len(self.engines)].submit(prompt, lengths[number], below)
+            self.processes[turn.question % len(self.processes)].sampling += width
+        for engine in engines.values():
+            engine.admit()
+
+    def _search(self, process: Process, moment: float) -> None:
+        """Send what has ended, if a request may be sent: without streaming, once all turns of a depth have ended."""
+        waits = process.requests >= self.service.requests if self.streamed else process.sampling > 0
+        if waits or not process.ended:
+            return
+        turns, process.ended = process.ended, []
+        self._service_free = max(self._service_free, moment) + self.service.plan * len(turns)
+        heapq.heappush(self._requests, (self._service_free + self.service.request, next(self._number), process, turns))
+        process.requests += 1
+        self.max_searches = max(self.max_searches, sum(len(request[3]) for request in self._requests))
+
+
+def draw_lengths(shape: Shape, drawn: random.Random) -> list[list[float]]:
+    """Lengths of the answers of a tree, by depth."""
+    lengths = []
+    for mean, number in zip(shape.answers, shape.nodes(), strict=True):
+        scale = mean / 2.718281828 ** (shape.spread**2 / 2)
+        drawn_lengths = (scale * drawn.lognormvariate(0, shape.spread) for _ in range(number))
+        lengths.append([max(1.0, min(shape.longest * mean, length)) for length in drawn_lengths])
+    return lengths
 
 
 def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[float, float]:
@@ -353,7 +441,9 @@ class Gpus:
     """GPUs of an engine."""
 
 
-def plan(shape: Shape, rates: dict[bool, Rates], gpus: Gpus, search: float, sync: float, staleness: int = 1) -> None:
+def plan(
+    shape: Shape, rates: dict[bool, Rates], gpus: Gpus, service: Service, sync: float, staleness: int = 1, seed: int = 0
+) -> None:
     """Print a row for each way to run a step, and the time line of each. `rates`: by whether sampling is ahead."""
     waits = ("tail", "retrieval", "sampling", "update", "transfer")
     print(f"\n{shape.questions} questions a step, shares of the GPU time idle, most searches at a time")
@@ -364,52 +454,97 @@ def plan(shape: Shape, rates: dict[bool, Rates], gpus: Gpus, search: float, sync
             continue
         engine_rates, trainers = rates[ahead], gpus.train if ahead else gpus.all
         samplers = (gpus.all - gpus.train if ahead else gpus.all) // gpus.engine
-        shares = [len(range(first, shape.questions, samplers)) for first in range(samplers)]
-        engines = [sample(shape, engine_rates, share, search, streamed, seed) for seed, share in enumerate(shares)]
+        rollout = Rollout(shape, engine_rates, samplers, trainers if ahead else samplers, service, streamed, seed)
+        engines = rollout.run()
         update = shape.questions * shape.packed_tokens() / engine_rates.update / trainers
         step = Step(engines, trainers, staleness if ahead else 0, engine_rates.slots, update, sync, gpus.engine)
         idle = step.idle()
         columns = "".join(f"{idle[wait]:10.0%}" for wait in waits)
-        searches = sum(engine.open_searches for engine in engines)
-        print(f"{name:18}{step.seconds:9.0f}{sum(idle.values()):6.0%}{columns}{searches:10}")
+        print(f"{name:18}{step.seconds:9.0f}{sum(idle.values()):6.0%}{columns}{rollout.max_searches:10}")
         lines += [f"{'' if number else name:18} |{line}|" for number, line in enumerate(step.time_lines())]
     print("\n".join(lines))
 
 
-def check(folder: Path) -> None:
-    """Simulate a step with the rates of the first half of a run, and compare it with the steps of the second."""
+Row = dict[str, float]
+"""What a run measured of a step."""
+
+
+def read_run(folder: Path) -> tuple[dict[str, Any], list[Row]]:
+    """The config of a run, and its steps."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if row.get("tokens/sampled")]
-    if len(rows) < 4:
-        raise SystemExit(f"{folder} has {len(rows)} steps with tokens/sampled; expected at least 4.")
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    ahead, branching = config["train"].get("staleness", 0) > 0, tuple(config["rollout"]["branching"])
-    half = len(rows) // 2
-    first = {name: median(row[name] for row in rows[:half]) for name in ("seconds/retrieve", "seconds/update")}
-    token = median(row["seconds/generate"] / row["tokens/sampled"] for row in rows[:half])
-    sampled = median(row["tokens/sampled"] for row in rows[:half])
-    together = max if ahead else sum
-    besides = median(
-        row["seconds/step"] - together((row["seconds/generate"] + row["seconds/retrieve"], row["seconds/update"]))
-        for row in rows[:half]
-    )
-    questions = config["train"]["questions_per_step"]
-    shape = Shape(questions, branching, 0, (), 0, 1.0, 0.0)
-    shape = replace(shape, answers=(sampled / (questions * sum(shape.nodes())),) * len(branching))
-    rates = Rates(0.0, token, float("inf"), config["rollout"]["micro_batch"], 0.0)
-    engine = sample(shape, rates, questions, first["seconds/retrieve"] / len(branching), False, 0)
-    step = Step([engine], 1, int(ahead), rates.slots, first["seconds/update"], besides)
+    return yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), rows
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rates of a run on CPUs: medians over its steps of seconds by amount."""
+
+    token: float
+    """Seconds of generation, by sampled token."""
+    search: float
+    update: float
+    """Seconds, by packed token."""
+    besides: float
+    """Seconds of a step besides generation, retrieval and update."""
+
+    @classmethod
+    def of(cls, rows: list[Row], ahead: bool) -> "Measured":
+        overlapped = max if ahead else sum
+
+        def besides(row: Row) -> float:
+            sampling = row["seconds/generate"] + row["seconds/retrieve"]
+            return row["seconds/step"] - overlapped((sampling, row["seconds/update"]))
+
+        def seconds_by(activity: str, amount: str) -> float:
+            return median([row[f"seconds/{activity}"] / row[amount] for row in rows if row[amount]] or [0.0])
+
+        return cls(
+            seconds_by("generate", "tokens/sampled"),
+            seconds_by("retrieve", "searches"),
+            seconds_by("update", "tokens/packed"),
+            median(map(besides, rows)),
+        )
+
+    def predict(self, row: Row, config: dict[str, Any]) -> float:
+        """Seconds of the step with the tokens and searches of this row."""
+        branching, questions = tuple(config["rollout"]["branching"]), config["train"]["questions_per_step"]
+        answer = row["tokens/sampled"] / (questions * sum(accumulate(branching, mul)))
+        shape = Shape(questions, branching, 0, (answer,) * len(branching), 0, 1.0, 0.0)
+        rates = Rates(0.0, self.token, float("inf"), config["rollout"]["micro_batch"], 0.0)
+        service = Service(self.search * row["searches"] / len(branching))
+        engines = Rollout(shape, rates, 1, 1, service, False).run()
+        ahead, update = int(config["train"].get("staleness", 0) > 0), self.update * row["tokens/packed"]
+        return Step(engines, 1, ahead, rates.slots, update, self.besides).seconds
+
+
+def check(folder: Path, rates_of: Path | None = None) -> None:
+    """Predict every step of a run by the rates of another one; without one, the second half by those of the first."""
+    config, rows = read_run(folder)
+    if rates_of:
+        source, measured = read_run(rates_of)
+    else:
+        source, measured, rows = config, rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    if min(len(measured), len(rows)) < 2:
+        raise SystemExit(
+            f"{len(measured)} steps for the rates and {len(rows)} to predict; expected at least 2 of each."
+        )
+    rates = Measured.of(measured, source["train"].get("staleness", 0) > 0)
     print(
-        f"{half} steps: {1 / token:.0f} sampled tokens a second, {sampled:.0f} of them a step, "
-        f"{first['seconds/retrieve']:.2f} s of searches, {first['seconds/update']:.2f} s of update, "
-        f"{besides:.2f} s besides"
+        f"rates of {len(measured)} steps: {1e3 * rates.token:.2f} ms a sampled token, {1e3 * rates.search:.2f} ms a "
+        f"search, {1e3 * rates.update:.2f} ms a packed token of the update, {rates.besides:.2f} s besides"
     )
-    ratios = [step.seconds / row["seconds/step"] for row in rows[half:]]
-    within = sum(abs(ratio - 1) <= 0.2 for ratio in ratios) / len(ratios)
-    print(
-        f"{len(ratios)} steps: predicted {step.seconds:.2f} s; predicted / measured: median {median(ratios):.2f}, "
-        f"{within:.0%} within 20 %"
-    )
+    usual = median(row["seconds/step"] for row in measured)
+    for name, predicted in (
+        ("predicted", [rates.predict(row, config) for row in rows]),
+        ("median step", [usual] * len(rows)),
+    ):
+        ratios = [seconds / row["seconds/step"] for seconds, row in zip(predicted, rows, strict=True)]
+        within = sum(abs(ratio - 1) <= 0.2 for ratio in ratios)
+        print(
+            f"{name + ' / measured':24} median {median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}; "
+            f"{within} of {len(ratios)} steps within 20 %"
+        )
 
 
 def main() -> None:
@@ -417,6 +552,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="what", required=True)
     checked = commands.add_parser("run")
     checked.add_argument("folder", type=Path)
+    checked.add_argument("--rates-of", type=Path, help="another run; default: the first half of this one")
     planned = commands.add_parser("plan")
     planned.add_argument("--gpus", type=int, default=8)
     planned.add_argument("--train-gpus", type=int, help="default: 5 of 8, where sampling and training overlap")
@@ -425,21 +561,26 @@ def main() -> None:
     planned.add_argument("--questions", type=int, default=512)
     planned.add_argument("--model-billions", type=float, default=8.0)
     planned.add_argument("--no-reference", action="store_true", help="train.beta is 0")
+    planned.add_argument("--lora", action="store_true", help="only adapters are trained")
     planned.add_argument("--prompt", type=int, default=600)
     planned.add_argument("--answer", type=int, default=300)
     planned.add_argument("--observation", type=int, default=900)
     planned.add_argument("--max-new-tokens", type=int, default=1024)
     planned.add_argument("--spread", type=float, default=0.6)
-    planned.add_argument("--search-seconds", type=float, default=2.0)
+    planned.add_argument("--search-seconds", type=float, default=2.0, help="of a request, whatever its plans")
+    planned.add_argument("--plan-ms", type=float, default=0.5, help="of the service, for each plan of a request")
+    planned.add_argument("--services", type=int, help="default: one for eight GPUs")
+    planned.add_argument("--requests", type=int, default=4, help="most of a process at a time, where it streams")
     planned.add_argument("--sync-seconds", type=float, default=3.0)
     planned.add_argument("--token-ms", type=float)
     planned.add_argument("--sequence-ms", type=float)
     planned.add_argument("--slots", type=int, default=256, help="most sequences at a time, on a GPU")
     planned.add_argument("--engine-share", type=float, default=0.28, help="of a GPU's memory, where it also trains")
     planned.add_argument("--update-tokens", type=float, help="packed tokens a second of one GPU")
+    planned.add_argument("--seed", type=int, default=0, help="of the lengths")
     args = parser.parse_args()
     if args.what == "run":
-        check(args.folder)
+        check(args.folder, args.rates_of)
         return
     answers = (args.answer, args.answer)
     longest, engine_gpus = args.max_new_tokens / args.answer, args.tensor_parallel
@@ -455,7 +596,8 @@ def main() -> None:
     for ahead in (False, True) if args.gpus > 1 else (False,):
         share = OWN_GPU_SHARE if ahead else args.engine_share
         slots = slots_of(shape, args.model_billions, share, engine_gpus, args.slots)
-        h100 = Rates.of_h100(args.model_billions, context, slots, engine_gpus, not args.no_reference)
+        passes = update_passes(not args.no_reference, args.lora)
+        h100 = Rates.of_h100(args.model_billions, context, slots, engine_gpus, passes)
         token = args.token_ms / 1e3 if args.token_ms is not None else h100.token
         sequence = args.sequence_ms / 1e3 if args.sequence_ms is not None else h100.sequence
         update = args.update_tokens or h100.update
@@ -464,8 +606,9 @@ def main() -> None:
             f"{'ahead' if ahead else 'in turns'}: an engine decodes {slots / (token + sequence * slots):.0f} tokens a "
             f"second in {slots} slots, and a GPU updates on {update:.0f}"
         )
-    plan(shape, rates, Gpus(args.gpus, train_gpus, engine_gpus), args.search_seconds, args.sync_seconds,
-         args.staleness)  # fmt: skip
+    services = args.services or ceil(args.gpus / 8)
+    service = Service(args.search_seconds, args.plan_ms / 1e3 / services, args.requests)
+    plan(shape, rates, Gpus(args.gpus, train_gpus, engine_gpus), service, args.sync_seconds, args.staleness, args.seed)
 
 
 if __name__ == "__main__":
