@@ -6,8 +6,8 @@
 QUESTIONS (12) of `demo_two_turn` (its index has to be there: `querylect index build demo_two_turn`) with trees of 4×4,
 answers of up to LONGEST (64) tokens that end where the policy ends them, so their lengths differ. Every search takes
 WAIT (0.5) seconds more than it does, as one over a network under load would. Prints the median seconds of ROUNDS (3)
-rounds, the sampled tokens a second, and the seconds in which nothing was sampled. All three sample in bfloat16 with the
-same random streams.
+rounds, the sampled tokens a second, the seconds in which nothing was sampled, and the number of plans of each search.
+All three sample in bfloat16 with the same random streams.
 """
 
 import sys
@@ -26,17 +26,19 @@ from querylect.rollouts.random_streams import stream
 
 
 class Slow:
-    """A client whose searches take longer."""
+    """A client whose searches take longer; it notes their batches."""
 
     def __init__(self, client: Any, wait: float) -> None:
         self.client, self.wait = client, wait
+        self.plans: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.client, name)
 
-    def step(self, *arguments: Any, **options: Any) -> Any:
+    def step(self, steps: Any, **options: Any) -> Any:
+        self.plans.append(len(steps))
         time.sleep(self.wait)
-        return self.client.step(*arguments, **options)
+        return self.client.step(steps, **options)
 
 
 def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3") -> None:
@@ -62,8 +64,10 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
             for name, config in configs.items()
         }
         taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in growers}
+        plans: dict[str, list[int]] = {}
         for _ in range(int(rounds) + 1):
             for name, grower in growers.items():
+                slow.plans = plans[name] = []
                 started = time.perf_counter()
                 trees = grower.grow(train_questions, [4, 4], streams=streams)
                 spent = time.perf_counter() - started
@@ -73,6 +77,7 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
     for name, measured in taken.items():
         spent, waited, tokens = (median(column) for column in zip(*measured[1:], strict=True))  # the first warms up
         print(f"  {name:27} {spent:6.2f} s  {tokens / spent:5.0f} tokens/s  {waited:5.2f} s without sampling")
+        print(f"{'':29} plans of each search in the last round: {', '.join(map(str, plans[name]))}")
 
 
 if __name__ == "__main__":
