@@ -29,8 +29,9 @@ def doctor(
         int | None, typer.Option("--gpus", min=1, help="Plan the memory of CONFIG on this many GPUs instead.")
     ] = None,
     gpu_memory: Annotated[
-        float, typer.Option("--gpu-memory", min=1, help="With --gpus: GB of each GPU, as in its name.")
-    ] = 80,
+        float | None,
+        typer.Option("--gpu-memory", min=1, max=100_000, help="With --gpus: GB of each GPU, as in its name (80)."),
+    ] = None,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, speed, FAISS, vLLM, NCCL.")
     ] = False,
@@ -43,11 +44,16 @@ def doctor(
     if gpus is not None:
         if settings is None:
             raise typer.BadParameter("--gpus plans a CONFIG: name one", param_hint="CONFIG")
+        if gpu or online:
+            problem = "it only plans memory: leave out --gpu and --online"
+            raise typer.BadParameter(problem, param_hint="--gpus")
         from .layouts import estimate_layouts
 
-        estimates = estimate_layouts(settings, gpus, gpu_memory)
+        estimates = estimate_layouts(settings, gpus, 80 if gpu_memory is None else gpu_memory)
         typer.echo(json.dumps(estimates.as_data(), indent=2) if as_json else estimates.as_text())
         raise typer.Exit(0 if estimates.fits else 2)
+    if gpu_memory is not None:
+        raise typer.BadParameter("it needs --gpus, the number of GPUs", param_hint="--gpu-memory")
     from .findings import as_data, as_text, ready
     from .machine import answer, machine, start_probe
     from .surroundings import surroundings

@@ -259,6 +259,14 @@ def test_a_plan_names_the_share_of_the_gpu_that_vllm_needs(capsys):
     assert planned(capsys, "paper_contriever", "rollout.vllm.gpu_memory_utilization=0.27", "--gpus", "8")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [["--gpu-memory", "80"], ["--gpus", "8", "--gpu-memory", "inf"], ["--gpus", "8", "--gpu"]],
+)
+def test_options_that_a_plan_cannot_use_are_refused(options, capsys):
+    assert planned(capsys, "tiny", *options) == (2, "")
+
+
 def test_a_plan_needs_a_config_of_known_size(capsys):
     assert planned(capsys, "--gpus", "8")[0] == 2
     with refused(ConfigError, "unknown-size", "nobody/nothing"):
