@@ -249,7 +249,7 @@ def index_build(
 ) -> None:
     """Build the index of CONFIG's corpus for its retriever; go on where an interrupted build stopped."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    part = _shard(shard) if shard else None
+    part = _shard(shard) if shard is not None else None
     if part and (overwrite or restart or missing or workers > 1):
         raise ConfigError(
             "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers.",

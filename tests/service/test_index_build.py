@@ -397,7 +397,7 @@ def test_a_job_array_builds_shards_that_its_task_0_merges(config, tmp_path):
     assert verify_index(config.index).documents == DOCUMENTS
 
 
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/2/3"])
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/2/3", ""])
 def test_a_shard_that_does_not_exist_is_a_user_s_mistake(shard, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["index", "build", "tiny", "--shard", shard])
