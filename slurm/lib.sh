@@ -26,6 +26,10 @@ set +eu   # the user's own file: it may end with a test that fails, and ask for 
 source "$cluster"
 set -eu
 for variable in ZERO SHARDING; do [ -z "${!variable+set}" ] || export "${variable?}"; done   # querylect reads them
+for variable in RETRIEVER_NODES VLLM_GPUS NODES GPUS_PER_NODE; do
+    [[ "${!variable:-0}" =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
+        { echo "The variable $variable is '${!variable}'; expected a whole number. Set one, or unset it." >&2; exit 2; }
+done
 
 querylect="${QUERYLECT:-.venv/bin/querylect}"
 [ -x "$querylect" ] || [ "${#container[@]}" != 0 ] || querylect="$(command -v "${QUERYLECT:-querylect}")" ||
@@ -36,11 +40,17 @@ bin="$(dirname "$querylect")"
 dry=
 arguments=()
 
-# The arguments of the job without --dry-run, which is noted.
+# The arguments of the job without --dry-run, which is noted. No other option exists.
 read_arguments() {
     local one
     for one in "$@"; do
-        if [ "$one" = --dry-run ]; then dry=yes; else arguments+=("$one"); fi
+        case "$one" in
+            --dry-run) dry=yes ;;
+            -*) echo "There is no option $one: a job takes a config, KEY=VALUE settings and --dry-run. Options of" \
+                "sbatch come before the script." >&2
+                exit 2 ;;
+            *) arguments+=("$one") ;;
+        esac
     done
 }
 
@@ -487,6 +497,8 @@ index_job() {
     local environment chosen what task="${SLURM_ARRAY_TASK_ID:-}" tasks="${SLURM_ARRAY_TASK_COUNT:-n}"
     local span="${SLURM_ARRAY_TASK_MIN:-1}-${SLURM_ARRAY_TASK_MAX:-$tasks}"
     read_arguments "$@"
+    [ "${#arguments[@]}" != 0 ] ||
+        { echo "Name the config: sbatch slurm/index_array.sh CONFIG [KEY=VALUE …]" >&2; exit 2; }
     read_config
     [ -z "$dry" ] || show_request
     [ -z "$dry" ] || task="${task:-$(sed -n 's/^#SBATCH --array=\([0-9]*\).*/\1/p' "$0")}"

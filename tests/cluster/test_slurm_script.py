@@ -259,6 +259,31 @@ def test_a_job_without_a_node_to_train_is_refused(tmp_path):
     assert "sbatch --nodes=3" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("VLLM_GPUS", "-1"), ("VLLM_GPUS", "1.5"), ("RETRIEVER_NODES", "one"), ("NODES", "x"), ("GPUS_PER_NODE", "08")],
+)
+def test_a_number_of_nodes_or_gpus_is_a_whole_number(variable, value, tmp_path):
+    result = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, **{variable: value})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"The variable {variable} is '{value}'; ")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("index_array.sh", ["--dry-run"], "Name the config"),
+        ("grpo_bm25.sh", ["tiny", "--dryrun"], "There is no option --dryrun"),
+        ("eval_array.sh", ["runs/a", "-n"], "There is no option -n"),
+    ],
+)
+def test_a_job_names_its_missing_config_and_an_unknown_option(script, arguments, message, tmp_path):
+    result = bash(script, *arguments, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(message)
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
 def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path):
     (tmp_path / "mine.sh").write_text("container=(apptainer exec image.sif)\nexport SBATCH_ACCOUNT=ours\n")
     (tmp_path / "apptainer").write_text('#!/bin/sh\nshift 2; exec "$@"\n')
