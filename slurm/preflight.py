@@ -17,8 +17,15 @@ log = logging.getLogger(__name__)
 
 def check_job(config: RunConfig, layout: ProcessLayout) -> None:
     """Raise ConfigError where the processes of a job would refuse to train `config`; warn where they do not fit the
-    GPUs, or the host memory of the job."""
+    GPUs, or the host memory of the job, and where SHARDING is set for one process."""
     check_combinations(config, layout.processes, sharded=layout.zero > 0)
+    sharding = os.environ.get("SHARDING", "ddp")
+    if sharding != "ddp" and layout.processes == 1 and not layout.sharding:
+        log.warning(
+            "SHARDING=%s splits nothing, because one process trains. Adapters are trained on all GPUs by "
+            "slurm/grpo_nodes.sh; all weights by every script, if the job has more than one GPU",
+            sharding,
+        )
     shape = shape_of(config.policy.model)
     if shape is not None:
         planner = planner_of(config, shape)

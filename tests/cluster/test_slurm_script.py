@@ -198,6 +198,15 @@ def test_a_job_that_splits_weights_over_one_gpu_is_refused(tmp_path):
     assert "FSDP in one process" in result.stderr
 
 
+def test_a_sharding_that_one_process_cannot_use_is_a_warning(tmp_path):
+    """Not an error: the cluster file may set it for all runs."""
+    result = bash("grpo_bm25.sh", "tiny", "--dry-run", cwd=tmp_path, SHARDING="zero3")
+    assert result.returncode == 0
+    assert "SHARDING=zero3 splits nothing" in result.stderr
+    result = bash("grpo_bm25.sh", "tiny", "--dry-run", cwd=tmp_path, SHARDING="ddp")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_the_cluster_file_may_choose_the_sharding(tmp_path):
     (tmp_path / "cluster.sh").write_text("SHARDING=fsdp2\n")
     result = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "cluster.sh"))
