@@ -28,7 +28,8 @@ class ServiceAddress:
 
 
 class StepClient(Protocol):
-    """Scores searches: all that rollouts need."""
+    """Scores searches: all that rollouts need. While trees are streamed (rollouts/streaming.py), threads call it at the
+    same time."""
 
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
