@@ -228,7 +228,7 @@ def test_a_plan_says_what_each_part_takes_and_in_which_layout_it_fits(capsys, mo
     assert f"(`policy.lora={{}}`, {largest('policy.lora={}', '--gpus', '1')[0]} GiB)" in page
 
 
-def test_a_plan_shows_every_layout_for_adapters_and_those_with_float32_copies_for_bfloat16():
+def test_a_plan_shows_the_layouts_that_train_adapters_or_bfloat16_weights():
     def planned_layouts(*changes):
         estimates = estimate_layouts(load_config("paper_contriever", changes), 8, 80).estimates
         return [estimate.layout.sharding for estimate in estimates]

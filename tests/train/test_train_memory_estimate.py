@@ -277,6 +277,9 @@ def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
         ),
         (["rollout.vllm.gpu_memory_utilization=0.6"], ProcessLayout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
         (["policy.model=Qwen/Qwen3-14B"], ProcessLayout(8, 2, 90.0), "DeepSpeed ZeRO-3 on 8 GPUs"),
+        ([], ProcessLayout(8, 3, 39.5), "rollout.vllm.tensor_parallel_size=2"),
+        (["policy.model=Qwen/Qwen3-32B", "policy.lora={}"], ProcessLayout(8, 3), "rollout.engine=vllm_server"),
+        (["policy.dtype=float32"], ProcessLayout(8, 0, 63.0), "FSDP2 on 8 GPUs"),
     ],
 )
 def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, remedy):
@@ -343,11 +346,13 @@ def test_advice_fits_as_typed_and_misses_no_combination_that_fits(sharding, gpu_
     assert after.fits() or not some_combination_fits(tuple(changes), gpu_gib)
 
 
-def test_a_policy_in_bfloat16_is_advised_only_what_keeps_float32_copies():
+@pytest.mark.parametrize("sharding", SHARDINGS, ids=["ddp", "zero2", "zero3", "fsdp2"])
+def test_a_policy_in_bfloat16_is_advised_only_what_keeps_float32_copies(sharding):
     run = load_config("paper_contriever", ["policy.dtype=bfloat16"])
     planner = planner_of(run, shape_of(run.policy.model))
-    for gpu_gib in (79.0, 47.4, 39.5):
-        _, after = remedies(planner, ProcessLayout(8, 2, gpu_gib))
+    for gpu_gib in (79.0, 39.5):
+        _, after = remedies(planner, ProcessLayout(8, gpu_gib=gpu_gib, **sharding))
+        assert after.fits()
         assert after.layout.zero
 
 

@@ -44,13 +44,13 @@ def remedies(planner: MemoryPlanner, layout: ProcessLayout) -> tuple[list[str], 
     """The nearest changes that make a run fit its GPUs, and the resulting estimate; where no combination does, those
     that bring it closest.
 
-    Nearest are changes that only cost time, fewest first; then another sharding of the training state, then GPUs that
-    sample alone, then changes to what is learned.
+    Nearest are changes that only cost time, fewest first; then another sharding of the training state, with as few of
+    these changes as possible; then GPUs that sample alone, then changes to what is learned.
     """
-    runs = _passes_checks(planner, layout)
+    divisible = _passes_checks(planner, layout)
     closest: tuple[list[str], MemoryEstimate] = [], planner.estimate(layout)
     for changes, changed, placed in _combinations(planner, layout):
-        if runs and not _passes_checks(changed, placed):
+        if divisible and not _passes_checks(changed, placed):
             continue
         estimate = changed.estimate(placed)
         lacks, before = estimate.vllm_lacks, closest[1]
@@ -73,15 +73,20 @@ def _combinations(
     for learned in _variants(planner, _learning(planner)):
         for engine in _variants(learned.planner, [engines]):
             updates = _variants(engine.planner, _update(engine.planner, layout))
-            for placed in _layouts(engine.planner, layout):
-                samplings = _variants(engine.planner, _sampling(engine.planner, placed))
-                pairs = sorted(
-                    product(updates, samplings),
-                    key=lambda pair: (sum(len(part.changes) for part in pair), sum(part.distance for part in pair)),
-                )
-                for update, sampling in pairs:
-                    changes = {**update.changes, **sampling.changes, **engine.changes, **learned.changes}
-                    yield changes, replace(update.planner, rollout=sampling.planner.rollout), placed
+            candidates = [
+                (placed, update, sampling)
+                for placed in _layouts(engine.planner, layout)
+                for update, sampling in product(updates, _variants(engine.planner, _sampling(engine.planner, placed)))
+            ]
+            for placed, update, sampling in sorted(candidates, key=lambda candidate: _distance(layout, *candidate)):
+                changes = {**update.changes, **sampling.changes, **engine.changes, **learned.changes}
+                yield changes, replace(update.planner, rollout=sampling.planner.rollout), placed
+
+
+def _distance(layout: ProcessLayout, placed: ProcessLayout, *variants: _Variant) -> tuple[bool, int, int]:
+    """Compares candidates: the present layout first, then few changes, then mild ones."""
+    changed = sum(len(variant.changes) for variant in variants)
+    return placed != layout, changed, sum(variant.distance for variant in variants)
 
 
 def _variants(planner: MemoryPlanner, choices: Sequence[Sequence[Changes]]) -> list[_Variant]:
@@ -167,14 +172,13 @@ def _layouts(planner: MemoryPlanner, layout: ProcessLayout) -> list[ProcessLayou
     if layout.gpu_gib is None:
         return [layout]
     several = replace(layout, processes=max(NODE_GPUS, layout.processes), zero=0, fsdp=False)
-    others = [replace(several, zero=2), replace(several, zero=3)]
-    if not trains_bfloat16(planner.policy):
-        others += [replace(several, fsdp=True), several]
-    return [layout, *(other for other in others if other != layout)]
+    others = replace(several, zero=2), replace(several, zero=3), replace(several, fsdp=True), several
+    possible = dict.fromkeys((layout, *others))
+    return [choice for choice in possible if choice.zero or not trains_bfloat16(planner.policy)]
 
 
 def _passes_checks(planner: MemoryPlanner, layout: ProcessLayout) -> bool:
-    """Whether the processes of the layout would train these settings."""
+    """Whether the processes of the layout can share the questions of a step and the slices of vLLM."""
     rollout = planner.rollout
     try:
         check_shape(planner.train, rollout, layout.processes)
@@ -182,7 +186,7 @@ def _passes_checks(planner: MemoryPlanner, layout: ProcessLayout) -> bool:
             check_tensor_parallel(rollout.vllm, layout.processes)
     except ConfigError:
         return False
-    return bool(layout.zero) or not trains_bfloat16(planner.policy)
+    return True
 
 
 def _label(name: str, value: object) -> str:
