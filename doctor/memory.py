@@ -78,13 +78,11 @@ def preview_training(config: RunConfig) -> list[str]:
 def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
     one = ProcessLayout(1, 0, size, fast)
-    plain, zero2, zero3, fsdp2 = (
-        replace(one, processes=count, zero=zero, fsdp=fsdp)
-        for zero, fsdp in ((0, False), (2, False), (3, False), (0, True))
-    )
+    several = replace(one, processes=count)
+    zero2, zero3 = replace(several, zero=2), replace(several, zero=3)
     if trains_bfloat16(policy):
         return [replace(one, zero=2), *((zero2, zero3) if count > 1 else ())]
-    return [one, *((plain, zero2, zero3, fsdp2) if count > 1 else ())]
+    return [one, *((several, zero2, zero3, replace(several, fsdp=True)) if count > 1 else ())]
 
 
 def _finding(planner: MemoryPlanner, candidates: list[ProcessLayout], owner: str) -> Finding:
