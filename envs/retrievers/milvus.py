@@ -14,6 +14,7 @@ import logging
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -120,8 +121,9 @@ class _Loader:
     def load_shard(self, build: str, dimension: int | None, blocks: Iterator[Block]) -> None:
         """Load some of the rows of a build, unless its collection is complete."""
         name = self._name(build, dimension)
-        if not self._collection(name, dimension).exists():
-            self._collection(name + _LOADING, dimension).load(blocks, verify=False)
+        with closing(self._collection(name + _LOADING, dimension)) as collection:
+            if not collection.exists(name):
+                collection.load(blocks, verify=False)
 
     def load(self, folder: Path, build: str, dimension: int | None, last: int, blocks: Iterator[Block]) -> None:
         """Load the rows that the collection of a build does not store, check all, and describe it in `folder`.
@@ -139,18 +141,18 @@ class _Loader:
                     checks[int(keys[row])] = rows_sha256([vectors[row]])
                 yield keys, vectors
 
-        collection = self._collection(name, dimension, _sizes(folder, dimension))
-        if complete := collection.exists():
-            log.info("checking collection %s at %s", name, self._uri)
-            collection.open()
-            collection.check(hashed())
-        else:
-            log.info("loading collection %s at %s", name, self._uri)
-            collection = self._collection(name + _LOADING, dimension, _sizes(folder, dimension))
-            collection.load(hashed(), verify=True)
-        collection.check_count(content.rows)
-        if not complete:
-            collection.rename(name)
+        with closing(self._collection(name + _LOADING, dimension)) as collection:
+            if collection.exists(name):
+                log.info("checking collection %s at %s", name, self._uri)
+                collection.name = name
+                collection.open()
+                collection.check(hashed())
+                collection.check_count(content.rows)
+            else:
+                log.info("loading collection %s at %s", name, self._uri)
+                collection.load(hashed(), verify=True)
+                collection.check_count(content.rows)
+                collection.rename(name)
         description = {
             "collection": name,
             "rows": content.rows,
@@ -180,10 +182,10 @@ class _Loader:
 
     def verify(self, folder: Path) -> None:
         """Compare all rows with the hashes in `folder`. Raises IndexFolderError as `open`."""
-        collection, content = self.open(folder), _Content()
-        description = parse_json((folder / COLLECTION).read_bytes())
-        for block in collection.read(description["last"]):
-            content.add(block)
+        description, content = parse_json((folder / COLLECTION).read_bytes()), _Content()
+        with closing(self.open(folder)) as collection:
+            for block in collection.read(description["last"]):
+                content.add(block)
         if content.hashes() != description["content"]:
             raise IndexFolderError(
                 f"collection {collection.name} at {self._uri} has other rows than were loaded. {RELOAD}",

@@ -80,9 +80,13 @@ class Collection:
         self._config, self._dimension = config, dimension
         self._client = self._call("connecting", config.deadline, _connect, config, uri)
 
-    def exists(self) -> bool:
-        """Whether the server has the collection."""
-        return bool(self._call("looking", self._config.deadline, self._client.has_collection, self.name))
+    def close(self) -> None:
+        """Close the connection. A server ends one that pings it for long without a call, as pymilvus does."""
+        self._client.close()
+
+    def exists(self, name: str | None = None) -> bool:
+        """Whether the server has the collection, or that of another name."""
+        return bool(self._call("looking", self._config.deadline, self._client.has_collection, name or self.name))
 
     def load(self, blocks: Iterable[Block], verify: bool) -> None:
         """Create the collection if it is missing, and send the rows of `blocks` that it does not store.
@@ -107,9 +111,10 @@ class Collection:
             yield np.array(keys, dtype=np.int64), [stored[key] for key in keys]
 
     def rename(self, name: str) -> None:
-        """Give the collection another name."""
+        """Give the collection another name, and open it, since milvus-lite closes it."""
         self._call("renaming", self._config.build_deadline, self._client.rename_collection, self.name, name)
         self.name = name
+        self.open()
 
     def check_count(self, rows: int) -> None:
         """Raises IndexFolderError if the collection has another number of rows."""
