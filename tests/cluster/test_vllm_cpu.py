@@ -22,9 +22,9 @@ from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.policy import load_policy
 
 from ..lessons import change, records, save_speaking
-from ..several import free_port
+from ..several import FSDP2, free_port
 from ..tiny import save_tiny
-from .test_train_zero import FULL, assert_sampled_from_the_newest_weights
+from .test_train_zero import FULL, assert_sampled_from_the_newest_weights, fork_split, fork_zero, needs_deepspeed
 
 HERE = Path(__file__).resolve().parents[2]
 OWN = os.environ.get("QUERYLECT_VLLM_PYTHON", "")
@@ -279,6 +279,37 @@ def test_a_real_server_gives_what_the_policy_gives(tied, config, environment, tm
         one_by_one = [future.result(60) for future in engine.submit(PROMPTS[0], 3, Sampling(0.8, 0.9, 6, (11,)))]
         assert [sample.ids for sample in one_by_one] == [sample.ids for sample in at_once]
         engine.cancel()
+
+
+WITH_SERVER = """
+import sys
+from trl.generation import vllm_client
+from querylect.cli import main
+from querylect.rollouts.engines import vllm_server
+vllm_client.is_vllm_available = lambda *_, **__: True
+vllm_server.require_vllm = lambda _: None
+main(sys.argv[1:])
+"""
+"""`querylect train` without vLLM in its environment: through files the server alone needs it."""
+
+
+LORA = {"train.learning_rate": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("split", "changes"),
+    [("ddp", FULL), ("zero-2", LORA), ("zero-2", FULL), ("zero-3", LORA), ("zero-3", FULL), ("fsdp2", FULL)],
+    ids=["ddp full", "zero-2 lora", "zero-2 full", "zero-3 lora", "zero-3 full", "fsdp2 full"],
+)
+def test_a_server_samples_from_what_two_processes_have_just_trained(split, changes, config, server, tmp_path):
+    """Rank 0 writes the weights into files, after all processes have gathered them where they are split."""
+    config = change(through_files(config, server, tmp_path), **{"train.steps": 3, **changes})
+    if split.startswith("zero"):
+        needs_deepspeed()
+        fork_zero(int(split[-1]), config, tmp_path, code=WITH_SERVER)
+    else:
+        fork_split(FSDP2 if split == "fsdp2" else {}, config, tmp_path, processes=2, code=WITH_SERVER)
+    assert_sampled_from_the_newest_weights(Path(config.output) / config.name)
 
 
 def test_two_processes_sample_ahead_with_a_server_and_learn(config, server, environment, tmp_path):
