@@ -54,7 +54,11 @@ class BeirCorpus:
             raise no_document(self._file)
         return blocks, lines
 
-    def read(self, block: Span) -> Iterator[tuple[int, Document]]:
+    def read(self, block: Span) -> Iterator[Document]:
+        """The documents of a block, one at a time."""
+        return (document for _, document in self.numbered(block))
+
+    def numbered(self, block: Span) -> Iterator[tuple[int, Document]]:
         """The documents of a block, one at a time, each with the number of its line, from 0."""
         return ((line - 1, document) for line, document in read_corpus(self._file, block))
 
@@ -100,7 +104,11 @@ class LoadedCorpus:
         starts = range(0, total, _LOADED_BLOCK)
         return [Span(start, min(start + _LOADED_BLOCK, total)) for start in starts], total
 
-    def read(self, block: Span) -> Iterator[tuple[int, Document]]:
+    def read(self, block: Span) -> Iterator[Document]:
+        """The documents of a block."""
+        return (document for _, document in self.numbered(block))
+
+    def numbered(self, block: Span) -> Iterator[tuple[int, Document]]:
         """The documents of a block, each with its number in the corpus, from 0."""
         return enumerate(self._dataset.corpus[block.start : block.end], block.start)
 

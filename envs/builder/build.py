@@ -173,7 +173,7 @@ def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> No
         if size is None:
 
             def fill(folder: Path, number: int = number, offset: int = done) -> int:
-                numbered = list(build.corpus.read(steps.block(number)))
+                numbered = list(build.corpus.numbered(steps.block(number)))
                 block = documents.write_part(folder, (document for _, document in numbered))
                 if isinstance(build.kind, MilvusKind):
                     build.kind.write_rows(folder, [row for row, _ in numbered])

@@ -326,7 +326,7 @@ def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypat
     assert lines == len((tmp_path / "data" / "corpus.jsonl").read_text().split("\n"))
     for size in (1, 7, 100, 10**6):
         corpus = open_corpus(config.dataset)
-        loaded = [document for block in corpus.blocks(size)[0] for _, document in corpus.read(block)]
+        loaded = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
         assert loaded == list(load_beir(tmp_path / "data").corpus)
     assert open_index(config.index).manifest.corpus_hash == corpus_hash(loaded)
 

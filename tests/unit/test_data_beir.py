@@ -136,7 +136,7 @@ def test_grades_as_floats_titles_that_are_null_and_gzipped_files_are_read(folder
     corpus = BeirCorpus(DatasetConfig(kind="beir", path=str(folder)))
     blocks, lines = corpus.blocks(40)
     assert (len(blocks) > 3, lines) == (True, 3)
-    assert tuple(document for block in blocks for _, document in corpus.read(block)) == expected.corpus
+    assert tuple(document for block in blocks for document in corpus.read(block)) == expected.corpus
     (folder / "corpus.jsonl").write_text(jsonl(CORPUS), encoding="utf-8")
     refuses(folder, "given-twice", "corpus.jsonl", "corpus.jsonl.gz")
     (folder / "corpus.jsonl").unlink()
