@@ -42,6 +42,7 @@ from .milvus_collection import (
     StoredHit,
     Vector,
     WordWeights,
+    check_uri,
     embedded,
     largest_sizes,
     rows_sha256,
@@ -73,6 +74,7 @@ def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
             "retrievers. Leave env.engine out, or give it to the members of a hybrid.",
             code="unsupported-retriever",
         )
+    check_uri(config.milvus)
     if recipe.kind == "bm25":
         return MilvusBm25(recipe, config)
     if config.vectors.search != "flat" or config.vectors.device != "cpu":
@@ -80,6 +82,12 @@ def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
             f"env.vectors.search={config.vectors.search} and device={config.vectors.device} are settings of FAISS, and "
             "env.engine is milvus. Leave them out; env.milvus.index_type chooses Milvus's index.",
             code="faiss-settings",
+        )
+    if config.milvus.index_type == "DISKANN" and embedded(config.milvus.uri or ""):
+        raise ConfigError(
+            "env.milvus.index_type is DISKANN, which the embedded database does not have: it would scan all vectors. "
+            "Choose HNSW, or name a Milvus server in env.milvus.uri.",
+            code="unsupported-index",
         )
     return MilvusDense(recipe, config)
 

@@ -347,6 +347,33 @@ def embedded(uri: str) -> bool:
     return "://" not in uri
 
 
+def check_uri(config: MilvusConfig) -> None:
+    """Raises ConfigError for an address that is none. Nothing is connected."""
+    uri = config.uri
+    if uri is None or (embedded(uri) and uri.endswith(".db")):
+        return
+    try:
+        url = urlsplit(uri)
+        valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError as error:
+        raise _invalid(uri) from error
+    if url.username or url.password:
+        raise ConfigError(
+            "env.milvus.uri holds a user name or password. Put user:password into the environment variable "
+            f"{config.token_env} instead (env.milvus.token_env).",
+            code="credentials-in-url",
+        )
+    if not valid:
+        raise _invalid(uri)
+
+
+def _invalid(uri: str) -> ConfigError:
+    return ConfigError(
+        f"env.milvus.uri is {uri!r}; expected http://HOST:PORT, https://HOST:PORT or a path that ends in .db.",
+        code="invalid-url",
+    )
+
+
 def largest_sizes(entries: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """Bytes of the largest sparse vectors, at most MAX_RESULTS of them and the largest first; `entries`: their numbers
     of words, in pieces."""
@@ -389,12 +416,6 @@ def _connect(config: MilvusConfig, uri: str, timeout: float) -> "MilvusClient":
         logging.getLogger(name).addFilter(_reported)
     if embedded(uri):
         Path(uri).parent.mkdir(parents=True, exist_ok=True)
-    elif urlsplit(uri).username or urlsplit(uri).password:
-        raise ConfigError(
-            "env.milvus.uri holds a user name or password. Put user:password into the environment variable "
-            f"{config.token_env} instead (env.milvus.token_env).",
-            code="credentials-in-url",
-        )
     try:
         with _connecting:
             # a connection of its own: a shared one would keep the state of an outage that another collection saw
@@ -408,10 +429,7 @@ def _connect(config: MilvusConfig, uri: str, timeout: float) -> "MilvusClient":
                 "at a time: stop the other one, or serve it (milvus-lite server) and name its URL in env.milvus.uri.",
                 code="database-not-opened",
             ) from error
-        raise ConfigError(
-            f"env.milvus.uri is {uri!r}; expected http://HOST:PORT, https://HOST:PORT or a path that ends in .db.",
-            code="invalid-url",
-        ) from error
+        raise _invalid(uri) from error
 
 
 def _reported(record: logging.LogRecord) -> bool:

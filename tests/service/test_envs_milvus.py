@@ -428,9 +428,15 @@ def test_settings_that_milvus_cannot_follow_are_refused(dataset, retrievers, tmp
     vectors = VectorsConfig(search="hnsw")
     with refused(ConfigError, "faiss-settings", "hnsw", "env.milvus.index_type"):
         build_index(settings(dataset, tmp_path / "index", engine="milvus", vectors=vectors, **retrievers["dense"]))
-    for uri, code in (("ftp://host", "invalid-url"), ("http://me:secret@host:1", "credentials-in-url")):
+    with refused(ConfigError, "unsupported-index", "DISKANN", "env.milvus.uri"):
+        milvus = MilvusConfig(index_type="DISKANN")
+        build_index(settings(dataset, tmp_path / "index", engine="milvus", milvus=milvus, **retrievers["dense"]))
+    credentials = ("http://me:secret@host:1", "credentials-in-url")
+    invalid = ("ftp://host", "http://", "http://host:port", "name", "host:19530")
+    for uri, code in (credentials, *((uri, "invalid-url") for uri in invalid)):
         with refused(ConfigError, code, "env.milvus.uri"):
             build_index(settings(dataset, tmp_path / "index", engine="milvus", milvus=MilvusConfig(uri=uri)))
+        assert not list(tmp_path.iterdir()), "nothing is written before"
     check_limits([16_384, 16_385], 16_384)
     with refused(RequestError, "beyond-depth", 16_385):
         check_limits([10, 16_385], 10**6)
