@@ -49,9 +49,9 @@ def preview_training(config: RunConfig) -> list[str]:
     """
     request = request_of(config.env, config.policy)
     launched = os.environ.get("WORLD_SIZE")
-    sharded = launched is None and request.layout.zero > 0
     shape = shape_of(config.policy.model)
     alone = shape is not None and planner_of(config, shape).estimate(ProcessLayout()).fits()
+    sharded = launched is None and not alone and request.layout.zero > 0
     check_combinations(config, int(launched or (1 if alone else request.layout.processes)), sharded)
     if sharded and trains_bfloat16(config.policy):
         log.warning(
