@@ -182,6 +182,11 @@ class MilvusConfig(Section):
     build_deadline: Annotated[float, Field(gt=0)] = 3600.0
     """Deadline of one request that loads, counts or opens a collection, in seconds."""
 
+    @property
+    def embedded(self) -> bool:
+        """Whether the database is a folder of this machine, opened by milvus-lite in the process itself."""
+        return "://" not in (self.uri or "")
+
 
 class QuestionIndexConfig(Section):
     """The retriever `qb-rag`: questions with the contents that answer them, and the retriever that ranks them."""
@@ -413,7 +418,7 @@ class EnvironmentConfig(Section):
                 "whose setting it is; leave it out"
             )
         engines = {self.engine, *(member.engine for member in self._members)}
-        if self.workers > 1 and "milvus" in engines and "://" not in (self.milvus.uri or ""):
+        if self.workers > 1 and "milvus" in engines and self.milvus.embedded:
             raise ValueError(
                 f"env.workers is {self.workers}, and only one process can open an embedded Milvus database; serve the "
                 "database (milvus-lite server, or Milvus) and set env.milvus.uri to its URL, or set env.workers=1"

@@ -50,7 +50,8 @@ def preview_training(config: RunConfig) -> list[str]:
     request = request_of(config.env, config.policy)
     launched = os.environ.get("WORLD_SIZE")
     shape = shape_of(config.policy.model)
-    alone = shape is not None and planner_of(config, shape).estimate(ProcessLayout()).fits()
+    planner = planner_of(config, shape) if shape is not None else None
+    alone = planner is not None and planner.estimate(ProcessLayout()).fits()
     sharded = launched is None and not alone and request.layout.zero > 0
     check_combinations(config, int(launched or (1 if alone else request.layout.processes)), sharded)
     if sharded and trains_bfloat16(config.policy):
@@ -61,9 +62,9 @@ def preview_training(config: RunConfig) -> list[str]:
             request.layout.description,
             request.layout.zero,
         )
-    if shape is None:
+    if planner is None:
         return [f"memory: not estimated, since nothing says how large policy.model {config.policy.model!r} is"]
-    planner, layout = planner_of(config, shape), request.layout
+    layout = request.layout
     expected = planner.estimate(layout)
     warn_if_too_large(expected)
     first, *parts = expected.lines()

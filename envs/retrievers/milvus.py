@@ -43,7 +43,6 @@ from .milvus_collection import (
     Vector,
     WordWeights,
     check_uri,
-    embedded,
     largest_sizes,
     rows_sha256,
     vector_bytes,
@@ -83,7 +82,7 @@ def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
             "env.engine is milvus. Leave them out; env.milvus.index_type chooses Milvus's index.",
             code="faiss-settings",
         )
-    if config.milvus.index_type == "DISKANN" and embedded(config.milvus.uri or ""):
+    if config.milvus.index_type == "DISKANN" and config.milvus.embedded:
         raise ConfigError(
             "env.milvus.index_type is DISKANN, which the embedded database does not have: it would scan all vectors. "
             "Choose HNSW, or name a Milvus server in env.milvus.uri.",
@@ -124,7 +123,7 @@ class _Loader:
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config.milvus
         self._uri = config.milvus.uri or f"{Path(config.index).expanduser()}.milvus.db"
-        self.one_process = embedded(self._uri)
+        self.one_process = config.milvus.embedded
 
     def load_shard(self, build: str, dimension: int | None, blocks: Iterator[Block]) -> None:
         """Load some of the rows of a build, unless its collection is complete."""

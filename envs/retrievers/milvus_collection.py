@@ -342,15 +342,10 @@ class Collection:
         )
 
 
-def embedded(uri: str) -> bool:
-    """Whether the database is a folder of this machine, opened by milvus-lite in this process."""
-    return "://" not in uri
-
-
 def check_uri(config: MilvusConfig) -> None:
     """Raises ConfigError for an address that is none. Nothing is connected."""
     uri = config.uri
-    if uri is None or (embedded(uri) and uri.endswith(".db")):
+    if uri is None or (config.embedded and uri.endswith(".db")):
         return
     try:
         url = urlsplit(uri)
@@ -414,7 +409,7 @@ def _connect(config: MilvusConfig, uri: str, timeout: float) -> "MilvusClient":
 
     for name in ("pymilvus.decorators", "pymilvus.client.grpc_handler", "milvus_lite.server_manager", "grpc._server"):
         logging.getLogger(name).addFilter(_reported)
-    if embedded(uri):
+    if config.embedded:
         Path(uri).parent.mkdir(parents=True, exist_ok=True)
     try:
         with _connecting:
@@ -423,7 +418,7 @@ def _connect(config: MilvusConfig, uri: str, timeout: float) -> "MilvusClient":
                 uri, token=token_of(config.token_env), db_name=config.database, timeout=timeout, dedicated=True
             )
     except ConnectionConfigException as error:
-        if embedded(uri):
+        if config.embedded:
             raise ConfigError(
                 f"the embedded Milvus database {uri} cannot be opened ({error.message}). One process can have it open "
                 "at a time: stop the other one, or serve it (milvus-lite server) and name its URL in env.milvus.uri.",
