@@ -5,8 +5,9 @@
 
 `tree` is the paper's shape, 4 × 4: prompt 600, first turn 300, documents 900, second turn 300 tokens. `single` is 16
 answers of 300 tokens to a prompt of 600. All lengths are divided by FACTOR (10). Both trainers hold the same weights
-(SmolLM2-135M, all trained) and get the same batch: log-probabilities, entropies, loss and backward pass, in turns for
-ROUNDS (3) rounds. Peak memory is that of a process of its own for each.
+(SmolLM2-135M, all trained, of the type that this machine computes faster in unless DTYPE is given) and get the same
+batch: log-probabilities, entropies, loss and backward pass, in turns for ROUNDS (3) rounds. Peak memory is that of a
+process of its own for each.
 """
 
 import subprocess
@@ -34,7 +35,7 @@ def memory(name: str) -> float:
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) / 2**20
 
 
-def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str = "bfloat16", alone: str = "") -> None:
+def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str = "auto", alone: str = "") -> None:
     """Time both in turns, measure memory in children, and print the ratios."""
     set_up_logging()
     scale = int(factor)
@@ -63,10 +64,8 @@ def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str 
     losses = [float(results[name][0]) for name in ("packed", "stock")]
     taken = [(seconds(lambda: update(tree, batch)), seconds(lambda: update(stock, batch))) for _ in range(int(rounds))]
     print(describe())
-    print(
-        f"{shape}: {ROWS} rows of {flat // ROWS} tokens, all lengths divided by {scale}, {dtype}, all weights, ", end=""
-    )
-    print(f"{torch.get_num_threads()} threads, {rounds} rounds in turns")
+    size = f"{ROWS} rows of {flat // ROWS} tokens, all lengths divided by {scale}, {stock.model.dtype}, all weights"
+    print(f"{shape}: {size}, {torch.get_num_threads()} threads, {rounds} rounds in turns")
     print(f"  loss {losses[0]:.6f} packed, {losses[1]:.6f} stock; gradients differ by {gradient_difference:.1e}")
     print(f"  tokens  {packed:6d} packed  {flat:6d} stock  ratio {tokens:.2f}")
     ours, theirs = median(a for a, _ in taken), median(b for _, b in taken)

@@ -18,10 +18,12 @@ from machine import describe
 FOLDER = Path(__file__).resolve().parent
 VLLM = FOLDER.parent / ".venv-vllm" / "bin" / "python"
 COMMANDS = {
-    "update": (sys.executable, "packing.py", "tree"),
+    "tree": (sys.executable, "packing.py", "tree"),
+    "single": (sys.executable, "packing.py", "single"),
     "answers": (sys.executable, "generation.py", "trl"),
     "turn": (sys.executable, "generation.py", "hpo"),
-    "trees": (str(VLLM), "streaming.py"),
+    "streaming": (str(VLLM), "streaming.py"),
+    "slow-search": (str(VLLM), "streaming.py", "12", "64", "2"),
     "evaluation": (sys.executable, "evaluation.py", "16"),
 }
 """By name: the interpreter, and the benchmark with its arguments."""

