@@ -23,7 +23,7 @@ COMMANDS = {
     "answers": (sys.executable, "generation.py", "trl"),
     "turn": (sys.executable, "generation.py", "hpo"),
     "streaming": (str(VLLM), "streaming.py"),
-    "slow-search": (str(VLLM), "streaming.py", "12", "64", "2"),
+    "slow-search": (str(VLLM), "streaming.py", "12", "64", "2", "1"),
     "evaluation": (sys.executable, "evaluation.py", "16"),
 }
 """By name: the interpreter, and the benchmark with its arguments."""

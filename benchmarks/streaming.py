@@ -7,7 +7,8 @@ QUESTIONS (12) of `demo_two_turn` (its index has to be there: `querylect index b
 answers of up to LONGEST (64) tokens that end where the policy ends them, so their lengths differ. Every search takes
 WAIT (0.5) seconds more than it does, as one over a network under load would. Prints the median seconds of ROUNDS (3)
 rounds, the sampled tokens a second, the seconds in which nothing was sampled, and the number of plans of each search.
-All three sample with the same random streams, in the type that this machine computes faster in unless DTYPE is given.
+The two engines draw other samples from the same seeds. All compute in the type that this machine computes faster in
+unless DTYPE is given.
 """
 
 import sys
@@ -42,9 +43,7 @@ class Slow:
         return self.client.step(steps, **options)
 
 
-def main(
-    questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3", dtype: str = "auto"
-) -> None:
+def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3", dtype: str = "auto") -> None:
     shared = [f"rollout.max_new_tokens={longest}", f"policy.dtype={dtype}", "rollout.vllm.enforce_eager=true"]
     engines = {
         "transformers, turn by turn": ["rollout.engine=transformers"],

@@ -75,7 +75,7 @@ class VllmConfig(Section):
 class VllmServerConfig(Section):
     """A vLLM server in a process of its own, on other processors or another node (rollout.engine: vllm_server)."""
 
-    base_url: str = "http://127.0.0.1:8000"
+    base_url: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] = "http://127.0.0.1:8000"
     """URL of `trl vllm-serve`."""
     group_port: Annotated[int, Field(ge=1, le=65535)] = 51216
     """Port on this machine at which server and trainer set up the weight transfer."""

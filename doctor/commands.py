@@ -51,7 +51,7 @@ def doctor(
 
         estimates = estimate_layouts(settings, gpus, 80 if gpu_memory is None else gpu_memory)
         typer.echo(json.dumps(estimates.as_data(), indent=2) if as_json else estimates.as_text())
-        raise typer.Exit(0 if estimates.fits else 2)
+        raise typer.Exit(0 if estimates.fits and not estimates.refusal else 2)
     if gpu_memory is not None:
         raise typer.BadParameter("it needs --gpus, the number of GPUs", param_hint="--gpu-memory")
     from .findings import as_data, as_text, ready

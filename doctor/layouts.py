@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
+from ..train.arguments import check_combinations
 from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryEstimate, in_gib, planner_of
 from ..train.memory.host import host_memory
 from ..train.memory.model_shape import shape_of
@@ -24,6 +25,8 @@ class LayoutEstimates:
     """For each estimate the nearest settings that fit; "" where it fits as it is."""
     host: Sequence[Mapping[str, int]]
     """For each estimate the host memory of a node, by phase."""
+    refusal: str = ""
+    """Why a run on so many processes would not start, whatever its memory; "" where it would."""
 
     @property
     def fits(self) -> bool:
@@ -34,6 +37,7 @@ class LayoutEstimates:
         """The estimates for programs; sizes in bytes."""
         return {
             "fits": self.fits,
+            "refusal": self.refusal,
             "layouts": [
                 {
                     "layout": entry.layout.description,
@@ -75,6 +79,8 @@ class LayoutEstimates:
         for name, remedy in zip(names, self.advice, strict=True):
             if remedy:
                 lines.append(f"{name} → {remedy}")
+        if self.refusal:
+            lines.append(f"It would not start: {self.refusal}")
         return "\n".join(lines)
 
 
@@ -101,7 +107,16 @@ def estimate_layouts(config: RunConfig, gpus: int, gpu_memory: float) -> LayoutE
         f"{config.name} on {number} of {gpu_memory:g} GB, of which {HEADROOM * size:.1f} GiB may be taken; "
         f"{first.tree_tokens:,} tokens at a time ({shape.source})"
     )
-    return LayoutEstimates(title, estimates, remedies, [host_memory(planner, layout) for layout in possible])
+    host = [host_memory(planner, layout) for layout in possible]
+    return LayoutEstimates(title, estimates, remedies, host, _refusal(config, gpus))
+
+
+def _refusal(config: RunConfig, processes: int) -> str:
+    try:
+        check_combinations(config, processes, sharded=True)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _column(estimate: MemoryEstimate) -> str:

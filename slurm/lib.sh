@@ -26,10 +26,12 @@ set +eu   # the user's own file: it may end with a test that fails, and ask for 
 source "$cluster"
 set -eu
 for variable in ZERO SHARDING; do [ -z "${!variable+set}" ] || export "${variable?}"; done   # querylect reads them
-for variable in RETRIEVER_NODES VLLM_GPUS NODES GPUS_PER_NODE; do
+for variable in RETRIEVER_NODES VLLM_GPUS NODES GPUS_PER_NODE READY_SECONDS; do
     [[ "${!variable:-0}" =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
         { echo "The variable $variable is '${!variable}'; expected a whole number. Set one, or unset it." >&2; exit 2; }
 done
+[[ "${RETRIEVER_DEVICE:-}" =~ ^(cpu)?$ ]] ||
+    { echo "The variable RETRIEVER_DEVICE is '$RETRIEVER_DEVICE'; expected cpu. Set that, or unset it." >&2; exit 2; }
 
 querylect="${QUERYLECT:-.venv/bin/querylect}"
 [ -x "$querylect" ] || [ "${#container[@]}" != 0 ] || querylect="$(command -v "${QUERYLECT:-querylect}")" ||

@@ -165,8 +165,27 @@ def test_a_node_that_generates_lets_another_train_ahead(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("GPUS_PER_NODE", "eight", "a whole number"),
+        ("READY_SECONDS", "30m", "a whole number"),
+        ("RETRIEVER_DEVICE", "CPU", "cpu"),
+    ],
+)
+def test_a_variable_that_a_job_cannot_read_is_refused_before(variable, value, expected, tmp_path):
+    result = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, **{variable: value})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"The variable {variable} is '{value}'; expected {expected}." in result.stderr
+
+
 REFUSED = [
-    (["rollout.vllm.tensor_parallel_size=3"], {}, "indivisible-processes", "3 and 8 processes"),
+    (
+        ["rollout.vllm.tensor_parallel_size=3"],
+        {},
+        "indivisible-processes",
+        "3 and the number of processes that train 8",
+    ),
     (["train.questions_per_step=12"], {}, "unequal-process-shares", "shared by 8 processes"),
     ([], {"SHARDING": "zero7"}, "unknown-sharding", "'zero7'"),
     ([], {"ZERO": "3"}, "renamed-variable", "SHARDING=zero3"),

@@ -249,6 +249,17 @@ def test_a_plan_that_fits_nowhere_names_the_nearest_settings_that_do(capsys):
     assert code == 0
 
 
+def test_a_plan_says_what_so_many_processes_would_refuse(capsys):
+    """512 questions are no multiple of 5."""
+    code, stdout = planned(capsys, "paper_contriever", "--gpus", "5")
+    assert code == 2
+    assert stdout.splitlines()[-1].startswith(
+        "It would not start: train.questions_per_step 512 is shared by 5 processes"
+    )
+    code, stdout = planned(capsys, "paper_contriever", "train.questions_per_step=510", "--gpus", "5", "--json")
+    assert (code, json.loads(stdout)["refusal"]) == (0, "")
+
+
 def test_a_plan_names_the_share_of_the_gpu_that_vllm_needs(capsys):
     small = "rollout.vllm.gpu_memory_utilization=0.2"
     code, stdout = planned(capsys, "paper_contriever", small, "--gpus", "8")
