@@ -36,8 +36,9 @@ import json
 import random
 from bisect import bisect
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 from math import ceil
 from operator import mul
 from pathlib import Path
@@ -315,8 +316,11 @@ def draw_lengths(shape: Shape, drawn: random.Random) -> list[list[float]]:
     return lengths
 
 
-def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[float, float]:
-    """Seconds of a step in the long run, and the share of the steps that send weights, as train/ahead.py orders them.
+def schedule(
+    sampling: Sequence[float], update: Sequence[float], sync: float, staleness: int
+) -> tuple[list[float], list[bool]]:
+    """When each step begins its update, given the seconds of its sampling and update, and whether weights are sent
+    then, as train/ahead.py orders them with `staleness` of 1 or more.
 
     Sampling of a step begins when that of the step before has ended and the weights are at most `staleness` updates
     older than those that the step will train. Weights are sent when training takes the trees of a step and no step is
@@ -324,15 +328,15 @@ def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[f
     """
     now = free = 0.0  # when training and sampling go on
     newest = 0  # the last step that the weights may sample
-    ready, taken, sent = list[float](), list[float](), list[bool]()
+    ready, begun, sent = list[float](), list[float](), list[bool]()
 
     def begin(until: float) -> None:
         nonlocal free
-        while len(ready) <= newest and free <= until:
-            free += sampling
+        while len(ready) <= min(newest, len(sampling) - 1) and free <= until:
+            free += sampling[len(ready)]
             ready.append(free)
 
-    for step in range(STEPS):
+    for step, seconds in enumerate(update):
         begin(now)
         while len(ready) <= step:
             begin(free)
@@ -343,10 +347,16 @@ def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[f
             now += sync
             newest = step + staleness
         free = max(free, now)
-        taken.append(now)
-        now += update
+        begun.append(now)
+        now += seconds
+    return begun, sent
+
+
+def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[float, float]:
+    """Seconds of a step in the long run, and the share of the steps that send weights."""
+    begun, sent = schedule([sampling] * STEPS, [update] * STEPS, sync, staleness)
     half = STEPS // 2
-    return (taken[-1] - taken[half - 1]) / half, sum(sent[half:]) / half
+    return (begun[-1] - begun[half - 1]) / half, sum(sent[half:]) / half
 
 
 @dataclass
@@ -489,12 +499,12 @@ class Measured:
     """Seconds of a step besides generation, retrieval and update."""
 
     @classmethod
-    def of(cls, rows: list[Row], ahead: bool) -> "Measured":
-        overlapped = max if ahead else sum
-
-        def besides(row: Row) -> float:
-            sampling = row["seconds/generate"] + row["seconds/retrieve"]
-            return row["seconds/step"] - overlapped((sampling, row["seconds/update"]))
+    def of(cls, rows: list[Row], staleness: int) -> "Measured":
+        computed = overlapped(
+            [row["seconds/generate"] + row["seconds/retrieve"] for row in rows],
+            [row["seconds/update"] for row in rows],
+            staleness,
+        )
 
         def seconds_by(activity: str, amount: str) -> float:
             return median([row[f"seconds/{activity}"] / row[amount] for row in rows if row[amount]] or [0.0])
@@ -503,47 +513,64 @@ class Measured:
             seconds_by("generate", "tokens/sampled"),
             seconds_by("retrieve", "searches"),
             seconds_by("update", "tokens/packed"),
-            median(map(besides, rows)),
+            median(row["seconds/step"] - seconds for row, seconds in zip(rows, computed, strict=True)),
         )
 
-    def predict(self, row: Row, config: dict[str, Any]) -> float:
-        """Seconds of the step with the tokens and searches of this row."""
+    def predict(self, rows: list[Row], config: dict[str, Any]) -> list[float]:
+        """Seconds of each step of a run, with the tokens and searches of its rows."""
+        computed = overlapped(
+            [self._sampling(row, config) for row in rows],
+            [self.update * row["tokens/packed"] for row in rows],
+            staleness_of(config),
+        )
+        return [seconds + self.besides for seconds in computed]
+
+    def _sampling(self, row: Row, config: dict[str, Any]) -> float:
         branching, questions = tuple(config["rollout"]["branching"]), config["train"]["questions_per_step"]
         answer = row["tokens/sampled"] / (questions * sum(accumulate(branching, mul)))
         shape = Shape(questions, branching, 0, (answer,) * len(branching), 0, 1.0, 0.0)
         rates = Rates(0.0, self.token, float("inf"), config["rollout"]["micro_batch"], 0.0)
         service = Service(self.search * row["searches"] / len(branching))
-        engines = Rollout(shape, rates, 1, 1, service, False).run()
-        ahead, update = int(config["train"].get("staleness", 0) > 0), self.update * row["tokens/packed"]
-        return Step(engines, 1, ahead, rates.slots, update, self.besides).seconds
+        (engine,) = Rollout(shape, rates, 1, 1, service, False).run()
+        return engine.seconds
+
+
+def staleness_of(config: dict[str, Any]) -> int:
+    return int(config["train"].get("staleness", 0))
+
+
+def overlapped(sampling: list[float], update: list[float], staleness: int) -> list[float]:
+    """Seconds of each step from the end of the update before it, given those of its sampling and its update."""
+    if not staleness:
+        return [sum(both) for both in zip(sampling, update, strict=True)]
+    begun, _ = schedule(sampling, update, 0.0, staleness)
+    ends = [start + seconds for start, seconds in zip(begun, update, strict=True)]
+    return [end - before for before, end in pairwise([0.0, *ends])]
 
 
 def check(folder: Path, rates_of: Path | None = None) -> None:
     """Predict every step of a run by the rates of another one; without one, the second half by those of the first."""
     config, rows = read_run(folder)
-    if rates_of:
-        source, measured = read_run(rates_of)
-    else:
-        source, measured, rows = config, rows[: len(rows) // 2], rows[len(rows) // 2 :]
-    if min(len(measured), len(rows)) < 2:
+    source, measured = read_run(rates_of) if rates_of else (config, rows[: len(rows) // 2])
+    first = 0 if rates_of else len(measured)
+    if min(len(measured), len(rows) - first) < 2:
         raise SystemExit(
-            f"{len(measured)} steps for the rates and {len(rows)} to predict; expected at least 2 of each."
+            f"{len(measured)} steps for the rates and {len(rows) - first} to predict; expected at least 2 of each."
         )
-    rates = Measured.of(measured, source["train"].get("staleness", 0) > 0)
+    rates = Measured.of(measured, staleness_of(source))
     print(
         f"rates of {len(measured)} steps: {1e3 * rates.token:.2f} ms a sampled token, {1e3 * rates.search:.2f} ms a "
         f"search, {1e3 * rates.update:.2f} ms a packed token of the update, {rates.besides:.2f} s besides"
     )
     usual = median(row["seconds/step"] for row in measured)
-    for name, predicted in (
-        ("predicted", [rates.predict(row, config) for row in rows]),
-        ("median step", [usual] * len(rows)),
-    ):
-        ratios = [seconds / row["seconds/step"] for seconds, row in zip(predicted, rows, strict=True)]
+    for name, predicted in (("predicted", rates.predict(rows, config)), ("median step", [usual] * len(rows))):
+        pairs = list(zip(predicted, rows, strict=True))[first:]
+        ratios = [seconds / row["seconds/step"] for seconds, row in pairs]
         within = sum(abs(ratio - 1) <= 0.2 for ratio in ratios)
+        total = sum(seconds for seconds, _ in pairs) / sum(row["seconds/step"] for _, row in pairs)
         print(
             f"{name + ' / measured':24} median {median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}; "
-            f"{within} of {len(ratios)} steps within 20 %"
+            f"{within} of {len(ratios)} steps within 20 %; all steps {total:.2f}"
         )
 
 
