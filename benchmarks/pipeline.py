@@ -354,9 +354,9 @@ def schedule(
 
 def pace(sampling: float, update: float, sync: float, staleness: int) -> tuple[float, float]:
     """Seconds of a step in the long run, and the share of the steps that send weights."""
-    begun, sent = schedule([sampling] * STEPS, [update] * STEPS, sync, staleness)
-    half = STEPS // 2
-    return (begun[-1] - begun[half - 1]) / half, sum(sent[half:]) / half
+    half, steps = STEPS // 2, STEPS + staleness + 1  # the last ones have nothing more to sample
+    begun, sent = schedule([sampling] * steps, [update] * steps, sync, staleness)
+    return (begun[STEPS - 1] - begun[half - 1]) / half, sum(sent[half:STEPS]) / half
 
 
 @dataclass
@@ -496,7 +496,7 @@ class Measured:
     update: float
     """Seconds, by packed token."""
     besides: float
-    """Seconds of a step besides generation, retrieval and update."""
+    """Seconds of a step besides generation, retrieval and update; sampling ahead goes on meanwhile."""
 
     @classmethod
     def of(cls, rows: list[Row], staleness: int) -> "Measured":
@@ -518,12 +518,11 @@ class Measured:
 
     def predict(self, rows: list[Row], config: dict[str, Any]) -> list[float]:
         """Seconds of each step of a run, with the tokens and searches of its rows."""
-        computed = overlapped(
+        return overlapped(
             [self._sampling(row, config) for row in rows],
-            [self.update * row["tokens/packed"] for row in rows],
+            [self.update * row["tokens/packed"] + self.besides for row in rows],
             staleness_of(config),
         )
-        return [seconds + self.besides for seconds in computed]
 
     def _sampling(self, row: Row, config: dict[str, Any]) -> float:
         branching, questions = tuple(config["rollout"]["branching"]), config["train"]["questions_per_step"]
@@ -536,11 +535,20 @@ class Measured:
 
 
 def staleness_of(config: dict[str, Any]) -> int:
-    return int(config["train"].get("staleness", 0))
+    """train.staleness. Exits where the order of a run is not simulated."""
+    train = config["train"]
+    staleness = int(train.get("staleness", 0))
+    if staleness > 1 and train.get("in_flight_updates"):
+        raise SystemExit(
+            f"train.staleness is {staleness} with train.in_flight_updates; expected at most 1 or weights that are sent "
+            "between steps of sampling, the order that is simulated."
+        )
+    return staleness
 
 
 def overlapped(sampling: list[float], update: list[float], staleness: int) -> list[float]:
-    """Seconds of each step from the end of the update before it, given those of its sampling and its update."""
+    """Seconds of each step from the end of the one before it, given those of its sampling and of its update with all
+    that follows."""
     if not staleness:
         return [sum(both) for both in zip(sampling, update, strict=True)]
     begun, _ = schedule(sampling, update, 0.0, staleness)

@@ -295,7 +295,7 @@ class VectorsConfig(Section):
     build_threads: Annotated[int, Field(ge=1)] = 1
     """hnsw: threads that build the graph; with more than one, builds are not reproducible."""
     ivf_lists: Annotated[int, Field(ge=1)] | None = None
-    """ivfpq: number of inverted lists (nlist); None: 4·√documents."""
+    """ivfpq: number of inverted lists (nlist); None: 4·√documents, at most documents/39."""
     ivf_probes: Annotated[int, Field(ge=1)] = 32
     """ivfpq: inverted lists probed per search (nprobe)."""
     pq_bytes: Annotated[int, Field(ge=1)] | None = None

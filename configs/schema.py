@@ -75,7 +75,7 @@ class VllmConfig(Section):
 class VllmServerConfig(Section):
     """A vLLM server in a process of its own, on other processors or another node (rollout.engine: vllm_server)."""
 
-    base_url: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] = "http://127.0.0.1:8000"
+    base_url: str = "http://127.0.0.1:8000"
     """URL of `trl vllm-serve`."""
     group_port: Annotated[int, Field(ge=1, le=65535)] = 51216
     """Port on this machine at which server and trainer set up the weight transfer."""
@@ -89,6 +89,13 @@ class VllmServerConfig(Section):
     weights_folder: str | None = None
     """Send weights as files in this folder, which trainer and server both see: /dev/shm on one machine, else a shared
     file system. None: over NCCL, which needs a local CUDA device."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+            raise ValueError(f"rollout.server.base_url is {url!r}; expected http://HOST:PORT or https://HOST")
+        return url
 
 
 _Value = TypeVar("_Value", int, float)

@@ -37,8 +37,8 @@ def doctor(
     ] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there, or
-    a check of the GPU fails."""
+    """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there, a
+    check of the GPU fails, or the GPUs of --gpus do not suffice or could not start CONFIG."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
     if gpus is not None:

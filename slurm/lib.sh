@@ -7,7 +7,7 @@
 #
 # RETRIEVER_NODES=n      the last n nodes serve the retriever, the others train; in a heterogeneous job its second
 #                        group serves. Else it runs beside the trainer, or as a child on every node of several
-# RETRIEVER_DEVICE=cpu   no GPU for the retriever
+# RETRIEVER_DEVICE=cpu   no GPU for the retriever; no other value is taken
 # VLLM_GPUS=n            the last n GPUs of the only node that trains serve vLLM, the others train
 # SHARDING=zero2         what several processes split: zero2 or zero3 (DeepSpeed), fsdp2, or nothing (ddp). Unset: zero2
 #                        where all weights are trained, ddp for adapters
@@ -26,10 +26,14 @@ set +eu   # the user's own file: it may end with a test that fails, and ask for 
 source "$cluster"
 set -eu
 for variable in ZERO SHARDING; do [ -z "${!variable+set}" ] || export "${variable?}"; done   # querylect reads them
-for variable in RETRIEVER_NODES VLLM_GPUS NODES GPUS_PER_NODE READY_SECONDS; do
+for variable in RETRIEVER_NODES VLLM_GPUS NODES GPUS_PER_NODE; do
     [[ "${!variable:-0}" =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
-        { echo "The variable $variable is '${!variable}'; expected a whole number. Set one, or unset it." >&2; exit 2; }
+        { echo "The variable $variable is '${!variable}'; expected a whole number of at most six digits. Set one, or" \
+            "unset it." >&2; exit 2; }
 done
+[[ "${READY_SECONDS:-0}" =~ ^[0-9]{1,6}([.][0-9]{1,6})?$ ]] ||
+    { echo "The variable READY_SECONDS is '$READY_SECONDS'; expected a number of seconds, such as 1800. Set one, or unset" \
+        "it." >&2; exit 2; }
 [[ "${RETRIEVER_DEVICE:-}" =~ ^(cpu)?$ ]] ||
     { echo "The variable RETRIEVER_DEVICE is '$RETRIEVER_DEVICE'; expected cpu. Set that, or unset it." >&2; exit 2; }
 

@@ -46,8 +46,8 @@ def check_tensor_parallel(settings: VllmConfig, processes: int) -> None:
     """Raise ConfigError where processes that train cannot be divided among engines of `tensor_parallel_size`."""
     if processes % settings.tensor_parallel_size:
         raise ConfigError(
-            f"rollout.vllm.tensor_parallel_size is {settings.tensor_parallel_size} and the number of processes that "
-            f"train {processes}: each holds one slice of the model, so it must divide their number. Start more "
+            f"rollout.vllm.tensor_parallel_size is {settings.tensor_parallel_size}, and the number of training "
+            f"processes is {processes}: each holds one slice of the model, so it must divide their number. Start more "
             "processes, lower it, or serve the model on several GPUs with rollout.engine=vllm_server.",
             code="indivisible-processes",
         )

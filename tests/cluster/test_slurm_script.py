@@ -168,8 +168,9 @@ def test_a_node_that_generates_lets_another_train_ahead(tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("GPUS_PER_NODE", "eight", "a whole number"),
-        ("READY_SECONDS", "30m", "a whole number"),
+        ("GPUS_PER_NODE", "eight", "a whole number of at most six digits"),
+        ("NODES", "1000000", "a whole number of at most six digits"),
+        ("READY_SECONDS", "30m", "a number of seconds, such as 1800"),
         ("RETRIEVER_DEVICE", "CPU", "cpu"),
     ],
 )
@@ -184,7 +185,7 @@ REFUSED = [
         ["rollout.vllm.tensor_parallel_size=3"],
         {},
         "indivisible-processes",
-        "3 and the number of processes that train 8",
+        "3, and the number of training processes is 8",
     ),
     (["train.questions_per_step=12"], {}, "unequal-process-shares", "shared by 8 processes"),
     ([], {"SHARDING": "zero7"}, "unknown-sharding", "'zero7'"),

@@ -112,7 +112,10 @@ def test_without_a_config_the_demo_is_meant(capsys):
         (["train.questions_per_micro_batch=7"], "train.questions_per_micro_batch 7"),
         (["policy.lora=null", "policy.dtype=bfloat16"], "policy.dtype=auto"),
         (["train.staleness=1", "rollout.engine=vllm"], "train.staleness"),
-        (["paper_contriever", "rollout.vllm.tensor_parallel_size=3"], "tensor_parallel_size is 3 and 8 processes"),
+        (
+            ["paper_contriever", "rollout.vllm.tensor_parallel_size=3"],
+            "tensor_parallel_size is 3, and the number of training processes is 8",
+        ),
         (["paper_contriever", "train.questions_per_step=12"], "12 is shared by 8 processes"),
     ],
 )

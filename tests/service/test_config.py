@@ -1,5 +1,6 @@
 """Configs: which ones load, which ones are refused, and what the error names."""
 
+import json
 import re
 from math import prod
 from pathlib import Path
@@ -177,6 +178,14 @@ def test_overrides_win_over_the_file_and_later_over_earlier(save_yaml):
     assert config.client.urls == ["http://a:1", "http://b:2"]
     assert config.policy.lora == LoraConfig(r=8)
     assert config.env.model is None
+
+
+@pytest.mark.parametrize("url", ["foo", "http://", "http:///v1", "ftp://host:1", "http://host:1 x", ""])
+def test_an_address_of_a_server_that_is_none_is_refused(url):
+    with refused(ConfigError, "invalid-setting", f"rollout.server.base_url is {url!r}; expected http://HOST:PORT"):
+        load_config("demo", [f"rollout.server.base_url={json.dumps(url)}"])
+    for right in ("http://127.0.0.1:8000", "https://gpu.example.org/vllm/"):
+        assert load_config("demo", [f"rollout.server.base_url={right}"]).rollout.server.base_url == right
 
 
 @pytest.mark.parametrize("path", ["/data/it's #2 $(run)", "run #2", "a#b", "a # b # c", "two  #2"])

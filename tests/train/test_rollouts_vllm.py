@@ -269,7 +269,7 @@ def test_tensor_parallelism_that_the_processes_do_not_fit_is_refused(config, vll
         ConfigError,
         "indivisible-processes",
         "rollout.vllm.tensor_parallel_size is 2",
-        "processes that train 1",
+        "training processes is 1",
         "rollout.engine=vllm_server",
     ):
         engine_around(config, *trained(config))

@@ -102,6 +102,23 @@ def test_the_pace_of_sampling_ahead_is_that_computed_by_hand(sampling, update, s
     assert pipeline.pace(sampling, update, 2.0, staleness) == pytest.approx(expected)
 
 
+def test_a_step_sampled_ahead_waits_for_what_the_update_before_it_has_not_covered():
+    """Steps are sampled from 0, 4 and 10 s on, as training takes the one before, until 4, 10 and 12; they are updated
+    from 4, 10 and 15 s on."""
+    sampling, update = [4.0, 6.0, 2.0], [3.0, 5.0, 1.0]
+    assert pipeline.schedule(sampling, update, 0.0, 1) == ([4.0, 10.0, 15.0], [True] * 3)
+    assert pipeline.overlapped(sampling, update, 1) == [7.0, 8.0, 1.0]
+    assert pipeline.overlapped(sampling, update, 0) == [7.0, 11.0, 3.0]
+
+
+def test_weights_in_flight_are_simulated_where_they_change_no_order():
+    config = {"train": {"staleness": 1, "in_flight_updates": True}}
+    assert pipeline.staleness_of(config) == 1
+    config["train"]["staleness"] = 2
+    with pytest.raises(SystemExit, match=r"train\.in_flight_updates"):
+        pipeline.staleness_of(config)
+
+
 def test_a_plan_shows_every_way_to_run_a_step(capsys):
     shape, rates = uneven(20)
     pipeline.plan(shape, dict.fromkeys((False, True), rates), pipeline.Gpus(4, 2, 1), pipeline.Service(2.0), 3.0)
@@ -150,13 +167,15 @@ def test_an_engine_of_two_gpus_decodes_each_token_faster_and_as_many_on_each():
 
 
 def write_run(folder, staleness, *amounts):
-    """A run whose seconds follow from sampled tokens, searches and packed tokens: 10 ms, 20 ms, 5 ms, and 0.5 s."""
+    """A run whose seconds follow from sampled tokens, searches and packed tokens: 10 ms, 20 ms, 5 ms, and 0.5 s. With
+    sampling ahead a step waits for what is left of its sampling when the step before it has ended."""
     rows = []
+    covered = 0.0
     for sampled, searches, packed in amounts:
         generate, retrieve, update = 0.01 * sampled, 0.02 * searches, 0.005 * packed
-        together = max if staleness else sum
         seconds = {"generate": generate, "retrieve": retrieve, "update": update}
-        seconds["step"] = together((generate + retrieve, update)) + 0.5
+        seconds["step"] = max(0.0, generate + retrieve - covered) + update + 0.5
+        covered = update + 0.5 if staleness else 0.0
         tokens = {"tokens/sampled": sampled, "tokens/packed": packed, "searches": searches}
         rows.append(tokens | {f"seconds/{name}": value for name, value in seconds.items()})
     folder.mkdir(exist_ok=True)
@@ -175,7 +194,7 @@ def test_rates_of_the_first_half_of_a_run_predict_each_step_of_the_second(tmp_pa
     printed = capsys.readouterr().out
     assert "10.00 ms a sampled token, 20.00 ms a search, 5.00 ms a packed token" in printed
     assert "0.50 s besides" in printed
-    assert "median 1.00, 1.00 to 1.00; 3 of 3 steps within 20 %" in printed
+    assert "median 1.00, 1.00 to 1.00; 3 of 3 steps within 20 %; all steps 1.00" in printed
     assert "0 of 3 steps" in printed, "the median of the first half"
     with pytest.raises(SystemExit, match="1 steps"):
         pipeline.check(write_run(tmp_path / "run", staleness, *steps[:3]))
