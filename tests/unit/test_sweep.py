@@ -161,7 +161,7 @@ def test_jobs_that_their_processes_would_refuse_are_not_submitted(workdir, capsy
     assert command(*swept, "--dry-run") == 0
     two_processes = ("paper_bm25", "rollout.vllm.tensor_parallel_size=2", "--set", "seed=1,2", "--dry-run")
     assert command(*two_processes, "--slurm", "--gpus", "1") == 2
-    assert "tensor_parallel_size is 2 and 1 processes" in capsys.readouterr().err
+    assert "tensor_parallel_size is 2, and the number of training processes is 1" in capsys.readouterr().err
     assert command(*two_processes) == 0
     assert not list(workdir.iterdir())
 
