@@ -211,7 +211,7 @@ def _resolve_run(
         return _resolve(str(folder), overrides, verbose, dry_run, load), folder
     if folder.is_dir() and run not in known_configs():
         message = f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote."
-        raise ConfigError(message, code="no-run")
+        raise ConfigError(message)
     return _resolve(run, overrides, verbose, dry_run), None
 
 
@@ -252,8 +252,7 @@ def index_build(
     part = _shard(shard) if shard is not None else None
     if part and (overwrite or restart or missing or workers > 1):
         raise ConfigError(
-            "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers.",
-            code="flags-beside-shard",
+            "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers."
         )
     from .envs.preflight import check_build
 
@@ -304,7 +303,7 @@ def _shard(shard: str) -> tuple[int, int]:
     first, _, second = shard.partition("/")
     if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
         message = f"--shard is {shard!r}; expected i/n with i from 1 to n, such as 3/16."
-        raise ConfigError(message, code="invalid-shard")
+        raise ConfigError(message)
     return int(first), int(second)
 
 
@@ -390,7 +389,7 @@ def serve(
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
     if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust or openai):
         message = "--checkpoint, --revision, --turn, --trust and --openai are for a rewriter; there is no --rewriter."
-        raise ConfigError(message, code="flags-without-rewriter")
+        raise ConfigError(message)
     from .envs.client.discovery import PRIVATE, register_service
     from .envs.credentials import token_of
     from .envs.preflight import check_environment
@@ -538,17 +537,17 @@ def evaluate(
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
         message = f"{run!r} says what is evaluated; leave out the flags of an evaluation without a spec."
-        raise ConfigError(message, code="flags-beside-source")
+        raise ConfigError(message)
     if is_spec(run):
         if checkpoint is not None or env is not None:
             message = "--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…"
-            raise ConfigError(message, code="run-flags-for-spec")
+            raise ConfigError(message)
         _evaluate_spec(load_spec(run, changes), output, checked, overwrite, trust, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run, trust)
     if checkpoint is not None and folder is None:
         message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
-        raise ConfigError(message, code="checkpoint-without-run")
+        raise ConfigError(message)
     _evaluate_run(settings, folder, output, env, checkpoint, checked, overwrite)
 
 

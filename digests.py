@@ -100,8 +100,7 @@ def _read(folder: Path) -> dict[str, Digest]:
     except (OSError, ValidationError) as error:
         raise StorageError(
             f"{path} is damaged ({in_one_line(error)}): it holds the digests of the files beside it. Restore it from a "
-            "copy, or remove it to go on without checking them.",
-            code="damaged-file",
+            "copy, or remove it to go on without checking them."
         ) from error
 
 
@@ -110,9 +109,7 @@ def _refuse_first(folder: Path, entries: Mapping[str, tuple[Path | None, Digest]
         problems = pool.map(lambda entry: _problem(*entry), entries.values())
         for name, problem in zip(entries, problems, strict=True):
             if problem:
-                raise StorageError(
-                    f"{folder / name} is damaged: {problem} ({DIGESTS} beside it). {remedy}", code="damaged-file"
-                )
+                raise StorageError(f"{folder / name} is damaged: {problem} ({DIGESTS} beside it). {remedy}")
 
 
 def _problem(path: Path | None, digest: Digest) -> str:

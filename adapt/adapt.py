@@ -53,21 +53,18 @@ def _refuse_other_settings(stage: Stage, started: StartedStage | None, options: 
     if started is None:
         raise ConfigError(
             f"{stage.output} exists, and the stage {stage.name!r} of this command did not write it. Remove it, or name "
-            "another folder with --to.",
-            code="already-exists",
+            "another folder with --to."
         )
     changed = changed_settings(started.settings, stage.settings)
     if changed == ["source"]:
         raise ConfigError(
             f"the documents in {options.source} have changed since {stage.output} was written from them. Name another "
-            "folder with --to, or remove this one.",
-            code="changed-documents",
+            "folder with --to, or remove this one."
         )
     if changed:
         raise ConfigError(
             f"the stage {stage.name!r} in {options.folder} is finished, with other settings: {', '.join(changed[:5])}. "
-            f"Give those again, name another folder with --to, or do a stage alone, such as `{stage.command}`.",
-            code="other-settings",
+            f"Give those again, name another folder with --to, or do a stage alone, such as `{stage.command}`."
         )
 
 

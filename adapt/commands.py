@@ -56,10 +56,7 @@ def adapt(
     changes = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
     folder = to.expanduser()
     if folder.resolve().is_relative_to(source.expanduser().resolve()):
-        raise ConfigError(
-            f"--to {to} lies in {source} and would be read as documents; name a folder outside of it.",
-            code="folder-in-documents",
-        )
+        raise ConfigError(f"--to {to} lies in {source} and would be read as documents; name a folder outside of it.")
     from .stages import AdaptOptions, config_in, stages_of
 
     options = AdaptOptions(source, folder, test, words, overlap)

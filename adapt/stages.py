@@ -90,12 +90,11 @@ def config_in(config: RunConfig, options: AdaptOptions) -> RunConfig:
     Raises ConfigError for a mix, and for rewards by answers.
     """
     if config.mix is not None:
-        raise ConfigError("the config mixes environments, and documents are one. Leave mix out.", code="mix")
+        raise ConfigError("the config mixes environments, and documents are one. Leave mix out.")
     if config.reward.kind == "answer":
         raise ConfigError(
             "reward.kind is answer, and the questions that are written have relevant passages and no right answers. "
-            "Set reward.kind=metric.",
-            code="answer-reward",
+            "Set reward.kind=metric."
         )
     values = config.model_dump()
     values |= {"name": as_name(options.folder.resolve().name), "output": str(options.folder / "runs")}
@@ -200,7 +199,7 @@ def _train(config: RunConfig, progress: StageProgress) -> Sequence[str]:
         return [str(train(config, resume=(config.run_folder / "config.yaml").exists()))]
     except StoppedError as error:
         message = "a signal ended the training; its last finished step is saved. Give the same command again."
-        raise StoppedError(message, code=error.code) from error
+        raise StoppedError(message) from error
 
 
 def _evaluate(config: RunConfig, progress: StageProgress) -> Sequence[str]:

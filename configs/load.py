@@ -65,17 +65,14 @@ def validated(
             parent, present = missing
             raise ConfigError(
                 f"override {override!r}: there is no {key[len(parent)]!r} in {_dotted(parent)}; {source} has "
-                f"{', '.join(present) or 'none'}. Give a whole one as {_dotted(key[: len(parent) + 1])}={{…}}.",
-                code="unknown-name",
+                f"{', '.join(present) or 'none'}. Give a whole one as {_dotted(key[: len(parent) + 1])}={{…}}."
             )
         _set(values, key, value)
         by_key[key] = override
     try:
         return schema.model_validate(values, strict=True)
     except ValidationError as error:
-        unknown = all(problem["type"] == "extra_forbidden" for problem in error.errors(include_url=False))
-        code = "unknown-setting" if unknown else "invalid-setting"
-        raise ConfigError("\n".join(_error_lines(error, values, source, by_key, schema)), code=code) from error
+        raise ConfigError("\n".join(_error_lines(error, values, source, by_key, schema))) from error
 
 
 def dump_config(config: RunConfig) -> str:
@@ -92,15 +89,13 @@ def _config_path(path_or_name: str) -> Path:
     names = ", ".join(known_configs())
     if path.is_dir():
         raise ConfigError(
-            f"config {path_or_name!r} is a folder; give a YAML file or one of the packaged configs: {names}.",
-            code="config-is-folder",
+            f"config {path_or_name!r} is a folder; give a YAML file or one of the packaged configs: {names}."
         )
     matches = difflib.get_close_matches(path.name.removesuffix(".yaml"), known_configs(), n=1)
     hint = f"Did you mean {matches[0]!r}? " if matches else ""
     raise ConfigError(
         f"config {path_or_name!r} not found: no such file and no packaged config. {hint}"
-        f"Give a YAML file or one of: {names}.",
-        code="unknown-config",
+        f"Give a YAML file or one of: {names}."
     )
 
 
@@ -109,16 +104,16 @@ def read_yaml(path: Path) -> dict[str, object]:
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.", code="unreadable-file") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text (byte {error.start}); expected a YAML file."
-        raise ConfigError(message, code="not-utf8") from error
+        raise ConfigError(message) from error
     except InvalidYAMLError as error:
-        raise ConfigError(f"{path}, {error}.", code="invalid-yaml") from error
+        raise ConfigError(f"{path}, {error}.") from error
     if not isinstance(values, dict):
         actual = "nothing" if values is None else f"a {type(values).__name__}"
         message = f"{path} holds {actual}; expected a mapping with keys such as env, policy and train."
-        raise ConfigError(message, code="no-mapping")
+        raise ConfigError(message)
     return values
 
 
@@ -127,15 +122,15 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
     name = name.strip()
     if not equals or not name:
         message = f"override {override!r} has no key and value; write it as key=value, such as train.steps=5."
-        raise ConfigError(message, code="invalid-override")
+        raise ConfigError(message)
     key: Key = tuple(name.split("."))
     if _schema_key(key, schema)[0] not in _schema_keys(schema):
-        raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}", code="unknown-setting")
+        raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}")
     try:
         value = parse_yaml(text)
     except InvalidYAMLError as error:
         message = f"override {override!r}: the value is not valid YAML, {error}."
-        raise ConfigError(message, code="invalid-yaml") from error
+        raise ConfigError(message) from error
     text = text.strip()
     if not _ends_in_comment(text, value):
         return key, value
@@ -143,8 +138,7 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
         return key, text
     raise ConfigError(
         f"override {override!r}: YAML drops what follows #, as a comment. Leave it out, or quote the whole value if it "
-        f"belongs to a text: {name}='\"…\"'.",
-        code="comment-in-override",
+        f"belongs to a text: {name}='\"…\"'."
     )
 
 

@@ -35,10 +35,10 @@ def chosen(config: "RunConfig", name: str | None) -> dict[str, "RunConfig"]:
         return by_name
     if config.mix is None:
         message = f"--env is {name!r}, but the config mixes nothing and has one environment. Leave it out."
-        raise ConfigError(message, code="no-mix")
+        raise ConfigError(message)
     if name not in by_name:
         message = f"--env is {name!r}; the config mixes {', '.join(by_name)}. Name one of them."
-        raise ConfigError(message, code="unknown-name")
+        raise ConfigError(message)
     return {name: by_name[name]}
 
 
@@ -47,5 +47,5 @@ def only(config: "RunConfig", name: str | None) -> "RunConfig":
     runs = chosen(config, name)
     if len(runs) > 1:
         message = f"the config mixes {', '.join(runs)}, and this takes one environment. Name it: --env NAME."
-        raise ConfigError(message, code="several-environments")
+        raise ConfigError(message)
     return next(iter(runs.values()))

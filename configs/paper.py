@@ -295,8 +295,7 @@ def load_paper(name: str, overrides: Sequence[str] = ()) -> PaperConfig:
             hint = f" Did you mean {matches[0]!r}?" if matches else ""
             raise ConfigError(
                 f"the paper {name!r} is neither a file nor one of {', '.join(names)}.{hint} Name one of them "
-                "or give a YAML file.",
-                code="unknown-paper",
+                "or give a YAML file."
             )
         path = _FOLDER / f"{name}.yaml"
     return validated(PaperConfig, read_yaml(path), str(path), overrides)
@@ -307,7 +306,7 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
     for flag, names, valid in (("--task", tasks, paper.tasks), ("--system", systems, paper.systems)):
         for name in names:
             if name not in valid:
-                raise ConfigError(f"{flag} is {name!r}; {paper.name} has {', '.join(valid)}.", code="unknown-name")
+                raise ConfigError(f"{flag} is {name!r}; {paper.name} has {', '.join(valid)}.")
     chosen_tasks = {name: task for name, task in paper.tasks.items() if not tasks or name in tasks}
     chosen_systems = {name: system for name, system in paper.systems.items() if not systems or name in systems}
 

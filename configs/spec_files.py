@@ -66,7 +66,7 @@ def chosen_cells(
         for name in names:
             if name not in valid:
                 message = f"the {kind} {name!r} is not in {spec.name}, which has {', '.join(valid)}; name one of them."
-                raise ConfigError(message, code="unknown-name")
+                raise ConfigError(message)
 
     def among(names: list[str] | None, chosen: Iterable[str]) -> list[str] | None:
         return None if names is None else [name for name in names if name in chosen]
@@ -97,7 +97,7 @@ def chosen_cells(
                 f"the system {name!r} of {spec.name} is evaluated on none of the chosen datasets and environments. "
                 "Choose some of its own, or leave it out."
             )
-            raise ConfigError(message, code="nothing-to-evaluate")
+            raise ConfigError(message)
     return spec.model_copy(
         update={
             "datasets": kept,
@@ -115,7 +115,7 @@ def prompted_by(spec: SpecConfig, model: str | None, base_url: str | None) -> Sp
     if model is None:
         if base_url is not None:
             message = f"--endpoint {base_url} serves models by name; name one with --reader."
-            raise ConfigError(message, code="missing-model")
+            raise ConfigError(message)
         return spec
     llm = LlmConfig(model=model, base_url=base_url)
     systems = {
@@ -148,9 +148,7 @@ def spec_of_flags(
     datasets, retrievers = list(datasets), list(retrievers)
     if not datasets or not retrievers:
         raise ConfigError(
-            "nothing to evaluate: give a spec, a run folder or a config, or at least one --dataset and one "
-            "--retriever.",
-            code="nothing-to-evaluate",
+            "nothing to evaluate: give a spec, a run folder or a config, or at least one --dataset and one --retriever."
         )
     sources = {
         name: {"kind": dataset} if dataset in ("hpo", "wordnet") else {"kind": "beir", "path": dataset}
@@ -164,7 +162,7 @@ def spec_of_flags(
         system["samples"] = samples
     if endpoint is not None and model is None:
         message = f"--endpoint {endpoint} serves models by name; name one with --model."
-        raise ConfigError(message, code="missing-model")
+        raise ConfigError(message)
     served = {"llm": {"model": model, "base_url": endpoint}} if endpoint is not None else {}
     systems: dict[str, Mapping[str, object]] = {
         name: {**system, **served, "rewriter": {"name": kind}}
@@ -173,7 +171,7 @@ def spec_of_flags(
     for name, folder in _by_name("--run", runs).items():
         if name in systems:
             message = f"two systems are called {name!r}; give the run another name: --run NAME={folder}."
-            raise ConfigError(message, code="duplicate-name")
+            raise ConfigError(message)
         systems[name] = {**system, "run": folder}
     values: dict[str, object] = {"datasets": sources, "environments": environments, "systems": systems}
     if model is not None and endpoint is None:
@@ -190,6 +188,6 @@ def _by_name(flag: str, texts: Iterable[str]) -> dict[str, str]:
         name = name if equals else Path(value).name.partition(":")[2] or Path(value).name
         if name in by_name:
             message = f"{flag} has two that are called {name!r}; give one of them another name: NAME={value}."
-            raise ConfigError(message, code="duplicate-name")
+            raise ConfigError(message)
         by_name[name] = value
     return by_name

@@ -61,5 +61,5 @@ def _values_of(text: str) -> tuple[str, list[object]]:
         problem = str(error)
     if problem:
         message = f"--set {text!r} is no key with values ({problem}); write it as --set train.steps=20,40."
-        raise ConfigError(message, code="invalid-set")
+        raise ConfigError(message)
     return key.strip(), list(parsed)

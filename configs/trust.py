@@ -152,6 +152,5 @@ def refuse_untrusted(name: str, untrusted: Sequence[UntrustedSetting]) -> None:
     if untrusted:
         raise ConfigError(
             f"{name} was not trained here, and it asks for more than its own data: {'; '.join(map(str, untrusted))}. "
-            f"Set these yourself (key=value), or, if you trust its author, use them with {FLAG}.",
-            code="untrusted",
+            f"Set these yourself (key=value), or, if you trust its author, use them with {FLAG}."
         )

@@ -62,25 +62,20 @@ def load_beir(
     qrels = {name: _read_qrels(file) for name, file in files.items()}
     for split, file in files.items():
         if not any(map(relevant, qrels[split].values())):
-            raise DataError(
-                f"{file} judges no document as relevant (score above 0); the {split} split would be empty.",
-                code="no-relevant-documents",
-            )
+            raise DataError(f"{file} judges no document as relevant (score above 0); the {split} split would be empty.")
     loaded, dropped = within_corpus(folder.name, splits_of(folder.name, questions, qrels, notes), documents)
     notes += dropped
     ignores = read_meta(folder).get("ignore_identical_ids", False)
     if not isinstance(ignores, bool):
         raise DataError(
             f"{folder / 'meta.json'}: 'ignore_identical_ids' is {ignores!r}; expected true or false. "
-            "Correct or remove it.",
-            code="invalid-field",
+            "Correct or remove it."
         )
     level = read_meta(folder).get("relevance_level", 1)
     if not isinstance(level, int) or level < 1:
         raise DataError(
             f"{folder / 'meta.json'}: 'relevance_level' is {level!r}; expected a grade of 1 or more. Correct or remove "
-            "it.",
-            code="invalid-field",
+            "it."
         )
     return Dataset(name, corpus, loaded, tuple(notes), licence, ignores, level)
 
@@ -91,8 +86,7 @@ def beir_folder(path: str | Path) -> Path:
     if not folder.is_dir():
         raise DataError(
             f"dataset folder {folder} does not exist or is not a folder; "
-            "expected one with corpus.jsonl, queries.jsonl and qrels/. Check dataset.path.",
-            code="missing-folder",
+            "expected one with corpus.jsonl, queries.jsonl and qrels/. Check dataset.path."
         )
     return folder
 
@@ -118,10 +112,7 @@ def question_records(folder: Path) -> Iterator[tuple[Path, int, dict[str, object
     """
     files = _question_files(folder)
     if len(files) > 1:
-        raise DataError(
-            f"{folder} holds the questions in {files[0].name} and in {files[1].name}. Keep one of them.",
-            code="given-twice",
-        )
+        raise DataError(f"{folder} holds the questions in {files[0].name} and in {files[1].name}. Keep one of them.")
     path = files[0] if files else folder / _QUESTION_FILES[0]
     if not files or ".jsonl" in path.suffixes:
         yield from ((path, number, record) for number, record in read_records(path, "the questions, one per line"))
@@ -151,9 +142,7 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
     questions: dict[str, Question] = {}
     for question in (question for split in dataset.splits.values() for question in split.questions):
         if questions.setdefault(question.id, question) != question:
-            raise DataError(
-                f"two questions have the id {question.id!r}; ids must be unique. Rename one.", code="duplicate-id"
-            )
+            raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
     meta = {"name": dataset.name, "licence": dataset.licence, **judging(dataset)}
     with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
         write_lines(folder / "corpus.jsonl", map(document_line, dataset.corpus))
@@ -179,8 +168,7 @@ def refuse_existing(target: Path) -> None:
     """Raise DataError if the folder to write exists already."""
     if target.exists():
         raise DataError(
-            f"{target} exists already; a dataset is only written to a new folder. Remove it or name another.",
-            code="already-exists",
+            f"{target} exists already; a dataset is only written to a new folder. Remove it or name another."
         )
 
 
@@ -211,8 +199,7 @@ def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
             for document, grade in split.qrels[question.id].items():
                 if any(character in question.id + document for character in "\t\r\n"):
                     raise DataError(
-                        f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id.",
-                        code="unwritable-id",
+                        f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id."
                     )
                 lines.append(f"{question.id}\t{document}\t{grade}")
         write_lines(folder / "qrels" / f"{'dev' if name == 'validation' else name}.tsv", lines)
@@ -246,16 +233,14 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
                 continue
             if split in files:
                 raise DataError(
-                    f"{folder} holds both {files[split].name} and {file.name} for one split. Keep one of them.",
-                    code="split-given-twice",
+                    f"{folder} holds both {files[split].name} and {file.name} for one split. Keep one of them."
                 )
             files[split] = file
     if not files:
         raise DataError(
             f"{folder} holds no qrel file; expected train.tsv, dev.tsv or test.tsv with lines "
             "'query-id<TAB>corpus-id<TAB>score' or TREC's 'query-id 0 corpus-id score'. Add at least one, or, for "
-            'questions with right answers and no judgements, a "split" to each line of queries.jsonl.',
-            code="no-judgements",
+            'questions with right answers and no judgements, a "split" to each line of queries.jsonl.'
         )
     if splits is None:
         return files
@@ -264,8 +249,7 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
     if missing or not requested:
         raise DataError(
             f"{folder} has no split {', '.join(missing) or '(none asked for)'}; it has {', '.join(files)}."
-            " Ask for those.",
-            code="unknown-split",
+            " Ask for those."
         )
     return {split: file for split, file in files.items() if split in requested}
 
@@ -281,10 +265,7 @@ def read_corpus(path: Path, span: Span = ALL_LINES) -> Iterator[tuple[int, Docum
 
 
 def no_document(path: Path) -> DataError:
-    return DataError(
-        f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.',
-        code="no-documents",
-    )
+    return DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
 
 
 def _read_documents(path: Path) -> tuple[Document, ...]:
@@ -307,18 +288,15 @@ def _read_questions(folder: Path) -> dict[str, Question]:
         text = text_of(record, "text", path, number, None)
         if not text.strip():
             raise DataError(
-                f"{path}, line {number}: question {identifier!r} has no text. Fill it in or remove the line.",
-                code="empty-question",
+                f"{path}, line {number}: question {identifier!r} has no text. Fill it in or remove the line."
             )
         options = record.get("options", [])
         if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-            raise DataError(
-                f"{path}, line {number}: 'options' is {options!r}; expected a list of strings.", code="invalid-field"
-            )
+            raise DataError(f"{path}, line {number}: 'options' is {options!r}; expected a list of strings.")
         try:
             history = parse_history(record.get("history"))
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: {error}. Correct the line.", code="invalid-history") from error
+            raise DataError(f"{path}, line {number}: {error}. Correct the line.") from error
         reference = text_of(record, "reference_rewrite", path, number, "")
         excluded = tuple(strings_of(record, "excluded_ids", path, number)) if "excluded_ids" in record else ()
         questions[identifier] = Question(identifier, text, tuple(options), history, reference.strip(), excluded)
@@ -330,8 +308,7 @@ def _refuse_answer_files(folder: Path) -> None:
     if files := [name for name in ("train.jsonl", "test.jsonl") if (folder / name).is_file()]:
         raise DataError(
             f"{folder} has no queries.jsonl and no qrels/, and the questions of {' and '.join(files)} are not read as "
-            "those of a dataset. Write them beside a corpus: querylect data prepare NAME --corpus FOLDER --to NEW.",
-            code="questions-elsewhere",
+            "those of a dataset. Write them beside a corpus: querylect data prepare NAME --corpus FOLDER --to NEW."
         )
 
 
@@ -345,9 +322,7 @@ def _unjudged_splits(folder: Path) -> dict[str, Split]:
             continue
         if not isinstance(split, str) or split not in _QREL_FILES:
             raise DataError(
-                f"{path}, line {number}: 'split' is {split!r}; expected {', '.join(_QREL_FILES)}. Correct or remove "
-                "it.",
-                code="unknown-split",
+                f"{path}, line {number}: 'split' is {split!r}; expected {', '.join(_QREL_FILES)}. Correct or remove it."
             )
         by_split.setdefault(_QREL_FILES[split], []).append(questions[identifier_of(record, path, number)])
     return {
@@ -365,8 +340,7 @@ def _read_qrels(path: Path) -> dict[str, dict[str, int]]:
         if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
             raise DataError(
                 f"{path}, line {number}: question {question!r} and document {document!r} are judged {grade} here and "
-                f"{qrels[question][document]} before. Keep one of the two lines.",
-                code="conflicting-grades",
+                f"{qrels[question][document]} before. Keep one of the two lines."
             )
     return qrels
 
@@ -379,11 +353,9 @@ def read_meta(folder: Path) -> dict[str, object]:
     try:
         meta = parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}). Correct or remove it.", code="invalid-json") from error
+        raise DataError(f"{path} is not valid JSON ({error}). Correct or remove it.") from error
     if not isinstance(meta, dict):
-        raise DataError(
-            f"{path} is a JSON {type(meta).__name__}; expected an object. Correct or remove it.", code="no-mapping"
-        )
+        raise DataError(f"{path} is a JSON {type(meta).__name__}; expected an object. Correct or remove it.")
     return meta
 
 
@@ -392,6 +364,5 @@ def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Pa
     if first != number:
         raise DataError(
             f"{path}, line {number}: {kind} id {identifier!r} is on line {first} already; ids must be unique. "
-            "Rename or remove one of the two.",
-            code="duplicate-id",
+            "Rename or remove one of the two."
         )

@@ -67,13 +67,12 @@ def unique(benchmark: Benchmark) -> Iterator[Document]:
         if document.id in ids:
             raise DataError(
                 f"{benchmark.name}: two documents have the id {document.id!r}; ids must be unique. Remove one of them, "
-                "or fetch the files again.",
-                code="duplicate-id",
+                "or fetch the files again."
             )
         ids.add(document.id)
         yield document
     if not ids:
-        raise DataError(f"{benchmark.name}: the corpus holds no document. Fetch its files again.", code="no-documents")
+        raise DataError(f"{benchmark.name}: the corpus holds no document. Fetch its files again.")
 
 
 def within_corpus(
@@ -98,8 +97,7 @@ def within_corpus(
             raise DataError(
                 f"{name}, {split_name}: {len(lost)} of {total} relevant documents, {lost[0][1]!r} among them, are not "
                 "in the corpus; expected at least half. Corpus and judgements do not belong together: fetch or copy "
-                "them again, or take those judgements out.",
-                code="unknown-document",
+                "them again, or take those judgements out."
             )
         qrels = {
             question: {document: grade for document, grade in grades.items() if (question, document) not in missing}
@@ -143,8 +141,7 @@ def splits_of(
             raise DataError(
                 f"{name}, {split}: {len(unknown)} of {len(judged)} judged questions, {unknown[0]!r} among them, do not "
                 "exist; expected at least half. Questions and judgements do not belong together: fetch or copy them "
-                "again, or take those judgements out.",
-                code="unknown-question",
+                "again, or take those judgements out."
             )
         if unknown:
             notes.append(
@@ -158,8 +155,7 @@ def splits_of(
     if not splits:
         raise DataError(
             f"{name}: no question has a relevant document (grade above 0); expected at least one. Look at the "
-            "judgements, or fetch the files again.",
-            code="no-relevant-documents",
+            "judgements, or fetch the files again."
         )
     skipped = len(questions.keys() - {question.id for split in splits.values() for question in split.questions})
     if skipped:

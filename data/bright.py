@@ -42,16 +42,13 @@ def open_bright(
         for number, row in read_rows(file, ("query", "id", "excluded_ids", gold), "questions of BRIGHT"):
             identifier = id_of(row, "id", file, number)
             if identifier in questions:
-                raise DataError(
-                    f"{file}, row {number}: a second question has the id {identifier!r}. {FETCH}", code="duplicate-id"
-                )
+                raise DataError(f"{file}, row {number}: a second question has the id {identifier!r}. {FETCH}")
             excluded = tuple(name for name in strings_of(row, "excluded_ids", file, number) if name != NONE)
             relevant = strings_of(row, gold, file, number)
             if both := set(excluded).intersection(relevant):
                 raise DataError(
                     f"{file}, row {number}: question {identifier!r} excludes {min(both)!r}, which is relevant to it. "
-                    f"{FETCH}",
-                    code="excluded-relevant",
+                    f"{FETCH}"
                 )
             questions[identifier] = Question(identifier, string_of(row, "query", file, number), excluded=excluded)
             qrels[identifier] = dict.fromkeys(relevant, 1)
@@ -72,8 +69,7 @@ def _files(folder: Path, table: str, domain: str) -> list[Path]:
         domains = sorted({file.name.split("-0")[0].split(".")[0] for file in (folder / table).glob("*.*")})
         raise DataError(
             f"{folder / table} has no {domain}-00000-of-0000N.parquet and no {lines.name}; it has the domains "
-            f"{', '.join(domains) or 'of no file'}. Correct dataset.subset or dataset.queries, or fetch the files.",
-            code="missing-files",
+            f"{', '.join(domains) or 'of no file'}. Correct dataset.subset or dataset.queries, or fetch the files."
         )
     return files
 

@@ -46,8 +46,7 @@ def check(
     folder = path.expanduser()
     if not folder.is_dir():
         raise DataError(
-            f"{folder} does not exist or is no folder; expected a dataset. Fetch one: querylect data get NAME.",
-            code="missing-folder",
+            f"{folder} does not exist or is no folder; expected a dataset. Fetch one: querylect data get NAME."
         )
     source, meta = source_of(folder), read_meta(folder)
     recorded = meta.get("sha256")

@@ -53,8 +53,7 @@ class ConversationRow:
         text = self.text("Question")
         if not text:
             raise DataError(
-                f"{self.path}, row {self.number}: 'Question' is empty; expected a text. Correct or remove the row.",
-                code="empty-question",
+                f"{self.path}, row {self.number}: 'Question' is empty; expected a text. Correct or remove the row."
             )
         return text
 
@@ -67,8 +66,7 @@ class ConversationRow:
         if not isinstance(context, list) or not all(isinstance(text, str) for text in context):
             raise DataError(
                 f"{self.path}, row {self.number}: 'Context' is {context!r}; expected a list of questions and answers "
-                "in turn. Correct or remove the row.",
-                code="invalid-history",
+                "in turn. Correct or remove the row."
             )
         return alternating(context)
 
@@ -83,10 +81,7 @@ def conversation_rows(folder: Path, stem: str) -> Iterator[ConversationRow]:
     """
     files = [path for path in sorted(folder.iterdir()) if stem in path.name.lower() and _is_json(path)]
     if not files:
-        raise DataError(
-            f"{folder} holds no file *{stem}*.json; expected the published files of that name. {FETCH}",
-            code="missing-file",
-        )
+        raise DataError(f"{folder} holds no file *{stem}*.json; expected the published files of that name. {FETCH}")
     for path in files:
         words = path.name.lower().replace("-", "_").replace(".", "_").split("_")
         split = next((_SPLITS[word] for word in words if word in _SPLITS), "test")
@@ -99,7 +94,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     rows = read_json(path)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{path} is no JSON list of objects. It may be a file of something else.", code="no-rows")
+        raise DataError(f"{path} is no JSON list of objects. It may be a file of something else.")
     yield from enumerate(rows, start=1)
 
 
@@ -108,9 +103,9 @@ def read_json(path: Path) -> object:
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error}). {FETCH}", code="unreadable-file") from error
+        raise DataError(f"{path} cannot be read ({error}). {FETCH}") from error
     except ValueError as error:
-        raise DataError(f"{path} is not valid JSON ({error}). {FETCH}", code="invalid-json") from error
+        raise DataError(f"{path} is not valid JSON ({error}). {FETCH}") from error
 
 
 def _is_json(path: Path) -> bool:

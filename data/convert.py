@@ -102,7 +102,7 @@ def _read_answers(name: str, source: Path, layout: Layout) -> tuple[dict[str, li
         by_split[split] = [record for record in rows if record is not None]
         counts["rows without question or answer"] += len(rows) - len(by_split[split])
         if not by_split[split]:
-            raise DataError(f"{source}: {pattern} of {name} has no question with an answer. {FETCH}", code="no-rows")
+            raise DataError(f"{source}: {pattern} of {name} has no question with an answer. {FETCH}")
     return by_split, counts
 
 
@@ -139,9 +139,7 @@ def _answers(name: str, source: Path, layout: Layout, split: str, pattern: str) 
     ids: set[str] = set()
     for identifier, path, number, row in _rows(name, source, layout, pattern, split):
         if identifier in ids:
-            raise DataError(
-                f"{path}, row {number}: a second question has the id {identifier!r}. {FETCH}", code="duplicate-id"
-            )
+            raise DataError(f"{path}, row {number}: a second question has the id {identifier!r}. {FETCH}")
         ids.add(identifier)
         text = next(filter(None, (_text(row.get(column)) for column in layout.question)), "")
         answers = list(_texts(row.get(layout.answer)))
@@ -168,7 +166,7 @@ def _write_pairs(name: str, source: Path, layout: Layout, folder: Path) -> dict[
             question = questions.setdefault(text, Question(f"q{document_id(text)}", text))
             qrels.setdefault(question.id, {})[document.id] = 1
     if not documents:
-        raise DataError(f"{source}: {name} has no question with a passage. {FETCH}", code="no-rows")
+        raise DataError(f"{source}: {name} has no question with a passage. {FETCH}")
     write_lines(folder / "corpus.jsonl", map(document_line, documents.values()))
     write_lines(folder / "queries.jsonl", map(question_line, questions.values()))
     write_qrels(folder, {"test": Split(tuple(questions.values()), qrels)})
@@ -186,16 +184,14 @@ def _write_passages(name: str, source: Path, layout: Layout, folder: Path) -> di
                 counts["rows without text"] += 1
                 continue
             if identifier in ids:
-                raise DataError(
-                    f"{path}, row {number}: a second passage has the id {identifier!r}. {FETCH}", code="duplicate-id"
-                )
+                raise DataError(f"{path}, row {number}: a second passage has the id {identifier!r}. {FETCH}")
             ids.add(identifier)
             counts["documents"] += 1
             yield document_line(Document(identifier, _text(row.get(layout.title)), text))
 
     write_lines(folder / "corpus.jsonl", lines())
     if not counts["documents"]:
-        raise DataError(f"{source}: {name} has no passage with a text. {FETCH}", code="no-rows")
+        raise DataError(f"{source}: {name} has no passage with a text. {FETCH}")
     return counts
 
 
@@ -205,9 +201,7 @@ def _rows(
     """(id, file, row number, row) of a split. An id is that of the row, else its file's folder and its number."""
     files = sorted(source.glob(pattern))
     if not files:
-        raise DataError(
-            f"{source} has no file {pattern} of {name}; expected its published files. {FETCH}", code="missing-file"
-        )
+        raise DataError(f"{source} has no file {pattern} of {name}; expected its published files. {FETCH}")
     counts: Counter[str] = Counter()
     for path in files:
         prefix = path.parent.name if pattern.startswith("*/") else f"{name}-{split}"
@@ -228,8 +222,7 @@ def _nested(path: Path, name: str, split: str) -> Iterator[tuple[int, dict[str, 
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(
             f"{path} is not the published file of {name} ({error!r}); expected a JSON object with {split!r}: "
-            f"{{id: {{question, options, answer}}}}. {FETCH}",
-            code="invalid-json",
+            f"{{id: {{question, options, answer}}}}. {FETCH}"
         ) from error
 
 
@@ -238,17 +231,14 @@ def _choice(options: object, answer: object, path: Path, number: int) -> dict[st
     texts = list(options.values()) if isinstance(options, Mapping) else options
     letters = list(options) if isinstance(options, Mapping) else list(string.ascii_uppercase)
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise DataError(
-            f"{path}, row {number}: the options are {options!r}; expected texts. {FETCH}", code="invalid-options"
-        )
+        raise DataError(f"{path}, row {number}: the options are {options!r}; expected texts. {FETCH}")
     letters = letters[: len(texts)]
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(texts):
         answer = letters[answer]
     if answer not in letters and texts.count(answer) != 1:
         raise DataError(
             f"{path}, row {number}: the answer is {answer!r}; expected one of {', '.join(map(str, letters))}, the text "
-            f"of an option, or its number from 0. {FETCH}",
-            code="unknown-option",
+            f"of an option, or its number from 0. {FETCH}"
         )
     return {"options": dict(zip(letters, texts, strict=True)), "answer": answer}
 

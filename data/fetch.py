@@ -54,13 +54,10 @@ def fetch(
     target = target.expanduser()
     if target.exists():
         raise DataError(
-            f"{target} exists already. Check it (querylect data check {target}), remove it or name another.",
-            code="already-exists",
+            f"{target} exists already. Check it (querylect data check {target}), remove it or name another."
         )
     if copy is None and not benchmark.repositories:
-        raise DataError(
-            f"{benchmark.name} cannot be fetched by a program: {benchmark.by_hand}.", code="manual-download"
-        )
+        raise DataError(f"{benchmark.name} cannot be fetched by a program: {benchmark.by_hand}.")
     staging = target.with_name(f".{target.name}.partial")
     repositories = ", ".join(repository.repo for repository in benchmark.repositories)
     source = str(copy.expanduser().resolve()) if copy else repositories
@@ -94,8 +91,7 @@ def _plan(
             raise DataError(f"{path} is damaged ({error!r}). Remove {staging} and fetch again.") from error
         if plan["asked"] != request:
             raise DataError(
-                f"{staging} holds part of another source ({plan['asked']}, now {request}). Remove it, or ask for that.",
-                code="other-source",
+                f"{staging} holds part of another source ({plan['asked']}, now {request}). Remove it, or ask for that."
             )
         return files
     files = _local_files(benchmark, copy) if copy is not None else _hub_files(benchmark, revision, endpoint)
@@ -107,9 +103,7 @@ def _plan(
 def _local_files(benchmark: KnownBenchmark, copy: Path) -> list[_File]:
     folder = copy.expanduser()
     if not folder.is_dir():
-        raise DataError(
-            f"{folder} is no folder; expected a copy of the published files of {benchmark.name}.", code="missing-folder"
-        )
+        raise DataError(f"{folder} is no folder; expected a copy of the published files of {benchmark.name}.")
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     names = [name for name in names if not name.startswith(".")]
     paths = {name: folder.resolve() / name for name in names}
@@ -151,8 +145,7 @@ def _matching(names: Sequence[str], patterns: Sequence[str], source: str) -> lis
     if all(name.endswith(".md") for name in chosen):
         raise DataError(
             f"{source} holds none of the files {', '.join(patterns)}; it has {', '.join(names[:8]) or 'none'}. "
-            "It is another dataset, or it is published in another form now.",
-            code="missing-files",
+            "It is another dataset, or it is published in another form now."
         )
     return chosen
 
@@ -170,8 +163,7 @@ def _bring(file: _File, staging: Path, endpoint: str | None) -> None:
         _download(file, target, endpoint)
         error: DataError | DownloadError = DownloadError(
             f"{file.there} of {file.repo} arrived with another size or checksum than the Hub states, and was removed. "
-            "Fetch again; if that repeats, something on the way changes files.",
-            code="damaged-download",
+            "Fetch again; if that repeats, something on the way changes files."
         )
     else:
         _copy(file, target)
@@ -219,13 +211,11 @@ def _hub(repo: str, action: str) -> Iterator[None]:
         if isinstance(error, missing) and not isinstance(error, errors.LocalEntryNotFoundError):
             raise DataError(
                 f"{repo} is not on the Hub, or not in that revision: {first_line(error)} Check the name; a local copy "
-                "is read with --from FOLDER.",
-                code="unknown-repository",
+                "is read with --from FOLDER."
             ) from error
         raise DownloadError(
             f"the Hub could not {action} of {repo} ({first_line(error)}). Run the same command again where the network "
-            "reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER.",
-            code="unreachable-host",
+            "reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
         ) from error
 
 

@@ -89,8 +89,7 @@ def _files(path: Path, task: str, form: _Form) -> list[Path]:
         listing = ", ".join(sorted(file.name for file in path.iterdir())[:8]) if path.is_dir() else "does not exist"
         raise DataError(
             f"{path} holds no file {form.files} for the task {task!r} of FinAgentBench ({listing or 'it is empty'}). "
-            "Put the published files there, or choose the other task with dataset.task.",
-            code="missing-file" if path.is_dir() else "missing-folder",
+            "Put the published files there, or choose the other task with dataset.task."
         )
     return files
 
@@ -104,9 +103,7 @@ def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list
             question, candidates = _parse_prompt(_prompt(row, file, number), form, file, number)
             yield file, number, question, candidates, row.get("qrel")
         if not count:
-            raise DataError(
-                f"{file} is empty; expected rows of FinAgentBench, one per line. Fetch it again.", code="empty-file"
-            )
+            raise DataError(f"{file} is empty; expected rows of FinAgentBench, one per line. Fetch it again.")
 
 
 def _prompt(row: dict[str, object], file: Path, number: int) -> str:
@@ -119,8 +116,7 @@ def _prompt(row: dict[str, object], file: Path, number: int) -> str:
     if len(prompts) != 1:
         raise DataError(
             f"{file}, line {number}: {len(prompts)} messages of the user; expected 'messages' with one prompt. "
-            "It may be a file of something else.",
-            code="no-prompt",
+            "It may be a file of something else."
         )
     return str(prompts[0])
 
@@ -134,8 +130,7 @@ def _parse_prompt(prompt: str, form: _Form, file: Path, number: int) -> tuple[st
         missing = [word for word in (_QUESTION, form.heading, form.ending) if word not in prompt]
         raise DataError(
             f"{file}, line {number}: the prompt does not hold {', '.join(missing) or 'its parts in their order'}; "
-            f"expected '{_QUESTION} …', '{form.heading} …', '{form.ending} …'. It may be a file of the other task.",
-            code="other-prompt",
+            f"expected '{_QUESTION} …', '{form.heading} …', '{form.ending} …'. It may be a file of the other task."
         )
     question = prompt[start + len(_QUESTION) : heading].strip()
     body = prompt[heading + len(form.heading) : ending]
@@ -147,8 +142,7 @@ def _parse_prompt(prompt: str, form: _Form, file: Path, number: int) -> tuple[st
     candidates = [body[marker[1] : next_marker[0]].strip() for marker, next_marker in pairwise(edges)]
     if not question or not any(candidates):
         raise DataError(
-            f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Correct the row.",
-            code="empty-question",
+            f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Correct the row."
         )
     return question, candidates
 
@@ -156,16 +150,14 @@ def _parse_prompt(prompt: str, form: _Form, file: Path, number: int) -> tuple[st
 def _grades(grades: object, candidates: int, file: Path, number: int) -> dict[int, int]:
     if not isinstance(grades, dict):
         raise DataError(
-            f"{file}, line {number}: 'qrel' is {grades!r}; expected an object of candidate number and grade.",
-            code="invalid-field",
+            f"{file}, line {number}: 'qrel' is {grades!r}; expected an object of candidate number and grade."
         )
     by_candidate = {}
     for key, value in grades.items():
         if not key.isdecimal() or int(key) >= candidates:
             raise DataError(
                 f"{file}, line {number}: candidate {key!r} is graded, and the prompt has {candidates}, from 0 on. "
-                "The row is damaged; fetch the file again.",
-                code="unknown-candidate",
+                "The row is damaged; fetch the file again."
             )
         by_candidate[int(key)] = grade_of(value, file, number)
     return by_candidate

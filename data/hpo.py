@@ -68,8 +68,7 @@ def load_hpo(
     if len(question_terms) <= test_terms + validation_terms:
         raise DataError(
             f"{file}: {len(question_terms)} terms have a layperson synonym; more than {test_terms + validation_terms} "
-            f"are needed to fill train, validation and test. Use the complete hp.obo ({INSTALL}).",
-            code="too-few-questions",
+            f"are needed to fill train, validation and test. Use the complete hp.obo ({INSTALL})."
         )
     held_out = test_terms + validation_terms
     terms_of = {
@@ -127,9 +126,7 @@ def _read_obo(path: Path) -> tuple[str, list[_Term]]:
             release = value.strip()
     terms = [term for term in terms if term.id and term.name and not term.obsolete]
     if not terms:
-        raise DataError(
-            f"{path} holds no [Term] block with id and name; expected hp.obo in OBO format. {INSTALL}", code="no-terms"
-        )
+        raise DataError(f"{path} holds no [Term] block with id and name; expected hp.obo in OBO format. {INSTALL}")
     return release, terms
 
 
@@ -143,10 +140,7 @@ def _set_field(term: _Term, key: str, value: str, path: Path, number: int) -> No
     elif key in ("def", "synonym"):
         match = _QUOTED.match(value)
         if match is None:
-            raise DataError(
-                f"{path}, line {number}: {key} without a text in quotes: {value!r}. The file is damaged.",
-                code="invalid-line",
-            )
+            raise DataError(f"{path}, line {number}: {key} without a text in quotes: {value!r}. The file is damaged.")
         text, scope, tag = match.groups()
         if key == "def":
             term.definition = _unescape(text)

@@ -67,7 +67,7 @@ def _tables(folder: Path, subset: str | None) -> _Tables:
         qrels = {_SPLITS[split]: paths for split, paths in configs[qrels_name].items() if split in _SPLITS}
         tables = _Tables(_all_paths(configs[f"{prefix}corpus"]), _all_paths(questions), qrels)
     elif subset:
-        raise DataError(f"{folder} has no subset {subset!r}; it has {subsets or 'none'}.", code="unknown-subset")
+        raise DataError(f"{folder} has no subset {subset!r}; it has {subsets or 'none'}.")
     else:
         tables = _Tables(_find_files(folder, "corpus"), _find_files(folder, "queries"), _qrel_files(folder))
     missing = [name for name, table in zip(("corpus", "queries", "qrels"), tables, strict=True) if not table]
@@ -75,8 +75,7 @@ def _tables(folder: Path, subset: str | None) -> _Tables:
         hint = f" It holds the subsets {subsets}: choose one with dataset.subset." if subsets else ""
         raise DataError(
             f"{folder} has no table of {', '.join(missing)}; expected corpus, queries and qrels (train, validation or "
-            f"test), as folders or files.{hint or ' ' + FETCH}",
-            code="missing-table",
+            f"test), as folders or files.{hint or ' ' + FETCH}"
         )
     return tables
 
@@ -88,9 +87,7 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
     try:
         metadata = card_metadata(text)
     except InvalidYAMLError as error:
-        raise DataError(
-            f"the head of {readme} is not valid YAML ({error}). Correct or remove the file.", code="invalid-yaml"
-        ) from error
+        raise DataError(f"the head of {readme} is not valid YAML ({error}). Correct or remove the file.") from error
     configs: dict[str, dict[str, list[Path]]] = {}
     tables = metadata.get("configs")
     for table in tables if isinstance(tables, list) else ():
@@ -100,8 +97,7 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
             if not paths:
                 raise DataError(
                     f"{readme} says that {table['config_name']}/{split} lies in {', '.join(patterns)}, and nothing "
-                    f"does. {FETCH}",
-                    code="missing-files",
+                    f"does. {FETCH}"
                 )
             _refuse_gaps(paths)
             configs.setdefault(str(table["config_name"]), {})[split] = paths
@@ -153,9 +149,7 @@ def _refuse_gaps(paths: list[Path]) -> None:
         for shard in range(int(match[2])):
             expected = path.with_name(f"{match[1]}-{shard:05d}-of-{match[2]}{match[3]}")
             if not expected.is_file():
-                raise DataError(
-                    f"{expected} is missing; the table has {int(match[2])} files. {FETCH}", code="missing-shard"
-                )
+                raise DataError(f"{expected} is missing; the table has {int(match[2])} files. {FETCH}")
 
 
 def _documents(files: list[Path]) -> Iterator[Document]:
@@ -174,10 +168,7 @@ def _questions(files: list[Path]) -> dict[str, Question]:
             if not text.strip():
                 raise DataError(f"{path}, row {number}: question {identifier!r} has no text. Fill it in or remove it.")
             if questions.setdefault(identifier, Question(identifier, text)).text != text:
-                raise DataError(
-                    f"{path}, row {number}: a second question has the id {identifier!r}. Rename one.",
-                    code="duplicate-id",
-                )
+                raise DataError(f"{path}, row {number}: a second question has the id {identifier!r}. Rename one.")
     return questions
 
 
@@ -190,8 +181,7 @@ def _qrels(files: list[Path]) -> dict[str, dict[str, int]]:
             if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
                 raise DataError(
                     f"{path}, row {number}: question {question!r} and document {document!r} are judged {grade} here "
-                    f"and {qrels[question][document]} before. Keep one of the two rows.",
-                    code="conflicting-grades",
+                    f"and {qrels[question][document]} before. Keep one of the two rows."
                 )
     return qrels
 
@@ -206,7 +196,5 @@ def _judgements(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
 def _id(row: Mapping[str, object], path: Path, number: int) -> str:
     column = "_id" if "_id" in row else "id"
     if column not in row:
-        raise DataError(
-            f"{path}, row {number} has no column _id or id; it has {', '.join(row)}. {FETCH}", code="missing-column"
-        )
+        raise DataError(f"{path}, row {number} has no column _id or id; it has {', '.join(row)}. {FETCH}")
     return id_of(row, column, path, number)

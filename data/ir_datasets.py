@@ -38,7 +38,7 @@ def open_ir_datasets(identifier: str) -> Benchmark:
         for number, query in enumerate(_iterate(name, dataset.queries_iter), start=1):
             text = query.default_text()
             if not text.strip():
-                raise DataError(f"{name}, question {number} ({query.query_id!r}) has no text.", code="empty-question")
+                raise DataError(f"{name}, question {number} ({query.query_id!r}) has no text.")
             questions.setdefault(str(query.query_id), Question(str(query.query_id), text))
         judged = qrels.setdefault(split, {})
         for number, qrel in enumerate(_iterate(name, dataset.qrels_iter), start=1):
@@ -70,12 +70,11 @@ def _split_ids(identifier: str) -> dict[str, str]:
     """Split → id."""
     dataset, library = _load(identifier), _library()
     if not dataset.has_docs():
-        raise DataError(f"{identifier!r} of ir_datasets has no documents. Choose an id that has.", code="no-documents")
+        raise DataError(f"{identifier!r} of ir_datasets has no documents. Choose an id that has.")
     if dataset.has_qrels():
         if not dataset.has_queries():
             raise DataError(
-                f"{identifier!r} of ir_datasets has judgements and no questions. Choose an id that has both.",
-                code="no-questions",
+                f"{identifier!r} of ir_datasets has judgements and no questions. Choose an id that has both."
             )
         return {_SPLITS.get(identifier.rpartition("/")[2], "test"): identifier}
     ids: dict[str, str] = {}
@@ -86,10 +85,7 @@ def _split_ids(identifier: str) -> dict[str, str]:
             if subset.has_qrels() and subset.has_queries():
                 ids[split] = name
     if not ids:
-        raise DataError(
-            f"{identifier!r} of ir_datasets has no judgements, nor have its splits. Choose an id that has.",
-            code="no-judgements",
-        )
+        raise DataError(f"{identifier!r} of ir_datasets has no judgements, nor have its splits. Choose an id that has.")
     return ids
 
 
@@ -97,9 +93,7 @@ def _load(name: str) -> "ir_datasets.Dataset":
     try:
         return _library().load(name)
     except KeyError:
-        raise DataError(
-            f"ir_datasets knows no {name!r}. Its ids are at https://ir-datasets.com.", code="unknown-dataset"
-        ) from None
+        raise DataError(f"ir_datasets knows no {name!r}. Its ids are at https://ir-datasets.com.") from None
 
 
 def _iterate(name: str, iterate: Callable[[], Iterator[Item]]) -> Iterator[Item]:

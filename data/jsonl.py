@@ -50,9 +50,7 @@ def spans(path: Path, size: int, expected: str) -> tuple[list[Span], int]:
                 ends_with_break.append(last == b"\n")
             length = file.tell()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{path} is not readable ({error}); expected {expected}. Compress or copy it again.", code="unreadable-file"
-        ) from error
+        raise DataError(f"{path} is not readable ({error}); expected {expected}. Compress or copy it again.") from error
     except OSError as error:
         raise _unreadable(path, expected, error) from error
     edges = [*range(0, length, size), length] if length else [0, 0]
@@ -83,13 +81,9 @@ def read_lines(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[tu
                 position += len(raw)
                 number += 1
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}, line {number}: not UTF-8 ({error}). Save the file as UTF-8.", code="not-utf8"
-        ) from error
+        raise DataError(f"{path}, line {number}: not UTF-8 ({error}). Save the file as UTF-8.") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{path}, line {number}: not readable ({error}); expected {expected}.", code="unreadable-file"
-        ) from error
+        raise DataError(f"{path}, line {number}: not readable ({error}); expected {expected}.") from error
     except OSError as error:
         raise _unreadable(path, expected, error) from error
 
@@ -100,7 +94,7 @@ def plain_or_gzipped(path: Path) -> Path:
     if not gzipped.is_file():
         return path
     if path.is_file():
-        raise DataError(f"{path} and {gzipped.name} both exist. Remove one of them.", code="given-twice")
+        raise DataError(f"{path} and {gzipped.name} both exist. Remove one of them.")
     return gzipped
 
 
@@ -115,14 +109,12 @@ def read_records(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[
         except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: not valid JSON ({error}); expected one JSON object per line. "
-                "Correct or remove the line.",
-                code="invalid-json",
+                "Correct or remove the line."
             ) from error
         if not isinstance(record, dict):
             raise DataError(
                 f"{path}, line {number}: a JSON {type(record).__name__}; expected one JSON object per line. "
-                "Correct or remove the line.",
-                code="no-mapping",
+                "Correct or remove the line."
             )
         yield number, record
 
@@ -134,8 +126,7 @@ def identifier_of(record: Mapping[str, object], path: Path, number: int) -> str:
         return str(identifier)
     if not isinstance(identifier, str) or not identifier:
         raise DataError(
-            f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one.",
-            code="invalid-field",
+            f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one."
         )
     return identifier if identifier.isascii() else _unicode(identifier, "_id", path, number)
 
@@ -145,9 +136,7 @@ def text_of(record: Mapping[str, object], key: str, path: Path, number: int, def
     value = record.get(key)
     value = default if value is None else value
     if not isinstance(value, str):
-        raise DataError(
-            f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or correct it.", code="invalid-field"
-        )
+        raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or correct it.")
     return value if value.isascii() else _unicode(value, key, path, number)
 
 
@@ -156,9 +145,7 @@ def _unicode(text: str, key: str, path: Path, number: int) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Correct the text.", code="invalid-unicode"
-        ) from error
+        raise DataError(f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Correct the text.") from error
     return text
 
 
@@ -168,7 +155,5 @@ def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
 
 def _unreadable(path: Path, expected: str, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
-        return DataError(
-            f"{path} does not exist; expected {expected}. Check the path or add the file.", code="missing-file"
-        )
-    return DataError(f"{path} cannot be read ({error}); expected {expected}.", code="unreadable-file")
+        return DataError(f"{path} does not exist; expected {expected}. Check the path or add the file.")
+    return DataError(f"{path} cannot be read ({error}); expected {expected}.")

@@ -125,8 +125,7 @@ def write_pairs(source: Path, target: Path) -> list[str]:
     if not documents:
         raise DataError(
             f"{source} holds no question with an answer ({skipped} lines without one); expected the fields 'question' "
-            "and 'answers'.",
-            code="no-right-answers",
+            "and 'answers'."
         )
     questions = [Question(document.id, document.title) for document in documents]
     with new_beir_folder(target, f"the pairs of {source}") as folder:

@@ -139,8 +139,7 @@ def _mteb(name: str) -> KnownBenchmark:
     except ImportError as error:
         raise DataError(
             f"{name!r} is looked up in the library mteb, which is not installed. Install it: "
-            f"{install_command('mteb')}; or name the repository yourself: querylect data get hub:OWNER/NAME.",
-            code="missing-package",
+            f"{install_command('mteb')}; or name the repository yourself: querylect data get hub:OWNER/NAME."
         ) from error
     task_name = name.removeprefix("mteb/")
     try:

@@ -227,8 +227,7 @@ def read_left_out(path: Path) -> set[tuple[str, str]]:
         if split not in SPLITS or not isinstance(identifier, str):
             raise DataError(
                 f"{path}, line {number}: 'split' is {split!r} and '_id' is {identifier!r}; expected one of "
-                f"{', '.join(SPLITS)} and the id of a question, as `querylect data check --leaks` writes them.",
-                code="invalid-field",
+                f"{', '.join(SPLITS)} and the id of a question, as `querylect data check --leaks` writes them."
             )
         left_out.add((split, identifier))
     return left_out

@@ -106,8 +106,7 @@ def _leave_out(name: str, splits: Mapping[str, Split], config: DatasetConfig) ->
         split, identifier = min(listed)
         raise DataError(
             f"{path} lists {len(listed)} questions, {identifier!r} of {split} among them, and {name} has none of them. "
-            "It was written for another dataset: name its own file in dataset.leave_out, or remove the setting.",
-            code="nothing-left-out",
+            "It was written for another dataset: name its own file in dataset.leave_out, or remove the setting."
         )
     counts = ", ".join(f"{count} of {counted[key]} questions of {key}" for key, count in removed.items())
     return remaining, [f"{name}: {counts} are left out, as {path} says."] if removed else []

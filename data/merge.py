@@ -122,15 +122,11 @@ def _refuse_names(sources: Sequence[MergeSource], question_sources: Sequence[str
     if invalid or len(set(names)) < len(names) or len(names) < 2:
         raise DataError(
             f"the sources are {', '.join(map(repr, names)) or 'none'}; expected two or more different names without "
-            "slash or space, each with its folder: wiki=FOLDER qa=FOLDER.",
-            code="invalid-sources",
+            "slash or space, each with its folder: wiki=FOLDER qa=FOLDER."
         )
     unknown = [name for name in question_sources or () if name not in names]
     if unknown:
-        raise DataError(
-            f"questions of {unknown[0]!r} are wanted; the sources are {', '.join(map(repr, names))}.",
-            code="unknown-source",
-        )
+        raise DataError(f"questions of {unknown[0]!r} are wanted; the sources are {', '.join(map(repr, names))}.")
 
 
 def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion], list[str], int]:
@@ -143,8 +139,7 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
         if dataset.ignore_identical_ids:
             raise DataError(
                 f"{folder} says ignore_identical_ids: a document that bears the id of the question does not count. "
-                "Merged documents bear other ids. Take the questions of other sources, with --questions.",
-                code="ignored-identical-ids",
+                "Merged documents bear other ids. Take the questions of other sources, with --questions."
             )
         if not dataset.splits:
             continue
@@ -152,8 +147,7 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
         if excluding is not None:
             raise DataError(
                 f"{folder}: question {excluding!r} excludes documents by their ids, and merged documents bear other "
-                "ids. Take the questions of other sources, with --questions.",
-                code="excluded-documents",
+                "ids. Take the questions of other sources, with --questions."
             )
         levels[dataset.relevance_level] = source
         # a record may have further fields, such as answers
@@ -164,23 +158,18 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
                 if entry.question != question:
                     raise DataError(
                         f"question {question.id!r} of {source} reads {question.text!r}, and in an earlier source "
-                        f"{entry.question.text!r}. Rename one, or take the questions of one source, with --questions.",
-                        code="conflicting-questions",
+                        f"{entry.question.text!r}. Rename one, or take the questions of one source, with --questions."
                     )
                 entry.split = max(entry.split, name, key=SPLITS.index)
                 entry.judged |= {(source, document): grade for document, grade in split.qrels[question.id].items()}
         notes += dataset.notes
     if folders and not merged:
-        raise DataError(
-            f"the sources {', '.join(folders)} have no questions. Take those of others, with --questions.",
-            code="no-questions",
-        )
+        raise DataError(f"the sources {', '.join(folders)} have no questions. Take those of others, with --questions.")
     if len(levels) > 1:
         described = " and ".join(f"{level} in {source}" for level, source in sorted(levels.items()))
         raise DataError(
             f"the sources have different relevance levels ({described}), so one grade would mean two things. Take the "
-            "questions of sources with one level, with --questions.",
-            code="other-relevance-levels",
+            "questions of sources with one level, with --questions."
         )
     return merged, notes, next(iter(levels), 1)
 

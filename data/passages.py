@@ -31,7 +31,7 @@ def published_folder(path: str | Path) -> Path:
     """The folder of that path. Raises DataError if there is none."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise DataError(f"{folder} does not exist. Give the folder with the published files.", code="missing-folder")
+        raise DataError(f"{folder} does not exist. Give the folder with the published files.")
     return folder
 
 
@@ -41,8 +41,7 @@ def needed_passages(folder: Path) -> list[Path]:
     if not files:
         raise DataError(
             f"{folder} holds no passages; expected corpus.jsonl, or .jsonl or .tsv files in collection/. Put the "
-            "published passages there.",
-            code="missing-passages",
+            "published passages there."
         )
     return files
 
@@ -69,8 +68,7 @@ def _tabbed(path: Path) -> Iterator[Document]:
         if len(fields) not in (2, 3) or not fields[0]:
             raise DataError(
                 f"{path}, line {number}: {line[:80]!r}; expected 'id<TAB>text' or 'id<TAB>text<TAB>title'. Correct the "
-                "line.",
-                code="invalid-line",
+                "line."
             )
         yield Document(fields[0], fields[2] if len(fields) == 3 else "", fields[1])
 

@@ -28,6 +28,5 @@ def refuse_missing_source(config: DatasetConfig) -> None:
     elif not Path(config.path).expanduser().exists():
         raise DataError(
             f"dataset.path {config.path} does not exist; expected the source of a dataset of kind {config.kind!r} "
-            "(docs/datasets.md). Check the path.",
-            code="missing-folder",
+            "(docs/datasets.md). Check the path."
         )

@@ -41,8 +41,7 @@ def open_qrecc(path: str | Path) -> Benchmark:
     if not qrels:
         raise DataError(
             f"{folder}: no row has Truth_passages, the ids of relevant passages. Use the files of the SCAI-QReCC "
-            "shared task, which have them.",
-            code="no-judgements",
+            "shared task, which have them."
         )
     files = needed_passages(folder)
     notes: list[str] = []
@@ -56,7 +55,6 @@ def _relevant(row: ConversationRow) -> list[str]:
     if not isinstance(passages, list) or not all(isinstance(passage, str) for passage in passages):
         raise DataError(
             f"{row.path}, row {row.number}: 'Truth_passages' is {passages!r}; expected a list of ids of passages. "
-            "Correct or remove the row.",
-            code="invalid-field",
+            "Correct or remove the row."
         )
     return passages

@@ -92,21 +92,17 @@ def part_of(question_id: str) -> str:
 def _files(folder: Path, parts: Sequence[str] | None) -> dict[str, dict[str, list[Path]]]:
     """Part → split → files."""
     if not folder.is_dir():
-        raise DataError(
-            f"{folder} is no folder; expected one with a folder for each part of RAGBench. {FETCH}",
-            code="missing-folder",
-        )
+        raise DataError(f"{folder} is no folder; expected one with a folder for each part of RAGBench. {FETCH}")
     available = [part for part in PARTS if (folder / part).is_dir()]
     requested = list(dict.fromkeys(parts)) if parts is not None else list(PARTS)
     unknown = [part for part in requested if part not in PARTS]
     if unknown:
-        raise DataError(f"RAGBench has no part {', '.join(unknown)}; it has {', '.join(PARTS)}.", code="unknown-part")
+        raise DataError(f"RAGBench has no part {', '.join(unknown)}; it has {', '.join(PARTS)}.")
     missing = [part for part in requested if part not in available]
     if missing:
         raise DataError(
             f"{folder} lacks the RAGBench parts {', '.join(missing)}; it has {', '.join(available) or 'none'}. Fetch "
-            f"them (querylect data get ragbench), or say which to use: dataset.parts=[{', '.join(available)}].",
-            code="missing-part",
+            f"them (querylect data get ragbench), or say which to use: dataset.parts=[{', '.join(available)}]."
         )
     files = {
         part: {split: shards for split in SPLITS if (shards := parquet_shards(folder / part, split))}
@@ -116,9 +112,7 @@ def _files(folder: Path, parts: Sequence[str] | None) -> dict[str, dict[str, lis
         if "test" not in by_split:
             names = ", ".join(sorted(path.name for path in (folder / part).iterdir())) or "nothing"
             raise DataError(
-                f"{folder / part} holds no test rows; expected test-00000-of-00001.parquet, and it has {names}. "
-                f"{FETCH}",
-                code="missing-split",
+                f"{folder / part} holds no test rows; expected test-00000-of-00001.parquet, and it has {names}. {FETCH}"
             )
     return files
 
@@ -135,20 +129,17 @@ def _rows(files: dict[str, dict[str, list[Path]]]) -> Iterator[tuple[str, str, d
 
 def _check(row: dict[str, object], part: str, split: str, path: Path, number: int) -> None:
     if not string_of(row, "id", path, number) or not string_of(row, "question", path, number).strip():
-        raise DataError(f"{path}, row {number}: the id or the question is empty. {FETCH}", code="empty-question")
+        raise DataError(f"{path}, row {number}: the id or the question is empty. {FETCH}")
     texts = row["documents"]
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise DataError(
-            f"{path}, row {number}: 'documents' is {texts!r}; expected a list of texts. {FETCH}", code="invalid-field"
-        )
+        raise DataError(f"{path}, row {number}: 'documents' is {texts!r}; expected a list of texts. {FETCH}")
     row_part, _, row_split = str(row.get("dataset_name") or "").rpartition("_")
     mismatch = row_part if row_part in PARTS and row_part != part else ""
     mismatch = row_split if not mismatch and row_split in SPLITS and row_split != split else mismatch
     if mismatch:
         raise DataError(
             f"{path}, row {number} says that it is of {row['dataset_name']!r}; expected {part}_{split}. "
-            f"The file lies in the wrong place. {FETCH}",
-            code="other-part",
+            f"The file lies in the wrong place. {FETCH}"
         )
 
 

@@ -28,9 +28,9 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tup
     Raises DataError for a missing, empty or damaged file, another file type, and a missing column.
     """
     if not path.is_file():
-        raise DataError(f"{path} does not exist; expected {expected}. {FETCH}", code="missing-file")
+        raise DataError(f"{path} does not exist; expected {expected}. {FETCH}")
     if not path.stat().st_size:
-        raise DataError(f"{path} is empty; expected {expected}. {FETCH}", code="empty-file")
+        raise DataError(f"{path} is empty; expected {expected}. {FETCH}")
     if path.suffix == ".parquet":
         rows = _parquet(path, columns, expected)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -43,13 +43,12 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tup
         if missing:
             raise DataError(
                 f"{path}, row {number}: no column {', '.join(missing)}; expected {expected}, and it has "
-                f"{', '.join(map(str, row))}. It may be a file of something else. {FETCH}",
-                code="missing-column",
+                f"{', '.join(map(str, row))}. It may be a file of something else. {FETCH}"
             )
         count += 1
         yield number, row
     if not count:
-        raise DataError(f"{path} holds no row; expected {expected}. {FETCH}", code="no-rows")
+        raise DataError(f"{path} holds no row; expected {expected}. {FETCH}")
 
 
 def parquet_shards(folder: Path, stem: str) -> list[Path]:
@@ -69,16 +68,14 @@ def parquet_shards(folder: Path, stem: str) -> list[Path]:
     if len(totals) > 1:
         raise DataError(
             f"{folder} holds shards of {stem!r} from {len(totals)} different sets (of "
-            f"{', '.join(map(str, sorted(totals)))}). Keep one set.",
-            code="mixed-shards",
+            f"{', '.join(map(str, sorted(totals)))}). Keep one set."
         )
     (total,) = totals
     missing = [index for index in range(total) if (total, index) not in shards]
     if missing:
         raise DataError(
             f"{folder}: {len(shards)} of {total} files of {stem!r} are there; "
-            f"{stem}-{missing[0]:05d}-of-{total:05d}.parquet is missing. {FETCH}",
-            code="missing-shard",
+            f"{stem}-{missing[0]:05d}-of-{total:05d}.parquet is missing. {FETCH}"
         )
     return [path for _, path in sorted(shards.items())]
 
@@ -87,10 +84,7 @@ def string_of(row: Mapping[str, object], column: str, path: Path, number: int) -
     """A text column of a row. Raises DataError if it is missing or no text."""
     value = row.get(column)
     if not isinstance(value, str):
-        raise DataError(
-            f"{path}, row {number}: {column!r} is {value!r}; expected a text. Correct or remove the row.",
-            code="invalid-field",
-        )
+        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected a text. Correct or remove the row.")
     return value
 
 
@@ -104,8 +98,7 @@ def strings_of(row: Mapping[str, object], column: str, path: Path, number: int) 
     value = row.get(column)
     if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
         raise DataError(
-            f"{path}, row {number}: {column!r} is {value!r}; expected a list of ids. Correct or remove the row.",
-            code="invalid-field",
+            f"{path}, row {number}: {column!r} is {value!r}; expected a list of ids. Correct or remove the row."
         )
     return value
 
@@ -115,8 +108,7 @@ def refuse_list_text(answers: Iterable[object], line: str) -> None:
     if lists := [answer for answer in answers if isinstance(answer, str) and _LIST.search(answer)]:
         raise DataError(
             f"{line}: an answer is {lists[0]!r}, the text of a list; expected the answers as texts of their own: "
-            '"answers": ["…", "…"]. Correct the line.',
-            code="list-in-text",
+            '"answers": ["…", "…"]. Correct the line.'
         )
 
 
@@ -124,10 +116,7 @@ def id_of(row: Mapping[str, object], column: str, path: Path, number: int) -> st
     """An id column of a row, as text. Raises DataError if it is missing, empty, or neither a text nor an integer."""
     value = row.get(column)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise DataError(
-            f"{path}, row {number}: {column!r} is {value!r}; expected an id. Correct or remove the row.",
-            code="invalid-field",
-        )
+        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected an id. Correct or remove the row.")
     return str(value)
 
 
@@ -138,8 +127,7 @@ def grade_of(value: object, path: Path, number: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
         raise DataError(
             f"{path}, row {number}: the grade is {value!r}; expected a whole number such as 0, 1 or 2. "
-            "Correct the row, or fetch the file again.",
-            code="invalid-grade",
+            "Correct the row, or fetch the file again."
         )
     return int(value)
 
@@ -152,8 +140,7 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
         file = parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path} is no readable Parquet file ({first_line(error)}); expected {expected}. {FETCH}",
-            code="unreadable-file",
+            f"{path} is no readable Parquet file ({first_line(error)}); expected {expected}. {FETCH}"
         ) from error
     with file:
         names = file.schema_arrow.names
@@ -161,8 +148,7 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
         if missing:
             raise DataError(
                 f"{path} has no column {', '.join(missing)}; expected {expected}, and it has {', '.join(names)}. "
-                f"It may be a file of something else. {FETCH}",
-                code="missing-column",
+                f"It may be a file of something else. {FETCH}"
             )
         number = 0
         try:
@@ -173,8 +159,7 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
                     yield number, row
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}",
-                code="unreadable-file",
+                f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}"
             ) from error
 
 

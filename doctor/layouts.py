@@ -93,8 +93,7 @@ def estimate_layouts(config: RunConfig, gpus: int, gpu_memory: float) -> LayoutE
     if shape is None:
         raise ConfigError(
             f"nothing says how large policy.model {config.policy.model!r} is. Give a folder with config.json, or a "
-            "name with its size, such as Qwen3-8B.",
-            code="unknown-size",
+            "name with its size, such as Qwen3-8B."
         )
     size = gpu_memory * USABLE
     possible = [layout for layout in layouts(config.policy, gpus, size, fast=True) if layout.processes == gpus]

@@ -88,12 +88,11 @@ def prepare(
         raise ConfigError(f"--leaks is {leaks!r}; expected text or near.")
     entry = known().get(name)
     if corpus is not None and (entry is None or entry.kind != "answers"):
-        raise ConfigError(f"--corpus is for questions with right answers, and {name} has its own.", code="no-corpus")
+        raise ConfigError(f"--corpus is for questions with right answers, and {name} has its own.")
     if entry is not None and entry.kind in CONVERTED:
         if encoder is not None:
             raise ConfigError(
-                f"{name} is converted, and --encoder takes near-duplicates out of benchmarks. Leave it out.",
-                code="no-encoder",
+                f"{name} is converted, and --encoder takes near-duplicates out of benchmarks. Leave it out."
             )
         for line in convert(entry, fetched_folder(name, copy), to, corpus, validation):
             typer.echo(line)

@@ -31,7 +31,7 @@ def secret_in(variable: str) -> str:
     text = os.environ.get(variable, "")
     if text and not text.strip():
         message = f"{variable} holds white space and no token; set it to the token, or unset it."
-        raise ConfigError(message, code="empty-token")
+        raise ConfigError(message)
     return _usable(text, variable)
 
 
@@ -39,7 +39,7 @@ def _usable(token: str, source: str) -> str:
     token = token.strip()
     if token and not (token.isascii() and token.isprintable()):
         message = f"the token in {source} holds characters that no header can carry; use printable ASCII."
-        raise ConfigError(message, code="invalid-token")
+        raise ConfigError(message)
     return token
 
 
@@ -48,16 +48,15 @@ def _read(path: Path, variable: str) -> str:
         mode = path.stat().st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             message = f"others may read the token file {path} (mode {mode & 0o777:o}): chmod 600 {path}."
-            raise ConfigError(message, code="exposed-token-file")
+            raise ConfigError(message)
         token = _usable(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(
             f"the token file {path}, named by {variable}, cannot be read ({reason}). Name one that holds the token of "
-            f"the service and is yours, or unset {variable}.",
-            code="unreadable-file",
+            f"the service and is yours, or unset {variable}."
         ) from error
     if not token:
         message = f"the token file {path}, named by {variable}, is empty; write the service's token into it."
-        raise ConfigError(message, code="empty-token-file")
+        raise ConfigError(message)
     return token

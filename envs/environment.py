@@ -142,9 +142,9 @@ class Environment:
         """
         if split not in self.splits:
             message = f"unknown split {split!r}; this environment has {', '.join(self.splits)}."
-            raise RequestError(message, code="unknown-split")
+            raise RequestError(message)
         if offset < 0 or (limit is not None and limit < 0):
-            raise RequestError(f"offset {offset} and limit {limit} must not be negative.", code="negative-range")
+            raise RequestError(f"offset {offset} and limit {limit} must not be negative.")
         return list(self._dataset.splits[split].questions[offset : None if limit is None else offset + limit])
 
     @property
@@ -187,8 +187,7 @@ class Environment:
         if damage:
             raise EnvironmentUnavailableError(
                 f"the index that is served is damaged: {damage}. See what else is: querylect index verify; build "
-                "it again (querylect index build --overwrite) and start the service anew.",
-                code="damaged-index",
+                "it again (querylect index build --overwrite) and start the service anew."
             )
 
     def document(self, doc_id: str) -> Document:
@@ -231,8 +230,7 @@ class Environment:
             for probe in plan.probes:
                 if probe.source is not None:
                     raise RequestError(
-                        f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out.",
-                        code="unknown-source",
+                        f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out."
                     )
                 depth = self._depth(probe.k or plan.k, len(plan.without) if isinstance(plan, PlanWithout) else 0)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))

@@ -43,9 +43,7 @@ def index_folder(path: str | Path) -> Path:
     """The existing folder of that path. Raises IndexFolderError where there is none."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise IndexFolderError(
-            f"index folder {folder} does not exist. Build it: querylect index build.", code="missing-index"
-        )
+        raise IndexFolderError(f"index folder {folder} does not exist. Build it: querylect index build.")
     return folder
 
 

@@ -218,20 +218,13 @@ def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
     changes = {} if config.recipe is None else config.recipe.model_dump(exclude_none=True)
     if recipe.kind not in _ENCODERS and set(changes) - {"name", "trained"}:
         keys = ", ".join(f"env.recipe.{key}" for key in changes if key not in {"name", "trained"})
-        raise ConfigError(
-            f"{keys}: {recipe.name} has no model to set this for. Remove it, or name a dense retriever.",
-            code="retriever-without-model",
-        )
+        raise ConfigError(f"{keys}: {recipe.name} has no model to set this for. Remove it, or name a dense retriever.")
     if changes.get("kind", recipe.kind) != recipe.kind and recipe.name in RECIPES:
-        raise ConfigError(
-            f"env.recipe.kind is {changes['kind']!r}, but {recipe.name} is {recipe.kind}. Remove it.",
-            code="settled-kind",
-        )
+        raise ConfigError(f"env.recipe.kind is {changes['kind']!r}, but {recipe.name} is {recipe.kind}. Remove it.")
     if recipe.query_model and config.model and "query_model" not in changes:
         raise ConfigError(
             f"env.model replaces the document encoder of {recipe.name!r}, which has another one for queries. "
-            "Give that one too: env.recipe.query_model.",
-            code="missing-query-model",
+            "Give that one too: env.recipe.query_model."
         )
     if changes.get("kind") == "splade" and recipe.kind != "splade":
         changes.setdefault("trained", f"{recipe.name}, a retriever that gives learned weights to words.")
@@ -247,9 +240,7 @@ def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
         return RetrieverRecipe.model_validate({**recipe.model_dump(), **changes})
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
-        raise ConfigError(
-            f"env.recipe does not fit retriever {recipe.name!r}: {problems}.", code="invalid-recipe"
-        ) from error
+        raise ConfigError(f"env.recipe does not fit retriever {recipe.name!r}: {problems}.") from error
 
 
 def find_recipe(name: str, model: str | None = None) -> RetrieverRecipe:
@@ -265,8 +256,7 @@ def find_recipe(name: str, model: str | None = None) -> RetrieverRecipe:
         return recipe
     if recipe.kind not in _ENCODERS:
         raise ConfigError(
-            f"env.model is {model!r}, but {recipe.name} has no model. Remove env.model, or name a dense retriever.",
-            code="retriever-without-model",
+            f"env.model is {model!r}, but {recipe.name} has no model. Remove env.model, or name a dense retriever."
         )
     return recipe.model_copy(update={"model": model})
 
@@ -276,10 +266,7 @@ def _generic(name: str, model: str | None) -> RetrieverRecipe:
         file = Path(name.removeprefix(PYTHON)).expanduser()
         if model is not None or not file.is_file():
             problem = f"env.model is {model!r}" if model is not None else f"there is no file {file}"
-            raise ConfigError(
-                f"env.retriever is {name!r}, but {problem}; expected {PYTHON}FILE and no env.model.",
-                code="missing-file" if model is None else "model-beside-file",
-            )
+            raise ConfigError(f"env.retriever is {name!r}, but {problem}; expected {PYTHON}FILE and no env.model.")
         trained = f"{file.stem}, a retriever of the user's own."
         return RetrieverRecipe(name=file.stem, kind="custom", model=str(file), trained=trained)
     is_folder = Path(name).expanduser().is_dir()
@@ -288,8 +275,7 @@ def _generic(name: str, model: str | None) -> RetrieverRecipe:
         hint = f" Did you mean {matches[0]!r}?" if matches else ""
         raise ConfigError(
             f"env.retriever is {name!r}; expected one of {', '.join(RECIPES)}, a folder, package:NAME, a Hub id "
-            f"(owner/name) or {PYTHON}FILE.{hint}",
-            code="unknown-retriever",
+            f"(owner/name) or {PYTHON}FILE.{hint}"
         )
     label = Path(name).expanduser().resolve().name if is_folder else name
     return RetrieverRecipe(

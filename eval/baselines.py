@@ -55,8 +55,7 @@ def compare_with_published(
     if unscored:
         raise EnvironmentUnavailableError(
             f"{unscored} of {len(everything.questions)} raw questions have no score, so they cannot be compared with "
-            f"what is published. Fix the cause and {RERUN}",
-            code="unscored-questions",
+            f"what is published. Fix the cause and {RERUN}"
         )
     return check_baselines(figures(environment.title, *environment.published_as, split, values))
 

@@ -222,8 +222,7 @@ def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, bat
             if unscored_batches > (1 if scored else 0):
                 raise EnvironmentUnavailableError(
                     f"the environment scored none of {part.questions} questions before the deadline; the last error "
-                    f"was {client.last_failure}. Fix the cause, or raise client.deadline, and {RERUN}",
-                    code="none-scored",
+                    f"was {client.last_failure}. Fix the cause, or raise client.deadline, and {RERUN}"
                 )
             done += part.questions
             advance(done, len(questions))

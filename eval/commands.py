@@ -72,9 +72,9 @@ def drift(
         name, equals, path = source.partition("=")
         if not (name and equals and path):
             message = f"{source!r} is no NAME=PATH; give each retriever a name, as bm25=runs/demo."
-            raise ConfigError(message, code="unnamed-path")
+            raise ConfigError(message)
         if name in paths:
-            raise ConfigError(f"the name {name!r} is given twice; give each retriever its own.", code="duplicate-name")
+            raise ConfigError(f"the name {name!r} is given twice; give each retriever its own.")
         paths[name] = Path(path).expanduser()
     from .drift.results import DriftSettings
     from .drift.run import write_drift
@@ -141,16 +141,13 @@ def answers(
     elif (run_path / "config.yaml").is_file():
         records = run_path / (f"eval-{env}" if env else "") / "eval.jsonl"
         if not records.is_file():
-            raise ConfigError(
-                f"{records} does not exist. Run `querylect eval {shlex.quote(str(run))}` first.", code="not-evaluated"
-            )
+            raise ConfigError(f"{records} does not exist. Run `querylect eval {shlex.quote(str(run))}` first.")
     if records is not None:
         parents = list(records.absolute().parents)[:4]
         run_folder = next((folder for folder in parents if (folder / "config.yaml").is_file()), None)
         if config is None and run_folder is None:
             raise ConfigError(
-                f"there is no config.yaml beside {records}. Say with --config which environment it is of.",
-                code="missing-config",
+                f"there is no config.yaml beside {records}. Say with --config which environment it is of."
             )
     changes = [*(overrides or ()), *changes]
     if config is None and run_folder is not None:
@@ -226,7 +223,7 @@ def paper(
         return
     if environment:
         message = f"--environment is for {ENVIRONMENT_AWARE}; in {name} a system has its own: systems.NAME.sources=[…]."
-        raise ConfigError(message, code="environment-of-paper")
+        raise ConfigError(message)
     options = {"limit": limit, "reader.model": reader, "reader.base_url": endpoint}
     changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     settings = chosen_parts(load_paper(name, [*(overrides or ()), *changes]), task or [], system or [])

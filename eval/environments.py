@@ -100,8 +100,7 @@ class EvalEnvironment:
             if changed:
                 raise ConfigError(
                     f"the environment {self.label} was changed during the evaluation ({'; '.join(changed)}), so scores "
-                    "would not be comparable. Leave its index and judgements as they are and give the command again.",
-                    code="changed-environment",
+                    "would not be comparable. Leave its index and judgements as they are and give the command again."
                 )
             yield client
 
@@ -165,8 +164,7 @@ class SpecEnvironments:
             if source is None:
                 raise ConfigError(
                     f"datasets.{dataset} is null, and environments.{environment} has no service for it. Describe the "
-                    f"dataset, or give environments.{environment}.urls.{dataset}.",
-                    code="no-service",
+                    f"dataset, or give environments.{environment}.urls.{dataset}."
                 )
             return self._local(dataset, environment, settings, source)
         client_config = settings.client.model_copy(update={"urls": urls})
@@ -273,8 +271,7 @@ def searched_here(
         if "{dataset}" not in template and len(settings.datasets or spec.datasets) > 1:
             raise ConfigError(
                 f"{setting} is {template!r} for {len(settings.datasets or spec.datasets)} datasets; put {{dataset}} "
-                "into it, where the name of the dataset goes.",
-                code="shared-index",
+                "into it, where the name of the dataset goes."
             )
         return template.replace("{dataset}", dataset)
 
@@ -316,9 +313,7 @@ def chosen_environments(spec: SpecConfig) -> list[tuple[str, str]]:
 
 
 def _no_split(split: str, source: str, sizes: dict[str, int]) -> ConfigError:
-    return ConfigError(
-        f"{source} has no questions in split {split!r}; it has {sizes}. Change split.", code="no-questions"
-    )
+    return ConfigError(f"{source} has no questions in split {split!r}; it has {sizes}. Change split.")
 
 
 def _search_identity(vectors: VectorsConfig) -> dict[str, object]:

@@ -68,7 +68,7 @@ def open_split(env: EnvironmentConfig, split: str) -> tuple[Environment, list[Qu
     environment = Environment.open(env)
     if split not in environment.splits:
         message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
-        raise ConfigError(message, code="unknown-split")
+        raise ConfigError(message)
     return environment, environment.questions(split)
 
 
@@ -92,8 +92,7 @@ def _evaluated_runs(
         if record.question_id not in qrels:
             raise DataError(
                 f"{path} holds question {record.question_id!r}, which is not in the split {split!r}: it was written "
-                "for another split or dataset. Give that one with --split, or evaluate again.",
-                code="other-split",
+                "for another split or dataset. Give that one with --split, or evaluate again."
             )
         if record.system != RAW and record.metrics.get(PRIMARY_METRIC) is not None:
             ranking = [RankedHit(document, 1.0 / rank) for rank, document in enumerate(record.ranking, start=1)]

@@ -58,8 +58,7 @@ def folder_identity(folder: Path) -> str:
     except OSError as error:
         raise ModelError(
             f"{folder} cannot be read ({error}). If a training that goes on removed this checkpoint, raise its "
-            "train.keep_checkpoints, or choose a later one with --checkpoint.",
-            code="unreadable-weights",
+            "train.keep_checkpoints, or choose a later one with --checkpoint."
         ) from error
 
 

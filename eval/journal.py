@@ -68,8 +68,7 @@ class Journal:
             reasons = {(row["question_id"], row["turn"], row["sample"]): str(row["reason"]) for row in rows}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{self.unanswered} cannot be read ({error}). Remove it: no answer stands in it.",
-                code="unreadable-file",
+                f"{self.unanswered} cannot be read ({error}). Remove it: no answer stands in it."
             ) from error
         answered = {(record.question_id, record.turn, record.sample) for record in self.read()}
         return {key: reason for key, reason in reasons.items() if key not in answered}

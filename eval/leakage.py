@@ -64,8 +64,7 @@ def refuse_training_split(evaluation: EvalConfig) -> None:
     if evaluation.split not in ("validation", "test"):
         raise ConfigError(
             f"eval.split is {evaluation.split!r}; expected validation or test: a table of questions that were "
-            "trained on says nothing about new ones.",
-            code="not-held-out",
+            "trained on says nothing about new ones."
         )
 
 
@@ -77,7 +76,7 @@ def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, evaluation
     split = evaluation.split
     if not info.splits.get(split):
         message = f"the environment has no questions in split {split!r}; it has {info.splits}. Change eval.split."
-        raise ConfigError(message, code="no-questions")
+        raise ConfigError(message)
     train = client.questions("train") if info.splits.get("train") else []
     held_out = without_trained(info.name, split, client.questions(split), train, evaluation.leaks)
     questions = draw(held_out.questions, evaluation.limit, evaluation.sample_seed)
@@ -104,8 +103,7 @@ def without_trained(
         raise DataError(
             f"{sentence} "
             "Take these questions out of one of the two splits, or leave them out of the evaluation with leaks=drop if "
-            "others remain.",
-            code="overlapping-splits",
+            "others remain."
         )
     log.warning("%s: %s", name, describe_left_out(trained, len(questions), LEAKS))
     return HeldOut(remaining, tuple(trained))
@@ -213,8 +211,7 @@ def refuse_trained(system: str, environment: EvalEnvironment, leaks: Sequence[Le
         raise DataError(
             f"{system} was trained on questions of {environment.dataset}: {count} of {total}, for instance "
             f"{leaks[0].question.text!r}; {LEAKS} lists them. Take them out of the split, or take the dataset from "
-            "this system (systems.NAME.datasets).",
-            code="trained-questions",
+            "this system (systems.NAME.datasets)."
         )
 
 

@@ -128,8 +128,7 @@ def refuse_other(path: Path, identity: Mapping[str, object], overwrite: bool = F
     if changes:
         raise ConfigError(
             f"{path} holds other results, which this would replace ({'; '.join(changes[:3])}). Give another folder "
-            "with -o, or replace them with --overwrite.",
-            code="other-results" if previous else "unidentified-results",
+            "with -o, or replace them with --overwrite."
         )
 
 

@@ -266,7 +266,7 @@ def read_records(path: Path, remedy: str = "Run `querylect eval` again.") -> lis
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         message = f"evaluation records {path} cannot be read ({error}); run `querylect eval` again."
-        raise DataError(message, code="unreadable-file") from error
+        raise DataError(message) from error
     records = []
     for number, line in enumerate(lines, start=1):
         if not line:
@@ -276,8 +276,7 @@ def read_records(path: Path, remedy: str = "Run `querylect eval` again.") -> lis
         except ValidationError as error:
             raise DataError(
                 f"{path}, line {number}, is not an evaluation record ({in_one_line(error)}). Run `querylect eval` "
-                "again.",
-                code="invalid-record",
+                "again."
             ) from error
     return records
 

@@ -159,8 +159,7 @@ def _refuse_changing(run: Path, checkpoint: Path, output: Path) -> None:
     if owner is not None:
         raise CheckpointError(
             f"{checkpoint} may change while another command is at work in {run}. {owner} Wait for it, or name a "
-            "checkpoint that stays, such as --checkpoint checkpoint-20.",
-            code="changing-checkpoint",
+            "checkpoint that stays, such as --checkpoint checkpoint-20."
         )
 
 

@@ -174,8 +174,7 @@ def _add_cells(
     if not questions:
         error = DataError(
             f"every question of {dataset} is one that a system was trained on; {LEAKS} lists them. Take the dataset "
-            "from those systems (systems.NAME.datasets).",
-            code="trained-questions",
+            "from those systems (systems.NAME.datasets)."
         )
         evaluation.refused += [failed(system, dataset, name, error) for system in (RAW, *(s.name for s in systems))]
         return

@@ -171,8 +171,7 @@ class TrainingFreeSystem(System):
             return Tuned(**parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise DataError(
-                f"{path} cannot be read ({error}). Remove the folder {folder} and evaluate again.",
-                code="unreadable-file",
+                f"{path} cannot be read ({error}). Remove the folder {folder} and evaluate again."
             ) from error
 
 
@@ -227,8 +226,7 @@ class RewritingSystem(System):
         if self.settings.passages > 1 and not joins(rewriter):
             raise ConfigError(
                 f"systems.{self.name}.passages is {self.settings.passages}, and {rewriter.name} searches with one "
-                "answer. Take rewriter.name=hyde without rewriter.stop, or leave passages out.",
-                code="passages-not-joined",
+                "answer. Take rewriter.name=hyde without rewriter.stop, or leave passages out."
             )
         return rewriter
 
@@ -313,7 +311,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
         folder = Path(settings.run).expanduser()
         if not (folder / "config.yaml").is_file():
             message = f"systems.{name}.run is {settings.run!r}, which holds no config.yaml; give a run folder."
-            raise ConfigError(message, code="no-run")
+            raise ConfigError(message)
         config = load_run_config(folder, trust=trust, unused=("client",))
         if settings.checkpoint != UNTRAINED:
             checkpoint = open_checkpoint(folder, settings.checkpoint)

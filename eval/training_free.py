@@ -230,8 +230,7 @@ def _choose(name: str, client: StepClient, card: RetrieverCard, questions: Seque
     if not scored:
         raise EnvironmentUnavailableError(
             f"the environment scored none of {len(questions)} validation questions, on which the weights of "
-            "training-free baselines are chosen. Check its log and client.deadline, or set training_free to [].",
-            code="none-scored",
+            "training-free baselines are chosen. Check its log and client.deadline, or set training_free to []."
         )
     raw, *means = (sum(column[i] or 0.0 for i in scored) / len(scored) for column in columns)
     best = max(range(len(grid)), key=lambda number: (round(means[number], 9), -number))

@@ -299,13 +299,9 @@ class Exported(_Entry):
             return next(iter(members.values()))
         if name is None or name not in members:
             if self.environments is None:
-                raise ModelError(
-                    f"the rewriter was trained for one environment, which has no name like {name!r}.",
-                    code="unknown-environment",
-                )
+                raise ModelError(f"the rewriter was trained for one environment, which has no name like {name!r}.")
             raise ModelError(
-                f"the rewriter was trained for {', '.join(members)}, and {name!r} was asked for. Name one.",
-                code="unknown-environment",
+                f"the rewriter was trained for {', '.join(members)}, and {name!r} was asked for. Name one."
             )
         return members[name]
 
@@ -336,24 +332,17 @@ def read_exported(folder: Path) -> Exported:
     except FileNotFoundError as error:
         raise ModelError(
             f"{folder} holds no {FILE}, so nothing says how its model is asked. Give a folder or Hub repository that "
-            "`querylect export` wrote; a run folder is exported first.",
-            code="missing-file",
+            "`querylect export` wrote; a run folder is exported first."
         ) from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelError(
-            f"{path} cannot be read ({error}). Export or download it again.", code="unreadable-file"
-        ) from error
+        raise ModelError(f"{path} cannot be read ({error}). Export or download it again.") from error
     if not isinstance(values, dict):
-        raise ModelError(
-            f"{path} holds a {type(values).__name__}; expected an object. Export or download it again.",
-            code="no-mapping",
-        )
+        raise ModelError(f"{path} holds a {type(values).__name__}; expected an object. Export or download it again.")
     version = values.get("format")
     if version != FORMAT:
         raise ModelError(
             f"{path} has format {version!r}, written by querylect {values.get('querylect', 'of an unknown version')}, "
-            f"and this version reads format {FORMAT}. Install the version that wrote it, or a newer one.",
-            code="other-format",
+            f"and this version reads format {FORMAT}. Install the version that wrote it, or a newer one."
         )
     try:
         return Exported.model_validate(values)
@@ -362,8 +351,7 @@ def read_exported(folder: Path) -> Exported:
         location = ".".join(map(str, detail["loc"])) or "the whole"
         raise ModelError(
             f"{path} does not describe a rewriter: {location}: {detail['msg']} ({error.error_count()} such places). "
-            f"It was written by querylect {values.get('querylect')}: install that version, or export again.",
-            code="invalid-content",
+            f"It was written by querylect {values.get('querylect')}: install that version, or export again."
         ) from error
 
 

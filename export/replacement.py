@@ -22,15 +22,14 @@ def refuse_strangers(target: Path, run_name: str, run_id: str) -> None:
             run = None
         if run is not None and run.id == run_id:
             return
-        content, code = "an export that cannot be read", "unreadable-file"
+        content = "an export that cannot be read"
         if run is not None:
-            content, code = f"an export of the run {run.name!r}", "other-run"
+            content = f"an export of the run {run.name!r}"
     else:
-        content, code = "something that is no export", "not-an-export"
+        content = "something that is no export"
     raise ConfigError(
         f"{target} holds {content}, and not one of this run ({run_name!r}). Choose another --to, or replace it with "
-        "--overwrite.",
-        code=code,
+        "--overwrite."
     )
 
 
@@ -38,14 +37,9 @@ def refuse_the_run(target: Path, run: Path) -> None:
     """Raise ConfigError if `target` would overwrite the exported run or one of its checkpoints."""
     resolved, run = target.resolve(), run.resolve()
     if resolved == run or resolved in run.parents:
-        raise ConfigError(
-            f"{target} is the run {run} itself, or holds it. Choose a --to that is a folder of its own.",
-            code="place-of-the-run",
-        )
+        raise ConfigError(f"{target} is the run {run} itself, or holds it. Choose a --to that is a folder of its own.")
     if run in resolved.parents and resolved.relative_to(run).parts[0] in ("best", "final", "checkpoints"):
-        raise ConfigError(
-            f"{target} is a place of the run's own checkpoints. Choose another --to.", code="place-of-the-run"
-        )
+        raise ConfigError(f"{target} is a place of the run's own checkpoints. Choose another --to.")
 
 
 @contextmanager

@@ -101,16 +101,14 @@ def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, ExportedR
         if not candidates:
             raise CheckpointError(
                 f"{run} holds no held-out evaluation{scope} of {checkpoint}, and a rewriter is published with what it "
-                f"gained. Run `{command}`, or export it --without-evaluation, which its card will say.",
-                code="not-evaluated",
+                f"gained. Run `{command}`, or export it --without-evaluation, which its card will say."
             )
         measured = Path(str(_read(candidates[0]).get("provenance", {}).get("checkpoint") or "no checkpoint"))
         same = measured.name == checkpoint
         weights = "other weights under that name, or by an earlier version" if same else measured.name
         raise CheckpointError(
             f"{candidates[0]} was measured on {weights}, and {checkpoint} is exported. Run `{command}`, export the "
-            "checkpoint that was measured (--checkpoint), or export this one --without-evaluation.",
-            code="other-weights" if same else "other-checkpoint",
+            "checkpoint that was measured (--checkpoint), or export this one --without-evaluation."
         )
 
 
@@ -129,7 +127,7 @@ def _read(path: Path) -> dict[str, Any]:
     refuse_damaged(path.parent, {path.name}, "Restore it from a copy, or evaluate again.")
     values = json_object(path)
     if values is None:
-        raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.", code="unreadable-file")
+        raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.")
     return values
 
 
@@ -139,14 +137,12 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> Ex
     if split not in HELD_OUT:
         raise DataError(
             f"{path} was measured on the split {split!r}, which is not held out. Run "
-            f"`querylect eval {shlex.quote(str(source.run))}`.",
-            code="not-held-out",
+            f"`querylect eval {shlex.quote(str(source.run))}`."
         )
     if split == "validation" and source.checkpoint.name == "best":
         raise DataError(
             f"{path} was measured on the split that chose `best` among the checkpoints, so it flatters. Run "
-            f"`querylect eval {shlex.quote(str(source.run))} eval.split=test`.",
-            code="split-chose-checkpoint",
+            f"`querylect eval {shlex.quote(str(source.run))} eval.split=test`."
         )
     try:
         results = ExportedResults.model_validate(
@@ -163,16 +159,13 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> Ex
     except (ValidationError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{path} is not what this version of `querylect eval` writes. Evaluate again.") from error
     if not any(row.system == TRAINED and row.n for row in results.systems):
-        raise CheckpointError(
-            f"{path} holds no scored answer of the trained policy. Evaluate again.", code="no-trained-answers"
-        )
+        raise CheckpointError(f"{path} holds no scored answer of the trained policy. Evaluate again.")
     measured = {row.turn for row in results.systems if row.system == TRAINED and row.n}
     if source.used.turn not in measured:
         raise CheckpointError(
             f"{path} measured turn {', '.join(map(str, sorted(measured)))} of the trained policy, and turn "
             f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
-            f"eval.turns={source.used.turn}.",
-            code="other-turn",
+            f"eval.turns={source.used.turn}."
         )
     _refuse_trained_questions(path, source)
     return results
@@ -193,8 +186,7 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
     if differing:
         raise CheckpointError(
             f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
-            "without overriding them.",
-            code="other-settings",
+            "without overriding them."
         )
 
 
@@ -205,8 +197,7 @@ def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
     if shared:
         raise DataError(
             f"{len(shared)} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
-            "figures are not held out. Take them out of one of the two splits and evaluate again.",
-            code="trained-questions",
+            "figures are not held out. Take them out of one of the two splits and evaluate again."
         )
 
 

@@ -47,16 +47,13 @@ class HubRepository:
         try:
             validate_repo_id(repo_id)
         except HFValidationError as error:
-            raise HubRefusedError(
-                f"hub:{repo_id} cannot be a repository ({error}). Write hub:OWNER/NAME.", code="invalid-name"
-            ) from error
+            raise HubRefusedError(f"hub:{repo_id} cannot be a repository ({error}). Write hub:OWNER/NAME.") from error
         if repo_id.count("/") != 1:
-            raise HubRefusedError(f"hub:{repo_id} names no owner. Write hub:OWNER/NAME.", code="invalid-name")
+            raise HubRefusedError(f"hub:{repo_id} names no owner. Write hub:OWNER/NAME.")
         if get_token() is None:
             raise HubRefusedError(
                 f"nobody is logged in to the Hub, so {repo_id} cannot be written. Set HF_TOKEN to a token that may "
-                "write, or run `hf auth login`.",
-                code="not-logged-in",
+                "write, or run `hf auth login`."
             )
         self.api = HfApi(endpoint=endpoint)
 
@@ -80,8 +77,7 @@ class HubRepository:
         if not private and not public:
             raise HubRefusedError(
                 f"{self.repo_id} is public, and everyone would see the export. Give --public if that is wanted, else "
-                "another repository or make this one private.",
-                code="public-repository",
+                "another repository or make this one private."
             )
         if private and public:
             log.warning("%s is private and stays so; make it public in its settings on the Hub", self.repo_id)
@@ -89,14 +85,12 @@ class HubRepository:
         if existing is not None and existing.run.id != run_id and not overwrite:
             raise HubRefusedError(
                 f"{self.repo_id} holds an export of another run ({existing.run.name!r}). Choose another repository, or "
-                "replace it with --overwrite.",
-                code="other-run",
+                "replace it with --overwrite."
             )
         if existing is None and not overwrite and self._holds_a_model():
             raise HubRefusedError(
                 f"{self.repo_id} holds a model that is no export of this run. Choose another repository, or replace it "
-                "with --overwrite.",
-                code="not-an-export",
+                "with --overwrite."
             )
 
     def _holds_a_model(self) -> bool:
@@ -144,25 +138,21 @@ class HubRepository:
                 raise self._hub_error(error.__cause__, action) from error
             raise HubRefusedError(
                 f"{self.repo_id} could not {action}: the environment says HF_HUB_OFFLINE. Unset it, or export to a "
-                "folder.",
-                code="offline-mode",
+                "folder."
             ) from error
         except (errors.HTTPError, errors.XetDownloadError, OSError, RuntimeError) as error:
             # Threaded uploads wrap the Hub's error in one of their own, and the storage backend raises errors of the
             # standard library.
             cause = _http_cause(error)
             if cause is None:
-                raise HubUnavailableError(
-                    f"{self.repo_id} could not {action}: {_first_line(error)}. {SAFE}", code="transfer-failed"
-                ) from error
+                raise HubUnavailableError(f"{self.repo_id} could not {action}: {_first_line(error)}. {SAFE}") from error
             raise self._hub_error(cause, action) from error
         except ValueError as error:
             if "metadata" not in str(error):
                 raise
             raise HubRefusedError(
                 f"the Hub does not take the model card of {self.repo_id} ({in_one_line(error)}). Most often it is the "
-                "licence: state one that the Hub knows with --license.",
-                code="invalid-card",
+                "licence: state one that the Hub knows with --license."
             ) from error
 
     def _hub_error(self, error: BaseException, action: str) -> Exception:
@@ -172,45 +162,34 @@ class HubRepository:
         owner = self.repo_id.partition("/")[0]
         refusals = {
             401: (
-                "invalid-token",
                 "the Hub does not accept the token (HTTP 401), which is wrong, expired or missing. Set HF_TOKEN, or "
                 "run `hf auth login`, and give the same command again.",
             ),
             403: (
-                "missing-permission",
                 f"the token may not do that (HTTP 403: {_first_line(error)}). Take one with write access to {owner}, "
                 "or a repository of your own.",
             ),
             404: (
-                "unknown-repository",
                 "the Hub knows no such place (HTTP 404), or hides it from this token. Look whether the owner "
                 f"{owner!r} is spelled rightly and the token may see it.",
             ),
             409: (
-                "concurrent-change",
                 "something else is changing it, or has just done so (HTTP 409). Wait until that is over and give the "
                 "same command again.",
             ),
         }
         if status in refusals:
-            code, refusal = refusals[status]
-            return HubRefusedError(f"{head}: {refusal}", code=code)
+            return HubRefusedError(f"{head}: {refusals[status]}")
         if status == 429:
-            return HubUnavailableError(
-                f"{head}: the Hub asks for patience (HTTP 429). Wait some minutes. {SAFE}", code="rate-limited"
-            )
+            return HubUnavailableError(f"{head}: the Hub asks for patience (HTTP 429). Wait some minutes. {SAFE}")
         if status is not None and 400 <= status < 500:
-            return HubRefusedError(
-                f"{head}: the Hub refuses it (HTTP {status}: {_first_line(error)}).", code="request-refused"
-            )
+            return HubRefusedError(f"{head}: the Hub refuses it (HTTP {status}: {_first_line(error)}).")
         if status is not None:
-            return HubUnavailableError(
-                f"{head}: the Hub has a fault of its own (HTTP {status}). {SAFE}", code="server-error"
-            )
+            return HubUnavailableError(f"{head}: the Hub has a fault of its own (HTTP {status}). {SAFE}")
         late = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
         reason = "it did not answer in time" if late else f"it cannot be reached ({_first_line(error)})"
         message = f"{head}: {self.api.endpoint}: {reason}. {SAFE}"
-        return HubUnavailableError(message, code="timed-out" if late else "unreachable-host")
+        return HubUnavailableError(message)
 
 
 def _http_cause(error: BaseException | None) -> BaseException | None:

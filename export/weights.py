@@ -58,14 +58,12 @@ def refuse_lone_adapter(base: BaseModelSource, checkpoint: Path) -> None:
     if base.dequantised:
         raise ConfigError(
             f"{checkpoint} is an adapter, and its base {base.name} was read from a quantised GGUF file: no one else "
-            f"has these weights, and on others it is another policy than the one that was measured. {remedy}.",
-            code="quantised-base",
+            f"has these weights, and on others it is another policy than the one that was measured. {remedy}."
         )
     if base.hub_id is None:
         raise ConfigError(
             f"{checkpoint} is an adapter, and its base {base.name} lies only on this machine. {remedy}, or say with "
-            "--base-model under which Hub id the same weights are found.",
-            code="unpublished-base",
+            "--base-model under which Hub id the same weights are found."
         )
 
 

@@ -131,9 +131,7 @@ class DynamicBatcher(Generic[Item, Outcome]):
                 finally:
                     for order in batch:
                         if not order.future.done():  # interrupted by Ctrl-C in one caller's thread
-                            order.future.set_exception(
-                                ClosedError("interrupted before it came to this question", code="interrupted")
-                            )
+                            order.future.set_exception(ClosedError("interrupted before it came to this question"))
 
     def _take_batch(self, batch: list[_Order[Item, Outcome]]) -> None:
         """Move the orders of the next batch from the queue to `batch`, skipping cancelled ones."""

@@ -130,7 +130,7 @@ def rewrite(
 
 def _refuse_model_alone(model: str | None, endpoint: str | None) -> None:
     if model is not None and endpoint is None:
-        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.", code="no-endpoint")
+        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.")
 
 
 def _check_questions(questions: Sequence[str], source: Path | None, history: Path | None) -> None:
@@ -138,10 +138,7 @@ def _check_questions(questions: Sequence[str], source: Path | None, history: Pat
     if questions and source is not None:
         raise ConfigError("--question and --input are both given; give one of them.")
     if history is not None and not questions:
-        raise ConfigError(
-            "--history is for --question; a JSON line of --input has its own field history.",
-            code="history-without-question",
-        )
+        raise ConfigError("--history is for --question; a JSON line of --input has its own field history.")
     for number, text in enumerate(questions, start=1):
         if not text.strip():
             raise UserError(f"question {number} of {len(questions)} (--question) is blank: {text!r}.")

@@ -153,11 +153,10 @@ def endpoint_of(url: str | LlmConfig, model: str | None, trained: bool) -> Endpo
     if isinstance(url, LlmConfig):
         config = url.model_copy(update={"model": model}) if model is not None else url
         if config.base_url is None:
-            raise ConfigError("the endpoint has no base_url; give http://HOST:PORT/v1.", code="invalid-url")
+            raise ConfigError("the endpoint has no base_url; give http://HOST:PORT/v1.")
         return EndpointModel(config, trained)
     if model is None:
         raise ConfigError(
-            f"the endpoint {url} was given without a model; name the one to ask, as `GET {url}/models` lists it.",
-            code="missing-model",
+            f"the endpoint {url} was given without a model; name the one to ask, as `GET {url}/models` lists it."
         )
     return EndpointModel(LlmConfig(model=model, base_url=url, cache=None), trained)

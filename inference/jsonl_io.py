@@ -82,7 +82,7 @@ class Output:
         self.done: Mapping[str, str] = {}
         """Texts of the questions already in the file, by id."""
         if not resume and path.exists() and (not path.is_file() or path.stat().st_size):
-            raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.", code="already-exists")
+            raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.")
         self._lock = ExitStack()
         try:
             file = self._lock.enter_context(path.open("ab"))
@@ -141,11 +141,9 @@ def read_history(path: Path) -> tuple[Utterance, ...]:
     try:
         return parse_history(parse_json(path.expanduser().read_text(encoding="utf-8")))
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}). Give a JSON file.", code="unreadable-file"
-        ) from error
+        raise DataError(f"{path} cannot be read ({error.strerror}). Give a JSON file.") from error
     except ValueError as error:
-        raise DataError(f"{path} holds no conversation: {error}.", code="invalid-history") from error
+        raise DataError(f"{path} holds no conversation: {error}.") from error
 
 
 def _question(number: int, line: str | bytes) -> Question | None:

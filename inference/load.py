@@ -34,8 +34,6 @@ _UNUSED = (*_SEARCHED, "train", "optimize", "tracking", "eval", "answers", "ques
 """Sections of a run that rewriting does not read; _SEARCHED are read between turns only if they may be."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_NO_REPOSITORY, _NO_HUB = "no-such-repository", "hub-unreachable"
-"""Codes of errors that say that a name leads to nothing on the Hub, or not now."""
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
 """Files of a Hub repository that are not downloaded."""
 
@@ -119,15 +117,9 @@ def open_trained(
     run = (folder / "config.yaml").is_file() and not exported
     from_hub = not folder.exists() and _HUB_ID.fullmatch(name) is not None and not name.endswith((".yaml", ".yml"))
     if checkpoint is not None and not run:
-        raise ConfigError(
-            f"the checkpoint {checkpoint!r} is asked for, and {name!r} is no run folder. Leave it out.",
-            code="not-a-run",
-        )
+        raise ConfigError(f"the checkpoint {checkpoint!r} is asked for, and {name!r} is no run folder. Leave it out.")
     if revision is not None and not from_hub:
-        raise ConfigError(
-            f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.",
-            code="not-on-the-hub",
-        )
+        raise ConfigError(f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.")
     if from_hub:
         folder = _from_the_hub(name, revision, token)
     if exported:
@@ -146,8 +138,7 @@ def open_trained(
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
-            "`querylect train` or `querylect export` wrote.",
-            code="not-a-rewriter",
+            "`querylect train` or `querylect export` wrote."
         )
     return replace(of_config(name, load_config(name, settings), None, None), is_trained=False)
 
@@ -169,16 +160,15 @@ def _from_the_hub(name: str, revision: str | None, token: str | None) -> Path:
     if near and revision is None:
         raise ConfigError(
             f"there is no folder {name}. Is one of these meant: {_listed(folder.parent, near)}? The Hub was not asked; "
-            f"for its repository {name} give a revision too (--revision main).",
-            code="no-such-run",
+            f"for its repository {name} give a revision too (--revision main)."
         )
     try:
         return _downloaded(name, revision, token)
     except (ModelError, DownloadError) as error:
-        if not present or error.code not in (_NO_REPOSITORY, _NO_HUB):
+        if not present or "is no folder here" not in str(error):
             raise
         listed = _listed(folder.parent, get_close_matches(folder.name, present, n=3, cutoff=0.0))
-        raise ConfigError(f"{error} The nearest runs and exports here: {listed}.", code="no-such-run") from error
+        raise ConfigError(f"{error} The nearest runs and exports here: {listed}.") from error
 
 
 def _listed(folder: Path, names: Sequence[str]) -> str:
@@ -209,15 +199,9 @@ def only_member(trained: Trained, env: str | None) -> Trained:
     if env is None:
         return trained
     if trained.config.mix is None and "" in trained.members:
-        raise ConfigError(
-            f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.",
-            code="unknown-environment",
-        )
+        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.")
     if env not in trained.members:
-        raise ConfigError(
-            f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.",
-            code="unknown-environment",
-        )
+        raise ConfigError(f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.")
     config = only(trained.config, env) if trained.config.mix is not None else trained.config
     return replace(trained, config=config, members={"": trained.members[env]})
 
@@ -232,8 +216,7 @@ def with_cards(trained: Trained) -> Trained:
     if not trained.searchable:
         raise ConfigError(
             f"{trained.name} holds no environment.json, so nothing says for which retriever it was trained, and its "
-            f"environment is not asked: it was not trained here. Ask for another copy, or use {FLAG}.",
-            code="untrusted",
+            f"environment is not asked: it was not trained here. Ask for another copy, or use {FLAG}."
         )
     from ..envs.client.connect import open_environments
 
@@ -354,14 +337,12 @@ def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bo
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"{name!r} is no folder here and no repository that can be seen on the Hub. Correct the name; for a "
-            "private one log in (`hf auth login`) or set HF_TOKEN.",
-            code=_NO_REPOSITORY,
+            "private one log in (`hf auth login`) or set HF_TOKEN."
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(
             f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error.__cause__ or error, 200)}). "
-            "Correct the path, or try again with a connection; what has arrived is kept.",
-            code=_NO_HUB,
+            "Correct the path, or try again with a connection; what has arrived is kept."
         ) from error
     except EntryNotFoundError as error:
         raise ModelError(

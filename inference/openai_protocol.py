@@ -112,7 +112,7 @@ def question_of(messages: Sequence[AskedMessage]) -> Question:
     last = next((at for at, message in reversed(list(enumerate(messages))) if message.role == "user"), None)
     if last is None or any(message.role == "assistant" for message in messages[last:]):
         ending = "has no message of the user" if last is None else "ends with a message of the assistant"
-        raise RequestError(f"the chat {ending}; end it with the user's question.", code="no-question")
+        raise RequestError(f"the chat {ending}; end it with the user's question.")
     earlier = utterances((message.role, message.text) for message in messages[:last])[-MAX_HISTORY:]
     try:
         body = PageRewriteRequest.model_validate(
@@ -123,7 +123,7 @@ def question_of(messages: Sequence[AskedMessage]) -> Question:
         )
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:3])
-        raise RequestError(f"the chat cannot be rewritten ({problems}); shorten it.", code="invalid-chat") from error
+        raise RequestError(f"the chat cannot be rewritten ({problems}); shorten it.") from error
     return Question("", body.question, history=history_of(body.history))
 
 

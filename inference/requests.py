@@ -30,17 +30,14 @@ def parse_questions(questions: object, history: History | None = None) -> list[Q
     if history is not None:
         if isinstance(questions, list | tuple):
             raise RequestError(
-                "history belongs to one question, and several were given; give each a Question with its own history.",
-                code="history-of-several",
+                "history belongs to one question, and several were given; give each a Question with its own history."
             )
         question = _question(questions, "the question")
         return [replace(question, history=_history(history, "the question"))]
     if is_single(questions):
         return [_question(questions, "the question")]
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
-        raise RequestError(
-            f"the question is {_describe(questions)}; {_EXPECTED}, or a list of them.", code="invalid-question"
-        )
+        raise RequestError(f"the question is {_describe(questions)}; {_EXPECTED}, or a list of them.")
     items = list(questions)
     return [_question(item, f"question {number} of {len(items)}") for number, item in enumerate(items, start=1)]
 
@@ -55,12 +52,10 @@ def document_of(document: DocumentLike) -> Document:
 def _question(value: object, label: str) -> Question:
     text = value.text if isinstance(value, Question) else value
     if not isinstance(text, str) or not text.strip():
-        raise RequestError(f"{label} is {_describe(text)}; {_EXPECTED}.", code="invalid-question")
+        raise RequestError(f"{label} is {_describe(text)}; {_EXPECTED}.")
     question = value if isinstance(value, Question) else Question("", text)
     if not all(map(is_unicode, (question.text, *question.options))):
-        raise RequestError(
-            f"{label}, {text!r}, holds half of a surrogate pair, which is no text.", code="invalid-unicode"
-        )
+        raise RequestError(f"{label}, {text!r}, holds half of a surrogate pair, which is no text.")
     return replace(question, history=_history(question.history, label)) if question.history else question
 
 
@@ -68,7 +63,7 @@ def _history(history: object, label: str) -> tuple[Utterance, ...]:
     try:
         return parse_history(history)
     except ValueError as error:
-        raise RequestError(f"{label}: {error}.", code="invalid-history") from error
+        raise RequestError(f"{label}: {error}.") from error
 
 
 def _describe(value: object) -> str:

@@ -132,8 +132,7 @@ def plain_queries(plan: SearchPlan, question: str = "") -> list[str]:
         if any(term.weight < 0 for term in probe.terms):
             raise ConfigError(
                 "the plan has a term of negative weight, which a retriever that takes texts cannot subtract. Search "
-                "this rewriter's plans with querylect's own retrievers (`querylect serve`).",
-                code="negative-weight",
+                "this rewriter's plans with querylect's own retrievers (`querylect serve`)."
             )
     return list(dict.fromkeys(joined(probe, question) for probe in plan.probes))
 

@@ -77,10 +77,7 @@ class RewriterPool:
         names = ", ".join(name or card.name for name, card in cards.items())
         if retriever is None:
             if len(members) > 1:
-                raise ConfigError(
-                    f"the policy was trained for {names}. Say which retriever will search: retriever=…",
-                    code="unnamed-retriever",
-                )
+                raise ConfigError(f"the policy was trained for {names}. Say which retriever will search: retriever=…")
             return next(iter(members))
         if retriever in members and retriever:
             return retriever
@@ -90,8 +87,7 @@ class RewriterPool:
         if len(members) > 1:
             which = f"{len(matches)} of the environments have" if matches else "none of the environments is or has"
             raise ConfigError(
-                f"{which} the retriever {retriever!r}; the policy was trained for {names}. Name one of them.",
-                code="unknown-retriever",
+                f"{which} the retriever {retriever!r}; the policy was trained for {names}. Name one of them."
             )
         (name,) = members
         self._warn(retriever, f"the retriever {retriever!r}", cards[name])
@@ -125,8 +121,7 @@ class RewriterPool:
         if not all(_alike(first, peer) for peer in remaining):
             raise ConfigError(
                 f"{self._trained.name} was trained for {', '.join(members)}, each with a rewriter of its own, and the "
-                f"retriever {card.name!r} is none of theirs. Say in whose words it is asked: retriever=NAME.",
-                code="unnamed-retriever",
+                f"retriever {card.name!r} is none of theirs. Say in whose words it is asked: retriever=NAME."
             )
         return first
 

@@ -87,7 +87,7 @@ class Rewriter:
         Raises ConfigError for a turn below 1, ModelError, CheckpointError, MissingPackageError.
         """
         if turn is not None and turn < 1:
-            raise ConfigError(f"turn is {turn}; turns are counted from 1.", code="invalid-turn")
+            raise ConfigError(f"turn is {turn}; turns are counted from 1.")
         if engine is None:
             with optional_packages("local"):
                 from ..rollouts.engines.open import load_engine
@@ -348,12 +348,10 @@ class Rewriter:
         """The last turn to answer; 1 if the caller passes `documents`, because a single turn is then run."""
         if documents is None and after is None:
             if turn is not None and turn < 1:
-                raise RequestError(f"turn is {turn}; turns are counted from 1.", code="invalid-turn")
+                raise RequestError(f"turn is {turn}; turns are counted from 1.")
             return turn or self._turn
         if turn is not None:
-            raise RequestError(
-                "documents ask for the turn after the one that found them; leave turn out.", code="turn-with-documents"
-            )
+            raise RequestError("documents ask for the turn after the one that found them; leave turn out.")
         return 1
 
     async def _load_cards(self, retriever: Retriever | None) -> None:
@@ -386,17 +384,13 @@ class Rewriter:
     ) -> list[Order]:
         """The orders of one turn; `documents` and `after` have an entry for each question."""
         if after is not None and documents is None:
-            raise RequestError(
-                "a turn after another one is shown documents; give them (an empty list is none found).",
-                code="missing-documents",
-            )
+            raise RequestError("a turn after another one is shown documents; give them (an empty list is none found).")
         document_lists = [None] * len(batch) if documents is None else documents
         previous = [None] * len(batch) if after is None else after
         if not len(batch) == len(document_lists) == len(previous):
             raise RequestError(
                 f"{len(batch)} questions came with {len(document_lists)} lists of documents and {len(previous)} "
-                "results of the turn before; give one of each for every question.",
-                code="unequal-lists",
+                "results of the turn before; give one of each for every question."
             )
         prompts = self._prompts.select(retriever)
         return [

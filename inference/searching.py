@@ -55,14 +55,12 @@ class DefaultSearch:
         reason = f"{trained.name} answers in turn {turn}, which is shown what the turn before found"
         if member is None:
             raise ConfigError(
-                f"{reason}, and the retriever is not the one of its run: search with it (client=…). {_HELP}",
-                code="other-retriever",
+                f"{reason}, and the retriever is not the one of its run: search with it (client=…). {_HELP}"
             )
         if not trained.searchable:
             raise ConfigError(
                 f"{reason}, and {trained.name} brings no retriever that may be searched: an export has none, and that "
-                f"of a run from elsewhere needs {FLAG}. {_HELP}",
-                code="no-retriever",
+                f"of a run from elsewhere needs {FLAG}. {_HELP}"
             )
         with self._lock:
             if member not in self._opened:
@@ -73,9 +71,7 @@ class DefaultSearch:
                 except MissingPackageError:
                     raise
                 except UserError as error:
-                    raise ConfigError(
-                        f"{reason}, and that cannot be searched: {error} {_HELP}", code="unsearchable"
-                    ) from error
+                    raise ConfigError(f"{reason}, and that cannot be searched: {error} {_HELP}") from error
             return self._opened[member]
 
     def close(self) -> None:

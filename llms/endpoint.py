@@ -133,8 +133,7 @@ class Endpoint:
         """Raises ConfigError for a URL that is none."""
         if config.base_url is None or not config.base_url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1.",
-                code="invalid-url",
+                f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1."
             )
         self._config = config
         self._reached = self._refused = self._without_schema = False
@@ -288,15 +287,13 @@ class Endpoint:
         key = "is set" if secret_in(self._config.api_key_env) else "is not set"
         return ConfigError(
             f"{self._config.base_url} answers HTTP {error.status_code} for the model {self._config.model!r}: "
-            f"{error.message}. Check base_url, model and the key ({self._config.api_key_env} {key}).",
-            code="endpoint-refused",
+            f"{error.message}. Check base_url, model and the key ({self._config.api_key_env} {key})."
         )
 
     def _unavailable_error(self, reason: str, code: str) -> EngineUnavailableError:
         return EngineUnavailableError(
             f"the endpoint {self._config.base_url}: {reason} (last: {self._last_error}). Replies that came before are "
-            "kept. Start it, correct base_url, or raise the deadline, and run the same command again.",
-            code=code,
+            "kept. Start it, correct base_url, or raise the deadline, and run the same command again."
         )
 
 

@@ -100,8 +100,7 @@ def read_wordings(stages: Mapping[str, Sequence[str]], path: str, setting: str) 
         if stage not in stages:
             raise ConfigError(
                 f"{setting}: {path} has a text for the stage {stage!r}; expected {', '.join(stages) or 'none'}. "
-                "Rename or remove it.",
-                code="unknown-stage",
+                "Rename or remove it."
             )
         chat = text if isinstance(text, _Chat) else _Chat(user=text)
         wordings[stage] = wording = Wording(stage, chat.user.strip(), chat.system.strip())
@@ -118,16 +117,14 @@ def _read(path: Path, setting: str) -> Mapping[str, str | _Chat]:
             texts = _FILE.validate_python(parse_yaml(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(
-            f"{setting}: cannot read {path} ({error.strerror}). Give a YAML file or a folder of STAGE.txt files.",
-            code="unreadable-file",
+            f"{setting}: cannot read {path} ({error.strerror}). Give a YAML file or a folder of STAGE.txt files."
         ) from error
     except (InvalidYAMLError, UnicodeDecodeError, ValidationError) as error:
         raise ConfigError(
-            f"{setting}: {path} holds no prompts: {error}. Expected a text for each stage, or its `system` and `user`.",
-            code="invalid-prompt",
+            f"{setting}: {path} holds no prompts: {error}. Expected a text for each stage, or its `system` and `user`."
         ) from error
     if not texts:
-        raise ConfigError(f"{setting}: {path} has no text for any stage. Add STAGE.txt files.", code="invalid-prompt")
+        raise ConfigError(f"{setting}: {path} has no text for any stage. Add STAGE.txt files.")
     return texts
 
 
@@ -138,16 +135,14 @@ def _check(wording: Wording, fields: Sequence[str], where: str) -> None:
     if unknown := sorted(actual - known):
         raise ConfigError(
             f"{where} has the placeholder {{{unknown[0]}}}; the stage has "
-            f"{', '.join(f'{{{name}}}' for name in sorted(known))}. Write {{{{{unknown[0]}}}}} where it is text.",
-            code="unknown-placeholder",
+            f"{', '.join(f'{{{name}}}' for name in sorted(known))}. Write {{{{{unknown[0]}}}}} where it is text."
         )
     needed = {field for field in fields if not field.endswith("?")}
     shown = not common or actual & {"question", "question_with_options"}
     missing = sorted(needed - actual) or ([] if shown else ["question"])
     if missing:
         raise ConfigError(
-            f"{where} lacks the placeholder {{{missing[0]}}}: the model would not see it. Put it where it belongs.",
-            code="missing-placeholder",
+            f"{where} lacks the placeholder {{{missing[0]}}}: the model would not see it. Put it where it belongs."
         )
 
 

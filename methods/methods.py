@@ -131,8 +131,5 @@ def method_settings(name: str, settings: Mapping[str, object]) -> Section:
     if name not in METHODS:
         matches = get_close_matches(name, METHODS, n=1, cutoff=0.5)
         suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
-        raise ConfigError(
-            f"the method {name!r} is unknown; known are {', '.join(sorted(METHODS))}.{suggestion}",
-            code="unknown-method",
-        )
+        raise ConfigError(f"the method {name!r} is unknown; known are {', '.join(sorted(METHODS))}.{suggestion}")
     return validated(METHODS[name].settings, dict(settings), f"the settings of the method {name!r}")

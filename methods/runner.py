@@ -133,10 +133,7 @@ class Runner:
         for _, group in _groups(requests, ScoreStep, lambda step: None):
             for request, step in group:
                 if self.cross_encoder is None:
-                    raise ConfigError(
-                        "the method puts documents in order with a cross-encoder, and none is given",
-                        code="no-cross-encoder",
-                    )
+                    raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
                 request.answer = self.cross_encoder.scores(step.question, [text.contents for text in step.documents])
 
     def _prompt(self, step: PromptStep) -> Prompt:
@@ -160,18 +157,17 @@ class Runner:
     def _model(self, role: Role) -> Llm:
         model = self.reader if role == "reader" and self.reader is not None else self.llm
         if model is None:
-            raise ConfigError("the method asks a language model, and none is given", code="no-model")
+            raise ConfigError("the method asks a language model, and none is given")
         return model
 
     def _searcher(self, source: str) -> SearchClient:
         if not self.searchers:
-            raise ConfigError("the method searches, and no environment is given", code="no-environment")
+            raise ConfigError("the method searches, and no environment is given")
         if not source:
             return next(iter(self.searchers.values()))
         if source not in self.searchers:
             raise ConfigError(
-                f"the method searches the knowledge base {source!r}; given are {', '.join(map(repr, self.searchers))}",
-                code="unknown-source",
+                f"the method searches the knowledge base {source!r}; given are {', '.join(map(repr, self.searchers))}"
             )
         return self.searchers[source]
 
@@ -237,8 +233,7 @@ def _refuse_exclusions(questions: Sequence[Question]) -> None:
         raise ConfigError(
             f"the question {excluding.id!r} excludes documents ({excluding.excluded[0]!r} among them), which the "
             "searches of a method cannot leave out. Compare systems on these questions with an evaluation spec "
-            "(querylect eval), or take excluded_ids out of a copy of the questions.",
-            code="excluded-documents",
+            "(querylect eval), or take excluded_ids out of a copy of the questions."
         )
 
 

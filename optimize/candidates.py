@@ -79,7 +79,7 @@ class PromptPool:
     def best(self) -> tuple[float, str]:
         """Mean validation reward and digest of the best prompt. Raises ConfigError before the first validation."""
         if self._best is None:
-            raise ConfigError("no prompt was validated yet", code="no-validated-prompt")
+            raise ConfigError("no prompt was validated yet")
         return self._best
 
     def rows(self) -> list[CandidateScores]:

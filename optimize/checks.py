@@ -9,18 +9,15 @@ def refuse_unsupported(rewriter: RewriterConfig, reward: RewardConfig) -> None:
     if reward.kind == "answer":
         raise ConfigError(
             "reward.kind is answer, and `querylect optimize` scores prompts by the metric of their rankings. Set "
-            "reward.kind=metric.",
-            code="answer-reward",
+            "reward.kind=metric."
         )
     if rewriter.stop:
         raise ConfigError(
             "rewriter.stop is true, and the prompt that `querylect optimize` changes does not hold the offer to "
-            "stop. Set rewriter.stop=false.",
-            code="stop-without-training",
+            "stop. Set rewriter.stop=false."
         )
     if rewriter.name != "small":
         raise ConfigError(
             f"rewriter.name is {rewriter.name!r}, whose prompt is part of the code. `querylect optimize` "
-            "changes the prompt file of rewriter.name=small: name one with rewriter.prompt=FILE.yaml.",
-            code="no-prompt-file",
+            "changes the prompt file of rewriter.name=small: name one with rewriter.prompt=FILE.yaml."
         )

@@ -45,13 +45,13 @@ def prompt_of(start: FewShotPrompt, texts: Mapping[str, str]) -> FewShotPrompt:
     values = start.model_dump(mode="json", exclude_defaults=True)
     for name, text in texts.items():
         if not text.strip():
-            raise ConfigError(f"{name} is empty", code="invalid-prompt")
+            raise ConfigError(f"{name} is empty")
         values[name] = text
         if name == "examples":
             try:
                 values[name] = parse_yaml(text)
             except InvalidYAMLError as error:
-                raise ConfigError(f"examples is not valid YAML: {error}", code="invalid-prompt") from error
+                raise ConfigError(f"examples is not valid YAML: {error}") from error
     try:
         prompt = FewShotPrompt.model_validate(values)
         readable = FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt))) == prompt
@@ -59,11 +59,11 @@ def prompt_of(start: FewShotPrompt, texts: Mapping[str, str]) -> FewShotPrompt:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         location = ".".join(map(str, problem["loc"]))
         reason = problem["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{location}: {reason}" if location else reason, code="invalid-prompt") from error
+        raise ConfigError(f"{location}: {reason}" if location else reason) from error
     except (InvalidYAMLError, ValueError) as error:
-        raise ConfigError(f"the text cannot be written to a YAML file: {error}", code="invalid-prompt") from error
+        raise ConfigError(f"the text cannot be written to a YAML file: {error}") from error
     if not readable:
-        raise ConfigError("the text has characters that a YAML file cannot hold", code="invalid-prompt")
+        raise ConfigError("the text has characters that a YAML file cannot hold")
     _refuse_stray_placeholders(prompt)
     return prompt
 
@@ -74,12 +74,11 @@ def _refuse_stray_placeholders(prompt: FewShotPrompt) -> None:
     for name, text in (("system", prompt.system), ("examples", examples)):
         stray = [placeholder for placeholder in _PLACEHOLDERS if placeholder in text]
         if stray:
-            raise ConfigError(f"{name} holds {stray[0]}, which nothing replaces there", code="invalid-prompt")
+            raise ConfigError(f"{name} holds {stray[0]}, which nothing replaces there")
     once = (("{question}", prompt.question), ("{history}", prompt.question), ("{documents}", prompt.documents))
     for placeholder, text in once:
         if text.count(placeholder) > 1:
-            raise ConfigError(f"{placeholder} stands in its template {text.count(placeholder)} times, expected once",
-                              code="invalid-prompt")  # fmt: skip
+            raise ConfigError(f"{placeholder} is in its template {text.count(placeholder)} times, expected once")
 
 
 def prompt_yaml(prompt: FewShotPrompt) -> str:

@@ -142,8 +142,7 @@ class Reflector:
             raise CheckpointError(
                 f"{self._journal.path} does not fit the run: proposal {number} changes {proposal.component} of "
                 f"{proposal.parent}, expected {component} of {parent}. Go on with the version of gepa that the run was "
-                "started with (provenance.json), or start a new run (name=…).",
-                code="other-version",
+                "started with (provenance.json), or start a new run (name=…)."
             )
         self._count = number
         return proposal

@@ -94,8 +94,7 @@ def optimize(
             raise ConfigError(
                 f"the budget is {budget} searches, and the first prompt alone takes {len(validation) * scorer.turns} "
                 f"on {len(validation)} validation questions. Raise optimize.searches, or lower "
-                "train.validation_questions.",
-                code="budget-too-small",
+                "train.validation_questions."
             )
         base = scorer.base
         folder = folder or RunFolder.create(config, COMMAND)
@@ -230,8 +229,7 @@ def _questions(
     if not train:
         raise ConfigError(
             f"no training question is left after train.raw_reward {settings.raw_reward}. Widen it, or add "
-            "questions to the train split.",
-            code="too-few-questions",
+            "questions to the train split."
         )
     return train, draw_validation(settings, client, split)
 

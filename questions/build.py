@@ -93,8 +93,7 @@ def write_question_index(
         if start is not None and current is not None and not overwrite:
             raise IndexFolderError(
                 f"{target} exists already. Replace it by what {start} and the settings give with --overwrite, or name "
-                "another folder with --to.",
-                code="already-exists",
+                "another folder with --to."
             )
         existing = _load_existing(open_question_index(start) if start is not None else current)
         session = _Session(config, env, existing, AnswerJournal(parts.folder))
@@ -161,8 +160,7 @@ class _Session:
             if hashes.get(name) != content.hash:
                 raise DataError(
                     f"content {name!r} has changed or is gone since its questions were written. Bring them up to date "
-                    "first: querylect index questions without --add.",
-                    code="changed-content",
+                    "first: querylect index questions without --add."
                 )
         current = [record for record in self.existing.answers.values() if hashes.get(record.id) == record.hash]
         position = {name: number for number, name in enumerate(hashes)}
@@ -173,8 +171,7 @@ class _Session:
             if unknown:
                 raise DataError(
                     f"{add}: the question {text!r} names content {unknown[0]!r}, which the corpus does not hold. "
-                    "Correct the id, or take the question out.",
-                    code="unknown-content",
+                    "Correct the id, or take the question out."
                 )
             self.vetted.append((text, contents))
         return 0
@@ -190,8 +187,7 @@ class _Session:
             raise DataError(
                 f"no question is left: {len(self.records)} contents were asked about, {failed} of the writer's answers "
                 f"did not have the required form, {missing} replies are missing. See {parts.folder / ASKED}; ask "
-                "another model, or give questions with --add.",
-                code="no-questions",
+                "another model, or give questions with --add."
             )
         unjudged = 0
         if config.extend is not None:
@@ -326,8 +322,7 @@ def _refuse_other_settings(previous: Mapping[str, object], now: Mapping[str, obj
         raise ConfigError(
             f"the questions in {folder} were asked with {name} {previous.get(name)!r}; the settings say {now[name]!r}. "
             "Go on with the settings of that index, name another folder with --to, or ask everything again with "
-            "--overwrite.",
-            code="other-settings",
+            "--overwrite."
         )
 
 
@@ -339,7 +334,7 @@ def documents_of(corpus: Corpus) -> Iterator[Document]:
         for document in corpus.read(block):
             if document.id in ids:
                 message = f"document id {document.id!r} stands twice in the corpus; ids must be unique."
-                raise DataError(message, code="duplicate-id")
+                raise DataError(message)
             ids.add(document.id)
             yield document
 
@@ -355,7 +350,7 @@ def _dates(file: str | None) -> dict[str, str]:
             dates[identifier_of(row, path, number)] = date.fromisoformat(str(row["date"])[:10]).isoformat()
         except ValueError:
             message = f"{path}, line {number}: 'date' is {row['date']!r}; expected YYYY-MM-DD."
-            raise DataError(message, code="invalid-date") from None
+            raise DataError(message) from None
     return dates
 
 

@@ -47,7 +47,7 @@ def index_questions(
     folder = to or (Path(question_index.folder) if question_index is not None else None)
     if folder is None:
         message = "where the questions go is not said: give --to FOLDER, or set env.question_index.folder."
-        raise ConfigError(message, code="missing-folder")
+        raise ConfigError(message)
     from .build import write_question_index
 
     with progress_bar("asking") as progress:
@@ -89,9 +89,9 @@ def index_test_questions(
     set_up_logging(verbose)
     settings = load_config(config, overrides or ())
     if kind not in ("rephrased", "new"):
-        raise ConfigError(f"--kind is {kind!r}; expected rephrased or new.", code="unknown-kind")
+        raise ConfigError(f"--kind is {kind!r}; expected rephrased or new.")
     if settings.env.question_index is None:
-        raise ConfigError("env.question_index is not set; name its folder.", code="missing-folder")
+        raise ConfigError("env.question_index is not set; name its folder.")
     from .test_sets import write_test_set
 
     test_set = write_test_set(cast("Kind", kind), settings.questions, settings.env, to, limit)
@@ -119,7 +119,7 @@ def data_questions(
     folder = to or (Path(settings.env.dataset.path) if settings.env.dataset.path else None)
     if folder is None:
         message = "where the questions go is not said: give --to FOLDER, or set env.dataset.path."
-        raise ConfigError(message, code="missing-folder")
+        raise ConfigError(message)
     from .training_set import write_training_set
 
     with progress_bar("asking") as progress:

@@ -58,8 +58,7 @@ def divide(
         raise DataError(
             f"{len(of_document)} documents have a passage of {config.min_words} words or more, and {', '.join(shares)} "
             "need one each, because no document may be in two splits. Give more documents, divide a long one into "
-            "several files, or lower synthetic.min_words.",
-            code="too-few-documents",
+            "several files, or lower synthetic.min_words."
         )
     order = sorted(of_document, key=lambda name: (-len(of_document[name]), sample_key(config.seed, name)))
     lacking = {split: share * len(passages) for split, share in shares.items()}

@@ -65,14 +65,11 @@ def question_similarities(env: EnvironmentConfig) -> Similarities:
     no question index or no encoder, and as opening them.
     """
     if env.question_index is None:
-        raise ConfigError(
-            "env.question_index is not set; name the folder of the questions and a retriever.", code="missing-folder"
-        )
+        raise ConfigError("env.question_index is not set; name the folder of the questions and a retriever.")
     recipe = recipe_of(questions_settings(env))
     if recipe.kind != "dense":
         raise ConfigError(
-            f"env.question_index.retriever is {recipe.name!r}, which gives no embeddings; name a dense retriever.",
-            code="no-encoder",
+            f"env.question_index.retriever is {recipe.name!r}, which gives no embeddings; name a dense retriever."
         )
     index = open_question_index(env.question_index.folder)
     contents = list(documents_of(open_corpus(env.dataset)))

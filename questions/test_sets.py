@@ -97,8 +97,7 @@ def write_test_set(
         raise DataError(
             f"no question is left: {drafts.failed} replies were not of their form, {repeated} questions stand in the "
             f"index or twice, {drafts.dropped} are not answered by their content. Ask another model "
-            "(questions.writer.model).",
-            code="no-questions",
+            "(questions.writer.model)."
         )
     split = Split(
         [Question(name, text) for name, (text, _) in questions.items()],

@@ -111,8 +111,7 @@ def write_training_set(
             raise DataError(
                 f"of {len(rows)} questions that were asked for, {len(ids)} are answerable and distinct, and none is "
                 f"left for {' and '.join(missing)}: see {parts / DRAFTS}. Ask another model (questions.writer.model), "
-                "request more (synthetic.count), or keep what the judge rejects (synthetic.judge=false).",
-                code="no-questions",
+                "request more (synthetic.count), or keep what the judge rejects (synthetic.judge=false)."
             )
         quality = quality_by_style(
             _outcome(row, ids.get(number), splits, config.words) for number, row in enumerate(rows)
@@ -143,13 +142,10 @@ def _users_questions(test: Path, by_id: Mapping[str, Document]) -> Dataset:
     try:
         return load_beir(test, ["test"], by_id)
     except DataError as error:
-        if error.code != "unknown-document":
-            raise
         names = ", ".join(list(by_id)[:2])
         raise DataError(
             f"most judgements of {test} name documents that are no passages of the corpus, whose ids are such as "
-            f"{names}. Judge these passages, or give the judged corpus.jsonl in place of files: it is not cut.",
-            code="other-documents",
+            f"{names}. Judge these passages, or give the judged corpus.jsonl in place of files: it is not cut."
         ) from error
 
 

@@ -119,9 +119,7 @@ def parse_metric(name: str) -> tuple[str, int | None]:
     """The metric and its k; k is None for one that judges the whole ranking. ConfigError for an unknown name."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ConfigError(
-            f"metric {name!r} is not known; known are {KNOWN}. Write for instance 'ndcg@10'.", code="unknown-metric"
-        )
+        raise ConfigError(f"metric {name!r} is not known; known are {KNOWN}. Write for instance 'ndcg@10'.")
     return (match[1], int(match[2])) if match[1] else (match[3], None)
 
 

@@ -26,8 +26,7 @@ class RetrieverCard:
         if self.kind not in KINDS:
             raise ConfigError(
                 f"the retriever {self.name!r} is of kind {self.kind!r}; rewriters know {', '.join(KINDS)}. "
-                "Serve a retriever of a known kind.",
-                code="unknown-kind",
+                "Serve a retriever of a known kind."
             )
 
     @classmethod
@@ -37,8 +36,7 @@ class RetrieverCard:
         if missing:
             raise ConfigError(
                 f"the environment's retriever card has no {' and no '.join(missing)} (it says {dict(card)!r}). "
-                "Check that the URL is a querylect environment of this version.",
-                code="incomplete-card",
+                "Check that the URL is a querylect environment of this version."
             )
         frequent = tuple(map(str, card.get("frequent_terms") or ()))
         return cls(card["name"], card["kind"], str(card.get("trained") or ""), frequent)

@@ -101,8 +101,7 @@ def query_form(card: RetrieverCard) -> QueryForm:
         raise ConfigError(
             f"rewriter.name is 'direct', and no form of query is known to suit the retriever {card.name!r} of kind "
             f"{card.kind!r}; known are the kinds {', '.join(FORM_OF_KIND)}. Use rewriter.name=explore, which names the "
-            "retriever and lets the policy find the form.",
-            code="unknown-query-form",
+            "retriever and lets the policy find the form."
         )
     return FORM_OF_KIND[card.kind]
 

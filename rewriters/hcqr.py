@@ -133,8 +133,7 @@ class HcqrRewriter(PartsRewriter):
         if question.id not in self._hypotheses:
             raise ConfigError(
                 f"rewriter.name is 'hcqr', and no hypothesis was formed for the question {question.id!r}. "
-                "Call rollouts.first_stage.ask_first_stage before its first turn, as training and evaluation do.",
-                code="no-hypothesis",
+                "Call rollouts.first_stage.ask_first_stage before its first turn, as training and evaluation do."
             )
         return self._hypotheses[question.id]
 

@@ -27,8 +27,7 @@ class MixedRewriter:
         if len(set(openings.values())) > 1:
             raise ConfigError(
                 f"the prompts of the mixed environments have different openings ({openings}). "
-                "Give them the same one, or none.",
-                code="different-openings",
+                "Give them the same one, or none."
             )
 
     @property

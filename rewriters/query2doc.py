@@ -33,8 +33,7 @@ def query2doc(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRew
     if card.kind != "bm25" and question_weight not in (None, 0.0, 1.0):
         raise ConfigError(
             f"rewriter.keep_question_weight is {question_weight:g}, and query2doc writes question and passage into one "
-            f"text for the retriever {card.name!r}: it can be 0 or 1 there. Leave it out, or use rewriter.name=hyde.",
-            code="unsupported-weight",
+            f"text for the retriever {card.name!r}: it can be 0 or 1 there. Leave it out, or use rewriter.name=hyde."
         )
 
     def plan(question: Question, passages: Sequence[str]) -> SearchPlan:

@@ -41,10 +41,7 @@ def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> R
     """
     refuse_unknown(config.name)
     if config.rewrite_weight == 0:
-        raise ConfigError(
-            "rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.",
-            code="zero-weight",
-        )
+        raise ConfigError("rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.")
     rewriter = REWRITERS[config.name](config, card, k)
     return StoppableRewriter(rewriter, k, config.stop == "answer") if config.stop else rewriter
 
@@ -54,7 +51,4 @@ def refuse_unknown(name: str) -> None:
     if name not in REWRITERS:
         matches = get_close_matches(name, REWRITERS, n=1, cutoff=0.5)
         suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
-        raise ConfigError(
-            f"rewriter.name {name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}",
-            code="unknown-rewriter",
-        )
+        raise ConfigError(f"rewriter.name {name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}")

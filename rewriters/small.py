@@ -146,13 +146,10 @@ def load_prompt(name: str) -> FewShotPrompt:
         packaged = ", ".join(sorted(file.stem for file in PROMPTS.glob("*.yaml")))
         raise ConfigError(
             f"rewriter.prompt {name!r}: cannot read {path} ({error.strerror}). "
-            f"Give a packaged prompt ({packaged}) or the path of a .yaml file.",
-            code="unreadable-file",
+            f"Give a packaged prompt ({packaged}) or the path of a .yaml file."
         ) from error
     except (InvalidYAMLError, UnicodeDecodeError, ValidationError) as error:
-        raise ConfigError(
-            f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}", code="invalid-prompt"
-        ) from error
+        raise ConfigError(f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ class Chat:
             raise ModelError(
                 f"the chat template of the policy ends every prompt with {THINK_OPEN}, so no answer could begin with "
                 "it and all would fail the format. Choose a policy whose template leaves the whole answer to the "
-                "model, or take that end out of its chat_template.",
-                code="template-opens-answer",
+                "model, or take that end out of its chat_template."
             )
         return [*self._ids(text), *self._ids(opening)]
 
@@ -66,8 +65,7 @@ class Chat:
         if text.count(stand_in) != 1:
             raise ModelError(
                 "the chat template of the policy drops or repeats assistant turns; several turns need them whole. "
-                "Choose another policy, or one turn (rollout.branching: [16]).",
-                code="template-drops-turns",
+                "Choose another policy, or one turn (rollout.branching: [16])."
             )
         ids = [*self._ids(text.split(stand_in)[1]), *self._ids(opening)]
         sampled_end = completion[-1] if completion and completion[-1] in self.stop_ids else None

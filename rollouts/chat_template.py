@@ -131,8 +131,7 @@ def render(template: str, messages: "Sequence[Message]", variables: Mapping[str,
     if outcome == "costly":
         raise ModelError(
             f"the chat template of the policy was stopped: {text}. Templates need a fraction of that: read the one of "
-            "this model (in its chat_template.jinja or tokenizer_config.json), or choose another policy.",
-            code="template-too-costly",
+            "this model (in its chat_template.jinja or tokenizer_config.json), or choose another policy."
         )
     return text
 
@@ -141,8 +140,7 @@ def refusal(reason: str) -> ModelError:
     """The error for a template that does not take the messages of a rewriter."""
     return ModelError(
         f"the chat template of the policy refuses the rewriter's messages ({reason}). "
-        "Choose another rewriter (rewriter.name) or another policy.",
-        code="template-refuses-messages",
+        "Choose another rewriter (rewriter.name) or another policy."
     )
 
 
@@ -150,8 +148,7 @@ def _not_started(reason: str) -> EngineUnavailableError:
     return EngineUnavailableError(
         f"the process that renders chat templates could not be started ({reason}). Raise the limits of this "
         "session (`ulimit -u` for processes, `ulimit -v` for memory, those of the container or job) or end other "
-        "processes, and run the command again.",
-        code="renderer-not-started",
+        "processes, and run the command again."
     )
 
 

@@ -33,10 +33,7 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     if name is not None:
         if name not in complete:
             available = ", ".join(sorted(complete)) or "none"
-            raise CheckpointError(
-                f"run folder {run} holds no checkpoint {name!r}; complete ones are: {available}.",
-                code="unknown-checkpoint",
-            )
+            raise CheckpointError(f"run folder {run} holds no checkpoint {name!r}; complete ones are: {available}.")
         return complete[name]
     for preferred in ("best", "final"):
         if preferred in complete:
@@ -45,8 +42,7 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     if not numbered:
         raise CheckpointError(
             f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "
-            "Train first (`querylect train`), or give the folder of a run that saved one.",
-            code="no-checkpoint",
+            "Train first (`querylect train`), or give the folder of a run that saved one."
         )
     return numbered[max(numbered)]
 
@@ -100,8 +96,7 @@ def refuse_task_model(settings: OptimizeConfig, checkpoint: Path) -> None:
         raise ConfigError(
             f"{checkpoint} holds a prompt for optimize.task ({task.model}), which is no policy that can be loaded. "
             f"Evaluate it with `querylect eval`, or use its prompt elsewhere: rewriter.prompt={checkpoint}/"
-            f"{PROMPT_FILE}.",
-            code="no-policy",
+            f"{PROMPT_FILE}."
         )
 
 

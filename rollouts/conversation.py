@@ -156,6 +156,5 @@ class Conversation:
             raise ConfigError(
                 f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "
                 "Raise it, show fewer documents (rollout.documents), fewer tokens of each (rollout.document_tokens) or "
-                "of all (rollout.observation_tokens), or less of a question's history (rollout.history_tokens).",
-                code="prompt-limit-too-low",
+                "of all (rollout.observation_tokens), or less of a question's history (rollout.history_tokens)."
             )

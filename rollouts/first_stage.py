@@ -103,8 +103,7 @@ def no_question_left(failures: Sequence[str]) -> ConfigError:
     """The error where the first stage of no question has an answer."""
     return ConfigError(
         f"{failure_text(failures)}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), "
-        "or use another rewriter.",
-        code="failed-first-stage",
+        "or use another rewriter."
     )
 
 

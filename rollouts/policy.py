@@ -70,12 +70,9 @@ def load_policy(
             f"{label}: no causal language model could be loaded from {source!r} "
             f"({first_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
             "id that can be reached.",
-            code="unloadable-model",
         ) from error
     if not tokenizer.chat_template:
-        raise ModelError(
-            f"{label}: its tokenizer has no chat template; choose an instruction-tuned model.", code="no-chat-template"
-        )
+        raise ModelError(f"{label}: its tokenizer has no chat template; choose an instruction-tuned model.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if adapter is not None and not full:
@@ -113,8 +110,7 @@ def safetensors_source(config: PolicyConfig) -> str:
     if len(files) > 1:
         raise ModelError(
             f"policy.model {config.model!r}: {len(files)} GGUF files; expected one. Give a folder that holds only one "
-            "of them.",
-            code="several-gguf-files",
+            "of them."
         )
     return str(dequantised(files[0], torch_dtype(config))) if files else source
 
@@ -181,8 +177,7 @@ def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel
     except ValueError as error:
         raise ConfigError(
             f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({first_line(error, 200)}). "
-            "Take all-linear, or names of its layers such as [q_proj, v_proj].",
-            code="unknown-modules",
+            "Take all-linear, or names of its layers such as [q_proj, v_proj]."
         ) from error
 
 
@@ -273,8 +268,7 @@ def merged_weights(
         if isinstance(parameter, DTensor) or not parameter.numel():
             raise ConfigError(
                 f"weight {name} is split over the processes, by FSDP2 or ZeRO-3, and only whole weights can be merged. "
-                "Gather it first (rollouts/policy.py, gathered).",
-                code="split-weights",
+                "Gather it first (rollouts/policy.py, gathered)."
             )
         weight = parameter.detach()
         module = adapted.get(id(parameter))
@@ -329,8 +323,7 @@ def _refuse_other_base(model: nn.Module, name: str, adapter: Path, trained_on: s
         raise CheckpointError(
             f"checkpoint {adapter} was trained on other weights than {name!r} holds now (fingerprint "
             f"{trained_on[:12]} → {now[:12]}): on these it is another policy than the one that was measured. Bring "
-            "back the weights that it was trained on.",
-            code="other-weights",
+            "back the weights that it was trained on."
         )
 
 
@@ -405,6 +398,5 @@ def _merge_adapter(model: "PreTrainedModel", adapter: Path) -> "PreTrainedModel"
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {adapter} does not fit the policy ({first_line(error, 200)}). "
-            "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint.",
-            code="other-model",
+            "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
         ) from error

@@ -80,8 +80,7 @@ def _training(arrays: SweepArrays, options: LaunchOptions, sources: Sequence[Pat
     if len(needs) > 1:
         raise ConfigError(
             "the runs ask for different jobs: some train LoRA on one GPU and others all weights, or their retrievers "
-            f"have different scripts ({', '.join(sorted({script for script, _ in needs}))}). Sweep them separately.",
-            code="different-jobs",
+            f"have different scripts ({', '.join(sorted({script for script, _ in needs}))}). Sweep them separately."
         )
     ((script, adapters),) = needs
     request = requested_options(options) | {"array": _span(len(configs), arrays.at_once)}
@@ -119,8 +118,7 @@ def launch_sweep(arrays: SweepArrays, options: LaunchOptions) -> list[tuple[str,
             if run.config_file.exists() and run.config_file.read_text(encoding="utf-8") != text:
                 raise ConfigError(
                     f"{run.config_file} holds other settings, and a job that was submitted with it reads them when it "
-                    "starts. Choose another --name, or, where no such job is left, remove the file.",
-                    code="other-settings",
+                    "starts. Choose another --name, or, where no such job is left, remove the file."
                 )
         for path in (folder, arrays.folder / "logs", arrays.folder / "configs"):
             path.mkdir(parents=True, exist_ok=True)

@@ -39,8 +39,7 @@ def facts(
             raise ConfigError(
                 f"mix.environments.{name} is served elsewhere and has its token in {run.client.token_env}, where the "
                 "job puts the token of the services that it starts. Give it one of its own: "
-                f"mix.environments.{name}.client.token_env=…",
-                code="shared-token-variable",
+                f"mix.environments.{name}.client.token_env=…"
             )
     missing: dict[Path, str] = {}
     for name, run in served.items():

@@ -125,8 +125,7 @@ def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> li
         if previous not in (None, text):
             raise ConfigError(
                 f"{config_file} holds other settings, and a job of that launch reads them when it starts. Choose "
-                f"another name=…, or, where no such job is left, remove {folder}.",
-                code="other-settings",
+                f"another name=…, or, where no such job is left, remove {folder}."
             )
         folder.mkdir(parents=True, exist_ok=True)
         scripts = [write_script(folder, job) for job in jobs]
@@ -145,8 +144,7 @@ def require_sbatch(command: str, otherwise: str) -> None:
     if shutil.which("sbatch") is None:
         raise ClusterError(
             f"there is no sbatch here: `querylect {command}` submits to Slurm, from a machine that has its commands. "
-            f"`--dry-run` shows the job anywhere, {otherwise}.",
-            code="no-slurm-here",
+            f"`--dry-run` shows the job anywhere, {otherwise}."
         )
 
 
@@ -157,8 +155,7 @@ def refuse_short_time(time: str | None) -> None:
         raise ConfigError(
             f"--time {time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
             "is told to save and goes back into the queue: it would never make progress. Give it more, such as "
-            "1:00:00.",
-            code="time-limit-too-short",
+            "1:00:00."
         )
 
 
@@ -198,9 +195,7 @@ def requested_options(options: LaunchOptions) -> dict[str, str]:
     requested = {name: str(value) for name, value in values.items() if value is not None}
     for name, value in requested.items():
         if not WORD.fullmatch(value):
-            raise ConfigError(
-                f"--{name} is {value!r}; expected one word of letters, digits and ._,:+@/-.", code="invalid-option"
-            )
+            raise ConfigError(f"--{name} is {value!r}; expected one word of letters, digits and ._,:+@/-.")
     return requested
 
 
@@ -277,14 +272,13 @@ def _submit(arguments: Sequence[str]) -> str:
     cluster = os.path.abspath(os.environ.get("QUERYLECT_CLUSTER") or FOLDER / "cluster.sh")
     if not os.access(cluster, os.R_OK):
         raise ClusterError(
-            f"the cluster file {cluster} cannot be read. Name another one in QUERYLECT_CLUSTER, or unset it.",
-            code="unreadable-file",
+            f"the cluster file {cluster} cannot be read. Name another one in QUERYLECT_CLUSTER, or unset it."
         )
     # What the file itself prints is no answer of sbatch, and a last line that fails is nothing wrong.
     command = ["bash", "-c", 'source "$0"; exec sbatch --parsable "$@"', cluster, *arguments]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
-        raise ClusterError(_refusal(process.stderr, cluster), code="job-refused")
+        raise ClusterError(_refusal(process.stderr, cluster))
     return process.stdout.strip().splitlines()[-1].split(";")[0]
 
 
@@ -332,7 +326,7 @@ def describe_job(job: Job, tried: Job, job_folder: Path, paths: Mapping[Path, Pa
     process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
     if process.returncode:
         silent = f"the dry run of {script.name} ended with code {process.returncode} and said nothing: run it again."
-        raise ClusterError(process.stderr.strip() or silent, code="dry-run-failed")
+        raise ClusterError(process.stderr.strip() or silent)
     plan = process.stdout
     for path, true_path in paths.items():
         plan = plan.replace(str(path), shlex.quote(str(true_path)))

@@ -62,7 +62,7 @@ def refuse_paths(config: RunConfig) -> None:
             problem = "holds a backslash, after which Slurm does not name the job's log"
         else:
             continue
-        raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.", code="unusable-path")
+        raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.")
 
 
 def training_layout(policy: PolicyConfig, gpus: int, on_all: bool) -> ProcessLayout:
@@ -74,15 +74,13 @@ def training_layout(policy: PolicyConfig, gpus: int, on_all: bool) -> ProcessLay
     if (stage := os.environ.get("ZERO")) is not None:
         raise ConfigError(
             f"the variable ZERO is {stage!r}; it has become SHARDING. Set SHARDING="
-            f"{f'zero{stage}' if stage else 'ddp'} and unset ZERO.",
-            code="renamed-variable",
+            f"{f'zero{stage}' if stage else 'ddp'} and unset ZERO."
         )
     sharding = os.environ.get("SHARDING", "zero2" if policy.lora is None else "ddp")
     if sharding not in SHARDINGS:
         raise ConfigError(
             f"the variable SHARDING is {sharding!r}; expected one of {', '.join(SHARDINGS)}. Set one of these, or "
-            "unset it.",
-            code="unknown-sharding",
+            "unset it."
         )
     if not on_all and (policy.lora is not None or gpus <= 1):
         return ProcessLayout()

@@ -11,7 +11,6 @@ def arrays_of(plan: SweepPlan, evaluate: bool, at_once: int | None) -> SweepArra
     trained = [run.folder for run in plan.runs if evaluate and run.is_trained and not run.is_evaluated]
     if not (training or trained):
         raise ConfigError(
-            f"all {len(plan.runs)} runs of {plan.folder} are finished; --table instead of --slurm writes their table.",
-            code="nothing-left",
+            f"all {len(plan.runs)} runs of {plan.folder} are finished; --table instead of --slurm writes their table."
         )
     return SweepArrays(plan.name, plan.folder, training, trained, evaluate, at_once)

@@ -53,14 +53,14 @@ def sweep(
     files = [argument for argument in arguments or () if not is_override(argument)]
     if len(files) > 1:
         message = f"{' and '.join(files)} are two sweeps, or no KEY=VALUE; give one file."
-        raise ConfigError(message, code="several-sweeps")
+        raise ConfigError(message)
     if not files and not values:
         message = "nothing is swept: give a SWEEP.yaml, or values as --set train.learning_rate=1e-5,1e-4."
-        raise ConfigError(message, code="nothing-swept")
+        raise ConfigError(message)
     asked = {"at-once": at_once, "nodes": nodes, "gpus": gpus, "time": time, "partition": partition, "account": account}
     for_slurm = [f"--{option}" for option, value in asked.items() if value is not None]
     if for_slurm and not slurm:
-        raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.", code="not-for-slurm")
+        raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.")
     overrides = [argument for argument in arguments or () if is_override(argument)]
     settings = load_sweep(next(iter(files), None), values or (), name=name, random=random, seed=seed)
     from ..slurm.launch import LaunchOptions

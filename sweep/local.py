@@ -48,8 +48,7 @@ def refuse_failed(plan: SweepPlan, failed: Mapping[str, int]) -> None:
         names = ", ".join(f"{name} (exit code {code})" for name, code in failed.items())
         raise IncompleteError(
             f"{len(failed)} of {len(plan.runs)} runs failed: {names}. Each has said above why. Give the same command "
-            "again to go on with these.",
-            code="failed-runs",
+            "again to go on with these."
         )
 
 

@@ -125,14 +125,12 @@ def _combinations(sweep: SweepConfig) -> Iterator[dict[str, object]]:
     if count > total:
         raise ConfigError(
             f"random asks for {count} runs, and the values have {total} combinations. Ask for fewer, or leave random "
-            "out for all of them.",
-            code="too-few-combinations",
+            "out for all of them."
         )
     if count > MOST_RUNS:
         raise ConfigError(
             f"the sweep has {count:,} runs; at most {MOST_RUNS:,} are trained by one. Take fewer values, or a sample "
-            "with random.",
-            code="too-many-runs",
+            "with random."
         )
     numbers: dict[int, None] = dict.fromkeys(range(total)) if sweep.random is None else {}
     draw = Random(sweep.seed)
@@ -191,8 +189,7 @@ def _invalid(problems: Sequence[str], total: int) -> ConfigError:
     more = f"\n… and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     listed = "\n".join(problems[:_SHOWN])
     return ConfigError(
-        f"{len(problems)} of {total} combinations cannot be trained, so no run was started:\n{listed}{more}",
-        code="invalid-combination",
+        f"{len(problems)} of {total} combinations cannot be trained, so no run was started:\n{listed}{more}"
     )
 
 
@@ -205,8 +202,7 @@ def _refuse_equal(runs: Sequence[SweepRun]) -> None:
         if twin is not run:
             raise ConfigError(
                 f"{settings_text(twin.overrides)} and {settings_text(run.overrides)} are the same run. Leave one of "
-                "the values out.",
-                code="equal-combinations",
+                "the values out."
             )
 
 
@@ -235,8 +231,7 @@ def _refuse_other_run(run: SweepRun) -> None:
     if changed:
         raise ConfigError(
             f"{run.folder} was started with other settings: {'; '.join(changed[:5])}. Give the sweep another name "
-            "(--name), or the settings of then.",
-            code="other-settings",
+            "(--name), or the settings of then."
         )
 
 

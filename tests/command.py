@@ -12,10 +12,10 @@ def end(*arguments: object) -> int:
     return caught.value.code or 0
 
 
-def mistake(*arguments: object) -> str:
-    """The code of the error of ours that ends one command with 2."""
+def mistake(*arguments: object) -> type[errors.UserError]:
+    """The class of the error of ours that ends one command with 2."""
     with pytest.raises(SystemExit) as caught:
         main(list(map(str, arguments)))
     assert caught.value.code == 2
     assert isinstance(caught.value.__context__, errors.UserError)
-    return caught.value.__context__.code
+    return type(caught.value.__context__)

@@ -1,4 +1,4 @@
-"""Errors are expected by type and code and by the facts that their message has to name, log records by their module and
+"""Errors are expected by type and by the facts that their message has to name, log records by their module and
 arguments; the wording of both is free."""
 
 from collections.abc import Iterator
@@ -12,12 +12,10 @@ E = TypeVar("E", bound=QuerylectError)
 
 
 @contextmanager
-def refused(error: type[E], code: str | None = None, *facts: object) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Expect `error` with this code, and with these values, names, paths or figures in its message."""
+def refused(error: type[E], *facts: object) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Expect `error` with these values, names, paths or figures in its message."""
     with pytest.raises(error) as caught:
         yield caught
-    if code is not None:
-        assert caught.value.code == code
     missing = [str(fact) for fact in facts if str(fact) not in str(caught.value)]
     assert not missing, f"the message does not name {missing}: {caught.value}"
 

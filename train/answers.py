@@ -120,8 +120,7 @@ class AnswerClient:
             raise DataError(
                 f"none of {len(questions)} questions of the {split} split ({questions[0].id!r} among them) has a right "
                 f"answer in {self._gold.source} ({next(iter(self._gold.by_id))!r} has one), and reward.kind is answer. "
-                "Give the file of this dataset with reward.answer.gold.",
-                code="no-matching-answers",
+                "Give the file of this dataset with reward.answer.gold."
             )
         if len(answerable) < len(questions):
             log.info("%d of %d %s questions have a right answer", len(answerable), len(questions), split)
@@ -269,8 +268,7 @@ def _refuse_unjudged(reward: RewardConfig, raw_metric: RewardMetric | None, info
     if setting is not None and not info.judged:
         raise ConfigError(
             f"{setting}, and the questions of {info.name} have no relevant documents. Set reward.kind=answer, "
-            "reward.answer.weight=1 and train.raw_metric=null, or add judgements (qrels/) to the dataset.",
-            code="no-judgements",
+            "reward.answer.weight=1 and train.raw_metric=null, or add judgements (qrels/) to the dataset."
         )
 
 

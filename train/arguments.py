@@ -40,23 +40,19 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
     """Raise ConfigError where settings contradict each other: tree shape, batch shape, prompt length, engine."""
     branching = rollout.branching
     if prod(branching) < 2:
-        raise ConfigError(
-            f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].", code="single-leaf"
-        )
+        raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
     earlier_tokens = rollout.earlier_tokens(len(branching))
     if earlier_tokens >= rollout.max_prompt_tokens:
         raise ConfigError(
             f"rollout.max_prompt_tokens is {rollout.max_prompt_tokens}, and in the prompt of turn "
             f"{len(branching)} earlier answers and documents alone may take {earlier_tokens} (rollout.max_new_tokens, "
             "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
-            "of these.",
-            code="prompt-limit-too-low",
+            "of these."
         )
     if settings.warm_start.questions and settings.warm_start.kind == "titles" and len(branching) < 2:
         raise ConfigError(
             f"train.warm_start.kind titles imitates a second turn, and rollout.branching is {branching}. Use two "
-            "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0.",
-            code="no-second-turn",
+            "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0."
         )
     shared_engine = rollout.engine == "vllm_server" or (
         rollout.engine == "vllm" and rollout.vllm.tensor_parallel_size > 1
@@ -70,27 +66,23 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
         raise ConfigError(
             f"expert iteration samples in the main process of {processes}, and rollout.engine "
             f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
-            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0.",
-            code="shared-engine",
+            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
         )
     if rollout.engine == "vllm_server" and not rollout.server.sync:
         raise ConfigError(
             "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
-            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds.",
-            code="server-not-synced",
+            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
         )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(
             f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
-            f"{settings.questions_per_micro_batch}. Make it one.",
-            code="partial-micro-batch",
+            f"{settings.questions_per_micro_batch}. Make it one."
         )
     if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
         raise ConfigError(
             f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, in "
             f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
-            f"{settings.questions_per_micro_batch * processes}, or start fewer processes.",
-            code="unequal-process-shares",
+            f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
         )
 
 
@@ -101,14 +93,12 @@ def check_staleness(settings: TrainConfig, rollout: RolloutConfig, draws_by_curr
     if rollout.engine == "vllm":
         raise ConfigError(
             f"train.staleness is {settings.staleness}, and rollout.engine vllm shares its GPU with the training. "
-            "Use rollout.engine=vllm_server on other GPUs, or train.staleness=0.",
-            code="shared-engine",
+            "Use rollout.engine=vllm_server on other GPUs, or train.staleness=0."
         )
     if draws_by_curriculum:
         raise ConfigError(
             f"train.staleness is {settings.staleness}, and the questions of a step are drawn by the success of the "
-            "steps before it (a curriculum, or a mix of environments). Leave one of the two out.",
-            code="questions-not-known-ahead",
+            "steps before it (a curriculum, or a mix of environments). Leave one of the two out."
         )
 
 
@@ -118,8 +108,7 @@ def check_report_to(settings: TrackingConfig) -> None:
         if find_spec(name) is None:
             raise ConfigError(
                 f"tracking.report_to names {name}, which is not installed. Install it "
-                f"({install_command(name)}), or leave {name} out.",
-                code="missing-package",
+                f"({install_command(name)}), or leave {name} out."
             )
 
 
@@ -147,20 +136,17 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bo
             raise ConfigError(
                 f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
                 f"train.learning_rate {settings.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
-                "configs/deepspeed, or set policy.dtype=float32.",
-                code="no-float32-copies",
+                "configs/deepspeed, or set policy.dtype=float32."
             )
     elif trains_bfloat16(policy) and not sharded:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
-            f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}",
-            code="no-float32-copies",
+            f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
         )
     if trains_bfloat16(policy) and settings.warm_start.questions:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: train.warm_start trains before DeepSpeed holds float32 "
-            "copies. Set policy.dtype=auto, or train.warm_start.questions=0.",
-            code="warm-start-in-bfloat16",
+            "copies. Set policy.dtype=auto, or train.warm_start.questions=0."
         )
 
 
@@ -175,8 +161,7 @@ def check_deepspeed_device(policy: PolicyConfig) -> None:
     if not torch.cuda.is_available() and torch_dtype(policy) == torch.bfloat16:
         raise ConfigError(
             f"policy.dtype {policy.dtype} computes in bfloat16 here, and on a CPU DeepSpeed is used in float32 "
-            "only. Set policy.dtype=float32, or launch without --use_deepspeed.",
-            code="bfloat16-on-cpu",
+            "only. Set policy.dtype=float32, or launch without --use_deepspeed."
         )
 
 

@@ -33,8 +33,7 @@ def train(
     if isinstance(config, RunConfig):
         if overrides:
             raise ConfigError(
-                f"overrides {list(overrides)} come with settings that are loaded already; give them to load_config.",
-                code="overrides-of-settings",
+                f"overrides {list(overrides)} come with settings that are loaded already; give them to load_config."
             )
         settings = config
     else:

@@ -55,14 +55,12 @@ def check_fsdp() -> None:
         raise ConfigError(
             f"accelerate was asked for FSDP, version {version}: it flattens weights into parts that are neither "
             "sampled from nor saved here. Launch with --config_file configs/fsdp/fsdp2.yaml (fsdp_version: 2), or with "
-            "--use_deepspeed and configs/deepspeed/zero3.json, which split the same tensors.",
-            code="fsdp",
+            "--use_deepspeed and configs/deepspeed/zero3.json, which split the same tensors."
         )
     for variable, option in _UNSUPPORTED.items():
         if _is_true(variable):
             raise ConfigError(
-                f"accelerate was asked for FSDP with {option}. Leave the option out, as in configs/fsdp/fsdp2.yaml.",
-                code="fsdp-option",
+                f"accelerate was asked for FSDP with {option}. Leave the option out, as in configs/fsdp/fsdp2.yaml."
             )
 
 
@@ -82,8 +80,7 @@ def check_fsdp_processes(processes: int) -> None:
     if processes < 2:
         raise ConfigError(
             "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
-            "(--num_processes), or launch without --use_fsdp.",
-            code="fsdp-one-process",
+            "(--num_processes), or launch without --use_fsdp."
         )
 
 

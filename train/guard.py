@@ -195,6 +195,5 @@ def refuse_collapse(guard: CollapseGuard, folder: RunFolder, step: int) -> None:
     raise CollapseError(
         f"{sign.meaning} and the run stops at step {step}: {sign.finding}; {best}.{remedy} "
         f"Evaluate it with `querylect eval {shlex.quote(str(folder.path))} --checkpoint NAME`; to train on all the "
-        "same: --resume train.guard.action=warn.",
-        code=sign.name.replace("_", "-"),
+        "same: --resume train.guard.action=warn."
     )

@@ -51,8 +51,7 @@ class Mixture:
         if empty:
             raise ConfigError(
                 f"no training question of {', '.join(empty)} is left after train.raw_reward {settings.raw_reward}. "
-                "Widen it, add questions to the train split, or take the environment out of mix.environments.",
-                code="no-questions",
+                "Widen it, add questions to the train split, or take the environment out of mix.environments."
             )
         curriculum = mix.curriculum if mix is not None else settings.curriculum
         self._curriculum = Curriculum(weights, ids, curriculum, seed)
@@ -97,8 +96,7 @@ class Mixture:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} does not say how far the curriculum was ({error!r:.200}). Remove {checkpoint} to go on from "
-                "the checkpoint before it, or start a new run.",
-                code="unreadable-file",
+                "the checkpoint before it, or start a new run."
             ) from error
 
     def _file(self, checkpoint: Path) -> Path:

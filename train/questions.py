@@ -59,8 +59,7 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     if config.train.staleness and _has_first_stage(rewriter, questions):
         raise ConfigError(
             f"train.staleness is {config.train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
-            "replace a question when it comes up. Set train.staleness=0.",
-            code="questions-not-known-ahead",
+            "replace a question when it comes up. Set train.staleness=0."
         )
     if config.train.warm_start.questions:
         questions = answered(questions)
@@ -109,8 +108,7 @@ def _make_mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture |
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
             f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
-            "or add questions to the train split.",
-            code="too-few-questions",
+            "or add questions to the train split."
         )
     if not config.draws_by_curriculum:
         return None

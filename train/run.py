@@ -150,10 +150,7 @@ def stopped(folder: RunFolder, settings: TrainConfig, policy: PolicyConfig, sign
     """The error of a run that a signal ended; its message names the checkpoint to resume from."""
     checkpoint = folder.newest_checkpoint(settings, policy)
     state = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
-    return StoppedError(
-        f"{signal_name} came before the run had ended; {state}. Go on with --resume.",
-        code=None if checkpoint else "no-step-finished",
-    )
+    return StoppedError(f"{signal_name} came before the run had ended; {state}. Go on with --resume.")
 
 
 def _train(launch: _Launch, start: _ResumePoint) -> Path:
@@ -436,6 +433,5 @@ def _refuse_partial(checkpoint: Path | None, model: "PreTrainedModel | PeftModel
 def _unloadable(checkpoint: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"{checkpoint} could not be continued ({in_one_line(error, 200)}). It is damaged or of another policy; remove "
-        "it to go on from the one before, or start a new run.",
-        code="unloadable-checkpoint",
+        "it to go on from the one before, or start a new run."
     )

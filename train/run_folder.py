@@ -107,7 +107,7 @@ class RunFolder:
         """
         folder = cls(config.run_folder)
         if not (folder.path / "config.yaml").exists():
-            raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.", code="no-run")
+            raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.")
         folder.refuse_other_format()
         folder._refuse_other_command(command)
         if not trust and not is_own_run(folder.path):
@@ -117,15 +117,13 @@ class RunFolder:
         if changed:
             raise CheckpointError(
                 f"{folder.path} was started with other settings: {'; '.join(changed)}. "
-                "Resume with the settings it was started with, or start a new run under another name.",
-                code="other-settings",
+                "Resume with the settings it was started with, or start a new run under another name."
             )
         checkpoint = folder.newest_checkpoint(config.train, config.policy)
         if checkpoint is not None and step_of(checkpoint) > config.train.steps:
             raise CheckpointError(
                 f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
-                "Raise it to go on.",
-                code="beyond-last-step",
+                "Raise it to go on."
             )
         if checkpoint is not None:
             refuse_damaged_checkpoint(checkpoint)
@@ -140,8 +138,7 @@ class RunFolder:
         if (self.path / "config.yaml").exists():
             raise ConfigError(
                 f"{self.path} already holds a run. Continue it with --resume, choose another name "
-                f"(name=…), or remove the folder.",
-                code="already-exists",
+                f"(name=…), or remove the folder."
             )
 
     def _refuse_untrusted(self) -> None:
@@ -151,15 +148,13 @@ class RunFolder:
             raise CheckpointError(
                 f"{self.path} was not started here and holds links that lead out of it ({', '.join(links)}): to go "
                 "on with it would change what they lead to. Replace them by copies (cp -rL), or, if you trust its "
-                "author, add --trust.",
-                code="links-outside",
+                "author, add --trust."
             )
         if uses_deepspeed() and self.numbered():
             raise CheckpointError(
                 f"{self.path} was not started here, and DeepSpeed's checkpoints are pickles, which can run code when "
                 "they are read. If you trust its author, add --trust; if it is your own, you can also move it back to "
-                "where it was started.",
-                code="foreign-pickles",
+                "where it was started."
             )
 
     def refuse_other_format(self) -> None:
@@ -172,8 +167,7 @@ class RunFolder:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…).",
-                code="unreadable-file",
+                f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…)."
             ) from error
         if version == FORMAT:
             return
@@ -181,8 +175,7 @@ class RunFolder:
         raise CheckpointError(
             f"{self.path} was started by {writer} (run format {version}; this version, {__version__}, continues "
             f"format {FORMAT}){f': its {changes}' if changes else ''}. Start a new run under another name (name=…), or "
-            "finish this one with the version that started it; it can still be evaluated, exported and used.",
-            code="other-format",
+            "finish this one with the version that started it; it can still be evaluated, exported and used."
         )
 
     def _refuse_other_command(self, command: str) -> None:
@@ -191,8 +184,7 @@ class RunFolder:
         if starter != command:
             raise CheckpointError(
                 f"{self.path} was started by `querylect {starter}`: go on with `querylect {starter} … --resume`, or "
-                "start a new run under another name (name=…).",
-                code="other-command",
+                "start a new run under another name (name=…)."
             )
 
     def newest_checkpoint(self, train: TrainConfig, policy: PolicyConfig) -> Path | None:
@@ -206,8 +198,7 @@ class RunFolder:
             if any(path.glob(foreign)):
                 raise CheckpointError(
                     f"{path} holds {foreign}: it was written {'without' if uses_deepspeed() else 'with'} DeepSpeed. "
-                    "Go on with the launcher that the run was started with.",
-                    code="other-launcher",
+                    "Go on with the launcher that the run was started with."
                 )
             needed = (*CHECKPOINT_FILES, *_needed_by(train, policy.lora, step_of(path)))
             missing = [name for name in needed if not any(path.glob(patterns.get(name, name)))]
@@ -241,8 +232,7 @@ class RunFolder:
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
                 "questions, judgements and search settings; answers are the reader and the right answers of the "
-                "reward. Serve the environment that the run was started on, or start a new run under another name.",
-                code="other-environment",
+                "reward. Serve the environment that the run was started on, or start a new run under another name."
             )
 
     def same_base(self, model: str, fingerprint: str, resumed: bool) -> None:
@@ -257,8 +247,7 @@ class RunFolder:
                 raise CheckpointError(
                     f"{self.path} was started on other weights than {model!r} holds now ({path.name}: fingerprint "
                     f"{str(previous.get('fingerprint'))[:12]} → {fingerprint[:12]}): its checkpoints do not fit them. "
-                    f"Bring back what {previous.get('model')!r} was then, or start a new run under another name.",
-                    code="other-weights",
+                    f"Bring back what {previous.get('model')!r} was then, or start a new run under another name."
                 )
         self.write(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
 
@@ -339,8 +328,7 @@ def _read_object(path: Path) -> dict[str, JsonValue]:
     if not isinstance(content, dict):
         raise CheckpointError(
             f"{path} is damaged: it must hold a JSON object ({content!r:.100}). Bring back the file from a copy, or "
-            "start a new run (name=…).",
-            code="unreadable-file",
+            "start a new run (name=…)."
         )
     return content
 
@@ -401,14 +389,12 @@ def _refuse_lost(path: Path) -> None:
         if folder.is_dir() and lock_was_removed(folder) and not (folder / "config.yaml").exists():
             raise StorageError(
                 f"{path} is not written: {folder} was emptied while the run wrote it (its config.yaml is gone). Put it "
-                "back and continue with --resume, or start a new run.",
-                code="missing-folder",
+                "back and continue with --resume, or start a new run."
             )
         if another_took_over(folder):
             raise StorageError(
                 f"{path} is not written: {folder} was removed, and another command is at work in the new one. Choose "
-                "another name for one of the two.",
-                code="lost-folder",
+                "another name for one of the two."
             )
 
 
@@ -431,8 +417,7 @@ def storage_error(path: Path, error: Exception) -> StorageError:
     if not path.parent.exists():
         return StorageError(
             f"could not write {path} ({reason}): the run folder was removed or moved while it was written. Put it back "
-            "and continue with --resume, or start a new run.",
-            code="missing-folder",
+            "and continue with --resume, or start a new run."
         )
     return StorageError(
         f"could not write {path} ({reason}). Nothing half-written was left there; earlier checkpoints are whole. "

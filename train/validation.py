@@ -56,12 +56,11 @@ def draw_validation(
     if not splits.get("validation"):
         raise ConfigError(
             f"{reason}the environment has no validation questions (its splits: {splits}). Add the split (BEIR: "
-            f"qrels/dev.tsv){remedy}.",
-            code="no-validation-questions",
+            f"qrels/dev.tsv){remedy}."
         )
     questions = client.questions("validation")
     if overlap := overlap_with_train(client.environment().name, "validation", questions, train):
-        raise DataError(f"{overlap[0]} Take these questions out of one of the two{remedy}.", code="overlapping-splits")
+        raise DataError(f"{overlap[0]} Take these questions out of one of the two{remedy}.")
     return draw(questions, settings.validation_questions, settings.validation_seed)
 
 

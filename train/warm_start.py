@@ -79,8 +79,7 @@ def warm_start(
         raise ConfigError(
             f"no sample of a training question beats its baseline by more than train.warm_start.margin "
             f"{settings.margin:g}, so expert iteration has nothing to imitate. Lower it, raise "
-            "train.warm_start.questions or train.warm_start.samples, or set train.warm_start.questions to 0.",
-            code="nothing-to-imitate",
+            "train.warm_start.questions or train.warm_start.samples, or set train.warm_start.questions to 0."
         )
     log.info(
         "warm start: %d demonstrations in %d steps, last loss %.3f",
@@ -100,8 +99,7 @@ def _title_round(
         raise ConfigError(
             f"no training question has a title that earns train.warm_start.least_reward {settings.least_reward:g}, and "
             f"train.warm_start.unanswered_share {settings.unanswered_share:g} keeps none of the others. Change one of "
-            "the two, or set train.warm_start.questions to 0.",
-            code="nothing-to-imitate",
+            "the two, or set train.warm_start.questions to 0."
         )
     yield Round(examples)
 
@@ -113,8 +111,7 @@ def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Quest
         if rewriter.parse(question, example, 1).rewrites != ("a title",):
             raise ConfigError(
                 f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
-                "read. Set train.warm_start.questions to 0, or choose another rewriter.",
-                code="untagged-rewriter",
+                "read. Set train.warm_start.questions to 0, or choose another rewriter."
             )
 
 
@@ -200,15 +197,13 @@ def name_reference(
     if not (folder.warm / "config.json").is_file():
         raise CheckpointError(
             f"{folder.warm} is gone: train.beta {settings.beta:g} compares with the policy after the warm start, "
-            "which was saved there. Put it back, or start a new run under another name.",
-            code="missing-warm-start",
+            "which was saved there. Put it back, or start a new run under another name."
         )
     try:
         refuse_partial_model(folder.warm, policy.trust_remote_code)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(
             f"{folder.warm} cannot be used ({first_line(error, 200)}): train.beta {settings.beta:g} compares with the "
-            "policy after the warm start, which was saved there. Put it back, or start a new run under another name.",
-            code="damaged-warm-start",
+            "policy after the warm start, which was saved there. Put it back, or start a new run under another name."
         ) from error
     model.config.name_or_path = str(folder.warm)

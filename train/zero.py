@@ -43,8 +43,7 @@ def check_deepspeed() -> None:
     except ImportError as error:
         raise ConfigError(
             f"accelerate asked for DeepSpeed, and it cannot be imported ({error}). Install it "
-            f"({install_command('gpu')}), or launch without --use_deepspeed.",
-            code="missing-package",
+            f"({install_command('gpu')}), or launch without --use_deepspeed."
         ) from error
     # On a CPU DeepSpeed compiles, for a minute or two, an all-reduce through shared memory for its inference alone
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -93,7 +93,7 @@ def write_corpus(
     source, target = source.expanduser(), target.expanduser()
     if overlap * 2 >= words:
         message = f"passages of {words} words cannot repeat {overlap} of them; give less than half."
-        raise DataError(message, code="overlap-too-large")
+        raise DataError(message)
     if (beir := _beir_corpus(source)) is not None:
         name, licence = name_and_licence(beir.parent)
         with new_beir_folder(target, str(source)) as folder:
@@ -111,8 +111,7 @@ def write_corpus(
         if not documents:
             raise DataError(
                 f"{source} holds no readable document: {len(skipped)} of {len(files)} files were skipped"
-                f"{_first(skipped)}. Give Markdown, text, HTML, PDF or JSONL files.",
-                code="no-documents",
+                f"{_first(skipped)}. Give Markdown, text, HTML, PDF or JSONL files."
             )
         cut = ((document.id, passages_of(document, words, overlap)) for document in documents)
         with new_beir_folder(target, str(source)) as folder:
@@ -154,22 +153,17 @@ def _files(source: Path) -> tuple[dict[str, Path], int]:
     if source.is_file():
         if not is_readable(source):
             message = f"{source} is no Markdown, text, HTML, PDF or JSONL file (.md, .txt, .html, .pdf, .jsonl)."
-            raise DataError(message, code="unknown-format")
+            raise DataError(message)
         return {source.name: source}, 0
     if not source.is_dir():
-        raise DataError(
-            f"{source} does not exist; expected a file or folder of documents. Check the path.", code="missing-folder"
-        )
+        raise DataError(f"{source} does not exist; expected a file or folder of documents. Check the path.")
     paths = {path.relative_to(source): path for path in sorted(source.rglob("*")) if path.is_file()}
     visible = {
         name.as_posix(): path for name, path in paths.items() if not any(part.startswith(".") for part in name.parts)
     }
     files = {name: path for name, path in visible.items() if is_readable(path)}
     if not files:
-        raise DataError(
-            f"{source} holds no Markdown, text, HTML, PDF or JSONL file ({len(visible)} of other formats).",
-            code="no-documents",
-        )
+        raise DataError(f"{source} holds no Markdown, text, HTML, PDF or JSONL file ({len(visible)} of other formats).")
     return files, len(visible) - len(files)
 
 
@@ -246,10 +240,10 @@ def _write_passages(
 def _refuse_id(identifier: str, ids: set[str], source: Path) -> None:
     if identifier in ids:
         message = f"{source}: two passages have the id {identifier!r}; ids must be unique. Rename one."
-        raise DataError(message, code="duplicate-id")
+        raise DataError(message)
     if any(character in identifier for character in "\t\r\n"):
         message = f"{source}: the id {identifier!r} holds a tab or a line break. Rename it."
-        raise DataError(message, code="unwritable-id")
+        raise DataError(message)
 
 
 def _describe(folder: Path, source: Path, summary: CorpusSummary, more: Mapping[str, object]) -> CorpusSummary:

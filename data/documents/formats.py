@@ -55,10 +55,10 @@ def read_documents(path: Path, name: str) -> list[SourceDocument]:
     except UnreadableDocumentError:
         raise
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableDocumentError(f"it cannot be read ({in_one_line(error)})", code="unreadable-file") from error
+        raise UnreadableDocumentError(f"it cannot be read ({in_one_line(error)})") from error
     readable = [document for document in documents if any(section.text.strip() for section in document.sections)]
     if not readable:
-        raise UnreadableDocumentError("it holds no text", code="no-text")
+        raise UnreadableDocumentError("it holds no text")
     return readable
 
 
@@ -67,7 +67,7 @@ def _decoded(path: Path) -> str:
     data = path.read_bytes()
     text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     if "\0" in text:
-        raise UnreadableDocumentError("it is no text (it holds null bytes)", code="no-text")
+        raise UnreadableDocumentError("it is no text (it holds null bytes)")
     return text.replace("\r\n", "\n")
 
 
@@ -93,7 +93,7 @@ def _read_html(path: Path, name: str) -> list[SourceDocument]:
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # the reason for skipping a file is said once, here
     text = trafilatura.extract(data, output_format="markdown", include_comments=False, favor_recall=True)
     if not text:
-        raise UnreadableDocumentError("it holds no text", code="no-text")
+        raise UnreadableDocumentError("it holds no text")
     metadata = trafilatura.extract_metadata(data)
     title, sections = split_markdown(text)
     return [SourceDocument(name, metadata.title or title or _title_of_file(path), tuple(sections))]
@@ -108,18 +108,18 @@ def _read_pdf(path: Path, name: str) -> list[SourceDocument]:
     try:
         reader = pypdf.PdfReader(path)
         if reader.is_encrypted and not reader.decrypt(""):
-            raise UnreadableDocumentError("it is encrypted; save a copy without its password", code="encrypted")
+            raise UnreadableDocumentError("it is encrypted; save a copy without its password")
         pages = [page.extract_text() for page in reader.pages]
         title = (reader.metadata.title if reader.metadata is not None else None) or ""
     except (UnreadableDocumentError, OSError):
         raise
     except pypdf.errors.DependencyError as error:  # AES needs the package cryptography
-        raise UnreadableDocumentError("it is encrypted; save a copy without its password", code="encrypted") from error
+        raise UnreadableDocumentError("it is encrypted; save a copy without its password") from error
     except Exception as error:  # a damaged PDF can raise anything
-        raise UnreadableDocumentError(f"it is no readable PDF ({in_one_line(error)})", code="damaged") from error
+        raise UnreadableDocumentError(f"it is no readable PDF ({in_one_line(error)})") from error
     if not any(page.strip() for page in pages):
         reason = f"none of its {len(pages)} pages holds text; if it was scanned, run character recognition (OCR) on it"
-        raise UnreadableDocumentError(reason, code="no-text")
+        raise UnreadableDocumentError(reason)
     text = "\n\n".join(_unwrapped(page) for page in pages)
     return [SourceDocument(name, " ".join(title.split()) or _title_of_file(path), (HeadedText("", text),))]
 
@@ -145,15 +145,14 @@ def _read_jsonl(path: Path, name: str) -> list[SourceDocument]:
             label = title or _title_of_file(path)
             documents.append(SourceDocument(f"{name}:{identifier}", label, (HeadedText("", text),)))
     except DataError as error:
-        raise UnreadableDocumentError(str(error), code=error.code) from error
+        raise UnreadableDocumentError(str(error)) from error
     return documents
 
 
 def _missing_library(path: Path, library: str, error: ImportError) -> DataError:
     return DataError(
         f"{path} is read with {library}, which is not installed ({in_one_line(error)}). Install it: "
-        f"{install_command('documents')}; or leave such files out.",
-        code="missing-package",
+        f"{install_command('documents')}; or leave such files out."
     )
 
 

@@ -113,8 +113,7 @@ def _duplicates(
         if path.read_text(encoding="utf-8") != json.dumps(plan):
             raise DataError(
                 f"{staging} holds embeddings of another corpus or by another encoder, from an interrupted call. "
-                "Give --restart to discard them, or write to another folder.",
-                code="other-embeddings",
+                "Give --restart to discard them, or write to another folder."
             )
     else:
         shutil.rmtree(staging / "vectors", ignore_errors=True)

@@ -89,14 +89,11 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     run on several machines that share the folder of `config.index`. Raises as `build_index`.
     """
     if not 1 <= shard <= shards:
-        raise ConfigError(
-            f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.", code="unknown-shard"
-        )
+        raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
     if required_indexes(config):
         raise ConfigError(
             f"a {config.retriever} index has no shards of its own; build those of the indexes that it searches, then "
-            "it as a whole.",
-            code="no-own-shards",
+            "it as a whole."
         )
     target = _target(config, overwrite=True)
     with _storage(target):
@@ -114,8 +111,7 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
     steps = parts.read_steps()
     if steps is None:
         raise IndexFolderError(
-            f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N.",
-            code="no-parts",
+            f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N."
         )
     configured = _settings(config, recipe_of(config), None)
     differs = [name for name in CONFIGURED if getattr(steps.settings, name) != getattr(configured, name)]
@@ -124,8 +120,7 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
     if differs:
         raise IndexFolderError(
             f"{parts.folder} holds parts with another {' and '.join(differs)} than the configuration says. "
-            "Merge with the settings that the shards were built with.",
-            code="other-settings",
+            "Merge with the settings that the shards were built with."
         )
     with _storage(target):
         return _merge(config, parts, steps, open_kind(config, recipe_of(config), open_retriever))
@@ -210,21 +205,16 @@ def _merge(
     if missing:
         raise IndexFolderError(
             f"{len(missing)} of {len(sizes)} parts are missing in {parts.folder}, the first is number {missing[0]}. "
-            "Run the shards that have not finished again: querylect index build --shard i/N.",
-            code="missing-parts",
+            "Run the shards that have not finished again: querylect index build --shard i/N."
         )
     if open_corpus(config.dataset).origin() != steps.origin:
         raise DataError(
             f"the corpus of {steps.dataset!r} was changed while it was indexed. Build anew: querylect index build "
-            "--restart.",
-            code="changed-corpus",
+            "--restart."
         )
     total = sum(size or 0 for size in sizes.values())
     if not total:
-        raise DataError(
-            f"dataset {steps.dataset!r} holds no documents; there is nothing to index. Check env.dataset.",
-            code="no-documents",
-        )
+        raise DataError(f"dataset {steps.dataset!r} holds no documents; there is nothing to index. Check env.dataset.")
     # an empty block (a line longer than a block ends in the next but one) has no vocabulary and no vectors
     folders = [parts.path(number) for number, size in sizes.items() if size]
     with parts.staged() as folder:
@@ -276,13 +266,10 @@ def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
     if not target.exists():
         return target
     if not overwrite:
-        raise IndexFolderError(
-            f"{target} exists already. Replace it with --overwrite, or name another folder.", code="already-exists"
-        )
+        raise IndexFolderError(f"{target} exists already. Replace it with --overwrite, or name another folder.")
     if not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
         raise IndexFolderError(
-            f"{target} is not an index (it holds no {MANIFEST}) and is not overwritten. Name another folder.",
-            code="not-an-index",
+            f"{target} is not an index (it holds no {MANIFEST}) and is not overwritten. Name another folder."
         )
     return target
 

@@ -181,8 +181,7 @@ class IndexShards:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         finished = IndexFolderError(
-            f"another process finished this build at the same time and removed its parts. Use {self.target}.",
-            code="already-built",
+            f"another process finished this build at the same time and removed its parts. Use {self.target}."
         )
         try:
             lock = (self.folder / _LOCK).open("w")
@@ -193,8 +192,7 @@ class IndexShards:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise IndexFolderError(
-                    f"another process is merging the parts in {self.folder}. Wait for it, or end it.",
-                    code="already-locked",
+                    f"another process is merging the parts in {self.folder}. Wait for it, or end it."
                 ) from None
             if not os.fstat(lock.fileno()).st_nlink:  # removed after it was opened
                 raise finished
@@ -236,13 +234,11 @@ class IndexShards:
         fields += [name for name in ("dataset", "origin", "blocks") if getattr(existing, name) != getattr(steps, name)]
         raise IndexFolderError(
             f"{self.folder} holds the parts of an interrupted build with another {' and '.join(fields) or 'steps'}. "
-            "Go on with the settings of that build, or begin anew: querylect index build --restart.",
-            code="other-settings",
+            "Go on with the settings of that build, or begin anew: querylect index build --restart."
         )
 
     def _unusable(self, problem: str) -> IndexFolderError:
         return IndexFolderError(
             f"{self.folder}: {problem}. Remove that part to have it built again, or begin anew: "
-            "querylect index build --restart.",
-            code="damaged-part",
+            "querylect index build --restart."
         )

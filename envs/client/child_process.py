@@ -84,11 +84,11 @@ class _Child:
         """The URL, once the service takes requests."""
         with self._report as report:
             if not report.poll(seconds):
-                raise self._failed("did not open its index in time", "startup-timeout")
+                raise self._failed("did not open its index in time")
             try:
                 outcome: str | QuerylectError = report.recv()
             except EOFError:
-                raise self._failed("ended before it was ready", "startup-failed") from None
+                raise self._failed("ended before it was ready") from None
         if isinstance(outcome, QuerylectError):
             self._error_reported = True
             raise outcome
@@ -118,7 +118,7 @@ class _Child:
                 self._lines.append(line)
                 log.debug("service: %s", line)
 
-    def _failed(self, event: str, code: str) -> EnvironmentUnavailableError:
+    def _failed(self, event: str) -> EnvironmentUnavailableError:
         self._error_reported = True
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)
@@ -127,7 +127,7 @@ class _Child:
         exit_code = self.process.poll()
         state = "it still runs and is stopped now" if exit_code is None else _ending(exit_code)
         message = f"the local environment service {event} ({state}). Its last lines:\n{last}"
-        return EnvironmentUnavailableError(message, code=code)
+        return EnvironmentUnavailableError(message)
 
 
 def _ending(exit_code: int) -> str:

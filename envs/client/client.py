@@ -62,18 +62,16 @@ Value = TypeVar("Value")
 MAX_PLANS_PER_REQUEST = 128
 _IDENTITY = {
     "index_hash": (
-        "different-indexes",
         "answers from two different indexes",
         "Start every replica with the same index, and do not change it during a run.",
     ),
     "settings_hash": (
-        "different-settings",
         "answers from two different sets of questions, judgements or search settings",
         "Start every replica with the same questions, judgements (qrels), env.gain and env.vectors, and do not change "
         "them during a run.",
     ),
 }
-"""What every answer must agree in, by field of `Identified`: the code of the error, its problem, its remedy."""
+"""What every answer must agree in, by field of `Identified`: the problem, its remedy."""
 FIRST_CONTACT_SECONDS = 20.0
 """Maximum seconds for which `environment()` tries to reach a service, so that a wrong URL fails early."""
 
@@ -89,7 +87,7 @@ class EnvironmentClient:
         if urls is None:
             if config.urls == "local":
                 message = "client.urls is 'local': start the service with local_service and give its URL."
-                raise ConfigError(message, code="local-urls")
+                raise ConfigError(message)
             urls = config.urls
         self._config = config
         self._transport = Transport(config, urls)
@@ -171,8 +169,7 @@ class EnvironmentClient:
 
         if len(left_out := set(without)) > MAX_WITHOUT:
             raise RequestError(
-                f"without holds {len(left_out)} ids; a search leaves out at most {MAX_WITHOUT}. Give fewer.",
-                code="too-many-documents",
+                f"without holds {len(left_out)} ids; a search leaves out at most {MAX_WITHOUT}. Give fewer."
             )
         empty = () if left_out else ("without",)  # which an older service does not know
         rankings: list[Hits] = []
@@ -289,13 +286,12 @@ class EnvironmentClient:
 
     def _check_identity(self, answer: Identified, first: Identified | None) -> None:
         """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
-        for field, (code, problem, remedy) in _IDENTITY.items():
+        for field, (problem, remedy) in _IDENTITY.items():
             expected, actual = getattr(first or answer, field), getattr(answer, field)
             if actual != expected:
                 raise ConfigError(
                     f"the service at {self._transport.urls} {problem} ({field} {expected} and {actual}), so rewards "
-                    f"would not be comparable. {remedy}",
-                    code=code,
+                    f"would not be comparable. {remedy}"
                 )
 
 
@@ -386,7 +382,7 @@ def _json(request: BaseModel, exclude: Collection[str] = ()) -> str:
     try:
         return request.model_dump_json(exclude=set(exclude))
     except PydanticSerializationError as error:
-        raise RequestError(f"the request is no valid Unicode text ({error}).", code="invalid-unicode") from error
+        raise RequestError(f"the request is no valid Unicode text ({error}).") from error
 
 
 def _expect(condition: bool, actual: str) -> None:

@@ -73,8 +73,7 @@ def discover_services(config: EnvironmentConfig) -> list[ServiceAddress] | None:
         raise ConfigError(
             f"no service of the index {_absolute(config)} with the settings of this environment is handed over in "
             f"{folder} (there: {indexes}). Start one with "
-            f"`querylect serve CONFIG --tell {shlex.quote(str(folder))}/NAME.json`, or unset {VARIABLE}.",
-            code="no-service",
+            f"`querylect serve CONFIG --tell {shlex.quote(str(folder))}/NAME.json`, or unset {VARIABLE}."
         )
     return [ServiceAddress(service.url, service.token or None) for service in matching]
 
@@ -85,8 +84,7 @@ def _read(path: Path) -> Service:
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds no url, index and settings"
         raise ConfigError(
-            f"{path}, named by {VARIABLE}, cannot be read ({reason}). It is written by `querylect serve --tell`.",
-            code="unreadable-file",
+            f"{path}, named by {VARIABLE}, cannot be read ({reason}). It is written by `querylect serve --tell`."
         ) from error
 
 

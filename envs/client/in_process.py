@@ -57,9 +57,7 @@ class InProcessClient:
         """
         for step in steps:
             if step.question_id not in self._environment.question_ids:
-                raise RequestError(
-                    f"unknown question id {step.question_id!r}; take ids from questions().", code="unknown-question"
-                )
+                raise RequestError(f"unknown question id {step.question_id!r}; take ids from questions().")
         names = list(dict.fromkeys([PRIMARY_METRIC, *metrics]))
         with self._lock:
             ranked = self._ranked([self._environment.plan_for(step.question_id, step.plan) for step in steps])

@@ -21,8 +21,7 @@ def source_address_for(host: str) -> str:
     except OSError as error:
         raise ConfigError(
             f"no way from {socket.gethostname()} to {host!r} ({error.strerror or error}); give the name or address of "
-            "a machine that shall reach this one.",
-            code="unreachable-host",
+            "a machine that shall reach this one."
         ) from error
 
 

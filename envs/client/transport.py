@@ -160,7 +160,7 @@ class Transport:
     def __init__(self, config: ClientConfig, urls: Sequence[str | ServiceAddress]) -> None:
         if not urls:
             message = "client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local."
-            raise ConfigError(message, code="no-urls")
+            raise ConfigError(message)
         services = [ServiceAddress(url) if isinstance(url, str) else url for url in urls]
         if any(service.token is None for service in services):
             token = token_of(config.token_env)
@@ -324,7 +324,7 @@ def _replica(service: ServiceAddress) -> Replica:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
         message = f"client.urls: {service.url!r} is no service URL; expected http://HOST:PORT or https://HOST."
-        raise ConfigError(message, code="invalid-url")
+        raise ConfigError(message)
     headers = service.headers
     if url.userinfo:
         login = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()

@@ -129,8 +129,7 @@ class Documents:
         except ValueError as error:
             raise IndexFolderError(
                 f"{self._path} is damaged at document {position} ({error}). See what else is: querylect index verify; "
-                "then build it again: querylect index build --overwrite.",
-                code="damaged-index",
+                "then build it again: querylect index build --overwrite."
             ) from error
         return fields
 
@@ -146,6 +145,5 @@ def _refuse_duplicate_ids(documents: Documents, order: npt.NDArray[np.intp], dup
         if documents.id(first) == documents.id(second):
             raise DataError(
                 f"document id {documents.id(first)!r} occurs twice in the corpus (documents {first + 1} and "
-                f"{second + 1}); ids must be unique. Rename or remove one of the two.",
-                code="duplicate-id",
+                f"{second + 1}); ids must be unique. Rename or remove one of the two."
             )

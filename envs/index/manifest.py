@@ -110,16 +110,13 @@ class SealedFile(Generic[Description]):
         try:
             content = parse_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise IndexFolderError(
-                f"{folder} is no {self.folder}: it holds no {self.name}. {missing}", code="not-an-index"
-            ) from None
+            raise IndexFolderError(f"{folder} is no {self.folder}: it holds no {self.name}. {missing}") from None
         except (OSError, ValueError) as error:
             raise self._damaged(path, f"is not readable JSON ({error})") from error
         actual = content.get("format") if isinstance(content, dict) else None
         if actual != self.format:
             raise IndexFolderError(
-                f"{self.folder} {folder} has format {actual!r}; this version reads format {self.format}. {self.remedy}",
-                code="other-format",
+                f"{self.folder} {folder} has format {actual!r}; this version reads format {self.format}. {self.remedy}"
             )
         seal = content.pop("seal", None)
         try:
@@ -152,9 +149,7 @@ class SealedFile(Generic[Description]):
                 raise self._damaged(folder / name, problem)
 
     def _damaged(self, path: Path, problem: str) -> IndexFolderError:
-        return IndexFolderError(
-            f"{self.folder} {path.parent} is corrupt: {path.name} {problem}. {self.remedy}", code="damaged-index"
-        )
+        return IndexFolderError(f"{self.folder} {path.parent} is corrupt: {path.name} {problem}. {self.remedy}")
 
 
 INDEX = SealedFile(MANIFEST, Manifest, 2, "index", "Build it again: querylect index build --overwrite.")

@@ -134,6 +134,5 @@ def load_or_raise(folder: Path, load: Callable[[], Opened]) -> Opened:
         return load()
     except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
         raise IndexFolderError(
-            f"index {folder} cannot be read ({error}). Build it again: querylect index build --overwrite.",
-            code="unreadable-index",
+            f"index {folder} cannot be read ({error}). Build it again: querylect index build --overwrite."
         ) from error

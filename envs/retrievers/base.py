@@ -122,6 +122,5 @@ def check_depth(limits: Sequence[int], depth: int, documents: int, setting: str)
     if limits and max(limits) > depth < documents:
         raise RequestError(
             f"a plan asks for {max(limits)} documents; this retriever ranks the best {depth}. "
-            f"Ask for at most {depth}, or raise {setting}.",
-            code="beyond-depth",
+            f"Ask for at most {depth}, or raise {setting}."
         )

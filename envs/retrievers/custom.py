@@ -26,17 +26,14 @@ class Custom(WithoutFiles):
         file = Path(recipe.model)
         spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
         if spec is None or spec.loader is None:
-            raise ConfigError(
-                f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.", code="no-python-file"
-            )
+            raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
         module = importlib.util.module_from_spec(spec)
         with _user_errors(file):
             spec.loader.exec_module(module)
         if not isinstance(getattr(module, "Retriever", None), type):
             raise ConfigError(
                 f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "
-                "docs/add-a-retriever.md.",
-                code="no-retriever-class",
+                "docs/add-a-retriever.md."
             )
         self._file, self._retriever = file, module.Retriever
         trained = getattr(module, "TRAINED", None)
@@ -57,6 +54,4 @@ def _user_errors(file: Path) -> Iterator[None]:
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
         location = f", line {lines[-1]}" if lines else ""
-        raise ConfigError(
-            f"{file}{location}: {type(error).__name__}: {error}. Fix it there.", code="broken-code"
-        ) from error
+        raise ConfigError(f"{file}{location}: {type(error).__name__}: {error}. Fix it there.") from error

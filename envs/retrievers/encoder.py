@@ -77,8 +77,7 @@ class Encoder:
                 raise ModelError(
                     f"retriever {recipe.name!r}: {recipe.model!r} gives vectors of {sizes[0]} numbers and "
                     f"{recipe.query_model!r} of {sizes[1]}; expected two encoders of one pair. "
-                    "Set env.model and env.recipe.query_model to models that were trained together.",
-                    code="unequal-encoders",
+                    "Set env.model and env.recipe.query_model to models that were trained together."
                 )
         similarity = {"cosine": "cos", "dot": "dot"}.get(str(model.similarity_fn_name or "cosine"))
         if recipe.similarity is None and similarity is None:
@@ -158,8 +157,7 @@ def finished(vectors: Vectors, recipe: RetrieverRecipe) -> Vectors:
     if not np.isfinite(vectors).all():
         raise ModelError(
             f"retriever {recipe.name!r}: {recipe.model!r} gave embeddings that are not finite numbers. "
-            "Check that its weights are complete.",
-            code="not-finite",
+            "Check that its weights are complete."
         )
     if recipe.similarity == "cos":
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -225,8 +223,7 @@ def check_device(device: str | None) -> None:
     if int(number or 0) >= (count := counts.get(kind, 1)):
         raise ModelError(
             f"env.encoder_device is {device!r}; torch sees {count} such devices, numbered from 0. "
-            "Name one of them, or cpu.",
-            code="no-gpu",
+            "Name one of them, or cpu."
         )
 
 
@@ -238,8 +235,7 @@ def _open(recipe: RetrieverRecipe, name: str, setting: str, device: str | None) 
         raise ModelError(
             f"retriever {recipe.name!r}: {name!r} does not hold a usable text encoder "
             f"({type(error).__name__}: {error}). Give {setting} a sentence-transformers folder, a transformers "
-            "folder with tokenizer and weights, or a Hub id that can be reached.",
-            code="unloadable-model",
+            "folder with tokenizer and weights, or a Hub id that can be reached."
         ) from error
     model.default_prompt_name = None
     _check_pooling(recipe, name, model)
@@ -301,8 +297,7 @@ def _check_pooling(recipe: RetrieverRecipe, name: str, model: "SentenceTransform
     if recipe.pooling is not None and actual != recipe.pooling:
         raise ModelError(
             f"retriever {recipe.name!r}: {name!r} brings its own pooling, {actual!r}; the recipe says "
-            f"{recipe.pooling!r}. Remove env.recipe.pooling, or name a model that pools as the recipe says.",
-            code="other-pooling",
+            f"{recipe.pooling!r}. Remove env.recipe.pooling, or name a model that pools as the recipe says."
         )
 
 
@@ -313,8 +308,7 @@ def _check_closing_token(recipe: RetrieverRecipe, tokenizer: "PreTrainedTokenize
     if last != recipe.closing_token:
         raise ModelError(
             f"retriever {recipe.name!r}: its tokenizer ends a text with {last!r}; expected {recipe.closing_token!r}, "
-            "whose vector is the embedding. Give env.model the folder of the embedding model, not of its base model.",
-            code="other-closing-token",
+            "whose vector is the embedding. Give env.model the folder of the embedding model, not of its base model."
         )
 
 
@@ -343,8 +337,5 @@ def open_corpus_encoder(config: EnvironmentConfig) -> CorpusEncoder:
     """The encoder of the configured retriever. Raises DataError if it has none, and as `Encoder.open`."""
     recipe = recipe_of(config)
     if recipe.kind != "dense":
-        raise DataError(
-            f"--encoder {config.retriever!r} is no encoder; expected a dense retriever's recipe or model.",
-            code="no-encoder",
-        )
+        raise DataError(f"--encoder {config.retriever!r} is no encoder; expected a dense retriever's recipe or model.")
     return CorpusEncoder(Encoder.open(recipe, config.encoder_device))

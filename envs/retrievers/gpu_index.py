@@ -50,8 +50,7 @@ def check_gpus(config: VectorsConfig) -> None:
             problem = "HNSW is searched on the CPU only"
         raise ModelError(
             f"env.vectors.device is 'gpu', but {problem}. "
-            "Use device=cpu, or search=flat or ivfpq on GPUs that this process sees.",
-            code="no-gpu",
+            "Use device=cpu, or search=flat or ivfpq on GPUs that this process sees."
         )
 
 
@@ -88,8 +87,7 @@ def on_gpus(
             raise ModelError(
                 f"FAISS cannot hold vectors {first} to {last - 1} on GPU {gpu} in {dtype}: {first_line(error)}. "
                 "Name more GPUs in env.vectors.gpus, or GPUs with more free memory, or set "
-                "env.vectors.gpu_dtype=float16 or device=cpu.",
-                code="unusable-gpu",
+                "env.vectors.gpu_dtype=float16 or device=cpu."
             ) from error
         add(part)
     return merged

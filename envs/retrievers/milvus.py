@@ -70,8 +70,7 @@ def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
     if recipe.kind not in ("bm25", "dense"):
         raise ConfigError(
             f"env.engine is milvus, but retriever {recipe.name!r} is {recipe.kind}; Milvus searches for bm25 and dense "
-            "retrievers. Leave env.engine out, or give it to the members of a hybrid.",
-            code="unsupported-retriever",
+            "retrievers. Leave env.engine out, or give it to the members of a hybrid."
         )
     check_uri(config.milvus)
     if recipe.kind == "bm25":
@@ -79,14 +78,12 @@ def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
     if config.vectors.search != "flat" or config.vectors.device != "cpu":
         raise ConfigError(
             f"env.vectors.search={config.vectors.search} and device={config.vectors.device} are settings of FAISS, and "
-            "env.engine is milvus. Leave them out; env.milvus.index_type chooses Milvus's index.",
-            code="faiss-settings",
+            "env.engine is milvus. Leave them out; env.milvus.index_type chooses Milvus's index."
         )
     if config.milvus.index_type == "DISKANN" and config.milvus.embedded:
         raise ConfigError(
             "env.milvus.index_type is DISKANN, which the embedded database does not have: it would scan all vectors. "
-            "Choose HNSW, or name a Milvus server in env.milvus.uri.",
-            code="unsupported-index",
+            "Choose HNSW, or name a Milvus server in env.milvus.uri."
         )
     return MilvusDense(recipe, config)
 
@@ -178,8 +175,7 @@ class _Loader:
         if description["index"] != self._index(dimension):
             raise IndexFolderError(
                 f"collection {description['collection']} was built with {description['index']}; env.milvus says "
-                f"{self._index(dimension)}. Build it again (querylect index build --overwrite), or set it as it was.",
-                code="other-settings",
+                f"{self._index(dimension)}. Build it again (querylect index build --overwrite), or set it as it was."
             )
         collection = self._collection(description["collection"], dimension, _sizes(folder, dimension))
         collection.open()
@@ -195,8 +191,7 @@ class _Loader:
                 content.add(block)
         if content.hashes() != description["content"]:
             raise IndexFolderError(
-                f"collection {collection.name} at {self._uri} has other rows than were loaded. {RELOAD}",
-                code="other-content",
+                f"collection {collection.name} at {self._uri} has other rows than were loaded. {RELOAD}"
             )
 
     def _name(self, build: str, dimension: int | None) -> str:
@@ -225,8 +220,7 @@ def _compare(collection: Collection, checks: dict[int, str]) -> None:
     if differs:
         raise IndexFolderError(
             f"collection {collection.name} at {collection.uri} has another vector at row {differs[0]} than was loaded. "
-            f"{RELOAD}",
-            code="other-content",
+            f"{RELOAD}"
         )
 
 
@@ -447,8 +441,7 @@ def check_limits(limits: Sequence[int], documents: int) -> None:
     """Raises RequestError if more documents are requested than Milvus returns, and there are more."""
     if limits and max(limits) > MAX_RESULTS < documents:
         raise RequestError(
-            f"a plan asks for {max(limits)} documents; Milvus returns at most {MAX_RESULTS}. Ask for fewer.",
-            code="beyond-depth",
+            f"a plan asks for {max(limits)} documents; Milvus returns at most {MAX_RESULTS}. Ask for fewer."
         )
 
 

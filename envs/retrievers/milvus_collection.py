@@ -120,8 +120,7 @@ class Collection:
         """Raises IndexFolderError if the collection has another number of rows."""
         if (count := self.count()) != rows:
             raise IndexFolderError(
-                f"collection {self.name} at {self.uri} holds {count} rows; the index has {rows}. {RELOAD}",
-                code="other-content",
+                f"collection {self.name} at {self.uri} holds {count} rows; the index has {rows}. {RELOAD}"
             )
 
     def open(self) -> None:
@@ -194,8 +193,7 @@ class Collection:
         missing = [position for position in positions if position not in stored]
         if missing:
             raise IndexFolderError(
-                f"collection {self.name} at {self.uri} lost row {missing[0]} during a search. {RELOAD}",
-                code="other-content",
+                f"collection {self.name} at {self.uri} lost row {missing[0]} during a search. {RELOAD}"
             )
         return [stored[position] for position in positions]
 
@@ -264,8 +262,7 @@ class Collection:
         if not self._stores(keys, vectors):
             raise IndexFolderError(
                 f"collection {self.name} at {self.uri} has other rows from {keys[0]} to {keys[-1]} than the index. "
-                f"{RELOAD}",
-                code="other-content",
+                f"{RELOAD}"
             )
 
     def _stores(self, keys: list[int], vectors: Sequence[Vector]) -> bool:
@@ -326,16 +323,14 @@ class Collection:
         if code in _DENIED or code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
             return ConfigError(
                 f"{self.uri} refuses access ({detail}). Put the token that it wants (user:password, or an API key) "
-                f"into the environment variable {self._config.token_env} (env.milvus.token_env).",
-                code="access-denied",
+                f"into the environment variable {self._config.token_env} (env.milvus.token_env)."
             )
         if code == _MISSING:
             return IndexFolderError(
-                f"{self.uri} has no collection {self.name}. Load it: querylect index build --overwrite.",
-                code="missing-collection",
+                f"{self.uri} has no collection {self.name}. Load it: querylect index build --overwrite."
             )
         if code in _INVALID:
-            return RequestError(f"{self.uri} refuses {action} ({detail}).", code="request-refused")
+            return RequestError(f"{self.uri} refuses {action} ({detail}).")
         return EnvironmentUnavailableError(
             f"{action} at {self.uri} failed within {seconds:g} s ({detail}). Check that the server of env.milvus runs "
             "and has room, or raise env.milvus.deadline or build_deadline."
@@ -355,8 +350,7 @@ def check_uri(config: MilvusConfig) -> None:
     if url.username or url.password:
         raise ConfigError(
             "env.milvus.uri holds a user name or password. Put user:password into the environment variable "
-            f"{config.token_env} instead (env.milvus.token_env).",
-            code="credentials-in-url",
+            f"{config.token_env} instead (env.milvus.token_env)."
         )
     if not valid:
         raise _invalid(uri)
@@ -364,8 +358,7 @@ def check_uri(config: MilvusConfig) -> None:
 
 def _invalid(uri: str) -> ConfigError:
     return ConfigError(
-        f"env.milvus.uri is {uri!r}; expected http://HOST:PORT, https://HOST:PORT or a path that ends in .db.",
-        code="invalid-url",
+        f"env.milvus.uri is {uri!r}; expected http://HOST:PORT, https://HOST:PORT or a path that ends in .db."
     )
 
 
@@ -421,8 +414,7 @@ def _connect(config: MilvusConfig, uri: str, timeout: float) -> "MilvusClient":
         if config.embedded:
             raise ConfigError(
                 f"the embedded Milvus database {uri} cannot be opened ({error.message}). One process can have it open "
-                "at a time: stop the other one, or serve it (milvus-lite server) and name its URL in env.milvus.uri.",
-                code="database-not-opened",
+                "at a time: stop the other one, or serve it (milvus-lite server) and name its URL in env.milvus.uri."
             ) from error
         raise _invalid(uri) from error
 

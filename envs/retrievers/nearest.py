@@ -57,14 +57,12 @@ def vector_store(config: VectorsConfig, dimension: int, documents: int) -> Vecto
     if documents < max(256, lists):
         raise ConfigError(
             f"env.vectors.search is 'ivfpq', which learns from at least {max(256, lists)} documents; this corpus has "
-            f"{documents}. Use 'flat', which is exact, or fewer env.vectors.ivf_lists.",
-            code="too-few-documents",
+            f"{documents}. Use 'flat', which is exact, or fewer env.vectors.ivf_lists."
         )
     if dimension % size:
         raise ConfigError(
             f"env.vectors.pq_bytes is {size}, which does not divide the {dimension} dimensions of the vectors. "
-            f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}.",
-            code="indivisible-vectors",
+            f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}."
         )
     return store(ivf_lists=lists, pq_bytes=size)
 
@@ -101,8 +99,7 @@ def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> N
     if max(building, searching) > limit:
         raise ConfigError(
             f"{needs}. That does not fit. Choose env.vectors.dtype=float16 or search=ivfpq, a machine with more memory "
-            "or several indexes; env.vectors.memory_gib says what to count on where it will be searched elsewhere.",
-            code="too-little-memory",
+            "or several indexes; env.vectors.memory_gib says what to count on where it will be searched elsewhere."
         )
 
 
@@ -115,8 +112,7 @@ def import_faiss() -> ModuleType:
     except ImportError as error:
         raise ModelError(
             f"dense retrievers search with FAISS, which is not installed. Install it: {install_command('cpu')}; on a "
-            f"machine with a CUDA GPU {install_command('gpu')}.",
-            code="missing-package",
+            f"machine with a CUDA GPU {install_command('gpu')}."
         ) from error
     return faiss
 
@@ -184,8 +180,7 @@ def _gpu_search(index: "faiss.Index", vectors: Vectors, approximate: bool) -> Ne
         if depth > MAX_NEIGHBOURS:
             raise RequestError(
                 f"a plan asks for so many documents that FAISS has to find {depth}; on a GPU it finds at most "
-                f"{MAX_NEIGHBOURS}. Ask for fewer, or set env.vectors.device=cpu.",
-                code="beyond-depth",
+                f"{MAX_NEIGHBOURS}. Ask for fewer, or set env.vectors.device=cpu."
             )
         candidates = depth * _OVERSAMPLING if approximate else depth
         neighbours: npt.NDArray[np.int64] = index.search(queries, min(candidates, MAX_NEIGHBOURS, len(vectors)))[1]

@@ -46,8 +46,7 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
         raise IndexFolderError(
             f"index {config.index} was built over {manifest.model_fingerprint}; its "
             f"{'members' if config.hybrid else 'questions'} are now {fingerprint}. "
-            "Build it again (querylect index build --overwrite) or point the settings to what it was built over.",
-            code="changed-members" if config.hybrid else "changed-questions",
+            "Build it again (querylect index build --overwrite) or point the settings to what it was built over."
         )
     return {**verified, config.index: manifest}
 
@@ -60,7 +59,7 @@ def check_corpus(index: Index, corpus: Corpus) -> None:
     """
     differs = corpus.differs(index.manifest.origin)
     if differs:
-        raise _mismatch(index, _corpus_of(index), f"{corpus.name!r} ({differs})", "other-corpus")
+        raise _mismatch(index, _corpus_of(index), f"{corpus.name!r} ({differs})")
 
 
 def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
@@ -73,7 +72,7 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | N
     _check_recipe(index, recipe, engine_of(config, recipe))
     if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != manifest.corpus_hash:
         actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
-        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})", "other-corpus")
+        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
     _check_vectors(index, config)
     kind = open_kind(config, recipe, open_retriever)
     _check_fingerprint(index, kind.fingerprint, kind.recipe)
@@ -98,9 +97,7 @@ def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, fil
 def _check_fingerprint(index: Index, fingerprint: str | None, filled_in: RetrieverRecipe) -> None:
     built = index.manifest.model_fingerprint
     if fingerprint != built:
-        raise _mismatch(
-            index, f"other weights ({built})", f"{filled_in.model or filled_in.name} ({fingerprint})", "other-weights"
-        )
+        raise _mismatch(index, f"other weights ({built})", f"{filled_in.model or filled_in.name} ({fingerprint})")
     _check_recipe(index, filled_in, index.manifest.engine, filled_in=True)
 
 
@@ -120,9 +117,8 @@ def _corpus_of(index: Index) -> str:
     return f"another corpus ({manifest.dataset!r}, {manifest.documents} documents, hash {manifest.corpus_hash[:12]})"
 
 
-def _mismatch(index: Index, built: str, requested: str, code: str = "other-settings") -> IndexFolderError:
+def _mismatch(index: Index, built: str, requested: str) -> IndexFolderError:
     return IndexFolderError(
         f"index {index.path} was built with {built}; the configuration says {requested}. "
-        "Build it again (querylect index build --overwrite) or point env.index to another folder.",
-        code=code,
+        "Build it again (querylect index build --overwrite) or point env.index to another folder."
     )

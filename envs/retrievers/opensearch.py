@@ -73,13 +73,12 @@ class RemoteIndex:
             url = HttpUrl(config.url)
         except ValueError as error:
             raise ConfigError(
-                f"env.remote.url is {config.url!r}; expected http://HOST:PORT or https://HOST:PORT.", code="invalid-url"
+                f"env.remote.url is {config.url!r}; expected http://HOST:PORT or https://HOST:PORT."
             ) from error
         if url.username or url.password:
             raise ConfigError(
                 "env.remote.url holds a user name or password. Put the Authorization header into the environment "
-                f"variable {config.auth_env} instead (env.remote.auth_env).",
-                code="credentials-in-url",
+                f"variable {config.auth_env} instead (env.remote.auth_env)."
             )
         auth = secret_in(config.auth_env)
 
@@ -180,18 +179,14 @@ class RemoteIndex:
         if status in (401, 403):
             return ConfigError(
                 f"{self._config.url} refuses access (HTTP {status}). Put the Authorization header that it wants into "
-                f"the environment variable {self._config.auth_env} (env.remote.auth_env).",
-                code="access-denied",
+                f"the environment variable {self._config.auth_env} (env.remote.auth_env)."
             )
         if status == 404:
             return IndexFolderError(
                 f"{self._config.url} has no index {self._config.index!r}. Fill it with the corpus, or correct "
-                "env.remote.index.",
-                code="missing-index",
+                "env.remote.index."
             )
-        return RequestError(
-            f"{self._config.url} refuses the request (status {status}): {detail[:_MAX_CHARS]}", code="request-refused"
-        )
+        return RequestError(f"{self._config.url} refuses the request (status {status}): {detail[:_MAX_CHARS]}")
 
 
 class Remote(WithoutFiles):
@@ -228,8 +223,7 @@ class Remote(WithoutFiles):
         if recipe.kind not in ("bm25", "dense"):
             raise ConfigError(
                 f"env.remote is given, but retriever {recipe.name!r} is {recipe.kind}; a remote service searches for "
-                "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid.",
-                code="unsupported-retriever",
+                "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid."
             )
         encoder = Encoder.open(recipe, device) if recipe.kind == "dense" else None
         return cls(config, encoder.recipe if encoder else recipe, RemoteIndex(config), encoder)
@@ -239,8 +233,7 @@ class Remote(WithoutFiles):
         if self.count != len(documents):
             raise IndexFolderError(
                 f"{self._config.index!r} at {self._config.url} holds {self.count} documents; the corpus "
-                f"has {len(documents)}. Fill it with this corpus, under its ids.",
-                code="other-corpus",
+                f"has {len(documents)}. Fill it with this corpus, under its ids."
             )
         if self._encoder is None:
             return RemoteWords(self._service, self._config, documents)
@@ -333,6 +326,5 @@ def _positions(hits: Hits, documents: Documents, config: RemoteConfig) -> npt.ND
     except KeyError as error:
         raise IndexFolderError(
             f"{config.index!r} at {config.url} holds a document {error}, which the corpus does not have. "
-            "Fill it with this corpus, under its ids.",
-            code="unknown-document",
+            "Fill it with this corpus, under its ids."
         ) from None

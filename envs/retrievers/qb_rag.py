@@ -67,8 +67,7 @@ class QuestionBased:
         if self._base.manifest.corpus_hash != self._questions.description.questions_hash:
             raise IndexFolderError(
                 f"index {self._config.index} does not hold the questions of {self._config.folder}. Build it again: "
-                "querylect index build --overwrite.",
-                code="other-questions",
+                "querylect index build --overwrite."
             )
         self.fingerprint = _fingerprint(self._config, self._questions, self._base.manifest)
         trained = recipe.trained
@@ -96,8 +95,7 @@ class QuestionBased:
                 problem = "another text" if content.id in documents else "no content"
                 raise IndexFolderError(
                     f"the corpus has {problem} of the id {content.id!r}, which the questions of {self._config.folder} "
-                    "are about. Bring them up to date: querylect index questions.",
-                    code="changed-corpus",
+                    "are about. Bring them up to date: querylect index questions."
                 )
         order = in_tie_order(self._questions.answers(), contents, self._config.seed)
         names = [self._base.documents.id(position) for position in range(len(self._base.documents))]

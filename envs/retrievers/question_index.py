@@ -170,8 +170,7 @@ def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
         if not (isinstance(text, str) and text.strip() and content_ids):
             raise DataError(
                 f'{path}, line {number}: expected {{"question": TEXT, "contents": [ID, …]}} with a question that is '
-                "not blank and at least one content. Correct or remove the line.",
-                code="invalid-line",
+                "not blank and at least one content. Correct or remove the line."
             )
         questions.append((text.strip(), list(dict.fromkeys(content_ids))))
     return questions

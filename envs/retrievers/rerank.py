@@ -67,14 +67,12 @@ class Reranker:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which does not hold a usable cross-encoder "
                 f"({type(error).__name__}: {error}). Give it a sentence-transformers CrossEncoder, a transformers "
-                "folder with a sequence-classification head, or a Hub id that can be reached.",
-                code="unloadable-model",
+                "folder with a sequence-classification head, or a Hub id that can be reached."
             ) from error
         if model.num_labels != 1:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which gives {model.num_labels} numbers for a pair; expected "
-                "one relevance score. Name a cross-encoder for ranking.",
-                code="several-scores",
+                "one relevance score. Name a cross-encoder for ranking."
             )
         if config.max_length is not None:
             model.max_seq_length = config.max_length
@@ -84,8 +82,7 @@ class Reranker:
         outputs = np.asarray(self._model.predict(list(pairs), batch_size=_BATCH, show_progress_bar=False), np.float64)
         if not np.isfinite(outputs).all():
             raise ModelError(
-                f"{self.card['model']!r} gave scores that are not finite. Check that its weights are complete.",
-                code="not-finite",
+                f"{self.card['model']!r} gave scores that are not finite. Check that its weights are complete."
             )
         scores: list[float] = outputs.tolist()
         return scores

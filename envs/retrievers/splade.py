@@ -59,14 +59,12 @@ class Splade:
             raise ModelError(
                 f"retriever {recipe.name!r}: {recipe.model!r} does not hold a usable sparse encoder "
                 f"({type(error).__name__}: {error}). Give env.model a sentence-transformers SparseEncoder, a "
-                "transformers folder with a masked-language-model head, or a Hub id that can be reached.",
-                code="unloadable-model",
+                "transformers folder with a masked-language-model head, or a Hub id that can be reached."
             ) from error
         if recipe.query_model or recipe.pooling or recipe.pair or recipe.closing_token:
             raise ModelError(
                 f"retriever {recipe.name!r}: a SPLADE model brings its own pooling and its one encoder. Remove "
-                "query_model, pooling, pair and closing_token from env.recipe.",
-                code="own-pooling",
+                "query_model, pooling, pair and closing_token from env.recipe."
             )
         model.default_prompt_name = None
         similarity = "cos" if model.similarity_fn_name == "cosine" else "dot"

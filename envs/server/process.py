@@ -216,8 +216,7 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise UserError(
             f"cannot serve on host {host!r}, port {port}: {error.strerror or error}. Set env.host to a name or address "
-            "of this machine, and env.port to a free port that this user may take (0 takes one).",
-            code="cannot-bind",
+            "of this machine, and env.port to a free port that this user may take (0 takes one)."
         ) from error
 
 

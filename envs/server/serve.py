@@ -63,12 +63,11 @@ def serve(
     if not token and not is_loopback(config.host):
         raise UserError(
             f"host {config.host!r} is reachable from other machines and no token is set. Set the environment variable "
-            "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1.",
-            code="missing-token",
+            "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1."
         )
     if (writer or extend) is not None and config.workers > 1:
         message = f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1."
-        raise UserError(message, code="too-many-workers")
+        raise UserError(message)
     with bound(config.host, config.port) as listener:
         started = partial(ready, url_of(config.host, listener.getsockname()[1]))
         if config.workers == 1:
@@ -149,7 +148,7 @@ class _Worker:
         if not self.is_open() and not self.process.is_alive():
             code = self.process.exitcode
             message = f"a worker ended (exit code {code}) before it was ready; see its log."
-            raise EnvironmentUnavailableError(message, code="startup-failed")
+            raise EnvironmentUnavailableError(message)
 
     def keep_alive(self) -> None:
         """Replace it if it has died, after a pause; kill it if it hangs. Raises as `is_open`."""

@@ -171,8 +171,7 @@ class Answering:
             raise DataError(
                 f"none of {len(self._first)} questions (the first is {next(iter(self._first))!r}) has a right answer "
                 f"in {self._gold.source} (the first is {next(iter(self._gold.by_id))!r}). Give the file of this "
-                "dataset.",
-                code="no-matching-answers",
+                "dataset."
             )
         step = max(1, PROMPTS_AT_ONCE // (1 + len(self._searches) * len(self._config.answers.top)))
         records: list[AnswerRecord] = []

@@ -73,8 +73,7 @@ def _plan(record: EvalRecord) -> SearchPlan | None:
     except ValidationError as error:
         raise DataError(
             f"the search plan of {record.system} for the question {record.question_id!r} cannot be read "
-            f"({in_one_line(error)}). Run `querylect eval` again.",
-            code="invalid-record",
+            f"({in_one_line(error)}). Run `querylect eval` again."
         ) from error
 
 
@@ -119,8 +118,7 @@ class Contexts:
         if longest < self._deepest:
             raise ConfigError(
                 f"the records hold no search plans and {longest} documents of a ranking; answers.top asks for "
-                f"{self._deepest}. Ask for fewer (--top {max(1, longest)}), or run `querylect eval` again.",
-                code="too-few-documents",
+                f"{self._deepest}. Ask for fewer (--top {max(1, longest)}), or run `querylect eval` again."
             )
         self.moved = 0
         """Number of rankings that differ from the recorded ones."""

@@ -98,8 +98,7 @@ def success_of(name: str) -> Success:
     if not 0 < minimum <= 1:
         raise ConfigError(
             f"--success is {name!r}; expected gain (above the raw question), keep (at least the raw question and above "
-            "0), all, or a least nDCG@10 above 0 and up to 1, as 0.5.",
-            code="invalid-success",
+            "0), all, or a least nDCG@10 above 0 and up to 1, as 0.5."
         )
     return Success(name, f"nDCG@10 of at least {minimum:g}", False, lambda score, raw: score >= minimum)
 
@@ -114,15 +113,12 @@ def read_system(
     """
     file = path / "eval.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
-        raise DataError(
-            f"{name}: {path} holds no eval.jsonl. Run `querylect eval` on it, or name a file of queries.",
-            code="no-records",
-        )
+        raise DataError(f"{name}: {path} holds no eval.jsonl. Run `querylect eval` on it, or name a file of queries.")
     if _holds_records(file):
         return _from_records(name, file, read_records(file), success, system, turn)
     queries = list(_from_json(file) if file.suffix == ".jsonl" else _from_text(file))
     if not queries:
-        raise DataError(f"{name}: {file} holds no query; expected one on each line.", code="no-queries")
+        raise DataError(f"{name}: {file} holds no query; expected one on each line.")
     return RetrieverQueries(name, str(file), "every query of the file", _in_order(queries))
 
 
@@ -143,8 +139,7 @@ def _from_records(
     chosen = turns[-1] if turn is None else turn
     if chosen not in turns:
         raise DataError(
-            f"{name}: {system} has no turn {chosen} in {file}; it has {', '.join(map(str, turns))}. Change --turn.",
-            code="unknown-turn",
+            f"{name}: {system} has no turn {chosen} in {file}; it has {', '.join(map(str, turns))}. Change --turn."
         )
     answers = [record for record in answers if record.turn == chosen]
     raw = _raw_scores(name, file, records, system, success)
@@ -167,8 +162,7 @@ def _from_records(
         raise DataError(
             f"{name}: none of {len(answers)} answers of {system} at turn {chosen} in {file} was successful "
             f"({success.said}): {wrong_format} not in the asked format, {unscorable} unscorable, "
-            f"{len(answers) - wrong_format - unscorable} scored. Give another --success, --system or --turn.",
-            code="no-successful-query",
+            f"{len(answers) - wrong_format - unscorable} scored. Give another --success, --system or --turn."
         )
     return RetrieverQueries(
         name=name,
@@ -195,8 +189,7 @@ def _system(name: str, file: Path, records: Sequence[EvalRecord], requested: str
         return candidates[0]
     problem = f"no system {requested!r}" if requested else "no system that goes without saying"
     raise DataError(
-        f"{name}: {file} has {problem}; it has {', '.join(systems) or 'none'}. Give one of them with --system.",
-        code="unknown-system" if requested else "several-systems",
+        f"{name}: {file} has {problem}; it has {', '.join(systems) or 'none'}. Give one of them with --system."
     )
 
 
@@ -209,8 +202,7 @@ def _raw_scores(
     if system == RAW:
         raise ConfigError(
             f"--success {success.name} compares with the raw question, and --system is {RAW}. Give --success all "
-            "or a number.",
-            code="raw-against-itself",
+            "or a number."
         )
     parts = file.stem.split(".")
     raw_paths = [file.with_name(f"{'.'.join(parts[:end])}.{RAW}.jsonl") for end in range(len(parts) - 1, 0, -1)]
@@ -220,8 +212,7 @@ def _raw_scores(
     if not raw:
         raise DataError(
             f"{name}: {file} has no scores of the raw questions, with which --success {success.name} compares. "
-            "Evaluate with them, or give --success all or a number.",
-            code="no-raw-scores",
+            "Evaluate with them, or give --success all or a number."
         )
     return {record.question_id: record.metrics.get(MAIN_METRIC) for record in raw}
 
@@ -237,22 +228,18 @@ def _from_json(file: Path) -> Iterator[Query]:
         try:
             record = parse_json(line)
         except ValueError as error:
-            raise DataError(
-                f"{file}, line {number}: not valid JSON ({error}). Correct or remove the line.", code="invalid-json"
-            ) from error
+            raise DataError(f"{file}, line {number}: not valid JSON ({error}). Correct or remove the line.") from error
         if isinstance(record, str):
             record = {"query": record}
         texts = _texts(record) if isinstance(record, dict) else None
         if texts is None:
-            raise DataError(f"{file}, line {number}: no query in {line[:80]}; expected {_EXPECTED}.", code="no-query")
+            raise DataError(f"{file}, line {number}: no query in {line[:80]}; expected {_EXPECTED}.")
         identifier = str(record.get("question_id") or "")
         question = text_of({"question": record.get("question") or ""}, "question", file, number, None)
         for text in texts:
             query = text_of({"query": text}, "query", file, number, None)
             if not query.strip():
-                raise DataError(
-                    f"{file}, line {number}: the query is empty. Correct or remove the line.", code="empty-query"
-                )
+                raise DataError(f"{file}, line {number}: the query is empty. Correct or remove the line.")
             yield Query(query, identifier, question)
 
 

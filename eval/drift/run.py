@@ -58,24 +58,18 @@ def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Pa
 def check(settings: DriftSettings, names: Sequence[str]) -> None:
     """Raise ConfigError for settings without a valid measurement."""
     if len(names) < 2:
-        raise ConfigError(
-            f"drift is between two or more retrievers; given is {', '.join(names) or 'none'}.",
-            code="too-few-retrievers",
-        )
+        raise ConfigError(f"drift is between two or more retrievers; given is {', '.join(names) or 'none'}.")
     if settings.estimator not in get_args(Estimator):
-        raise ConfigError(
-            f"--estimator is {settings.estimator!r}; expected {' or '.join(get_args(Estimator))}.",
-            code="unknown-estimator",
-        )
+        raise ConfigError(f"--estimator is {settings.estimator!r}; expected {' or '.join(get_args(Estimator))}.")
     for name, value, minimum in (
         ("--permutations", settings.permutations, 1),
         ("--bootstrap", settings.bootstrap, 1),
         ("--terms", settings.terms, 0),
     ):
         if value < minimum:
-            raise ConfigError(f"{name} is {value}; expected at least {minimum}.", code="out-of-range")
+            raise ConfigError(f"{name} is {value}; expected at least {minimum}.")
     if settings.sigma is not None and not 0 < settings.sigma < float("inf"):
-        raise ConfigError(f"--sigma is {settings.sigma}; expected a distance above 0.", code="out-of-range")
+        raise ConfigError(f"--sigma is {settings.sigma}; expected a distance above 0.")
 
 
 def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
@@ -85,7 +79,7 @@ def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode
     parts = [slice(*ends) for ends in pairwise(np.cumsum([0, *(len(system.queries) for system in systems)]).tolist())]
     words = count_words([query.text for query in queries])
     if not words.vocabulary:
-        raise DataError("no query has a word (letters or digits); there is nothing to compare.", code="no-words")
+        raise DataError("no query has a word (letters or digits); there is nothing to compare.")
     features = tf_idf(words.counts)
     vectors = _embedded([query.text for query in queries], encode)
     sigma, sigma_said = _sigma([vectors[part] for part in parts], settings)
@@ -160,8 +154,7 @@ def _sides(a: RetrieverQueries, b: RetrieverQueries, shared: bool) -> tuple[NDAr
             raise DataError(
                 f"{system.name} has {questions} question{'s' * (questions != 1)} with a successful query{among}; the "
                 "unbiased estimate takes at least 2. Give more queries, or another --success"
-                + (", or leave out --shared." if shared else "."),
-                code="too-few-questions",
+                + (", or leave out --shared." if shared else ".")
             )
     return left, right
 
@@ -186,8 +179,7 @@ def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, st
     if sigma == 0:
         raise DataError(
             "more than half of the pairs of queries have the same embedding, so their median distance is 0 and cannot "
-            "be the width of the kernel. Give one with --sigma, as 1.",
-            code="same-embeddings",
+            "be the width of the kernel. Give one with --sigma, as 1."
         )
     sample = (
         f"{SIGMA_SAMPLE:,} of {count:,}, as many of each retriever as possible"

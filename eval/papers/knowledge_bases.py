@@ -44,7 +44,7 @@ def naming(system: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"the system {system!r}: {error}", code=error.code) from error
+        raise ConfigError(f"the system {system!r}: {error}") from error
 
 
 def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> None:
@@ -62,21 +62,18 @@ def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> Non
             raise ConfigError(
                 f"the system {name!r}: the method {system.method!r} names the source {unknown[0]!r}; for the task "
                 f"{task!r} it may search {', '.join(map(repr, sources)) or 'nothing'}. Name one of them, or add it to "
-                f"systems.{name}.sources.",
-                code="unknown-source",
+                f"systems.{name}.sources."
             )
         if METHODS[system.method].searches and not sources:
             raise ConfigError(
                 f"the system {name!r}: the method {system.method!r} searches, and for the task {task!r} there is "
-                f"nothing to search. Name an environment in systems.{name}.sources.",
-                code="nothing-to-search",
+                f"nothing to search. Name an environment in systems.{name}.sources."
             )
     scoring = [name for name, system in systems.items() if METHODS[system.method].scores(settings[name])]
     if scoring and paper.reranker is None:
         raise ConfigError(
             f"the system {scoring[0]!r} puts documents in order with a cross-encoder, and the paper names none. Give "
-            "reranker.model=MODEL, or choose other systems with --system.",
-            code="no-cross-encoder",
+            "reranker.model=MODEL, or choose other systems with --system."
         )
     if scoring and paper.reranker is not None:
         resolve_model(paper.reranker.model)
@@ -140,8 +137,7 @@ def _check_data(name: str, settings: PaperEnvironment) -> None:
         raise DataError(
             f"the corpus of the environment {name!r} is missing: {env.dataset.path} does not exist.{origin} Give its "
             f"folder with environments.{name}.env.dataset.path=FOLDER, or a running service with "
-            f"environments.{name}.client.urls='[\"http://host:8765\"]'.",
-            code="missing-folder",
+            f"environments.{name}.client.urls='[\"http://host:8765\"]'."
         )
     if env.question_index is not None:
         open_question_index(env.question_index.folder)

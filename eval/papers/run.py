@@ -100,8 +100,7 @@ def all_records(run: PaperRun, systems: Mapping[str, PaperSystem]) -> list[Paper
     if searched and all(record.reason == NO_RANKING for record in searched):
         raise EnvironmentUnavailableError(
             f"no environment answered any of {len(searched)} questions that were searched for; nothing was "
-            "tabulated. Check the services (the warnings above have the reasons) and run the same command again.",
-            code="no-rankings",
+            "tabulated. Check the services (the warnings above have the reasons) and run the same command again."
         )
     run.journal.rewrite(records)
     return records

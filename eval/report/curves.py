@@ -62,7 +62,7 @@ def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
     runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if not any(run.metrics for run in runs):
         message = f"{', '.join(map(str, paths))}: no step was logged yet; there is no curve to draw."
-        raise DataError(message, code="no-steps")
+        raise DataError(message)
     above = Path(os.path.commonpath([run.path for run in runs]))
     target = output or above / "training.html"
     if target.is_dir():
@@ -76,7 +76,7 @@ def read_run(path: Path) -> TrainingRun:
     config_path = path / "config.yaml"
     if not config_path.is_file():
         message = f"{path} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote."
-        raise ConfigError(message, code="no-run")
+        raise ConfigError(message)
     refuse_damaged_run(path)
     logs = [path / "metrics.jsonl", path / "validation.jsonl"]
     metrics, validation = (read_metrics(log) if log.exists() else [] for log in logs)
@@ -94,7 +94,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         complete, _, _ = path.read_bytes().rpartition(b"\n")
         lines = complete.decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"training metrics {path} cannot be read ({error}).", code="unreadable-file") from error
+        raise DataError(f"training metrics {path} cannot be read ({error}).") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -103,8 +103,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
             steps[int(row["step"])] = row
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
-                f'{path}, line {number}: expected a JSON object with a "step", found {line[:80]!r}.',
-                code="invalid-record",
+                f'{path}, line {number}: expected a JSON object with a "step", found {line[:80]!r}.'
             ) from error
     return [steps[step] for step in sorted(steps)]
 

@@ -100,20 +100,19 @@ def _unknown_folder(folder: Path) -> ConfigError:
         "`querylect eval PLAN`, `querylect drift` or `querylect train` wrote."
     )
     if not folder.is_dir():
-        problem, code = ("is a file", "not-a-folder") if folder.exists() else ("does not exist", "missing-folder")
-        return ConfigError(f"{folder} {problem}; expected the folder of {expected}", code=code)
+        problem = "is a file" if folder.exists() else "does not exist"
+        return ConfigError(f"{folder} {problem}; expected the folder of {expected}")
     if (folder / "cells").is_dir():
         message = f"{folder} is an evaluation that has written no results yet; give its `querylect eval` again first."
-        return ConfigError(message, code="no-results")
+        return ConfigError(message)
     if (folder / "eval.jsonl").is_file():
         return ConfigError(
             f"{folder} is the evaluation of one run, whose page is its own report.html; for it beside others evaluate "
-            "a spec that names the run.",
-            code="evaluation-of-a-run",
+            "a spec that names the run."
         )
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     listing = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "nothing"
-    return ConfigError(f"{folder} holds {listing}; expected {expected}", code="unknown-content")
+    return ConfigError(f"{folder} holds {listing}; expected {expected}")
 
 
 def _read(folder: Path, name: str, command: str, parse: Callable[[Path, dict[str, Any]], Parsed]) -> Parsed:
@@ -123,8 +122,7 @@ def _read(folder: Path, name: str, command: str, parse: Callable[[Path, dict[str
         return parse(folder, parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). Write it again with this version: `{command}`.",
-            code="unreadable-file",
+            f"{path} cannot be read ({type(error).__name__}: {error}). Write it again with this version: `{command}`."
         ) from error
 
 

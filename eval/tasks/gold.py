@@ -86,8 +86,7 @@ def gold_answers(env: EnvironmentConfig, reading: ReaderConfig) -> GoldSet:
     if dataset.kind != "beir" or dataset.path is None:
         raise ConfigError(
             f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them with --gold "
-            '(lines like {"_id": …, "answers": […]}).',
-            code="no-right-answers",
+            '(lines like {"_id": …, "answers": […]}).'
         )
     return read_gold(plain_or_gzipped(beir_folder(dataset.path) / "queries.jsonl"))
 
@@ -116,10 +115,7 @@ def read_gold(path: Path) -> GoldSet:
     for number, row in read_records(path, "right answers, one question per line"):
         identifier = identifier_of(row, path, number)
         if identifier in by_id:
-            raise DataError(
-                f"{path}, line {number}: the id {identifier!r} stands twice. Remove one of the two lines.",
-                code="duplicate-id",
-            )
+            raise DataError(f"{path}, line {number}: the id {identifier!r} stands twice. Remove one of the two lines.")
         gold = _gold(identifier, row, f"{path}, line {number}")
         if gold is None:
             skipped += 1
@@ -131,13 +127,10 @@ def read_gold(path: Path) -> GoldSet:
     if not by_id:
         raise DataError(
             f"{path} holds no right answer ({skipped} lines without one); expected a field 'answers' (a list of texts) "
-            "or 'answer'. Give another file with --gold.",
-            code="no-right-answers",
+            "or 'answer'. Give another file with --gold."
         )
     if len({gold.right is None for gold in by_id.values()}) > 1:
-        raise DataError(
-            f"{path} mixes open questions and multiple choice. Give each its own file.", code="mixed-questions"
-        )
+        raise DataError(f"{path} mixes open questions and multiple choice. Give each its own file.")
     return GoldSet(str(path), by_id, skipped)
 
 
@@ -146,11 +139,11 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     row = {**metadata, **row} if isinstance(metadata, dict) else row
     text = row.get("text", row.get("question", ""))
     if not isinstance(text, str):
-        raise DataError(f"{line}: the question is {text!r}; expected a string. Correct it.", code="invalid-question")
+        raise DataError(f"{line}: the question is {text!r}; expected a string. Correct it.")
     try:
         question = Question(identifier, text, history=parse_history(row.get("history")))
     except ValueError as error:
-        raise DataError(f"{line}: {error}. Correct the line.", code="invalid-history") from error
+        raise DataError(f"{line}: {error}. Correct the line.") from error
     if row.get("options"):
         return _choice(question, row, line)
     answers = row.get("answers", row.get("answer"))
@@ -167,17 +160,13 @@ def _choice(question: Question, row: Mapping[str, Any], line: str) -> Gold:
     letters = list(options) if isinstance(options, dict) else list(string.ascii_uppercase[: len(options)])
     texts = list(options.values()) if isinstance(options, dict) else list(options)
     if not 2 <= len(texts) <= 26 or not all(isinstance(value, str) for value in texts):
-        raise DataError(
-            f"{line}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.",
-            code="invalid-options",
-        )
+        raise DataError(f"{line}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.")
     answer = row.get("answer")
     matches = [index for index, option_letter in enumerate(letters) if option_letter == answer]
     matches = matches or [index for index, option in enumerate(texts) if option == answer]
     if len(matches) != 1:
         raise DataError(
             f"{line}: 'answer' is {answer!r}; expected the letter ({', '.join(map(str, letters))}) or the text of one "
-            "option. Correct the line.",
-            code="unknown-option",
+            "option. Correct the line."
         )
     return Gold(replace(question, options=tuple(texts)), right=matches[0])

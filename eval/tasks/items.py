@@ -37,14 +37,11 @@ def read_items(name: str, task: TaskConfig, limit: int | None, seed: int) -> Ite
         hint = f" {task.about.rstrip('.')}." if task.about else ""
         raise DataError(
             f"the data of the task {name!r} is missing: {path} does not exist.{hint} Give its place with "
-            f"tasks.{name}.data={'FOLDER' if task.kind == 'content' else 'FILE'}, or choose other tasks with --task.",
-            code="missing-file",
+            f"tasks.{name}.data={'FOLDER' if task.kind == 'content' else 'FILE'}, or choose other tasks with --task."
         )
     available = _contents(path, task) if task.kind == "content" else _answers(name, path, task)
     if not available.items:
-        raise DataError(
-            f"{path} holds no question that can be asked ({available.skipped} were passed over).", code="no-questions"
-        )
+        raise DataError(f"{path} holds no question that can be asked ({available.skipped} were passed over).")
     selected = draw(available.items, limit, seed, id_of=lambda item: item.question.id)
     return Items(selected, available.skipped, sampled(len(selected), len(available.items), limit, seed))
 
@@ -63,8 +60,7 @@ def _answers(name: str, path: Path, task: TaskConfig) -> Items:
             got, expected = kinds if task.kind == "open" else kinds[::-1]
             raise DataError(
                 f"{path} holds {got}, and tasks.{name}.kind is {task.kind!r}, which takes {expected}. Change the kind, "
-                "give another file, or name the options of all its questions with tasks.NAME.options.",
-                code="other-task-kind",
+                "give another file, or name the options of all its questions with tasks.NAME.options."
             )
         items.append(item)
     return Items(items, skipped)

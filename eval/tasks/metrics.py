@@ -52,17 +52,13 @@ def check_metrics(names: Sequence[str]) -> None:
     """Raise ConfigError where a metric is unknown or its package is not installed."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise ConfigError(
-            f"the metric {unknown[0]!r} is unknown for written answers; known are {', '.join(NAMES)}.",
-            code="unknown-metric",
-        )
+        raise ConfigError(f"the metric {unknown[0]!r} is unknown for written answers; known are {', '.join(NAMES)}.")
     for package, package_metrics in (("rouge_score", ROUGE), ("sacrebleu", BLEU)):
         requested = [name for name in names if name in package_metrics]
         if requested and find_spec(package) is None:
             raise ConfigError(
                 f"the metric {requested[0]!r} needs the package {package}, which is not installed. Install it "
-                f"({install_command('text-metrics')}), or leave the metric out.",
-                code="missing-package",
+                f"({install_command('text-metrics')}), or leave the metric out."
             )
 
 

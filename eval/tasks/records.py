@@ -98,8 +98,7 @@ def refuse_silence(missing: Sequence[bool], reader: Llm) -> None:
     if missing and all(missing):
         raise EngineUnavailableError(
             f"none of {len(missing)} questions got a reply ({dict(reader.costs.missing)}); nothing was tabulated. "
-            "Check the reader and run the same command again.",
-            code="no-replies",
+            "Check the reader and run the same command again."
         )
 
 

@@ -42,14 +42,12 @@ class RewardFunction:
         if rewriter.stop == "answer":
             raise ConfigError(
                 "rewriter.stop is answer: without a search there is no ranking to reward, and a reward function has no "
-                "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer.",
-                code="unsearched-stop",
+                "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer."
             )
         if rewriter.stop and turn > 1:
             raise ConfigError(
                 f"turn is {turn} and rewriter.stop is true: a stop keeps the ranking of the turns before, which a "
-                "reward function does not know. Set rewriter.stop=false, or turn=1.",
-                code="unknown-earlier-turns",
+                "reward function does not know. Set rewriter.stop=false, or turn=1."
             )
         card = RetrieverCard.from_service(client.environment().retriever)
         self._client, self._turn, self._owns_client = client, turn, owns_client
@@ -57,8 +55,7 @@ class RewardFunction:
         if isinstance(self._rewriter, Staged) and self._rewriter.stage(Question("", "")) is not None:
             raise ConfigError(
                 f"the rewriter {rewriter.name!r} asks a frozen model before the policy, which a reward function cannot "
-                "do. Choose one of a single stage, such as general or direct.",
-                code="staged-rewriter",
+                "do. Choose one of a single stage, such as general or direct."
             )
         self._questions: dict[str, Question] = {}
 
@@ -104,8 +101,7 @@ class RewardFunction:
         if question_id is None or len(question_id) != len(completions):
             raise ConfigError(
                 f"{len(completions)} completions came with {len(question_id or ())} question ids. Give the dataset a "
-                "column `question_id` with the ids of the environment's questions, as reward.dataset(split) has.",
-                code="missing-column",
+                "column `question_id` with the ids of the environment's questions, as reward.dataset(split) has."
             )
         steps = [self._step(name, completion) for name, completion in zip(question_id, completions, strict=True)]
         results = iter(self._client.step([step for step in steps if step is not None]))
@@ -144,8 +140,7 @@ class RewardFunction:
                     break
             else:
                 raise RequestError(
-                    f"the environment has no question {question_id!r}. Take ids that it lists (reward.rows).",
-                    code="unknown-question",
+                    f"the environment has no question {question_id!r}. Take ids that it lists (reward.rows)."
                 )
         return self._questions[question_id]
 

@@ -48,8 +48,7 @@ def check_tensor_parallel(settings: VllmConfig, processes: int) -> None:
         raise ConfigError(
             f"rollout.vllm.tensor_parallel_size is {settings.tensor_parallel_size}, and the number of training "
             f"processes is {processes}: each holds one slice of the model, so it must divide their number. Start more "
-            "processes, lower it, or serve the model on several GPUs with rollout.engine=vllm_server.",
-            code="indivisible-processes",
+            "processes, lower it, or serve the model on several GPUs with rollout.engine=vllm_server."
         )
 
 

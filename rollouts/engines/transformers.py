@@ -161,13 +161,13 @@ class TransformersEngine:
         """
         model = self.model
         prompts = [[3, 1, 4], [3, 1, 5, 9]]
-        problem, code = "", None
+        problem = ""
         was_training = model.training
         model.eval()
         try:
             sampled = self.generate(prompts, 1, Sampling(temperature=0.0, max_new_tokens=3))
         except (TypeError, AttributeError) as error:
-            problem, code = f"it does not take shared attention ({error})", "no-shared-attention"
+            problem = f"it does not take shared attention ({error})"
         else:
             largest = 0.0
             for prompt, (sample,) in zip(prompts, sampled, strict=True):
@@ -179,14 +179,12 @@ class TransformersEngine:
                 largest = max(largest, float((expected - torch.tensor(sample.logprobs)).abs().max()))
             if largest > (0.01 if (self.compute_dtype or model.dtype) == torch.float32 else 1.0):
                 problem = f"log-probabilities differ by {largest:.3g} from its plain forward pass"
-                code = "other-probabilities"
         finally:
             model.train(was_training)
         if problem:
             raise ModelError(
                 f"policy {getattr(model.config, 'model_type', '?')!r} cannot generate with shared prefixes: {problem}. "
-                "Choose a policy whose architecture is a plain decoder (Llama, SmolLM2, Qwen2, Qwen3, …).",
-                code=code,
+                "Choose a policy whose architecture is a plain decoder (Llama, SmolLM2, Qwen2, Qwen3, …)."
             )
 
 
@@ -220,8 +218,7 @@ def _likeliest(logits: Tensor, count: int) -> list[dict[int, float]]:
 def _not_finite() -> ModelError:
     return ModelError(
         "the policy answers with numbers that are not finite: its weights or its arithmetic overflowed. "
-        "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32.",
-        code="not-finite",
+        "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32."
     )
 
 
@@ -308,10 +305,7 @@ def stop_ids(model: nn.Module, tokenizer: Tokenizer) -> set[int]:
     for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
         ids.update([value] if isinstance(value, int) else value or ())
     if not ids:
-        raise ModelError(
-            "the model names no end-of-turn token; set eos_token_id in its tokenizer or generation config",
-            code="no-end-token",
-        )
+        raise ModelError("the model names no end-of-turn token; set eos_token_id in its tokenizer or generation config")
     return ids
 
 
@@ -322,6 +316,5 @@ def refuse_special_attention(model: "PreTrainedModel", longest: int | None = Non
     if reason:
         raise ModelError(
             f"policy {getattr(config, 'model_type', '?')!r} uses {reason}, which trees with shared prefixes cannot "
-            "reproduce. Choose a policy with full attention in every layer (Llama, SmolLM2, Qwen2, Qwen3, …).",
-            code="special-attention",
+            "reproduce. Choose a policy with full attention in every layer (Llama, SmolLM2, Qwen2, Qwen3, …)."
         )

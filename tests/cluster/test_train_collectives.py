@@ -101,7 +101,7 @@ def failing(monkeypatch, rank):
         checkpoint = self._staging / "checkpoint-1"
         checkpoint.mkdir(exist_ok=True)
         if self.processes.rank == rank:
-            raise StorageError("could not write it", code="disk-full")
+            raise StorageError("could not write it")
         (checkpoint / str(self.processes.rank)).write_text("x")
 
     monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", save)

@@ -298,21 +298,19 @@ def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
 def test_a_tree_is_never_split(settings):
     four = change(settings, **{"train.questions_per_step": 4})
     check_shape(four.train, four.rollout, 2)
-    with refused(ConfigError, "unequal-process-shares", "train.questions_per_step 4", "3 processes", "multiple of 3"):
+    with refused(ConfigError, "train.questions_per_step 4", "3 processes", "multiple of 3"):
         check_shape(four.train, four.rollout, 3)
 
 
 @pytest.mark.parametrize(
-    ("surroundings", "code", "facts"),
+    ("surroundings", "facts"),
     [
         (
             {"WORLD_SIZE": "2"},
-            "incomplete-launch-variables",
             ["WORLD_SIZE is 2", "MASTER_ADDR, MASTER_PORT, RANK, LOCAL_RANK", "torchrun"],
         ),
         (
             {"ACCELERATE_USE_CPU": "True", "MASTER_PORT": "29500"},
-            "processes-not-started",
             ["torchrun --nproc-per-node N -m querylect train"],
         ),
     ],
@@ -321,12 +319,11 @@ def test_a_launch_that_would_train_several_runs_at_once_is_refused(
     settings,
     monkeypatch,
     surroundings,
-    code,
     facts,
 ):
     for name, value in surroundings.items():
         monkeypatch.setenv(name, value)
-    with refused(ConfigError, code, *facts):
+    with refused(ConfigError, *facts):
         train(settings)
 
 

@@ -362,12 +362,12 @@ def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
     (checkpoint / "global_step3" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
     for name in ("adapter_model.safetensors", "scheduler.pt", "rng_state_0.pth", "trainer_state.json"):
         (checkpoint / name).touch()
-    with refused(CheckpointError, "other-launcher", checkpoint, OPTIMIZER_PARTS, "DeepSpeed"):
+    with refused(CheckpointError, checkpoint, OPTIMIZER_PARTS, "DeepSpeed"):
         RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig())
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     assert RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig()) == checkpoint
     (checkpoint / "optimizer.pt").touch()
-    with refused(CheckpointError, "other-launcher", checkpoint, "optimizer.pt", "DeepSpeed"):
+    with refused(CheckpointError, checkpoint, "optimizer.pt", "DeepSpeed"):
         RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig())
 
 
@@ -376,5 +376,5 @@ def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monk
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     for name, value in launcher_variables(1)[0].items():
         monkeypatch.setenv(name, value)
-    with refused(ConfigError, "missing-package", "'.[gpu]'"):
+    with refused(ConfigError, "'.[gpu]'"):
         train(settings)

@@ -205,7 +205,7 @@ def test_other_right_answers_score_anew_without_a_call(config, records, server, 
     page = answer_questions(config(), records)
     request_count = len(server.bodies)
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
-    with refused(ConfigError, None, "answers.json", "number of questions: 3 → 1"):
+    with refused(ConfigError, "answers.json", "number of questions: 3 → 1"):
         answer_questions(config(), records)
     answer_questions(config(), records, overwrite=True)
     assert len(server.bodies) == request_count
@@ -270,7 +270,7 @@ def test_raw_questions_alone_need_no_records(config, server, tmp_path):
         ("raw", "insulin", 1.0),
     ]
     lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding gums!", "answers": ["citrus"]}])
-    with refused(DataError, None, "train"):
+    with refused(DataError, "train"):
         answer_questions(settings, None, tmp_path / "trained")
 
 
@@ -288,13 +288,13 @@ def test_multiple_choice(config, records, server, tmp_path):
 
 
 def test_what_ends_a_run(config, records, server, tmp_path):
-    with refused(DataError, "no-matching-answers", 3, "'q-head'", "'other'"):
+    with refused(DataError, 3, "'q-head'", "'other'"):
         answer_questions(config(gold=str(lines(tmp_path / "g", [{"_id": "other", "answer": "x"}]))), records)
     server.always = lambda body: (400, {})
-    with refused(EngineUnavailableError, "no-replies"):
+    with refused(EngineUnavailableError):
         answer_questions(config(), records)
     assert not (records.parent / "answers" / "m" / "answers.json").exists()
-    with only_writer(tmp_path / "o", ".answers.lock", "", ""), refused(StorageError, None, tmp_path / "o", "--output"):
+    with only_writer(tmp_path / "o", ".answers.lock", "", ""), refused(StorageError, tmp_path / "o", "--output"):
         answer_questions(config(), records, tmp_path / "o")
 
 
@@ -306,12 +306,12 @@ def test_rankings_without_plans_take_their_texts_from_the_dataset(small_environm
     contexts = Contexts(2, small_environment.dataset, None, searches).of(list(by_question.values()))
     assert [document.title for document in contexts[0]] == ["About triptan", "About aspirin"]
     assert contexts[1:] == [None, []], "unscorable is missing, a wrong format has no documents"
-    with refused(ConfigError, "too-few-documents", "answers.top", 5, "--top 2"):
+    with refused(ConfigError, "answers.top", 5, "--top 2"):
         Contexts(5, small_environment.dataset, None, searches)
     (broken,) = recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "plan": {"k": 0}}])).values()
-    with refused(DataError, "invalid-record", "'q-head'", "k"):
+    with refused(DataError, "'q-head'", "k"):
         Contexts(5, small_environment.dataset, None, {}).of(list(broken.values()))
-    with refused(DataError, "invalid-record", "line 1", "turn"):
+    with refused(DataError, "line 1", "turn"):
         recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "turn": "last"}]))
 
 
@@ -344,7 +344,7 @@ def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
     rows = [{"_id": "a", "text": "And?", "options": ["3", "4"], "answer": "B", "history": history}]
     (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
     assert (gold.question.options, gold.question.history) == (("3", "4"), (Utterance("user", "What is triptan?"),))
-    with refused(DataError, "invalid-history", "line 1", "entry 1"):
+    with refused(DataError, "line 1", "entry 1"):
         read_gold(lines(tmp_path / "gold.jsonl", [{"_id": "a", "text": "And?", "answers": ["3"], "history": [{}]}]))
 
 

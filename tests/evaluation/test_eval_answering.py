@@ -79,7 +79,7 @@ def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(
 def test_a_prompt_that_is_too_long_is_told(engine, rewriter):
     rollout = ROLLOUT.model_copy(update={"max_prompt_tokens": 16})
     parts = batches(QUESTIONS, 2)
-    with refused(ConfigError, None, "rollout.max_prompt_tokens", 16):
+    with refused(ConfigError, "rollout.max_prompt_tokens", 16):
         list(answers(parts, Asking(1, ["ndcg@10"]), engine, Client(), rewriter, rollout))
 
 

@@ -124,7 +124,7 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(carry
 def test_a_run_is_checked_too_and_a_wrong_one_writes_only_the_answers(settings, published, tmp_path, monkeypatch):
     published(0.9)
     messages = []
-    with refused(BaselineError, None, "0.9000", "a paper"):
+    with refused(BaselineError, "0.9000", "a paper"):
         evaluate(settings, None, tmp_path / "out", check=messages.append)
     assert len(messages) == 1
     names = sorted(path.name for path in (tmp_path / "out").iterdir())

@@ -62,7 +62,7 @@ def test_shared_compares_only_what_both_succeeded_on():
     (pair,) = measure(systems, settings, embed, "hash").pairs
     assert (pair.queries, pair.questions, pair.shared) == ((25, 25), (25, 25), 25)
     disjoint = [systems[0], plain("c", SENTENCES, [f"r{n}" for n in range(30)])]
-    with refused(DataError, "too-few-questions", "--shared"):
+    with refused(DataError, "--shared"):
         measure(disjoint, settings, embed, "hash")
 
 
@@ -101,15 +101,15 @@ def test_every_text_is_embedded_once():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "code", "facts"),
+    ("first", "second", "facts"),
     [
-        (["one query"], KEYWORDS, "too-few-questions", ["a has 1 question "]),
-        (["liver"] * 5, ["liver"] * 4, "same-embeddings", ["--sigma"]),
-        (["?", "…"], ["!", "??"], "no-words", []),
+        (["one query"], KEYWORDS, ["a has 1 question "]),
+        (["liver"] * 5, ["liver"] * 4, ["--sigma"]),
+        (["?", "…"], ["!", "??"], []),
     ],
 )
-def test_what_cannot_be_compared_is_named(first, second, code, facts):
-    with refused(DataError, code, *facts):
+def test_what_cannot_be_compared_is_named(first, second, facts):
+    with refused(DataError, *facts):
         measure([plain("a", first), plain("b", second)], QUICK, embed, "hash")
 
 
@@ -138,26 +138,26 @@ def test_equation_6_as_written_is_every_value_of_its_mode():
 
 
 @pytest.mark.parametrize(
-    ("names", "settings", "code", "facts"),
+    ("names", "settings", "facts"),
     [
-        (["a"], DriftSettings(), "too-few-retrievers", ["a."]),
-        (["a", "b"], DriftSettings(permutations=0), "out-of-range", ["--permutations", 0]),
-        (["a", "b"], DriftSettings(bootstrap=0), "out-of-range", ["--bootstrap", 0]),
-        (["a", "b"], DriftSettings(terms=-1), "out-of-range", ["--terms", -1]),
-        (["a", "b"], DriftSettings(sigma=0.0), "out-of-range", ["--sigma", 0.0]),
-        (["a", "b"], DriftSettings(estimator="eq7"), "unknown-estimator", ["--estimator", "'eq7'", "eq6"]),
-        (["a", "b"], DriftSettings(success="most"), "invalid-success", ["--success", "'most'"]),
+        (["a"], DriftSettings(), ["a."]),
+        (["a", "b"], DriftSettings(permutations=0), ["--permutations", 0]),
+        (["a", "b"], DriftSettings(bootstrap=0), ["--bootstrap", 0]),
+        (["a", "b"], DriftSettings(terms=-1), ["--terms", -1]),
+        (["a", "b"], DriftSettings(sigma=0.0), ["--sigma", 0.0]),
+        (["a", "b"], DriftSettings(estimator="eq7"), ["--estimator", "'eq7'", "eq6"]),
+        (["a", "b"], DriftSettings(success="most"), ["--success", "'most'"]),
     ],
 )
-def test_settings_are_checked_before_anything_is_read(tmp_path, names, settings, code, facts):
-    with refused(ConfigError, code, *facts):
+def test_settings_are_checked_before_anything_is_read(tmp_path, names, settings, facts):
+    with refused(ConfigError, *facts):
         write_drift(dict.fromkeys(names, tmp_path / "missing.txt"), settings, tmp_path)
 
 
 def test_a_model_that_does_not_embed_is_named():
-    with refused(ConfigError, None, "'bm25'"):
+    with refused(ConfigError, "'bm25'"):
         under_test.open_encoder("bm25")
-    with refused(ModelError, None, "--model", "'/missing/model'"):
+    with refused(ModelError, "--model", "'/missing/model'"):
         under_test.open_encoder("/missing/model")
 
 

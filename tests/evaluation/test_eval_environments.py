@@ -56,7 +56,7 @@ def test_settings_that_make_another_index_make_another_name():
 def test_a_named_index_holds_the_name_of_the_dataset_where_there_are_several():
     assert index({"index": "there/{dataset}-x"}).index == "there/one-x"
     assert index({"index": "there/x"}, datasets=["one"]).index == "there/x"
-    with refused(ConfigError, "shared-index", "env.index", "'there/x'", 2, "{dataset}"):
+    with refused(ConfigError, "env.index", "'there/x'", 2, "{dataset}"):
         index({"index": "there/x"})
 
 
@@ -65,7 +65,7 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
     resolved = index({"retriever": "hybrid", "hybrid": {"members": members}}, dataset="two")
     assert [member.index for member in resolved.hybrid.members] == ["there/two-bm25", "there/two-contriever"]
     members[1]["index"] = "there/contriever"
-    with refused(ConfigError, "shared-index", "env.hybrid.members.index", "'there/contriever'"):
+    with refused(ConfigError, "env.hybrid.members.index", "'there/contriever'"):
         index({"retriever": "hybrid", "hybrid": {"members": members}})
 
 
@@ -135,18 +135,18 @@ def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 999 + b"\1")
     assert folder_identity(tmp_path) != first
     assert model_identity("someone/model") == "someone/model"
-    with refused(ModelError, "missing-folder", tmp_path / "gone"):
+    with refused(ModelError, tmp_path / "gone"):
         model_identity(str(tmp_path / "gone"))
 
 
 def test_a_checkpoint_that_its_training_removes_is_told(tmp_path, monkeypatch):
     checkpoint = tmp_path / "checkpoint-40"
-    with refused(ModelError, "unreadable-weights", checkpoint, "keep_checkpoints"):
+    with refused(ModelError, checkpoint, "keep_checkpoints"):
         folder_identity(checkpoint)
     checkpoint.mkdir()
     (checkpoint / "model.safetensors").touch()
     monkeypatch.setattr(Path, "is_file", lambda path: path.unlink() or True)  # between its listing and its reading
-    with refused(ModelError, "unreadable-weights", "model.safetensors", "keep_checkpoints"):
+    with refused(ModelError, "model.safetensors", "keep_checkpoints"):
         folder_identity(checkpoint)
 
 
@@ -249,7 +249,7 @@ def test_judgements_edited_during_an_evaluation_are_refused(small_environment, t
         after = Environment.open(env)
         before.settings_hash = after.settings_hash  # the service restarted
         for served in (True, False):
-            with refused(ConfigError, "changed-environment", after.settings_hash), described.connect(served):
+            with refused(ConfigError, after.settings_hash), described.connect(served):
                 pass
 
 

@@ -117,9 +117,9 @@ def test_an_evaluated_run_brings_its_systems(config, evaluated, tmp_path):
 
 
 def test_records_of_another_split_are_refused(config, evaluated, tmp_path):
-    with refused(DataError, "other-split", evaluated / "eval.jsonl", "'train'"):
+    with refused(DataError, evaluated / "eval.jsonl", "'train'"):
         export_trec(config.env, evaluated, "train", tmp_path / "out")
-    with refused(ConfigError, "unknown-split", "'dev'", "train, test"):
+    with refused(ConfigError, "'dev'", "train, test"):
         export_trec(config.env, None, "dev", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -151,10 +151,10 @@ def test_equal_scores_keep_our_order(tmp_path):
 def test_ids_with_white_space_are_refused(broken, tmp_path):
     for question, document in ((broken, "d"), ("q", broken)):
         split = Split([Question(question, "x")], {question: {document: 1}})
-        with refused(DataError, None, repr(broken)):
+        with refused(DataError, repr(broken)):
             write_trec(tmp_path / "out", split, {}, {})
     split = Split([Question("q", "x")], {"q": {"d": 1}})
-    with refused(DataError, None, repr(broken)):
+    with refused(DataError, repr(broken)):
         write_trec(tmp_path / "out", split, {"raw": {"q": [RankedHit(broken, 1.0)]}}, {})
     assert list(tmp_path.iterdir()) == []
 
@@ -162,10 +162,10 @@ def test_ids_with_white_space_are_refused(broken, tmp_path):
 def test_nothing_is_overwritten_or_left_half_written(tmp_path):
     split = Split([Question("q", "x")], {"q": {"d": 1}})
     (tmp_path / "there").mkdir()
-    with refused(DataError, None, tmp_path / "there"):
+    with refused(DataError, tmp_path / "there"):
         write_trec(tmp_path / "there", split, {}, {})
     (tmp_path / "file").write_text("")
-    with refused(StorageError, None, tmp_path / "file" / "out"):
+    with refused(StorageError, tmp_path / "file" / "out"):
         write_trec(tmp_path / "file" / "out", split, {}, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there"]
 

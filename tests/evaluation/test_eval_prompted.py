@@ -245,7 +245,7 @@ def test_flags_ask_an_endpoint():
     llms = [plan.systems[name].llm for name in ("hyde", "explore")]
     assert {llm.model for llm in llms} == {"m"}
     assert {llm.base_url for llm in llms} == {"http://h/v1"}
-    with refused(ConfigError, None, "http://h/v1", "--model"):
+    with refused(ConfigError, "http://h/v1", "--model"):
         spec_of_flags(**flags, model=None, turns=1, samples=None, endpoint="http://h/v1")
 
 

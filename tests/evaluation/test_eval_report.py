@@ -337,5 +337,5 @@ def test_metrics_of_a_resumed_run_count_the_last_line_of_a_step(tmp_path):
 def test_a_broken_line_of_metrics_is_named(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n' + line + "\n")
-    with refused(DataError, "invalid-record", path, "line 2"):
+    with refused(DataError, path, "line 2"):
         read_metrics(path)

@@ -304,7 +304,7 @@ def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
 
 
 def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
-    with refused(EnvironmentUnavailableError, "none-scored", 20):
+    with refused(EnvironmentUnavailableError, 20):
         run(tmp_path / "out", Environment(down=[q.id for q in TEST]))
     assert not list((tmp_path / "out").glob("*.*"))
 
@@ -339,7 +339,7 @@ def test_trained_questions_are_left_out_and_listed_by_id_and_by_text(tmp_path, l
         "test", dropped, criterion, leak.id,
     )  # fmt: skip
     assert f"1 of {len(TEST)} test questions are left out" in report.read_text()
-    with refused(DataError, "overlapping-splits", "train", "test"):
+    with refused(DataError, "train", "test"):
         run(tmp_path / "strict", environment, remote(leaks="refuse"))
     assert not (tmp_path / "strict").exists()
 
@@ -357,18 +357,18 @@ def test_near_duplicates_of_trained_questions_are_listed_and_can_be_left_out(tmp
     phrase = "nearly the same as a training question" if leaks == "drop" else "by id or words, or nearly so"
     assert f"1 of {len(TEST)} test questions are" in report.read_text()
     assert phrase in report.read_text()
-    with refused(DataError, "overlapping-splits", "train", "test"):
+    with refused(DataError, "train", "test"):
         run(tmp_path / "none", Environment(train=TEST))
 
 
 def test_the_training_split_and_one_that_is_not_there_are_refused(tmp_path):
     config = remote()
     config = config.model_copy(update={"eval": config.eval.model_copy(update={"split": "train"})})
-    with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
+    with refused(ConfigError, "eval.split", "'train'"):
         run(tmp_path, config=config)
-    with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
+    with refused(ConfigError, "eval.split", "'train'"):
         evaluate(config, None, tmp_path)
-    with refused(ConfigError, "no-questions", "'validation'"):
+    with refused(ConfigError, "'validation'"):
         run(tmp_path, config=remote(split="validation"))
 
 
@@ -381,10 +381,10 @@ def test_what_cannot_be_written_or_read_is_told_before_any_question_is_answered(
         raise AssertionError("the system was asked")
 
     (tmp_path / "file").write_text("")
-    with refused(StorageError, "unwritable-folder", tmp_path / "file" / "out"):
+    with refused(StorageError, tmp_path / "file" / "out"):
         run(tmp_path / "file" / "out", systems={"untrained": never})
     (tmp_path / "metrics.jsonl").write_text("{\n")
-    with refused(DataError, "invalid-record", tmp_path / "metrics.jsonl", "line 1"):
+    with refused(DataError, tmp_path / "metrics.jsonl", "line 1"):
         run(tmp_path / "out", run=tmp_path, systems={"untrained": never})
 
 
@@ -479,9 +479,9 @@ def test_the_checkpoint_is_the_best_then_the_final_then_the_newest(tmp_path):
 
 
 def test_a_run_without_a_checkpoint_is_named(tmp_path):
-    with refused(CheckpointError, None, tmp_path, "querylect train"):
+    with refused(CheckpointError, tmp_path, "querylect train"):
         find_checkpoint(tmp_path)
-    with refused(CheckpointError, None, tmp_path / "absent"):
+    with refused(CheckpointError, tmp_path / "absent"):
         evaluate(remote(), Path(tmp_path / "absent"), None)
 
 
@@ -503,7 +503,7 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
         "questions": {"environment": Environment(test=[*TEST[:-1], Question("t19", f"{TEST[19].text} really")])},
     }
     for name, more in variants.items():
-        with refused(ConfigError, "other-results", tmp_path / "results.json", "-o", "--overwrite"):
+        with refused(ConfigError, tmp_path / "results.json", "-o", "--overwrite"):
             run(tmp_path, **more)
         aside = run(Placement(tmp_path, aside=True), **more).parent
         assert aside.parent == tmp_path / "evaluations", name
@@ -515,7 +515,7 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     run(Placement(tmp_path, overwrite=True), config=remote(limit=3))
     assert json.loads((tmp_path / "results.json").read_text())["questions"] == 3
     edit(tmp_path / "results.json", "{}")
-    with refused(ConfigError, "unidentified-results", tmp_path / "results.json"):
+    with refused(ConfigError, tmp_path / "results.json"):
         run(tmp_path)
 
 
@@ -573,5 +573,5 @@ def test_questions_that_another_member_of_a_mix_trains_on_are_left_out(tmp_path)
     assert [(near.question.id, near.other.id) for near in held_out.near] == [("3", "dense/8")]
     write_leaks_file(tmp_path, held_out.records())
     assert read_left_out(tmp_path / LEAKS) == {("test", "2"), ("test", "3")}
-    with refused(DataError, "overlapping-splits", "bm25 with dense"):
+    with refused(DataError, "bm25 with dense"):
         without_trained_elsewhere("bm25", HeldOut(questions), "test", peers, "refuse")

@@ -175,7 +175,7 @@ def test_a_changed_plan_asks_only_what_changed(values, engine_calls):
     carry_out(values, systems={"renamed": {"turns": 2}}, permutations=60)
     assert engine_calls["prompts"] == 20
     earlier = Path(values["output"]) / values["name"] / "results.json"
-    with refused(ConfigError, "other-results", earlier, "questions.lessons: ", "--overwrite"):
+    with refused(ConfigError, earlier, "questions.lessons: ", "--overwrite"):
         carry_out(values, limit=2)
     folder, results_of_two, _ = carry_out(values, limit=2, overwrite=True)
     assert engine_calls["prompts"] == 20
@@ -406,7 +406,7 @@ def test_written_answers_are_read_back_once(values, monkeypatch):
 def test_two_evaluations_never_write_into_one_folder(values):
     plan = SpecConfig.model_validate({**values, "systems": {}})
     folder = Path(plan.output) / plan.name
-    with only_command(folder), refused(StorageError, None, f"at work in {folder}"):
+    with only_command(folder), refused(StorageError, f"at work in {folder}"):
         evaluate_spec(plan)
 
 

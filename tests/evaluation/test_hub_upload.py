@@ -94,7 +94,7 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
     hub.refuse = lambda method, path: 500 if path.endswith("/commit/checkpoint-2") else None
     upload = export_to_hub(evaluated_run, NAME, wishes, endpoint=hub.url)
     assert [next(upload), next(upload)] == [f"{hub.url}/{NAME}", f"{hub.url}/{NAME}/tree/checkpoint-1"]
-    with refused(HubUnavailableError, "server-error", NAME, "checkpoint-2", "HTTP 500"):
+    with refused(HubUnavailableError, NAME, "checkpoint-2", "HTTP 500"):
         next(upload)
     assert set(evaluated_run.rglob("*")) == files
     assert hub.at(NAME, "checkpoint-2") == {".gitattributes": b"*.safetensors filter=lfs\n"}
@@ -109,27 +109,27 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
 
 
 ANSWERS = [
-    (401, HubRefusedError, "invalid-token", ["HTTP 401", "HF_TOKEN", "hf auth login"]),
-    (403, HubRefusedError, "missing-permission", ["HTTP 403", "acme,"]),
-    (404, HubRefusedError, "unknown-repository", ["HTTP 404", "'acme'"]),
-    (409, HubRefusedError, "concurrent-change", ["HTTP 409"]),
-    (418, HubRefusedError, "request-refused", ["HTTP 418", "made to fail"]),
-    (429, HubUnavailableError, "rate-limited", ["HTTP 429", SAFE]),
-    (500, HubUnavailableError, "server-error", ["HTTP 500", SAFE]),
-    (0, HubUnavailableError, "unreachable-host", [SAFE]),
+    (401, HubRefusedError, ["HTTP 401", "HF_TOKEN", "hf auth login"]),
+    (403, HubRefusedError, ["HTTP 403", "acme,"]),
+    (404, HubRefusedError, ["HTTP 404", "'acme'"]),
+    (409, HubRefusedError, ["HTTP 409"]),
+    (418, HubRefusedError, ["HTTP 418", "made to fail"]),
+    (429, HubUnavailableError, ["HTTP 429", SAFE]),
+    (500, HubUnavailableError, ["HTTP 500", SAFE]),
+    (0, HubUnavailableError, [SAFE]),
 ]
 
 
-@pytest.mark.parametrize(("status", "error", "code", "facts"), ANSWERS)
-def test_what_the_hub_answers_becomes_an_error(hub, tmp_path, status, error, code, facts, caplog):
+@pytest.mark.parametrize(("status", "error", "facts"), ANSWERS)
+def test_what_the_hub_answers_becomes_an_error(hub, tmp_path, status, error, facts, caplog):
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# A card")
     repository, paths = HubRepository(NAME, hub.url), {"/api/repos/create", f"/api/models/{NAME}/commit/main"}
     hub.refuse = lambda method, path: status if path in paths else None
-    with refused(error, code, NAME, *facts) as caught:
+    with refused(error, NAME, *facts) as caught:
         repository.open(public=False, run_id="", overwrite=False)
     paths.remove("/api/repos/create")
     repository.open(public=False, run_id="", overwrite=False)
-    with refused(error, code, NAME, *facts) as also:
+    with refused(error, NAME, *facts) as also:
         repository.put(tmp_path, "main", "a commit")
     assert TOKEN not in f"{caught.value} {also.value} {caplog.text}"
 
@@ -144,7 +144,7 @@ def test_a_hub_that_does_not_answer_in_time_is_told(hub, monkeypatch):
 
     repository = HubRepository(NAME, hub.url)
     monkeypatch.setattr(repository.api, "repo_exists", hang)
-    with refused(HubUnavailableError, "timed-out", NAME, hub.url, SAFE):
+    with refused(HubUnavailableError, NAME, hub.url, SAFE):
         repository.open(public=False, run_id="", overwrite=False)
 
 
@@ -152,14 +152,14 @@ def test_a_surrounding_that_forbids_the_network_is_told(hub, monkeypatch):
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with refused(HubRefusedError, "offline-mode", "HF_HUB_OFFLINE"):
+    with refused(HubRefusedError, "HF_HUB_OFFLINE"):
         HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
     assert hub.requests == []
 
 
 def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_expired")
-    with refused(HubRefusedError, "invalid-token", "HTTP 401") as caught:
+    with refused(HubRefusedError, "HTTP 401") as caught:
         HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
     assert "hf_expired" not in str(caught.value)
 
@@ -167,7 +167,7 @@ def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
 def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):
     publish(hub, evaluated_run, replace(MERGED, public=True))
     assert not hub.repositories[NAME].private
-    with refused(HubRefusedError, "public-repository", NAME, "--public"):
+    with refused(HubRefusedError, NAME, "--public"):
         publish(hub, evaluated_run)
     publish(hub, evaluated_run, replace(MERGED, public=True))
     hub.repositories[NAME].private = True
@@ -183,7 +183,7 @@ def test_another_model_is_replaced_only_when_told(hub, evaluated_run):
     api.create_repo(NAME, private=True)
     for name in ("config.json", "adapter_config.json", "photo.png"):
         api.upload_file(repo_id=NAME, path_in_repo=name, path_or_fileobj=b"{}")
-    with refused(HubRefusedError, "not-an-export", NAME, "--overwrite"):
+    with refused(HubRefusedError, NAME, "--overwrite"):
         publish(hub, evaluated_run)
     publish(hub, evaluated_run, replace(MERGED, overwrite=True))
     assert "adapter_config.json" not in hub.at(NAME)
@@ -191,19 +191,19 @@ def test_another_model_is_replaced_only_when_told(hub, evaluated_run):
     values = json.loads(hub.at(NAME)[FILE])
     values["run"]["id"] = "another"
     hub.at(NAME)[FILE] = json.dumps(values).encode()
-    with refused(HubRefusedError, "other-run", NAME, "--overwrite"):
+    with refused(HubRefusedError, NAME, "--overwrite"):
         publish(hub, evaluated_run)
 
 
 def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hub, evaluated_run):
-    with refused(HubRefusedError, "invalid-card", NAME, '"license"', "--license"):
+    with refused(HubRefusedError, NAME, '"license"', "--license"):
         publish(hub, evaluated_run, replace(MERGED, licence="my own"))
     assert hub.stored == []
 
 
 @pytest.mark.parametrize("name", ["rewriter", "acme/re writer", "a/b/c", ""])
 def test_a_name_that_cannot_be_a_repository_is_refused(hub, name):
-    with refused(HubRefusedError, "invalid-name", name, "OWNER/NAME"):
+    with refused(HubRefusedError, name, "OWNER/NAME"):
         HubRepository(name, hub.url)
 
 
@@ -211,7 +211,7 @@ def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, m
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     monkeypatch.setattr("querylect.export.export.load", lambda *_: pytest.fail("a model was loaded"))
-    with refused(HubRefusedError, "not-logged-in", NAME, "HF_TOKEN"):
+    with refused(HubRefusedError, NAME, "HF_TOKEN"):
         publish(hub, evaluated_run)
     assert hub.requests == []
 

@@ -159,7 +159,7 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert len(server.bodies) == request_count
     assert (page.parent / "questions.jsonl").read_bytes() == original
     assert second["rows"] == first["rows"]
-    with refused(ConfigError, None, "results.json", "questions.mcq", "--overwrite"):
+    with refused(ConfigError, "results.json", "questions.mcq", "--overwrite"):
         run(values, tmp_path / "out", limit=2)
     run(values, tmp_path / "out", limit=2, overwrite=True)
     assert len(server.bodies) == request_count, "fewer questions are known"
@@ -271,7 +271,7 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     assert row(results, "mcq", "rag")["means"]["accuracy"] == {"value": 3 / 4, "n": 4}
     assert all("glucose" in last_user(body) for body in server.bodies[request_count:])
     server.always = lambda body: (400, {})
-    with refused(EngineUnavailableError, "no-replies"):
+    with refused(EngineUnavailableError):
         run(values, tmp_path / "none", sweeps=[])
     assert not (tmp_path / "none" / "results.json").exists()
 
@@ -286,7 +286,7 @@ class Away:
 
 def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("querylect.eval.papers.run.open_bases", lambda *_: {"small": Away()})
-    with refused(EnvironmentUnavailableError, "no-rankings"):
+    with refused(EnvironmentUnavailableError):
         run(values, tmp_path / "out", sweeps=[])
     unranked = [(plans, str(error)) for _, plans, error in logged(caplog, "methods.runner")]
     assert (4, "nobody is there") in unranked
@@ -391,21 +391,20 @@ def test_content_questions(values, server, small_environment, tmp_path):
 
 def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, server, tmp_path):
     tasks = {**values["tasks"], "mcq": {"kind": "choice", "data": "nowhere.jsonl", "about": "From there."}}
-    with refused(DataError, "missing-file", "'mcq'", "From there.", "tasks.mcq.data=FILE"):
+    with refused(DataError, "'mcq'", "From there.", "tasks.mcq.data=FILE"):
         run(values, tmp_path / "out", tasks=tasks)
-    for wrong, code, facts in (
-        ({"method": "hydra"}, "unknown-method", ["'hydra'", "'hyde'"]),
-        ({"method": "std_rag", "settings": {"source": ["w"]}}, None, ["'std_rag'", "key source;", "sources"]),
+    for wrong, facts in (
+        ({"method": "hydra"}, ["'hydra'", "'hyde'"]),
+        ({"method": "std_rag", "settings": {"source": ["w"]}}, ["'std_rag'", "key source;", "sources"]),
         (
             {"method": "hcqr", "settings": {"without": ["suport"]}},
-            None,
             ["'hcqr'", "without.0", '"suport"', "'support'"],
         ),
-        ({"method": "chr", "settings": {"penalty": -1}}, None, ["'chr'", "penalty", -1]),
+        ({"method": "chr", "settings": {"penalty": -1}}, ["'chr'", "penalty", -1]),
     ):
-        with refused(ConfigError, code, "system 'a'", *facts):
+        with refused(ConfigError, "system 'a'", *facts):
             run(values, tmp_path / "out", systems={**values["systems"], "a": wrong})
-    with refused(DataError, "other-task-kind", "tasks.mcq.kind", "'choice'"):
+    with refused(DataError, "tasks.mcq.kind", "'choice'"):
         run(
             values,
             tmp_path / "out",
@@ -415,34 +414,31 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
         "env": {"dataset": {"kind": "beir", "path": "nowhere"}, "index": str(tmp_path / "no")},
         "about": "From here",
     }
-    with refused(DataError, "missing-folder", "'small'", "nowhere", "From here."):
+    with refused(DataError, "'small'", "nowhere", "From here."):
         run(values, tmp_path / "out", environments={"small": base})
     small_environment = {"small": values["environments"]["small"]}
     question_index = {"folder": str(tmp_path / "none"), "index": str(tmp_path / "of-none")}
     qb_rag = {"retriever": "qb-rag", "index": str(tmp_path / "no-qb"), "question_index": question_index}
-    for changes, code, facts in (
-        ({"systems": {"r": {"method": "rerank"}}}, "no-cross-encoder", ["'r'", "reranker.model=MODEL"]),
-        ({"systems": {"q": {"method": "qa_rag", "settings": {"rerank": True}}}}, "no-cross-encoder", ["'q'"]),
-        ({"systems": {"m": {"method": "main_rag", "sources": []}}}, "nothing-to-search", ["'m'", "systems.m.sources"]),
+    for changes, facts in (
+        ({"systems": {"r": {"method": "rerank"}}}, ["'r'", "reranker.model=MODEL"]),
+        ({"systems": {"q": {"method": "qa_rag", "settings": {"rerank": True}}}}, ["'q'"]),
+        ({"systems": {"m": {"method": "main_rag", "sources": []}}}, ["'m'", "systems.m.sources"]),
         (
             {"systems": {"n": {"method": "misknow", "settings": {"first": ["small"], "second": ["wiki"]}}}},
-            "unknown-source",
             ["'n'", "'wiki'", "'small'"],
         ),
         (
             {"systems": {"r": {"method": "rerank"}}, "reranker": {"model": str(tmp_path / "no-model")}},
-            None,
             [tmp_path / "no-model"],
         ),
-        ({"environments": {**small_environment, "qb": {"env": qb_rag}}}, None, [tmp_path / "none"]),
+        ({"environments": {**small_environment, "qb": {"env": qb_rag}}}, [tmp_path / "none"]),
         (
             {"tasks": {**values["tasks"], "open": {**values["tasks"]["open"], "metrics": ["rouge9"]}}},
-            "unknown-metric",
             ["'rouge9'"],
         ),
     ):
         bare = BARE
-        with refused(QuerylectError, code, *facts):
+        with refused(QuerylectError, *facts):
             run(values, tmp_path / "out", **bare, **changes)
     assert not (tmp_path / "of-none").exists()
     assert server.bodies == []

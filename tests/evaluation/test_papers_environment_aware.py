@@ -77,13 +77,13 @@ def test_cells_are_chosen_by_name():
     assert [environment.datasets for environment in selected.environments.values()] == [None, None]
     assert selected.systems["direct"].environments == ["bm25"]
     assert list(chosen_cells(spec, [], ["minilm"]).systems) == ["general"], "the others have no prompt for MiniLM"
-    with refused(ConfigError, "nothing-to-evaluate", "explore"):
+    with refused(ConfigError, "explore"):
         chosen_cells(spec, [], ["minilm"], ["explore"])
     assert list(chosen_cells(spec, [], [], ["explore"]).systems) == ["explore"]
     for names, message in ((["scifcat"], "'scifcat'"), ([], "'bm52'"), ([], "'explor'")):
         environments = ["bm52"] if "bm52" in message else []
         systems = ["explor"] if "explor" in message else []
-        with refused(ConfigError, "unknown-name", message):
+        with refused(ConfigError, message):
             chosen_cells(spec, names, environments, systems)
 
 
@@ -94,7 +94,7 @@ def test_a_model_is_that_of_every_system_without_its_own():
         "general": "org/m", "direct": "org/m", "explore": None,
     }  # fmt: skip
     assert prompted_by(spec, None, None) == spec
-    with refused(ConfigError, "missing-model", "http://h/v1", "--reader"):
+    with refused(ConfigError, "http://h/v1", "--reader"):
         prompted_by(spec, None, "http://h/v1")
 
 

@@ -279,7 +279,7 @@ def test_what_the_user_sets_is_not_the_folders_word(stranger, listener, lesson_u
         assert rewriter.rewrite("my head hurts").turn == 2
     assert not requests
     stranger(**{"rewriter.prompt": "/etc/passwd.yaml"})
-    with refused(ConfigError, "untrusted", "rewriter.prompt=/etc/passwd.yaml", "--trust", "trust=True"):
+    with refused(ConfigError, "rewriter.prompt=/etc/passwd.yaml", "--trust", "trust=True"):
         Rewriter.from_pretrained(folder)
     assert open_trained(str(folder), settings=["rewriter.prompt=hpo"]).config.rewriter.prompt == "hpo"
 
@@ -295,7 +295,7 @@ def test_a_members_own_host_is_not_covered_by_an_override_that_it_does_not_inher
             }
         )
     )
-    with refused(ConfigError, "untrusted", f"mix.environments.b.client.urls=['{url}']") as error:
+    with refused(ConfigError, f"mix.environments.b.client.urls=['{url}']") as error:
         load_run_config(folder, ["client.urls=local"])
     assert "environments.a" not in str(error.value)
     assert "10.0.0.1" not in str(error.value)
@@ -320,7 +320,7 @@ def test_a_folder_without_a_card_does_not_ask_its_service(stranger, listener):
     url, requests = listener
     folder = stranger(**service(stranger(), url))
     (folder / "environment.json").unlink()
-    with Rewriter.from_pretrained(folder) as rewriter, refused(ConfigError, "untrusted", folder, "--trust"):
+    with Rewriter.from_pretrained(folder) as rewriter, refused(ConfigError, folder, "--trust"):
         rewriter.rewrite("my head hurts", turn=1)
     assert not requests
 
@@ -334,7 +334,7 @@ def test_an_export_names_no_code_no_path_and_no_host(tmp_path):
         (exported(rewriter={"name": "hcqr", "llm": {**LLM, "model": "../model"}}), "rewriter.llm.model=../model"),
     ):
         folder = write(tmp_path / "out", values)
-        with refused(ConfigError, "untrusted", key, "--trust"):
+        with refused(ConfigError, key, "--trust"):
             open_trained(str(folder))
         assert open_trained(str(folder), trust=True).name == str(folder)
     trained = open_trained(
@@ -355,7 +355,7 @@ def test_a_trained_run_is_the_users_own_until_it_is_changed_or_moved(settings, t
     assert load_run_config(run) == settings, "hosts, paths outside and all"
     moved = run.rename(tmp_path / "moved")
     assert not is_own_run(moved)
-    with refused(ConfigError, "untrusted", "client.urls", "--trust"):
+    with refused(ConfigError, "client.urls", "--trust"):
         load_run_config(moved)
     assert load_run_config(moved, trust=True) == settings
     moved.rename(run)
@@ -376,7 +376,7 @@ def test_another_folder_at_the_path_of_an_own_run_is_foreign(settings, tmp_path,
     assert is_own_run(run)
     shutil.copytree(foreign_run, run, dirs_exist_ok=True)  # unpacked over it
     assert not is_own_run(run)
-    with refused(ConfigError, "untrusted", "client.urls", "--trust"):
+    with refused(ConfigError, "client.urls", "--trust"):
         load_run_config(run)
 
 
@@ -405,7 +405,7 @@ def test_to_resume_somebody_elses_run_follows_no_link_out_of_it(stranger, tmp_pa
     config = change(load_config(str(folder / "config.yaml")), output=str(folder.parent))
     (folder / "config.yaml").write_text(dump_config(config))
     (folder / "rollouts.jsonl").symlink_to(tmp_path / "precious")
-    with refused(CheckpointError, "links-outside", "rollouts.jsonl", tmp_path / "precious"):
+    with refused(CheckpointError, "rollouts.jsonl", tmp_path / "precious"):
         RunFolder.reopen(config)
     assert RunFolder.reopen(config, trust=True)[0].path == folder
     make_own(folder)
@@ -423,11 +423,11 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
     RunFolder.reopen(config)
     edit(folder.path / "config.yaml", dump_config(moved))
     folder.path.rename(tmp_path / "moved")
-    with refused(CheckpointError, "foreign-pickles", tmp_path / "moved", "--trust"):
+    with refused(CheckpointError, tmp_path / "moved", "--trust"):
         RunFolder.reopen(moved)
     RunFolder.reopen(moved, trust=True)
     monkeypatch.delenv("ACCELERATE_USE_DEEPSPEED")
-    with refused(CheckpointError, "other-launcher"):
+    with refused(CheckpointError):
         RunFolder.reopen(moved)
 
 

@@ -86,7 +86,7 @@ def test_a_plan_becomes_one_query_per_probe_and_one_that_subtracts_none():
         Probe(terms=(Term(text="migraine"),)),
     ]
     assert plain_queries(SearchPlan(probes=tuple(probes))) == ["head ache", "migraine"]
-    with refused(ConfigError, "negative-weight"):
+    with refused(ConfigError):
         plain_queries(SearchPlan(probes=(Probe(terms=(Term(text="a"), Term(text="b", weight=-1))),)))
 
 
@@ -95,7 +95,7 @@ def test_a_failed_rewrite_is_the_question_and_a_warning_or_an_error(caplog):
     with caplog.at_level(logging.WARNING):
         assert queries_of(failed, "question") == ["as asked"]
     assert "missing think" in caplog.text
-    with refused(RewriteFailedError, None, "'as asked'", "missing think"):
+    with refused(RewriteFailedError, "'as asked'", "missing think"):
         queries_of(failed, "raise")
 
 

@@ -147,23 +147,23 @@ def test_an_answer_that_does_not_come_is_a_failure_of_that_question(write_settin
             later = rewriter.rewrite("what helps my head", documents=[], after=refused_one)
             assert later.failure == "no turn to go on from"
             server.always = lambda body: (401, {})
-            with refused(ConfigError, "endpoint-refused", url):
+            with refused(ConfigError, url):
                 rewriter.rewrite("bleeding gums")
     with (
         Rewriter.from_pretrained(write_settings(), endpoint="http://127.0.0.1:1/v1", model="m") as rewriter,
-        refused(EngineUnavailableError, "endpoint-unreachable"),
+        refused(EngineUnavailableError),
     ):
         rewriter.rewrite("bleeding gums")
 
 
 def test_an_endpoint_needs_a_url_and_a_model(write_settings):
-    for endpoint, model, code in (
-        ("http://127.0.0.1:1/v1", None, "missing-model"),
-        ("127.0.0.1:1", "m", "invalid-url"),
-        (LlmConfig(model="m"), None, "invalid-url"),
+    for endpoint, model in (
+        ("http://127.0.0.1:1/v1", None),
+        ("127.0.0.1:1", "m"),
+        (LlmConfig(model="m"), None),
     ):
         config = write_settings()
-        with refused(ConfigError, code), Rewriter.from_pretrained(config, endpoint=endpoint, model=model) as rewriter:
+        with refused(ConfigError), Rewriter.from_pretrained(config, endpoint=endpoint, model=model) as rewriter:
             rewriter.rewrite("q")
 
 
@@ -171,7 +171,7 @@ def test_without_pytorch_the_error_names_the_extra(write_settings, monkeypatch):
     for module in [name for name in sys.modules if name.startswith("querylect.rollouts.engines.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with refused(MissingPackageError, "missing-package", "torch", "'.[local]'"):
+    with refused(MissingPackageError, "torch", "'.[local]'"):
         Rewriter.from_pretrained(write_settings())
 
 

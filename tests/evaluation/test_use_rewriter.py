@@ -90,9 +90,9 @@ def test_documents_ask_for_the_turn_that_is_shown_them(rewriter):
     several = rewriter.rewrite(["my head hurts", "gums"], documents=[documents, ["a plain text"]])
     assert ids(several[0]) == ids(second)
     assert "Found: a plain" in several[1].continuation.branch.messages[-1]["content"]
-    with refused(RequestError, "unequal-lists", "2 questions", "1 lists"):
+    with refused(RequestError, "2 questions", "1 lists"):
         rewriter.rewrite(["one", "two"], documents=[documents])
-    with refused(RequestError, "missing-documents"):
+    with refused(RequestError):
         rewriter.rewrite("one", after=first)
 
 
@@ -120,7 +120,7 @@ def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapte
 
     description["policy"]["trust_remote_code"] = True
     (adapter / "querylect.json").write_text(json.dumps(description))
-    with refused(ConfigError, "untrusted", adapter, "policy.trust_remote_code", "--trust"):
+    with refused(ConfigError, adapter, "policy.trust_remote_code", "--trust"):
         Rewriter.from_pretrained(adapter)
     assert end("rewrite", str(adapter), "rollout.micro_batch=8", "--trust", "--dry-run") == 0
     printed = capsys.readouterr().out
@@ -142,12 +142,12 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
     note_own_run(folder)
     (adapter / "querylect.json").write_text(json.dumps(description | {"base_model": str(other_base)}))
     for path in (folder, adapter):
-        with refused(CheckpointError, "other-weights", f"'{other_base}'"):
+        with refused(CheckpointError, f"'{other_base}'"):
             Rewriter.from_pretrained(path, trust=True)
-    with refused(CheckpointError, "other-weights"):
+    with refused(CheckpointError):
         export_to_folder(folder, tmp_path / "again", WISHES)
     evaluated = load_config(str(folder / "config.yaml"))
-    with refused(CheckpointError, "other-weights"):
+    with refused(CheckpointError):
         engine_of(evaluated, find_checkpoint(folder))
     assert not (tmp_path / "again").exists()
 
@@ -164,12 +164,12 @@ def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, expor
         use_endpoint(url, monkeypatch)
         with Rewriter.from_pretrained("acme/rewriter", revision="main") as downloaded:
             assert downloaded.rewrite("my head hurts").record() == rewriter.rewrite("my head hurts").record()
-        with refused(ModelError, None, "no revision 'v9'"):
+        with refused(ModelError, "no revision 'v9'"):
             Rewriter.from_pretrained("acme/rewriter", revision="v9")
-        with refused(ModelError, None, "holds no querylect.json"):
+        with refused(ModelError, "holds no querylect.json"):
             Rewriter.from_pretrained("acme/other")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with refused(DownloadError, None, "the Hub cannot be reached"):
+    with refused(DownloadError, "the Hub cannot be reached"):
         Rewriter.from_pretrained("acme/unseen")
 
 
@@ -219,10 +219,10 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     alone = only_member(open_trained(str(folder)), "meaning")
     assert {name: member.card.name for name, member in alone.members.items()} == {"": "contriever"}
     assert alone.config.mix is None
-    with refused(ConfigError, "unknown-environment", "splade", "words, meaning"):
+    with refused(ConfigError, "splade", "words, meaning"):
         only_member(open_trained(str(folder)), "splade")
-    for wrong, code in ((None, "unnamed-retriever"), ("splade", "unknown-retriever")):
-        with refused(ConfigError, code, "words, meaning"):
+    for wrong in (None, "splade"):
+        with refused(ConfigError, "words, meaning"):
             rewriter.rewrite("x", retriever=wrong)
 
 
@@ -362,7 +362,7 @@ def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
 
     async def ask():
         batcher = DynamicBatcher(work, max_items=4)
-        with refused(ClosedError, "interrupted"):
+        with refused(ClosedError):
             await asyncio.wait_for(batcher.ask_soon(["stop"]), 30)
         return await asyncio.wait_for(batcher.ask_soon(["later"]), 30)
 
@@ -392,15 +392,15 @@ def test_what_cannot_be_asked_is_told(trained_run, rewriter, tmp_path):
     short, long = limited.rewrite(["head", "head " * 400])
     assert short.continuation is not None
     assert "shorten the question" in long.failure
-    with refused(ConfigError, "prompt-limit-too-low", "rollout.max_prompt_tokens is 16"):
+    with refused(ConfigError, "rollout.max_prompt_tokens is 16"):
         Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=16"]).rewrite("x")
-    with refused(RequestError, "invalid-unicode", r"'\ud800'"):
+    with refused(RequestError, r"'\ud800'"):
         rewriter.rewrite("\ud800")
-    with refused(CheckpointError, "unknown-checkpoint", folder, "'best'", "final"):
+    with refused(CheckpointError, folder, "'best'", "final"):
         Rewriter.from_pretrained(folder, checkpoint="best")
-    with refused(ConfigError, "not-a-rewriter", tmp_path, "config.yaml", "querylect.json"):
+    with refused(ConfigError, tmp_path, "config.yaml", "querylect.json"):
         Rewriter.from_pretrained(tmp_path)
-    with refused(ConfigError, "not-on-the-hub", "'v1'", folder):
+    with refused(ConfigError, "'v1'", folder):
         Rewriter.from_pretrained(folder, revision="v1")
 
 
@@ -443,7 +443,7 @@ def test_a_question_is_rewritten_after_its_history(rewriter):
     ]
     assert "history" not in alone.record()
     assert rewriter.rewrite(Question("", "since monday", history=history)).text == after.text, "as chat APIs have it"
-    with refused(RequestError, "invalid-history", "'system'"):
+    with refused(RequestError, "'system'"):
         rewriter.rewrite("since monday", history=[{"role": "system", "content": "x"}])
-    with refused(RequestError, "history-of-several"):
+    with refused(RequestError):
         rewriter.rewrite(["since monday"], history=history)

@@ -74,9 +74,9 @@ def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
     url = config.client.urls[0]
     assert "settings=['client.urls=[\"http://localhost:8765\"]']" in card
     alone = Rewriter.from_pretrained(tmp_path / "out")
-    with refused(ConfigError, "no-retriever", "turn 2", "client.urls", "turn=1"):
+    with refused(ConfigError, "turn 2", "client.urls", "turn=1"):
         alone.rewrite(ASKED[0])
-    with refused(ConfigError, "no-retriever"):
+    with refused(ConfigError):
         asyncio.run(alone.arewrite(ASKED[0]))
     assert alone.rewrite(ASKED[0], turn=1).turn == 1
     served = Rewriter.from_pretrained(tmp_path / "out", settings=[f'client.urls=["{url}"]'])
@@ -89,9 +89,9 @@ def test_what_cannot_be_searched_is_told_and_never_left_out(second, tmp_path):
     (folder / "config.yaml").write_text(dump_config(change(config, **missing)))
     note_own_run(folder)
     rewriter = Rewriter.from_pretrained(folder)
-    with refused(ConfigError, "unsearchable", tmp_path / "no index"):
+    with refused(ConfigError, tmp_path / "no index"):
         rewriter.rewrite("x")
-    with refused(ConfigError, "other-retriever", "client="):
+    with refused(ConfigError, "client="):
         rewriter.rewrite("x", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
 
 
@@ -103,9 +103,9 @@ def test_a_run_that_was_never_validated_uses_its_last_turn_and_says_so(trained, 
     ((_, turn, _),) = logged(caplog, "inference.rewriter")
     assert turn == 2
     assert rewriter.rewrite("my head hurts").turn == 2
-    with refused(ConfigError, "invalid-turn", "turn is 0"):
+    with refused(ConfigError, "turn is 0"):
         Rewriter.from_pretrained(folder, turn=0)
-    with refused(RequestError, "turn-with-documents"):
+    with refused(RequestError):
         rewriter.rewrite("x", turn=2, documents=["a text"])
 
 
@@ -176,11 +176,11 @@ def test_a_plan_that_subtracts_has_the_rewrite_as_its_text():
     ],
 )
 def test_what_is_no_question_is_named(rewriter, trained_run, question, facts):
-    with refused(RequestError, "invalid-question", *facts):
+    with refused(RequestError, *facts):
         rewriter.rewrite(question)
-    with refused(RequestError, "invalid-question", *facts):
+    with refused(RequestError, *facts):
         asyncio.run(rewriter.arewrite(question))
-    with SyncEnvironmentClient(trained_run[0].client) as client, refused(RequestError, "invalid-question", *facts):
+    with SyncEnvironmentClient(trained_run[0].client) as client, refused(RequestError, *facts):
         rewriter.search(question, client)
     assert rewriter.rewrite([]) == []
 

@@ -109,15 +109,15 @@ def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, argu
         overrides = ["synthetic.count=60", "questions.writer.model=author", *settings, *changes]
         adapt(config_in(load_config("adapt", overrides), chosen), chosen, progress_bar, lambda line: None)
 
-    with refused(ConfigError, "other-settings", "documents", "words"):
+    with refused(ConfigError, "documents", "words"):
         call(words=100)
-    with refused(ConfigError, "other-settings", "questions", "synthetic.count"):
+    with refused(ConfigError, "questions", "synthetic.count"):
         call("synthetic.count=90")
     handbook = save_handbook(tmp_path / "docs")
-    with refused(ConfigError, "changed-documents", handbook):
+    with refused(ConfigError, handbook):
         call(source=handbook)
     (tmp_path / "made" / "corpus").mkdir(parents=True)
-    with refused(ConfigError, "already-exists", tmp_path / "made" / "corpus"):
+    with refused(ConfigError, tmp_path / "made" / "corpus"):
         call(folder=tmp_path / "made")
 
 
@@ -142,7 +142,7 @@ def test_a_removed_setting_counts_as_changed_only_if_it_had_an_effect(arguments,
 
 
 def test_users_questions_are_read_before_the_first_stage_and_noticed_if_they_change(arguments, tmp_path):
-    with refused(DataError, None, tmp_path / "users"):
+    with refused(DataError, tmp_path / "users"):
         settings_of("documents", arguments, tmp_path, test=tmp_path / "users")
     for folder, text in (("users", "bike rent?"), ("others", "rent of bikes?")):
         split = Split([Question("u1", text)], {"u1": {"d": 1}})
@@ -198,12 +198,12 @@ def test_a_dense_retriever_indexes_the_documents_and_finds_passages_to_judge(arg
 def test_a_signal_during_training_asks_for_the_same_command_again(arguments, tmp_path, monkeypatch):
     def stopped(config, resume):
         assert not resume, "nothing has begun"
-        raise StoppedError("SIGTERM came. Go on with --resume.", code="no-step-finished")
+        raise StoppedError("SIGTERM came. Go on with --resume.")
 
     monkeypatch.setattr("querylect.train.run.train", stopped)
     options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook")
     training = stages_of(config_in(load_config("adapt"), options), options)[3]
-    with refused(StoppedError, "no-step-finished", "same command") as caught:
+    with refused(StoppedError, "same command") as caught:
         training.run(progress_bar)
     assert "--resume" not in str(caught.value)
 

@@ -147,7 +147,7 @@ def test_the_questions_of_another_folder_search_the_same_index(env):
     )
     assert with_rewrites.index_hash == plain.index_hash
     assert with_rewrites.settings_hash != plain.settings_hash
-    with refused(DataError, "missing-files", "grit_reason", "biology"):
+    with refused(DataError, "grit_reason", "biology"):
         open_bright(folder, "biology", queries="grit_reason")
     with pytest.raises(ValidationError, match=r"dataset\.queries"):
         DatasetConfig(kind="beir", path="x", queries="gpt4_reason")
@@ -155,14 +155,14 @@ def test_the_questions_of_another_folder_search_the_same_index(env):
 
 def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
     write(tmp_path / "bright")
-    with refused(DataError, "missing-files", "physics", "biology"):
+    with refused(DataError, "physics", "biology"):
         open_bright(tmp_path / "bright", "physics")
     both = [{**EXAMPLES[0], "excluded_ids": ["moths/navigation_0.txt"]}]
-    with refused(DataError, "excluded-relevant", "row 1", "moths/navigation_0.txt"):
+    with refused(DataError, "row 1", "moths/navigation_0.txt"):
         open_bright(write(tmp_path / "both", both), "biology")
-    with refused(DataError, "duplicate-id", "row 2"):
+    with refused(DataError, "row 2"):
         open_bright(write(tmp_path / "twice", [EXAMPLES[0], EXAMPLES[0]]), "biology")
-    with refused(DataError, "invalid-field", "gold_ids"):
+    with refused(DataError, "gold_ids"):
         open_bright(write(tmp_path / "text", [{**EXAMPLES[0], "gold_ids": "x"}], lines=True), "biology")
     with pytest.raises(ValidationError, match=r"dataset\.subset"):
         DatasetConfig(kind="bright", path="x")
@@ -232,7 +232,7 @@ def test_a_search_leaves_out_the_documents_that_it_names(env, client):
         ]
     (ranking,) = client.search([MOTHS], without=[hit.id for hit in plain])
     assert not {hit.id for hit in ranking} & {hit.id for hit in plain}
-    with refused(RequestError, "too-many-documents", 1001):
+    with refused(RequestError, 1001):
         client.search([MOTHS], without=[str(number) for number in range(1001)])
 
 
@@ -286,7 +286,7 @@ def test_a_folder_in_beir_form_keeps_exclusions_and_cannot_be_merged(tmp_path):
     assert '"excluded_ids": ["d2"]' in (tmp_path / "toy" / "queries.jsonl").read_text()
     save_beir(toy(), tmp_path / "plain")
     assert "excluded_ids" not in (tmp_path / "plain" / "queries.jsonl").read_text()
-    with refused(DataError, "excluded-documents", "'q'"):
+    with refused(DataError, "'q'"):
         merge([MergeSource("a", tmp_path / "toy"), MergeSource("b", tmp_path / "plain")], tmp_path / "merged")
 
 

@@ -239,7 +239,7 @@ def test_eval_reads_the_config_of_the_run_folder(replace_function, tmp_path, cap
         ((changed, tmp_path, None, None, "checkpoint-20", None, False), {}),
     ]
     assert capsys.readouterr().out == "report.html\n" * 3
-    assert mistake("eval", "tiny", "--checkpoint", "best") == "checkpoint-without-run"
+    assert mistake("eval", "tiny", "--checkpoint", "best") is errors.ConfigError
     printed = capsys.readouterr().err
     assert "--checkpoint best" in printed
     assert "'tiny'" in printed
@@ -258,7 +258,7 @@ def test_report_passes_the_folders(replace_function, capsys):
 
 
 def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys):
-    assert mistake("eval", str(tmp_path)) == "no-run"
+    assert mistake("eval", str(tmp_path)) is errors.ConfigError
     assert str(tmp_path) in capsys.readouterr().err
 
 

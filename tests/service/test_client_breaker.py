@@ -106,7 +106,7 @@ def test_a_cancelled_attempt_says_nothing_about_the_replica(run_app):
 
 def test_a_refusal_is_an_answer(url):
     with SyncEnvironmentClient(PATIENT, [url]) as client:
-        with refused(RequestError, None, "404", "'nothing'") as failed:
+        with refused(RequestError, "404", "'nothing'") as failed:
             client.questions("nothing")
         assert not isinstance(failed.value, TokenError)
         assert client._client._transport.replicas[0].state == "closed"

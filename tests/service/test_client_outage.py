@@ -215,7 +215,7 @@ def test_a_dead_service_leaves_steps_unscorable_and_names_its_url(dead, clock):
 def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead):
     with SyncEnvironmentClient(PATIENT, [dead]) as client:
         for call in (client.environment, lambda: client.search([SearchPlan.of("a")]), lambda: client.questions("test")):
-            with refused(EnvironmentUnavailableError, None, dead, "ConnectError", "querylect serve") as failed:
+            with refused(EnvironmentUnavailableError, dead, "ConnectError", "querylect serve") as failed:
                 call()
             assert failed.value.exit_code == 1
 
@@ -441,19 +441,19 @@ def test_a_service_that_dies_between_two_steps_scores_no_more(new_app, run_app):
 
 
 @pytest.mark.parametrize(
-    ("call", "code", "facts"),
+    ("call", "facts"),
     [
-        (lambda client: client.step(steps("a", question="nobody")), "request", ["404", "'nobody'"]),
-        (lambda client: client.step(steps("a"), metrics=["fame@1"]), "request", ["422", "fame@1"]),
-        (lambda client: client.search([SearchPlan.of("a", k=1001)]), "request", ["422", "1000"]),
-        (lambda client: client.search([SearchPlan.of("a\ud800")]), "invalid-unicode", ["surrogate"]),
-        (lambda client: client.questions("dev"), "request", ["404", "test, train"]),
+        (lambda client: client.step(steps("a", question="nobody")), ["404", "'nobody'"]),
+        (lambda client: client.step(steps("a"), metrics=["fame@1"]), ["422", "fame@1"]),
+        (lambda client: client.search([SearchPlan.of("a", k=1001)]), ["422", "1000"]),
+        (lambda client: client.search([SearchPlan.of("a\ud800")]), ["surrogate"]),
+        (lambda client: client.questions("dev"), ["404", "test, train"]),
     ],
 )
-def test_a_wrong_request_is_an_error_at_once(url, call, code, facts):
+def test_a_wrong_request_is_an_error_at_once(url, call, facts):
     with SyncEnvironmentClient(PATIENT, [url]) as client:
         client.environment()
-        with refused(RequestError, code, *facts):
+        with refused(RequestError, *facts):
             call(client)
         assert client.stats.attempts <= 2
         assert client.stats.retries == 0
@@ -464,7 +464,7 @@ def test_more_plans_than_the_service_takes_are_refused_not_repeated(url, monkeyp
         info = client.environment()
         generous = info.model_copy(update={"limits": info.limits.model_copy(update={"max_plans": 100})})
         client._client._info = generous
-        with refused(RequestError, None, "413", "at most 8"):
+        with refused(RequestError, "413", "at most 8"):
             client.step(steps(*"abcdefghij"))
         assert client.stats.attempts == 2
 
@@ -478,16 +478,16 @@ def test_the_token_comes_from_the_variable_that_the_settings_name(small_environm
                 if accepted:
                     assert client.environment().corpus_size == 6
                 else:
-                    with refused(TokenError, None, "401", "client.token_env"):
+                    with refused(TokenError, "401", "client.token_env"):
                         client.environment()
-                    with refused(TokenError, None, "401"):
+                    with refused(TokenError, "401"):
                         client.step(steps("a"))
                     assert client.stats.attempts == 2
 
 
 def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(monkeypatch):
     monkeypatch.setenv("QUERYLECT_TOKEN", "geheim\nX-Evil: 1")
-    with refused(ConfigError, "invalid-token", "QUERYLECT_TOKEN") as caught:
+    with refused(ConfigError, "QUERYLECT_TOKEN") as caught:
         SyncEnvironmentClient(PATIENT)
     assert "geheim" not in str(caught.value)
 
@@ -499,9 +499,9 @@ def test_replicas_of_different_indexes_are_an_error(small_environment, run_app, 
         run_app(create_app(second_environment, small_environment)) as second,
         SyncEnvironmentClient(PATIENT, [url, second]) as client,
     ):
-        with refused(ConfigError, "different-indexes", url, second, "another"):
+        with refused(ConfigError, url, second, "another"):
             client.environment()
-        with refused(ConfigError, "different-indexes", url, second, "another"):
+        with refused(ConfigError, url, second, "another"):
             client.step(steps("headache"))
 
 
@@ -514,23 +514,23 @@ def test_an_index_that_changes_during_a_run_is_an_error(scripted):
     with SyncEnvironmentClient(PATIENT, [url]) as client:
         assert client.step(steps("headache"))[0] is not None
         for call in (lambda: client.step(steps("headache")), lambda: client.search([SearchPlan.of("headache")])):
-            with refused(ConfigError, "different-indexes", url, "another"):
+            with refused(ConfigError, url, "another"):
                 call()
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:port"])
 def test_unusable_urls_are_named(url):
-    with refused(ConfigError, "invalid-url", "client.urls", repr(url)):
+    with refused(ConfigError, "client.urls", repr(url)):
         SyncEnvironmentClient(PATIENT, [url])
 
 
 def test_a_client_without_urls_is_refused():
-    with refused(ConfigError, "no-urls", "client.urls"):
+    with refused(ConfigError, "client.urls"):
         SyncEnvironmentClient(PATIENT, [])
 
 
 def test_local_needs_a_url():
-    with refused(ConfigError, "local-urls", "local_service"):
+    with refused(ConfigError, "local_service"):
         SyncEnvironmentClient(ClientConfig())
 
 

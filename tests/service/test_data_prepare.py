@@ -71,7 +71,7 @@ def test_without_an_encoder_it_is_what_the_kind_reads(tmp_path, published):
     ours, direct = load_beir(tmp_path / "out"), load_dataset(published)
     assert (ours.corpus, ours.name, ours.licence) == (direct.corpus, direct.name, direct.licence)
     assert ours.splits["test"].qrels == direct.splits["test"].qrels
-    with refused(DataError, "already-exists", tmp_path / "out"):
+    with refused(DataError, tmp_path / "out"):
         prepare(published, tmp_path / "out")
 
 
@@ -107,13 +107,13 @@ def test_embeddings_of_something_else_are_not_taken_up(tmp_path, published, enco
     monkeypatch.undo()
     changed_rows = {**ROWS, ("covidqa", "test"): [*ROWS["covidqa", "test"], ("9", "nine?", ["new"], [])]}
     write(tmp_path / "ragbench", changed_rows)
-    with refused(DataError, "other-embeddings", "--restart"):
+    with refused(DataError, "--restart"):
         prepare(published, tmp_path / "out", encoder)
     assert prepare(published, tmp_path / "out", encoder, restart=True)["documents"] == 6
 
 
 def test_an_encoder_is_asked_for(tmp_path, published):
-    with refused(DataError, "no-encoder", "--encoder", "'bm25'"):
+    with refused(DataError, "--encoder", "'bm25'"):
         prepare(published, tmp_path / "out", partial(open_corpus_encoder, EnvironmentConfig(retriever="bm25")))
 
 
@@ -183,7 +183,7 @@ def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_r
     assert [question.id for question in dataset.splits["train"].questions] == ["d"]
     assert "mine: 3 of 4 questions of train are left out" in " ".join(dataset.notes)
     listed.write_text('{"split": "test", "_id": "nobody"}\n')
-    with refused(DataError, "nothing-left-out", listed, "'nobody'", "mine"):
+    with refused(DataError, listed, "'nobody'", "mine"):
         load_dataset(config.model_copy(update={"leave_out": str(listed)}))
 
 

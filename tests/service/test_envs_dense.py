@@ -83,7 +83,7 @@ def test_a_long_text_is_cut_and_still_ends_with_the_closing_token(qwen):
 
 def test_a_tokenizer_that_does_not_close_a_text_is_refused(tmp_path):
     save_qwen(tmp_path, closing=False)
-    with refused(ModelError, "other-closing-token", "'<|endoftext|>'"):
+    with refused(ModelError, "'<|endoftext|>'"):
         dense.Encoder.open(find_recipe("qwen3-embedding-0.6b", str(tmp_path)))
 
 
@@ -237,17 +237,17 @@ def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(
 def test_two_encoders_of_different_size_are_refused(bert, tmp_path):
     small = save_bert(tmp_path, hidden_size=16)
     recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": small})
-    with refused(ModelError, "unequal-encoders", bert, " 32 ", small, " 16"):
+    with refused(ModelError, bert, " 32 ", small, " 16"):
         dense.Encoder.open(recipe)
 
 
 def test_a_folder_that_pools_otherwise_than_the_recipe_is_refused():
-    with refused(ModelError, "other-pooling", "'mean'", "'cls'"):
+    with refused(ModelError, "'mean'", "'cls'"):
         dense.Encoder.open(find_recipe("bge-small-en-v1.5", MINILM))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
-    with refused(ModelError, "unloadable-model", tmp_path):
+    with refused(ModelError, tmp_path):
         dense.Encoder.open(find_recipe("contriever", str(tmp_path)))
 
 
@@ -268,13 +268,13 @@ def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
     torch.nn.init.constant_(model.embeddings.word_embeddings.weight, float("nan"))
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
-    with refused(ModelError, "not-finite", tmp_path):
+    with refused(ModelError, tmp_path):
         dense.Encoder.open(find_recipe("contriever", str(tmp_path))).documents(DOCUMENTS)
 
 
 def test_missing_faiss_names_the_extras(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with refused(ModelError, "missing-package", "'.[cpu]'", "'.[gpu]'"):
+    with refused(ModelError, "'.[cpu]'", "'.[gpu]'"):
         nearest.import_faiss()
 
 

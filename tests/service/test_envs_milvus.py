@@ -95,7 +95,7 @@ def test_an_approximate_index_scores_exactly_what_it_retrieves(dataset, retrieve
     (ranking,) = built(config).search([plan(PROBES[0], 20)])
     assert [exact[hit.id] for hit in ranking] == [hit.score for hit in ranking]
     flat = config.model_copy(update={"milvus": MilvusConfig()})
-    with refused(IndexFolderError, "other-settings", "HNSW", "FLAT"):
+    with refused(IndexFolderError, "HNSW", "FLAT"):
         Environment.open(flat)
     assert (
         Environment.open(config).settings_hash
@@ -184,7 +184,7 @@ def test_wrong_rows_are_sent_again_and_refused_once_complete(kind, dataset, retr
         patch.setattr(Collection, "rename", lambda *_: pytest.fail("killed before the collection was complete"))
         with pytest.raises(pytest.fail.Exception):
             build_index(config)
-    with refused(IndexFolderError, "missing-index", str(tmp_path / "index")):
+    with refused(IndexFolderError, str(tmp_path / "index")):
         Environment.open(config)
     client = MilvusClient(f"{tmp_path}/index.milvus.db")
     (name,) = client.list_collections()
@@ -205,10 +205,10 @@ def test_wrong_rows_are_sent_again_and_refused_once_complete(kind, dataset, retr
     assert "13" not in collection_of(config)["checks"]
     verify_indexes(config)
     replace(name, [13], [14])
-    with refused(IndexFolderError, "other-content", name):
+    with refused(IndexFolderError, name):
         verify_indexes(config)
     sent.clear()
-    with refused(IndexFolderError, "other-content", name, 10, 19):
+    with refused(IndexFolderError, name, 10, 19):
         build_index(config, overwrite=True)
     assert sent == []
 
@@ -243,22 +243,22 @@ def test_a_collection_that_was_changed_is_refused(kind, dataset, retrievers, tmp
     stored = client.get(name, [row], ["position", "vector"])[0]
     changed_vector = dict.fromkeys(stored["vector"], 9.0) if kind == "bm25" else [0.5] * len(stored["vector"])
     client.upsert(name, [{"position": row, "vector": changed_vector}])
-    with refused(IndexFolderError, "other-content", name, row):
+    with refused(IndexFolderError, name, row):
         Environment.open(config)
     client.upsert(name, [{"position": row, "vector": stored["vector"]}])
     Environment.open(config)
     client.delete(name, ids=[row])
-    with refused(IndexFolderError, "other-content", name, described["rows"], described["rows"] - 1):
+    with refused(IndexFolderError, name, described["rows"], described["rows"] - 1):
         Environment.open(config)
     client.drop_collection(name)
-    with refused(IndexFolderError, "missing-collection", name):
+    with refused(IndexFolderError, name):
         Environment.open(config)
     assert built(config).search(PLANS[:3])
 
 
 def test_a_missing_client_is_named_with_its_extra(dataset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pymilvus", None)
-    with refused(MissingPackageError, "missing-package", "'.[milvus]'"):
+    with refused(MissingPackageError, "'.[milvus]'"):
         build_index(settings(dataset, tmp_path / "index", engine="milvus"))
 
 
@@ -278,7 +278,7 @@ def test_an_embedded_database_is_opened_by_one_process(dataset, tmp_path):
     try:
         assert process.stdout.readline() == b"open\n"
         taken = config.model_copy(update={"milvus": MilvusConfig(uri=uri), "index": str(tmp_path / "second")})
-        with refused(ConfigError, "database-not-opened", uri, "env.milvus.uri"):
+        with refused(ConfigError, uri, "env.milvus.uri"):
             build_index(taken)
     finally:
         process.kill()
@@ -332,9 +332,9 @@ def test_a_served_collection_ranks_alike_and_its_outage_is_no_ranking(dataset, t
     expected = built(settings(dataset, tmp_path / "local")).search(PLANS)
     assert environment.search(PLANS) == expected
     served.stop()
-    with refused(EnvironmentUnavailableError, None, served.url, "env.milvus.deadline"):
+    with refused(EnvironmentUnavailableError, served.url, "env.milvus.deadline"):
         environment.search(PLANS)
-    with refused(EnvironmentUnavailableError, None, served.url):
+    with refused(EnvironmentUnavailableError, served.url):
         Environment.open(config)
     assert not [record for record in caplog.records if record.name.startswith("pymilvus") and record.levelno >= 40]
     served.start()
@@ -375,7 +375,7 @@ def test_shards_load_one_collection_at_the_same_time(kind, dataset, retrievers, 
     assert name.endswith("_loading")
     rows = client.query(name, filter="", output_fields=["count(*)"], consistency_level="Strong")
     assert rows[0]["count(*)"] == len(CORPUS) - (kind == "bm25")
-    with refused(IndexFolderError, "missing-index", str(tmp_path / "index")):
+    with refused(IndexFolderError, str(tmp_path / "index")):
         Environment.open(config)
     sent = recorded_rows(monkeypatch)
     manifest = merge_index(config)
@@ -416,29 +416,27 @@ def test_a_server_that_wants_another_token_is_told_apart_from_an_outage(dataset,
     server.start()
     try:
         milvus = MilvusConfig(uri=f"http://127.0.0.1:{port}", deadline=5.0)
-        with refused(ConfigError, "access-denied", "QUERYLECT_MILVUS_TOKEN", f"127.0.0.1:{port}"):
+        with refused(ConfigError, "QUERYLECT_MILVUS_TOKEN", f"127.0.0.1:{port}"):
             build_index(settings(dataset, tmp_path / "index", engine="milvus", milvus=milvus))
     finally:
         server.stop(None)
 
 
 def test_settings_that_milvus_cannot_follow_are_refused(dataset, retrievers, tmp_path):
-    with refused(ConfigError, "unsupported-retriever", "splade", "milvus"):
+    with refused(ConfigError, "splade", "milvus"):
         build_index(settings(dataset, tmp_path / "index", engine="milvus", retriever="splade"))
     vectors = VectorsConfig(search="hnsw")
-    with refused(ConfigError, "faiss-settings", "hnsw", "env.milvus.index_type"):
+    with refused(ConfigError, "hnsw", "env.milvus.index_type"):
         build_index(settings(dataset, tmp_path / "index", engine="milvus", vectors=vectors, **retrievers["dense"]))
-    with refused(ConfigError, "unsupported-index", "DISKANN", "env.milvus.uri"):
+    with refused(ConfigError, "DISKANN", "env.milvus.uri"):
         milvus = MilvusConfig(index_type="DISKANN")
         build_index(settings(dataset, tmp_path / "index", engine="milvus", milvus=milvus, **retrievers["dense"]))
-    credentials = ("http://me:secret@host:1", "credentials-in-url")
-    invalid = ("ftp://host", "http://", "http://host:port", "name", "host:19530")
-    for uri, code in (credentials, *((uri, "invalid-url") for uri in invalid)):
-        with refused(ConfigError, code, "env.milvus.uri"):
+    for uri in ("http://me:secret@host:1", "ftp://host", "http://", "http://host:port", "name", "host:19530"):
+        with refused(ConfigError, "env.milvus.uri"):
             build_index(settings(dataset, tmp_path / "index", engine="milvus", milvus=MilvusConfig(uri=uri)))
         assert not list(tmp_path.iterdir()), "nothing is written before"
     check_limits([16_384, 16_385], 16_384)
-    with refused(RequestError, "beyond-depth", 16_385):
+    with refused(RequestError, 16_385):
         check_limits([10, 16_385], 10**6)
 
 

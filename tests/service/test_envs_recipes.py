@@ -48,16 +48,16 @@ def test_a_model_replaces_the_encoder_and_nothing_else():
 
 
 def test_a_misspelt_name_names_the_nearest():
-    with refused(ConfigError, "unknown-retriever", "'contreiver'", "'contriever'?"):
+    with refused(ConfigError, "'contreiver'", "'contriever'?"):
         find_recipe("contreiver")
 
 
 def test_bm25_takes_no_model():
-    with refused(ConfigError, "retriever-without-model", "env.model", "facebook/contriever", "bm25"):
+    with refused(ConfigError, "env.model", "facebook/contriever", "bm25"):
         find_recipe("bm25", "facebook/contriever")
-    with refused(ConfigError, "retriever-without-model", "env.recipe.pooling", "bm25"):
+    with refused(ConfigError, "env.recipe.pooling", "bm25"):
         configured("bm25", name="words", pooling="cls")
-    with refused(ConfigError, "retriever-without-model", "env.recipe.dtype", "bm25"):
+    with refused(ConfigError, "env.recipe.dtype", "bm25"):
         configured("bm25", dtype="bfloat16")
     assert configured("bm25", name="words").name == "words"
 
@@ -117,12 +117,12 @@ def test_a_document_template_takes_the_place_of_the_pair():
 def test_a_kind_is_said_of_models_of_the_users_own_only():
     recipe = configured("a/b", kind="splade")
     assert (recipe.kind, recipe.trained) == ("splade", "a/b, a retriever that gives learned weights to words.")
-    with refused(ConfigError, "settled-kind", "env.recipe.kind", "splade", "contriever", "dense"):
+    with refused(ConfigError, "env.recipe.kind", "splade", "contriever", "dense"):
         configured("contriever", kind="splade")
 
 
 def test_a_second_encoder_is_not_left_behind():
-    with refused(ConfigError, "missing-query-model", "'medcpt'", "env.recipe.query_model"):
+    with refused(ConfigError, "'medcpt'", "env.recipe.query_model"):
         recipe_of(EnvironmentConfig(retriever="medcpt", model="my/articles"))
     recipe = configured("medcpt", "my/articles", query_model="my/queries")
     assert (recipe.model, recipe.query_model) == ("my/articles", "my/queries")
@@ -140,12 +140,12 @@ def test_a_second_encoder_is_not_left_behind():
     ],
 )
 def test_a_block_that_contradicts_itself_is_refused(changes, facts):
-    with refused(ConfigError, "invalid-recipe", "env.recipe", "'contriever'", *facts):
+    with refused(ConfigError, "env.recipe", "'contriever'", *facts):
         configured("contriever", **changes)
 
 
 def test_an_unknown_key_of_the_block_names_the_nearest():
-    with refused(ConfigError, None, "env.recipe.poling", "env.recipe.pooling"):
+    with refused(ConfigError, "env.recipe.poling", "env.recipe.pooling"):
         load_config(None, ["env.recipe.poling=cls"])
     assert load_config(None, ["env.retriever=a/b", "env.recipe.pooling=cls"]).env.recipe == RecipeConfig(pooling="cls")
 

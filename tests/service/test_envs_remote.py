@@ -303,7 +303,7 @@ def test_an_incomplete_answer_is_asked_for_again_and_is_never_a_ranking(trouble,
         config.model_copy(update={"remote": config.remote.model_copy(update={"deadline": 0.05})})
     )
     stand_in.trouble = [trouble] * 50
-    with refused(EnvironmentUnavailableError, None, stand_in.url, "POST /_msearch", "0.05 s"):
+    with refused(EnvironmentUnavailableError, stand_in.url, "POST /_msearch", "0.05 s"):
         impatient.search([plan(PROBES[0])])
 
 
@@ -313,7 +313,7 @@ def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, ru
         config = settings(dataset, tmp_path, url, deadline=0.2)
         environment = opened(config)
         app = TestClient(create_app(environment, config), "http://localhost")
-    with refused(EnvironmentUnavailableError, None, url, "env.remote"):
+    with refused(EnvironmentUnavailableError, url, "env.remote"):
         environment.search([plan(PROBES[0])])
     with pytest.raises(EnvironmentUnavailableError):
         Environment.open(config)
@@ -329,7 +329,7 @@ def test_nothing_listens_at_the_url(dataset, tmp_path, caplog):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        with refused(EnvironmentUnavailableError, None, url, "refused"):
+        with refused(EnvironmentUnavailableError, url, "refused"):
             build_index(settings(dataset, tmp_path, url, deadline=0.1))
     assert not (tmp_path / "index").exists()
     assert not [record for record in caplog.records if record.name == "opensearch"], "no traceback for each attempt"
@@ -339,55 +339,52 @@ def test_nothing_listens_at_the_url(dataset, tmp_path, caplog):
 
 def test_what_the_service_calls_wrong_is_an_error_at_once(config, stand_in):
     environment = opened(config)
-    for trouble, error, code, facts in (
+    for trouble, error, facts in (
         (
             lambda _: JSONResponse({"error": "no such field"}, 400),
             RequestError,
-            "request-refused",
             [400, "no such field"],
         ),
         (
             lambda r: JSONResponse({"responses": [{"error": {"reason": "too many clauses"}, "status": 400}]}),
             RequestError,
-            "request-refused",
             [400, "too many clauses"],
         ),
-        (lambda _: JSONResponse({}, 401), ConfigError, "access-denied", [401, "QUERYLECT_REMOTE_AUTH"]),
-        (lambda _: JSONResponse({}, 404), IndexFolderError, "missing-index", ["'mine'"]),
+        (lambda _: JSONResponse({}, 401), ConfigError, [401, "QUERYLECT_REMOTE_AUTH"]),
+        (lambda _: JSONResponse({}, 404), IndexFolderError, ["'mine'"]),
         (
             lambda r: JSONResponse({"responses": [{"hits": {"hits": [{"_id": "foreign", "_score": 1.0}]}}]}),
             IndexFolderError,
-            "unknown-document",
             ["'foreign'"],
         ),
     ):
         stand_in.trouble, earlier_requests = [trouble], len(stand_in.requests)
-        with refused(error, code, *facts):
+        with refused(error, *facts):
             environment.search([plan(PROBES[0])])
         assert len(stand_in.requests) == earlier_requests + 1
 
 
 def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(config, stand_in):
-    with refused(IndexFolderError, "missing-index", "'yours'"):
+    with refused(IndexFolderError, "'yours'"):
         build_index(config.model_copy(update={"remote": config.remote.model_copy(update={"index": "yours"})}))
     first = opened(config).index_hash
     stand_in.uuid = "second"
-    with refused(IndexFolderError, None, config.index, "weights"):
+    with refused(IndexFolderError, config.index, "weights"):
         Environment.open(config)
     assert opened(config).index_hash != first
     stand_in.count = 79
     build_index(config, overwrite=True)
-    with refused(IndexFolderError, "other-corpus", 79, 80):
+    with refused(IndexFolderError, 79, 80):
         Environment.open(config)
 
 
 def test_local_and_remote_indexes_are_not_taken_for_each_other(config):
     local = config.model_copy(update={"remote": None})
     build_index(config)
-    with refused(IndexFolderError, None, "engine"):
+    with refused(IndexFolderError, "engine"):
         Environment.open(local)
     build_index(local, overwrite=True)
-    with refused(IndexFolderError, None, "engine"):
+    with refused(IndexFolderError, "engine"):
         Environment.open(config)
 
 
@@ -400,12 +397,12 @@ def test_the_authorization_header_comes_from_the_environment_and_not_from_the_ur
     assert {headers.get("authorization") for headers in stand_in.headers} == {"Basic c2VjcmV0"}
     assert environment.card["remote"] == "mine"
     assert "c2VjcmV0" not in json.dumps(environment.card)
-    for url, code, fact in (
-        (stand_in.url.replace("//", "//user:secret@"), "credentials-in-url", "QUERYLECT_REMOTE_AUTH"),
-        ("localhost:9200", "invalid-url", "'localhost:9200'"),
-        ("http://localhost:port", "invalid-url", "'http://localhost:port'"),
+    for url, fact in (
+        (stand_in.url.replace("//", "//user:secret@"), "QUERYLECT_REMOTE_AUTH"),
+        ("localhost:9200", "'localhost:9200'"),
+        ("http://localhost:port", "'http://localhost:port'"),
     ):
-        with refused(ConfigError, code, "env.remote.url", fact):
+        with refused(ConfigError, "env.remote.url", fact):
             opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": url})}))
 
 
@@ -424,7 +421,7 @@ def test_a_proxy_of_the_environment_is_used_and_a_password_of_netrc_is_not(confi
 
 def test_a_missing_client_is_said_with_its_extra(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "opensearchpy", None)
-    with refused(MissingPackageError, "missing-package", "opensearch-py", "'.[opensearch]'"):
+    with refused(MissingPackageError, "opensearch-py", "'.[opensearch]'"):
         build_index(config)
 
 
@@ -436,5 +433,5 @@ def test_a_remote_member_of_a_hybrid_and_no_remote_for_others(config, stand_in, 
     plain = {"remote": None, "retriever": "hybrid", "hybrid": HybridConfig(members=members)}
     (ranking,) = opened(config.model_copy(update=plain)).search([plan(PROBES[0])])
     assert len(ranking) == 5
-    with refused(ConfigError, "unsupported-retriever", "env.remote", "'splade'"):
+    with refused(ConfigError, "env.remote", "'splade'"):
         build_index(config.model_copy(update={"retriever": "splade", "index": str(tmp_path / "splade")}))

@@ -95,14 +95,14 @@ def test_float16_on_gpus_finds_more_candidates_and_scores_them_as_stored(tmp_pat
 def test_more_documents_than_a_gpu_finds_are_refused(tmp_path, gpus):
     ours = opened(tmp_path, VECTORS, device="gpu", gpu_dtype="float16")
     assert ours._search(VECTORS[:2], 2000).shape == (2, 2048)
-    with refused(RequestError, "beyond-depth", 2049, 2048, "env.vectors.device=cpu"):
+    with refused(RequestError, 2049, 2048, "env.vectors.device=cpu"):
         ours._search(VECTORS[:2], 2049)
 
 
 def test_a_gpu_that_is_not_there_or_is_named_twice_is_refused(tmp_path, gpus):
-    with refused(ModelError, "no-gpu", "GPU 8;", " 8,"):
+    with refused(ModelError, "GPU 8;", " 8,"):
         opened(tmp_path / "a", VECTORS, device="gpu", gpus=[0, 8])
-    with refused(ModelError, "no-gpu", "HNSW"):
+    with refused(ModelError, "HNSW"):
         opened(tmp_path / "b", VECTORS, device="gpu", search="hnsw")
     with pytest.raises(ValidationError, match=r"vectors\.gpus"):
         VectorsConfig(gpus=[1, 1])
@@ -113,5 +113,5 @@ def test_a_gpu_on_which_faiss_fails_is_named(tmp_path, gpus, monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(gpu_index, "to_gpu", full)
-    with refused(ModelError, "unusable-gpu", "GPU 6", "out of memory", "env.vectors.gpu_dtype=float16"):
+    with refused(ModelError, "GPU 6", "out of memory", "env.vectors.gpu_dtype=float16"):
         opened(tmp_path, VECTORS, device="gpu", gpus=[6])

@@ -92,7 +92,7 @@ def flipped_one_by_one(config, folders):
         middle = len(content) // 2
         file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
         for check in (verify_indexes, Environment.open):
-            with refused(IndexFolderError, "damaged-index", file.parent, f"{file.name} "):
+            with refused(IndexFolderError, file.parent, f"{file.name} "):
                 check(checked)
         file.write_bytes(content)
     verify_indexes(checked)
@@ -242,7 +242,7 @@ def test_a_file_damaged_during_a_search_is_refused_until_opened_anew(built, tmp_
 
     environment._retriever.rank = harmed_rank
     for _ in range(2):
-        with refused(EnvironmentUnavailableError, "damaged-index", folder / "documents.bin"):
+        with refused(EnvironmentUnavailableError, folder / "documents.bin"):
             environment.search([SearchPlan.of("heat")])
         with (folder / "documents.bin").open("r+b") as file:
             file.write(content)
@@ -254,7 +254,7 @@ def test_damage_that_one_thread_finds_is_not_forgotten_by_another(built, monkeyp
     environment, looks = Environment.open(built("bm25")), []
 
     def meanwhile():
-        with refused(EnvironmentUnavailableError, "damaged-index", "broken"), environment.intact():
+        with refused(EnvironmentUnavailableError, "broken"), environment.intact():
             pass
 
     class Guard:
@@ -268,7 +268,7 @@ def test_damage_that_one_thread_finds_is_not_forgotten_by_another(built, monkeyp
             return "broken" if number == 4 else ""
 
     monkeypatch.setattr(environment, "_guards", [Guard()])
-    with refused(EnvironmentUnavailableError, "damaged-index", "broken"), environment.intact():
+    with refused(EnvironmentUnavailableError, "broken"), environment.intact():
         pass
     assert environment.damage == "broken"
 

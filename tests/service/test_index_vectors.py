@@ -161,7 +161,7 @@ def changed(config, **settings):
 
 def test_the_memory_is_told_before_it_starts_and_refused_where_it_cannot_fit(built, tmp_path, caplog):
     config = built.model_copy(update={"index": str(tmp_path / "it")})
-    with refused(ConfigError, "too-little-memory", "hnsw", "env.vectors.dtype=float16", "search=ivfpq"):
+    with refused(ConfigError, "hnsw", "env.vectors.dtype=float16", "search=ivfpq"):
         build_index(changed(config, search="hnsw", memory_gib=1e-6))
     assert os.listdir(tmp_path) == []
     with caplog.at_level(logging.INFO, logger="querylect"):
@@ -171,9 +171,9 @@ def test_the_memory_is_told_before_it_starts_and_refused_where_it_cannot_fit(bui
 
 def test_too_few_documents_for_ivfpq_and_bytes_that_do_not_divide_are_refused(built, tmp_path):
     config = built.model_copy(update={"index": str(tmp_path / "it")})
-    with refused(ConfigError, "too-few-documents", 256, "'flat'"):
+    with refused(ConfigError, 256, "'flat'"):
         build_index(changed(config, search="ivfpq"))
-    with refused(ConfigError, "indivisible-vectors", "env.vectors.pq_bytes is 5", " 16 ", " 4."):
+    with refused(ConfigError, "env.vectors.pq_bytes is 5", " 16 ", " 4."):
         nearest.vector_store(VectorsConfig(search="ivfpq", pq_bytes=5), 16, 3000)
 
 
@@ -184,13 +184,13 @@ def test_other_vectors_than_the_index_has_are_refused_but_search_depth_may_chang
         ({"search": "hnsw", "dtype": "float16"}, ["vectors.dtype 'float32'", "vectors.dtype 'float16'"]),
         ({"search": "hnsw", "hnsw_links": 8}, ["vectors.hnsw_links 32", "vectors.hnsw_links 8"]),
     ):
-        with refused(IndexFolderError, "other-settings", *facts):
+        with refused(IndexFolderError, *facts):
             Environment.open(changed(built, **settings))
 
 
 @pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has GPUs")
 def test_a_gpu_that_is_not_there_is_said(built):
-    with refused(ModelError, "no-gpu", "device=cpu"):
+    with refused(ModelError, "device=cpu"):
         Environment.open(changed(built, search="hnsw", device="gpu"))
 
 
@@ -200,12 +200,12 @@ def test_a_file_cut_short_or_of_other_content_is_never_searched(built, name):
     good = path.read_bytes()
     try:
         path.write_bytes(good[: len(good) // 2])
-        with refused(IndexFolderError, "damaged-index", name, "querylect index build --overwrite"):
+        with refused(IndexFolderError, name, "querylect index build --overwrite"):
             open_index(built.index)
         path.write_bytes(b"\x00" * len(good))
-        with refused(IndexFolderError, None, built.index, "querylect index build --overwrite"):
+        with refused(IndexFolderError, built.index, "querylect index build --overwrite"):
             open_retriever(open_index(built.index), built)
-        with refused(IndexFolderError, None, built.index, "querylect index build --overwrite"):
+        with refused(IndexFolderError, built.index, "querylect index build --overwrite"):
             verify_index(built.index)
     finally:
         path.write_bytes(good)

@@ -118,7 +118,7 @@ def test_a_killed_process_leaves_every_reply_that_it_said_was_kept(tmp_path):
 
 def test_a_damaged_file_and_a_damaged_row(tmp_path):
     (tmp_path / "bad").write_text("no database" * 100)
-    with refused(StorageError, None, tmp_path / "bad", "cache=FILE"):
+    with refused(StorageError, tmp_path / "bad", "cache=FILE"):
         ReplyCache(tmp_path / "bad")
     cache = ReplyCache(tmp_path / "good")
     cache.put("a", LlmResponse((), 0, 0))

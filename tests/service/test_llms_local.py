@@ -131,7 +131,7 @@ def test_other_weights_in_the_same_folder_are_another_model(tmp_path):
     assert open_llm(LlmConfig(model=str(folder), cache=None)).identity != identity
     auto = PolicyConfig(model=str(folder))
     assert identity["dtype"] == str(torch_dtype(auto)).removeprefix("torch."), "auto is not the same on every device"
-    with refused(ModelError, None, tmp_path / "nowhere"):
+    with refused(ModelError, tmp_path / "nowhere"):
         open_llm(LlmConfig(model=str(tmp_path / "nowhere"), cache=None))
 
 

@@ -114,7 +114,7 @@ def test_a_missing_reply_is_told_and_only_it_is_asked_again(tmp_path, corpus):  
     model = QuestionModel()
     model.silent = lambda text: "Text: About citrus" in text
     with questions_config(model) as config:
-        with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
+        with refused(IncompleteError, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
         assert open_question_index(folder_of(corpus)).description.counts["contents_missing"] == 1
         assert "citrus" not in str(matrix_of(folder_of(corpus)))
@@ -148,7 +148,7 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
         config = QuestionsConfig(
             writer=WordedLlmConfig(model="scripted", base_url=f"{url}/v1", cache=None), per_content=3
         )
-        with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
+        with refused(IncompleteError, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
     assert open_question_index(folder_of(corpus)).description.questions == 6
     unreachable = WordedLlmConfig(model="scripted", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
@@ -197,7 +197,7 @@ def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
 
     with (
         only_writer(journal_of(tmp_path), ".asking.lock", "", ""),
-        refused(StorageError, "already-locked", folder_of(corpus)),
+        refused(StorageError, folder_of(corpus)),
     ):
         write_question_index(QuestionsConfig(), corpus, folder_of(corpus))
 
@@ -225,7 +225,7 @@ def test_other_settings_are_refused_by_name_and_overwrite_asks_again(tmp_path, c
     with questions_config(model) as config:
         write_question_index(config, corpus, folder_of(corpus))
         shorter = config.model_copy(update={"words": 50})
-        with refused(ConfigError, "other-settings", folder_of(corpus), "words 1500", " 50", "--overwrite"):
+        with refused(ConfigError, folder_of(corpus), "words 1500", " 50", "--overwrite"):
             write_question_index(shorter, corpus, folder_of(corpus))
         model.contents[:] = []
         write_question_index(shorter, corpus, folder_of(corpus), overwrite=True)
@@ -255,10 +255,10 @@ def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F
         assert description.questions == 3 + len({HEAD, LEMON} - set(matrix_of(tmp_path / "sampled")))
         assert write_question_index(config, corpus, folder_of(corpus)).hash == description.hash, "they stay"
         add.write_text(json.dumps({"question": "?", "contents": ["aspirine"]}))
-        with refused(DataError, "unknown-content", add, "'?'", "'aspirine'"):
+        with refused(DataError, add, "'?'", "'aspirine'"):
             write_question_index(config, corpus, folder_of(corpus), add=add)
         add.write_text('{"question": "?", "contents": []}\n')
-        with refused(DataError, None, add, "line 1"):
+        with refused(DataError, add, "line 1"):
             write_question_index(config, corpus, folder_of(corpus), add=add)
 
 
@@ -270,7 +270,7 @@ def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
     assert matrix_of(folder_of(corpus)) == {HEAD: ["triptan", "aspirin"]}
     assert (description.asked, description.counts["contents_without_a_question"]) == ({}, 4)
     save_corpus(tmp_path / "data", {**TEXTS, "aspirin": "other words"})
-    with refused(DataError, "changed-content", "'aspirin'"):
+    with refused(DataError, "'aspirin'"):
         write_question_index(config, corpus, folder_of(corpus), add=add)
 
 
@@ -299,7 +299,7 @@ def test_down_sampling_is_seeded_nested_and_asks_nothing(tmp_path, corpus, how, 
         small = config.model_copy(update={"mean": mean, "sample": how})
         description = write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
         sampled = matrix_of(tmp_path / "small")
-        with refused(IndexFolderError, "already-exists", tmp_path / "small", "--overwrite", "--to"):
+        with refused(IndexFolderError, tmp_path / "small", "--overwrite", "--to"):
             write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
         larger = config.model_copy(update={"mean": mean + (0.25 if how == "set" else 1), "sample": how})
         write_question_index(larger, corpus, tmp_path / "larger", start=folder_of(corpus))
@@ -328,7 +328,7 @@ def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: 
         assert (model.contents, description.counts["contents"]) == (["word", "insulin"], 2)
         silent = QuestionModel(dict.fromkeys(TEXTS, "hm"))
     with questions_config(silent) as config:
-        with refused(DataError, "no-questions", "6 of the writer's answers", tmp_path / ".none.parts" / "asked.jsonl"):
+        with refused(DataError, "6 of the writer's answers", tmp_path / ".none.parts" / "asked.jsonl"):
             write_question_index(config, corpus, tmp_path / "none")
         assert len(read_jsonl(tmp_path / ".none.parts" / "asked.jsonl")) == 6, "the texts can be looked at"
 
@@ -397,20 +397,20 @@ def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
     described = tmp_path / "questions" / "questions.json"
     text = described.read_text()
     described.write_text(text.replace('"scripted"', '"bold"'))
-    with refused(IndexFolderError, None, folder_of(corpus), "questions.json", " hash"):
+    with refused(IndexFolderError, folder_of(corpus), "questions.json", " hash"):
         open_question_index(folder_of(corpus))
     described.write_text(text)
     file = tmp_path / "questions" / "answers.jsonl"
     file.write_text(file.read_text().replace("written", "vetted!"))
     open_question_index(folder_of(corpus))
-    with refused(IndexFolderError, None, "answers.jsonl", "sha256"):
+    with refused(IndexFolderError, "answers.jsonl", "sha256"):
         verify_question_index(folder_of(corpus))
     os.truncate(file, 10)
-    with refused(IndexFolderError, None, "answers.jsonl", "10 bytes"):
+    with refused(IndexFolderError, "answers.jsonl", "10 bytes"):
         open_question_index(folder_of(corpus))
-    with refused(IndexFolderError, None, tmp_path / "data", "questions.json"):
+    with refused(IndexFolderError, tmp_path / "data", "questions.json"):
         open_question_index(tmp_path / "data")
-    with refused(IndexFolderError, None, tmp_path / "data", "questions.json"):
+    with refused(IndexFolderError, tmp_path / "data", "questions.json"):
         write_question_index(config, corpus, tmp_path / "data", overwrite=True)
 
 
@@ -425,7 +425,7 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
             "aspirin": "2024-02-01",
         }
         dates.write_text('{"_id": "triptan", "date": "1.2.2025"}\n')
-        with refused(DataError, "invalid-date", dates, "line 1", "'1.2.2025'"):
+        with refused(DataError, dates, "line 1", "'1.2.2025'"):
             write_question_index(config, corpus, folder_of(corpus))
 
 

@@ -74,7 +74,7 @@ def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_pa
     with questions_config(Rewords()) as config:
         some = write_test_set("rephrased", config, indexed, tmp_path / "some", limit=3)
         assert some.questions + some.repeated == 3
-        with refused(DataError, "already-exists", tmp_path / "some"):
+        with refused(DataError, tmp_path / "some"):
             write_test_set("rephrased", config, indexed, tmp_path / "some", limit=3)
     paper = load_paper("qb_rag", [f"tasks.rephrase.data={tmp_path / 'rephrased'}"])
     assert len(read_items("rephrase", paper.tasks["rephrase"], None, 0).items) == summary.questions
@@ -102,10 +102,10 @@ def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):
 def test_missing_replies_and_no_question_at_all_write_nothing(tmp_path, indexed):
     model = Rewords()
     with questions_config(model) as config:
-        with refused(DataError, "no-questions", "questions.writer.model"):
+        with refused(DataError, "questions.writer.model"):
             write_test_set("new", config, indexed, tmp_path / "new")
         model.silent = lambda text: True
-        with refused(IncompleteError, None, "6 of 6"):
+        with refused(IncompleteError, "6 of 6"):
             write_test_set("new", config, indexed, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -127,7 +127,7 @@ def test_the_commands(tmp_path, indexed, capsys):
         main(["index", "similarity", str(file)])
     printed = capsys.readouterr().out
     assert re.search(r"questions and their content +\| +-?[01]\.\d{3} +\| +0\.837", printed)
-    with refused(ConfigError, "no-encoder", "'bm25'"):
+    with refused(ConfigError, "'bm25'"):
         question_similarities(indexed)
 
 

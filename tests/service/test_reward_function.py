@@ -65,22 +65,22 @@ def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(l
         (raw_result,) = reward._client.step([raw_step])
         assert reward(completions=["<stop/>", GOOD], question_id=["fat", "head"]) == [raw_result.reward, 1.0]
         assert raw_result.reward > 0
-    with refused(ConfigError, "unknown-earlier-turns", "turn is 2", "rewriter.stop"):
+    with refused(ConfigError, "turn is 2", "rewriter.stop"):
         querylect.reward_function(lesson_url, rewriter, turn=2)
 
 
 def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, unavailable_client):  # noqa: F811
-    with refused(ConfigError, "missing-column", "question_id"):
+    with refused(ConfigError, "question_id"):
         reward(["…"], [GOOD])
-    with refused(RequestError, "unknown-question", "q-nobody"):
+    with refused(RequestError, "q-nobody"):
         reward(["…"], [GOOD], question_id=["q-nobody"])
-    with refused(ConfigError, "staged-rewriter", "hcqr"):
+    with refused(ConfigError, "hcqr"):
         querylect.reward_function(lesson_url, "hcqr")
     assert reward.value("head", GOOD) == 1.0
     reward._client, served = unavailable_client, reward._client
     try:
         assert reward(["…"] * 2, [GOOD, "no format"], question_id=["head"] * 2) == [None, 0.0]
-        with refused(EnvironmentUnavailableError, None, "head", "127.0.0.1:9"):
+        with refused(EnvironmentUnavailableError, "head", "127.0.0.1:9"):
             reward.value("head", GOOD)
     finally:
         reward._client = served
@@ -153,5 +153,5 @@ def test_it_is_found_at_the_top_of_the_package():
 
 
 def test_a_stop_that_searches_nothing_needs_a_reader_and_is_refused(lesson_url):
-    with refused(ConfigError, "unsearched-stop", "rewriter.stop is answer", "rewriter.stop=true"):
+    with refused(ConfigError, "rewriter.stop is answer", "rewriter.stop=true"):
         querylect.reward_function(lesson_url, RewriterConfig(name="general", stop="answer"))

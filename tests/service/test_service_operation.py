@@ -617,7 +617,7 @@ def test_what_a_worker_cannot_open_is_the_users_error(small_environment, monkeyp
     monkeypatch.setattr("querylect.envs.server.serve.multiprocessing", forking)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "the caller's")
     missing = small_environment.model_copy(update={"workers": 2, "index": "/nonexistent/index"})
-    with refused(IndexFolderError, None, "/nonexistent/index", "querylect index build"):
+    with refused(IndexFolderError, "/nonexistent/index", "querylect index build"):
         serve(missing)
     assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == "the caller's"
 

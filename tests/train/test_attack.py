@@ -90,7 +90,7 @@ def test_a_config_of_the_user_is_run_in_a_folder_of_the_attack(yaml, tmp_path):
         assert world.builds_index
         assert world.command("eval") == ["eval", str(tmp_path / "attack/runs/mine")]
     assert not World(tmp_path / "attack", str(yaml), ["client.urls=[http://a:1]"]).builds_index
-    with refused(ConfigError, None, "mix"):
+    with refused(ConfigError, "mix"):
         World(tmp_path / "attack", "mix_bm25_minilm")
 
 

@@ -149,7 +149,7 @@ def test_a_budget_is_never_exceeded_and_the_command_prints_the_folder(prompting,
     assert len(reflection.prompts) == 1
     assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "five more would be too many"
     assert [row["validation"] is None for row in records(folder / "candidates.jsonl")] == [False, True]
-    with refused(ConfigError, "budget-too-small", 4, 5):
+    with refused(ConfigError, 4, 5):
         optimize(change(prompting, name="small", **{"optimize.searches": 4}))
     assert not (folder.parent / "small" / "config.yaml").exists()
 
@@ -236,7 +236,7 @@ def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(
         assert (results(folder), len(reflection.prompts)) == (first_results, 1)
         optimize(change(config, **{"optimize.proposals": 2, "optimize.searches": 50}), resume=True)
     assert BETTER in (folder / "best" / "prompt.yaml").read_text()
-    with refused(CheckpointError, "other-settings", "optimize.minibatch"):
+    with refused(CheckpointError, "optimize.minibatch"):
         optimize(change(config, **{"optimize.minibatch": 3}), resume=True)
 
 
@@ -288,7 +288,7 @@ def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompt
         reflection.server.always = None
         folder = optimize(config, resume=True)
     assert results(folder) == straight[0]
-    with refused(EngineUnavailableError, None, "127.0.0.1:9"):
+    with refused(EngineUnavailableError, "127.0.0.1:9"):
         optimize(change(prompting, name="other", **{"optimize.reflection.base_url": "http://127.0.0.1:9/v1"}))
 
 
@@ -306,19 +306,19 @@ def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluat
         evaluate(config, folder, None)
     scores = {row["system"]: row["metrics"]["ndcg@10"] for row in records(folder / "eval.jsonl") if row["turn"]}
     assert set(scores) == {"trained", "untrained"}
-    with refused(ConfigError, "no-policy", "prompt.yaml"):
+    with refused(ConfigError, "prompt.yaml"):
         Rewriter.from_pretrained(folder)
 
 
 def test_runs_of_other_commands_and_prompts_in_code_are_refused(prompting, run_app, monkeypatch):
     with reflecting(run_app, prompting, BETTER) as (config, _):
         optimize(change(config, **{"optimize.proposals": 1}))
-        with refused(ConfigError, "already-exists"):
+        with refused(ConfigError):
             optimize(config)
-        with refused(CheckpointError, "other-command", "querylect optimize"):
+        with refused(CheckpointError, "querylect optimize"):
             train(config, resume=True)
-    with refused(ConfigError, "no-prompt-file", "'general'"):
+    with refused(ConfigError, "'general'"):
         optimize(change(prompting, name="general", **{"rewriter.name": "general"}))
     monkeypatch.setitem(sys.modules, "gepa", None)
-    with refused(MissingPackageError, "missing-package", "[optimize]"):
+    with refused(MissingPackageError, "[optimize]"):
         optimize(prompting)

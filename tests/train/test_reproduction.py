@@ -112,7 +112,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tiny, tmp_path):
     from reproduction import _alone
 
     (tmp_path / "repro").mkdir()
-    with _alone(tmp_path / "repro", "abc"), refused(ConfigError, None, tmp_path / "repro", "--only", "--folder"):
+    with _alone(tmp_path / "repro", "abc"), refused(ConfigError, tmp_path / "repro", "--only", "--folder"):
         tiny("run")
 
 

@@ -169,7 +169,7 @@ def test_stop_ids_are_those_of_the_generation_config_and_of_the_tokenizer(tiny_p
     assert TransformersEngine(model, tokenizer).stop_ids == {0, 5, tokenizer.eos_token_id}
     model.generation_config.eos_token_id = None
     tokenizer.eos_token = None
-    with refused(ModelError, "no-end-token", "eos_token_id"):
+    with refused(ModelError, "eos_token_id"):
         TransformersEngine(model, tokenizer)
 
 
@@ -227,25 +227,24 @@ def test_dropout_is_off_while_generating():
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "code", "fact"),
+    ("kind", "changes", "fact"),
     [
-        ("mistral", {"sliding_window": 16}, "special-attention", " 16"),
-        ("gemma2", {}, "special-attention", "sliding_attention"),
+        ("mistral", {"sliding_window": 16}, " 16"),
+        ("gemma2", {}, "sliding_attention"),
         (
             "qwen2",
             {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
-            "special-attention",
             "sliding_attention",
         ),
-        ("granite", {"logits_scaling": 8.0}, "other-probabilities", "'granite'"),
-        ("cohere", {}, "other-probabilities", "'cohere'"),
-        ("bloom", {"n_head": 4}, "other-probabilities", "'bloom'"),
-        ("stablelm", {}, "no-shared-attention", "'stablelm'"),
+        ("granite", {"logits_scaling": 8.0}, "'granite'"),
+        ("cohere", {}, "'cohere'"),
+        ("bloom", {"n_head": 4}, "'bloom'"),
+        ("stablelm", {}, "'stablelm'"),
     ],
 )
-def test_architectures_that_shared_prefixes_would_falsify_are_refused(kind, changes, code, fact):
+def test_architectures_that_shared_prefixes_would_falsify_are_refused(kind, changes, fact):
     model = tiny_model(kind, **changes)
-    with refused(ModelError, code, fact):
+    with refused(ModelError, fact):
         TransformersEngine(model, tiny_tokenizer())
     assert not model.training
 
@@ -271,7 +270,7 @@ def test_bfloat16_follows_its_own_forward_pass():
 def test_weights_that_overflowed_are_an_error_and_not_an_answer(llama, sampling):
     with torch.no_grad():
         llama.model.get_output_embeddings().weight[5] = float("nan")
-    with refused(ModelError, "not-finite"):
+    with refused(ModelError):
         llama.generate([[20, 21]], 2, sampling)
 
 

@@ -222,7 +222,7 @@ def test_a_prompt_that_is_too_long_is_a_matter_of_settings(client, branching):
     plain = grower(client, Script())
     first = len(plain.chat.first(plain.rewriter.first(HEAD)))
     limit = first - 1 if branching == [1] else first + 40
-    with refused(ConfigError, "prompt-limit-too-low", f"rollout.max_prompt_tokens is {limit}", "rollout.documents"):
+    with refused(ConfigError, f"rollout.max_prompt_tokens is {limit}", "rollout.documents"):
         grower(client, engine, max_prompt_tokens=limit).grow([HEAD], branching)
     assert len(engine.calls) == len(branching) - 1
 

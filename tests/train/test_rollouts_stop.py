@@ -193,7 +193,7 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     silent = scored(lessons, tmp_path, Parrot(unanswered="from what you know"), gain=False)
     (tree,) = trees_of(silent, STOP, STOP)
     assert [node.reward for node in tree.roots] == [None, None]
-    with refused(EnvironmentUnavailableError, None, "reader"):
+    with refused(EnvironmentUnavailableError, "reader"):
         refuse([tree], silent)
     (tree,) = trees_of(silent, STOP, say("insulin"))
     assert [node.reward for node in tree.roots] == [None, 0.0]

@@ -267,7 +267,6 @@ def test_tensor_parallelism_that_the_processes_do_not_fit_is_refused(config, vll
     config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
     with refused(
         ConfigError,
-        "indivisible-processes",
         "rollout.vllm.tensor_parallel_size is 2",
         "training processes is 1",
         "rollout.engine=vllm_server",
@@ -278,7 +277,7 @@ def test_tensor_parallelism_that_the_processes_do_not_fit_is_refused(config, vll
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
 def test_without_vllm_the_error_names_the_extra(config, kind):
-    with refused(ConfigError, "missing-package", kind, "-e '.[gpu]'"):
+    with refused(ConfigError, kind, "-e '.[gpu]'"):
         engine_of(change(config, **{"rollout.engine": kind}))
 
 
@@ -322,7 +321,7 @@ def test_a_server_reloads_weights_from_files_which_are_then_removed(device, star
         assert list(folder.iterdir()) == []
         server.unreadable = True
         url = config.rollout.server.base_url
-        with refused(EngineUnavailableError, None, url, "reload_weights", "500", "Cannot find any model weights"):
+        with refused(EngineUnavailableError, url, "reload_weights", "500", "Cannot find any model weights"):
             weights.refresh()
         assert list(folder.iterdir()) == []
 
@@ -342,9 +341,9 @@ def test_a_folder_that_cannot_take_the_weights_is_named(started, tmp_path):
     (tmp_path / "file").touch()
     facts = [tmp_path / "file", "rollout.server.weights_folder"]
     weights = iter([("a", torch.zeros(1))])
-    with refused(StorageError, "unwritable-file", *facts), weights_in_files(weights, tmp_path / "file"):
+    with refused(StorageError, *facts), weights_in_files(weights, tmp_path / "file"):
         pytest.fail("nothing was written")
-    with started("files", tmp_path / "file") as (config, _), refused(StorageError, "unwritable-folder", *facts):
+    with started("files", tmp_path / "file") as (config, _), refused(StorageError, *facts):
         engine_around(config, *trained(config))
 
 
@@ -369,7 +368,7 @@ def test_a_folder_that_cannot_take_the_weights_is_named(started, tmp_path):
 def test_a_server_that_was_started_in_another_way_is_refused(started, info, facts):
     with (
         started("files", **info) as (config, _),
-        refused(ConfigError, "other-server-settings", config.rollout.server.base_url, *facts),
+        refused(ConfigError, config.rollout.server.base_url, *facts),
     ):
         engine_around(config, *trained(config))
 
@@ -377,21 +376,21 @@ def test_a_server_that_was_started_in_another_way_is_refused(started, info, fact
 def test_a_server_without_development_routes_says_how_to_start_it(started):
     with started(weight_transfer_config=None) as (config, server):
         url = config.rollout.server.base_url
-        with refused(EngineUnavailableError, None, url, "--weight-transfer-config"):
+        with refused(EngineUnavailableError, url, "--weight-transfer-config"):
             engine_around(config, *trained(config))
         server.info = None
-        with refused(EngineUnavailableError, None, url, "VLLM_SERVER_DEV_MODE=1"):
+        with refused(EngineUnavailableError, url, "VLLM_SERVER_DEV_MODE=1"):
             engine_around(config, *trained(config))
 
 
 def test_a_server_that_is_not_there_or_dies_is_named(config, started):
     unreachable = {**settings_of("nccl", "http://127.0.0.1:9", None), "rollout.server.timeout": 0}
-    with refused(EngineUnavailableError, None, "http://127.0.0.1:9 "):
+    with refused(EngineUnavailableError, "http://127.0.0.1:9 "):
         engine_around(change(config, **unreachable), *trained(config))
     with started() as (config, server):
         engine, _ = engine_around(config, *trained(config))
         server.down = True
-        with refused(EngineUnavailableError, None, config.rollout.server.base_url, "the engine is dead", "--resume"):
+        with refused(EngineUnavailableError, config.rollout.server.base_url, "the engine is dead", "--resume"):
             engine.generate(PROMPTS, 1, HOT)
 
 
@@ -433,7 +432,7 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(kind, rank, s
             else:
                 monkeypatch.setattr(vllm_server, "weights_in_files", fails)
         events = list(server.events)
-        with refused(EngineUnavailableError, None, "the memory is full") as raised:
+        with refused(EngineUnavailableError, "the memory is full") as raised:
             weights.refresh()
         assert raised.value.already_reported == (rank == 1)
         paused = ["pause keep", "resume"] if kind == "nccl" and rank == 0 else []
@@ -446,7 +445,7 @@ def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(st
     real = vllm_server.transfer_device
     with started() as (config, server):
         monkeypatch.setattr(vllm_server, "transfer_device", real)
-        with refused(ConfigError, "no-gpu", "rollout.server.weights_folder", "rollout.server.sync=false"):
+        with refused(ConfigError, "rollout.server.weights_folder", "rollout.server.sync=false"):
             engine_around(config, *trained(config))
         server.info = None
         config = change(config, **{"rollout.server.sync": False})
@@ -462,7 +461,7 @@ def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(st
 def test_a_probability_that_is_no_number_stops_the_run():
     assert make_sample([4, 2], [-0.5, -0.1], {2}).finished
     for broken in (None, float("nan")):
-        with refused(ModelError, "not-finite"):
+        with refused(ModelError):
             make_sample([4, 2], [-0.5, broken], {2})
 
 
@@ -471,7 +470,7 @@ def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
     _, weights = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
     split = next(weight for name, weight in policy.named_parameters() if "embed_tokens" in name)
     split.data = split.data.new_empty(0)
-    with refused(ConfigError, "split-weights", "embed_tokens.weight", "ZeRO-3"):
+    with refused(ConfigError, "embed_tokens.weight", "ZeRO-3"):
         weights.refresh()
 
 
@@ -486,7 +485,7 @@ def test_weights_that_fsdp_has_split_are_merged_only_when_they_are_gathered(conf
         mesh = torch.distributed.init_device_mesh("cpu", (1,))
         norm = policy.get_base_model().model.norm
         norm.weight = split = torch.nn.Parameter(distribute_tensor(norm.weight.data, mesh, [Shard(0)]))
-        with refused(ConfigError, "split-weights", "norm.weight", "FSDP2"):
+        with refused(ConfigError, "norm.weight", "FSDP2"):
             dict(merged_weights(policy, torch.float32))
         sent = dict(engine.source())
         assert norm.weight is split

@@ -78,7 +78,7 @@ def test_a_stop_without_a_search_needs_a_reader(mixed):
     rewriter = {"rewriter": {"stop": "answer"}}
     member = {"mix": {"environments": {"a": rewriter}}}
     setting = "mix.environments.a.rewriter.stop" if mixed else "rewriter.stop"
-    with refused(ConfigError, "invalid-setting", f"{setting} is answer", "reward.kind is metric"):
+    with refused(ConfigError, f"{setting} is answer", "reward.kind is metric"):
         validated(RunConfig, member if mixed else rewriter, "a.yaml")
     assert validated(RunConfig, {**rewriter, "reward": {"kind": "answer"}}, "a.yaml").rewriter.stop == "answer"
 

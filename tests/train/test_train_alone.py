@@ -107,14 +107,14 @@ def test_a_removed_run_folder_ends_the_run_with_a_sentence(training):
 def test_a_folder_in_which_nothing_can_be_written_is_a_storage_error():
     """As on a disk that has become read-only: not even root makes a file in /sys/kernel."""
     run = RunFolder(Path("/sys/kernel"))
-    with refused(StorageError, None, run.metrics, "writable", "--resume"):
+    with refused(StorageError, run.metrics, "writable", "--resume"):
         run.append(run.metrics, {"step": 1})
-    with refused(StorageError, None, run.final, "writable"), staged(run.final):
+    with refused(StorageError, run.final, "writable"), staged(run.final):
         pass
 
 
-@pytest.mark.parametrize(("left", "code"), [([".lock"], "lost-folder"), ([], "missing-folder")])
-def test_a_run_stops_when_somebody_empties_its_folder(settings, monkeypatch, left, code):
+@pytest.mark.parametrize("left", [[".lock"], []])
+def test_a_run_stops_when_somebody_empties_its_folder(settings, monkeypatch, left):
     """While a file is being written into it, or to begin anew in it: the steps of two runs must not mix."""
     from querylect.train.watch import Watcher
 
@@ -129,6 +129,6 @@ def test_a_run_stops_when_somebody_empties_its_folder(settings, monkeypatch, lef
         return write(self, step, losses)
 
     monkeypatch.setattr(Watcher, "_write", emptied)
-    with refused(StorageError, code, settings.run_folder, *(["--resume"] if not left else [])):
+    with refused(StorageError, settings.run_folder, *(["--resume"] if not left else [])):
         train(settings)
     assert [path.name for path in settings.run_folder.iterdir()] == left

@@ -32,7 +32,7 @@ def test_full_bfloat16_training_is_refused_before_anything_is_loaded(settings, m
     monkeypatch.setattr(run, "shared_environment", pytest.fail, raising=False)
     config = change(settings, **FULL, **{"client.urls": ["http://127.0.0.1:9"]})
     remedies = ("policy.dtype=auto", "policy.dtype=float32", "policy.lora={}", "zero2.json")
-    with refused(ConfigError, "no-float32-copies", *remedies):
+    with refused(ConfigError, *remedies):
         train(config)
     assert not (tmp_path / "runs").exists()
 
@@ -49,15 +49,15 @@ def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(setting
     deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2})
     check_trained_dtype(full.policy, full.train)
     warm = change(settings, **FULL, **{"train.warm_start.questions": 4})
-    with refused(ConfigError, "warm-start-in-bfloat16", "train.warm_start.questions=0"):
+    with refused(ConfigError, "train.warm_start.questions=0"):
         check_trained_dtype(warm.policy, warm.train)
     deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 0})
-    with refused(ConfigError, "no-float32-copies", "ZeRO stage 0"):
+    with refused(ConfigError, "ZeRO stage 0"):
         check_trained_dtype(full.policy, full.train)
     only = {"enabled": True, "bf16_master_weights_and_grads": True}
     deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2}, bf16=only)
     for config in (full, change(settings, **{"policy.dtype": "bfloat16"})):
-        with refused(ConfigError, "no-float32-copies", "bf16_master_weights_and_grads"):
+        with refused(ConfigError, "bf16_master_weights_and_grads"):
             check_trained_dtype(config.policy, config.train)
     float32 = change(settings, **{"policy.lora": None})
     check_trained_dtype(float32.policy, float32.train)
@@ -79,7 +79,7 @@ def test_deepspeed_in_bfloat16_on_a_cpu_is_refused_with_what_to_set(settings, mo
     check_deepspeed_device(half.policy)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     check_deepspeed_device(settings.policy)
-    with refused(ConfigError, "bfloat16-on-cpu", "policy.dtype=float32"):
+    with refused(ConfigError, "policy.dtype=float32"):
         check_deepspeed_device(half.policy)
 
 

@@ -267,7 +267,7 @@ def test_the_question_as_it_stands_is_searched_for_its_baseline(expert, client):
 def test_a_round_without_anything_to_imitate_is_passed_over_and_a_run_refused(expert, client, tmp_path):
     ready = Ready(expert, client)
     config = change(expert, **{"train.warm_start.margin": 1.0})
-    with refused(ConfigError, "nothing-to-imitate", "train.warm_start.margin 1"):
+    with refused(ConfigError, "train.warm_start.margin 1"):
         warm_start(config, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
     assert not (tmp_path / "warm_start.jsonl").exists()
 
@@ -281,7 +281,7 @@ def test_an_outage_stops_expert_iteration(expert, client, tmp_path):
 
     ready = Ready(expert, client)
     ready.grower.client = Gone()
-    with refused(EnvironmentUnavailableError, None, "round 1", "connection refused"):
+    with refused(EnvironmentUnavailableError, "round 1", "connection refused"):
         warm_start(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
 
 
@@ -333,7 +333,7 @@ def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
 def test_an_engine_that_all_processes_share_is_refused(expert):
     served = change(expert, **{"rollout.engine": "vllm_server"})
     check_shape(served.train, served.rollout)
-    with refused(ConfigError, "shared-engine", "of 2", "rollout.engine=transformers"):
+    with refused(ConfigError, "of 2", "rollout.engine=transformers"):
         check_shape(served.train, served.rollout, 2)
 
 

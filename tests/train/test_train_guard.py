@@ -171,7 +171,7 @@ def test_a_collapsed_run_names_its_best_checkpoint_and_a_resumed_one_stops_alike
     metrics = without_seconds(folder.metrics)
 
     (folder.checkpoints / "checkpoint-4").rename(folder.path / "away")
-    with refused(CollapseError, "entropy-floor", "step 4"):
+    with refused(CollapseError, "step 4"):
         train(config, resume=True)
     assert without_seconds(folder.metrics) == metrics
 
@@ -180,16 +180,16 @@ def test_a_collapsed_run_names_its_best_checkpoint_and_a_resumed_one_stops_alike
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "remedy"),
+    ("changes", "remedy"),
     [
-        ({"train.guard.changed_weights": 1.0}, "changed-weights", "policy.dtype=auto"),
-        ({"train.guard.logp_difference": 1e-12}, "logp-difference", "rollout.engine=transformers"),
+        ({"train.guard.changed_weights": 1.0}, "policy.dtype=auto"),
+        ({"train.guard.logp_difference": 1e-12}, "rollout.engine=transformers"),
     ],
 )
-def test_a_run_with_wrong_arithmetic_is_stopped_with_what_to_do(settings, changes, code, remedy):
+def test_a_run_with_wrong_arithmetic_is_stopped_with_what_to_do(settings, changes, remedy):
     """The entropy bonus gives every step a gradient."""
     guard = {"train.guard.window": 2, "train.guard.patience": 2, "train.entropy_coef": 0.01, "train.steps": 8}
-    with refused(CollapseError, code, "step 4", remedy):
+    with refused(CollapseError, "step 4", remedy):
         train(change(settings, **guard, **{"policy.lora": None, "train.learning_rate": 1e-4}, **changes))
 
 

@@ -305,13 +305,13 @@ def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(setti
         weights = load_file(folder / "warm_start" / "model.safetensors")
         lost, _ = weights.popitem()
         save_file(weights, folder / "warm_start" / "model.safetensors", {"format": "pt"})
-        with refused(StorageError, "damaged-file", folder / "warm_start" / "model.safetensors"):
+        with refused(StorageError, folder / "warm_start" / "model.safetensors"):
             train(config, resume=True)
         (folder / "warm_start" / "digests.json").unlink()  # as in a run of an earlier version
-        with refused(CheckpointError, "damaged-warm-start", folder / "warm_start", lost):
+        with refused(CheckpointError, folder / "warm_start", lost):
             train(config, resume=True)
         shutil.rmtree(folder / "warm_start")
-        with refused(CheckpointError, "missing-warm-start", folder / "warm_start", "train.beta 0.1"):
+        with refused(CheckpointError, folder / "warm_start", "train.beta 0.1"):
             train(config, resume=True)
 
 

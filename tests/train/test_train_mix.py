@@ -263,7 +263,7 @@ def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 2)
     lost = copy / "checkpoints" / "checkpoint-2" / "mix.json"
     edit(lost, '{"positions": {}')
-    with refused(CheckpointError, "unreadable-file", lost, f"{lost.parent} "):
+    with refused(CheckpointError, lost, f"{lost.parent} "):
         train(config, resume=True)
 
 
@@ -273,7 +273,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
     plain["mix"]["environments"]["dense"] |= {"weight": 2.0}
     plain["mix"]["environments"]["dense"]["client"]["deadline"] = 9.0
     plain["mix"]["environments"]["dense"]["env"]["log"] = "none"
-    with refused(CheckpointError, "other-settings", ": mix.environments.dense.weight: 1.0 → 2.0. "):
+    with refused(CheckpointError, ": mix.environments.dense.weight: 1.0 → 2.0. "):
         train(RunConfig.model_validate(plain), resume=True)
     served = json.loads((copy / "environment.json").read_text())
     assert {name: member["name"] for name, member in served["environments"].items()}.keys() == {"bm25", "dense"}
@@ -281,7 +281,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
     assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
     served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"
     edit(copy / "environment.json", json.dumps(served))
-    with refused(CheckpointError, "other-environment", "index_hash: 'bm25: ", ", dense: 0000"):
+    with refused(CheckpointError, "index_hash: 'bm25: ", ", dense: 0000"):
         train(config, resume=True)
 
 
@@ -293,7 +293,7 @@ def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(plain
     with run_app(breaking(app_of(herbs), after=4)) as url:
         values["mix"]["environments"]["dense"]["client"]["urls"] = [url]
         facts = ("step 3", "environment dense", "client.deadline (4 s)", "failure: dense: ")
-        with refused(EnvironmentUnavailableError, None, *facts):
+        with refused(EnvironmentUnavailableError, *facts):
             train(RunConfig.model_validate(values))
     folder = tmp_path / "runs" / "run"
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-2"]
@@ -339,7 +339,7 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
         }
         config = RunConfig.model_validate(plain)
         if herbal != HERBAL:
-            with refused(DataError, "overlapping-splits", "0 question ids", "1 question texts"):
+            with refused(DataError, "0 question ids", "1 question texts"):
                 train(config)
             return
         folder = RunFolder(train(config))
@@ -365,7 +365,7 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
 def test_an_environment_without_questions_is_refused_by_name(mix):
     from querylect.train.mix import Mixture
 
-    with refused(ConfigError, "no-questions", "bm25", "train.raw_reward [0.0"):
+    with refused(ConfigError, "bm25", "train.raw_reward [0.0"):
         questions = [Question("dense/head", "a question of the other one")]
         Mixture(mix.train, mix.mix, mix.reward.signal, mix.seed, questions)
 
@@ -412,7 +412,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
         assert list(evaluate_each(config, folder, tmp_path / "one", "dense")) == [
             tmp_path / "one" / "eval-dense" / "report.html"
         ]
-        with refused(ConfigError, None, "--env", "'minilm'", "bm25, dense"):
+        with refused(ConfigError, "--env", "'minilm'", "bm25, dense"):
             list(evaluate_each(config, folder, tmp_path / "two", "minilm"))
 
 
@@ -432,6 +432,6 @@ def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herb
         settings = straight[0].model_dump()
         strict = {**settings["eval"], "leaks": "refuse"}
         config = RunConfig.model_validate({**settings, "eval": strict, "mix": {"environments": members}})
-        with refused(DataError, None, "dense with leaky", "0 question ids", "1 question texts"):
+        with refused(DataError, "dense with leaky", "0 question ids", "1 question texts"):
             list(evaluate_each(config, None, tmp_path / "out", "dense"))
     assert not (tmp_path / "out").exists()

@@ -130,7 +130,7 @@ def config(**changes):
 
 def test_a_policy_that_cannot_is_refused_by_true_and_flat_by_auto(caplog):
     model = tiny_model("mistral", sliding_window=16)
-    with refused(ModelError, "unpackable-policy", "sliding window of 16 tokens", "train.packing"):
+    with refused(ModelError, "sliding window of 16 tokens", "train.packing"):
         resolve_packing(*config(packing=True), model)
     with caplog.at_level(logging.WARNING):
         assert resolve_packing(*config(packing="auto"), model) is False
@@ -147,7 +147,7 @@ def test_a_policy_that_can_is_packed_unless_switched_off():
 
 
 def test_flex_without_a_gpu_is_refused_before_anything_runs():
-    with refused(ConfigError, "flex-without-gpu", "train.packed_attention", "cpu"):
+    with refused(ConfigError, "train.packed_attention", "cpu"):
         resolve_packing(*config(packed_attention="flex"), tiny_model())
 
 

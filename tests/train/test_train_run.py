@@ -149,7 +149,7 @@ def test_a_run_of_two_steps_goes_on_to_four(settings, straight):
     train(change(short, **{"train.steps": 4, "train.keep_checkpoints": 2}), resume=True)
     assert without_seconds(folder / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")[:4]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-4"]
-    with refused(CheckpointError, "beyond-last-step", "step 4", "train.steps is 3"):
+    with refused(CheckpointError, "step 4", "train.steps is 3"):
         train(change(short, **{"train.steps": 3}), resume=True)
 
 
@@ -187,7 +187,7 @@ def refused_without_a_tensor(config, file, count=1):
     """The run does not go on from a checkpoint whose file of weights has lost tensors."""
     metrics = config.run_folder / "metrics.jsonl"
     logged, name = metrics.read_bytes(), without_tensors(file, count)
-    with refused(CheckpointError, "unloadable-checkpoint", f"in {file.parent.name} ", f"{count} tensors", name):
+    with refused(CheckpointError, f"in {file.parent.name} ", f"{count} tensors", name):
         train(config, resume=True)
     assert metrics.read_bytes() == logged, "refused before anything is changed"
 
@@ -221,7 +221,7 @@ def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(setting
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     folder = save_tiny(tmp_path / "experts", "qwen3_moe", **experts)
     config = change(settings, **{"policy.model": str(folder), "policy.lora": None, "train.steps": 1})
-    with refused(ModelError, "unpackable-policy", "router_aux_loss_coef 0.001", "train.packing"):
+    with refused(ModelError, "router_aux_loss_coef 0.001", "train.packing"):
         train(config)
     assert not (Path(config.output) / config.name).exists()
     run = train(change(config, **{"train.packing": "auto", "train.beta": 0.01, "train.learning_rate": 2.5e-7}))
@@ -235,35 +235,33 @@ def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(setting
 def test_an_existing_run_is_refused_and_left_alone(straight):
     config, folder = straight
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    with refused(ConfigError, "already-exists", folder, "--resume"):
+    with refused(ConfigError, folder, "--resume"):
         train(config)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "facts"),
+    ("changes", "facts"),
     [
-        ({"rollout.branching": [1, 1]}, "single-leaf", ["rollout.branching [1, 1]"]),
+        ({"rollout.branching": [1, 1]}, ["rollout.branching [1, 1]"]),
         (
             {"train.questions_per_step": 3, "train.questions_per_micro_batch": 2},
-            "partial-micro-batch",
             ["train.questions_per_step 3", "train.questions_per_micro_batch 2"],
         ),
-        ({"train.questions_per_step": 6}, "too-few-questions", ["5 training questions", "questions_per_step is 6"]),
-        ({"rollout.max_prompt_tokens": 16}, "prompt-limit-too-low", ["rollout.max_prompt_tokens is 16", 22]),
-        ({"rollout.max_prompt_tokens": 30}, None, ["rollout.max_prompt_tokens is 30", "rollout.document_tokens"]),
+        ({"train.questions_per_step": 6}, ["5 training questions", "questions_per_step is 6"]),
+        ({"rollout.max_prompt_tokens": 16}, ["rollout.max_prompt_tokens is 16", 22]),
+        ({"rollout.max_prompt_tokens": 30}, ["rollout.max_prompt_tokens is 30", "rollout.document_tokens"]),
     ],
 )
-def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(settings, changes, code, facts):
+def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(settings, changes, facts):
     config = change(settings, **changes)
-    with refused(ConfigError, code, *facts):
+    with refused(ConfigError, *facts):
         train(config)
-    if code is not None:
-        assert not Path(config.output).exists()
+    assert not (Path(config.output) / config.name).exists()
 
 
 def test_resuming_nothing_is_refused(settings):
-    with refused(CheckpointError, "no-run", "--resume"):
+    with refused(CheckpointError, "--resume"):
         train(settings, resume=True)
 
 
@@ -278,7 +276,7 @@ def test_a_changed_setting_is_named_and_refused(straight, tmp_path):
     config, _ = copy_of(straight, tmp_path, 1)
     changed = change(config, **{"train.learning_rate": 0.5, "rollout.temperature": 0.3, "train.save_steps": 7})
     changes = "rollout.temperature: 1.0 → 0.3; train.learning_rate: 0.01 → 0.5"
-    with refused(CheckpointError, "other-settings", changes) as error:
+    with refused(CheckpointError, changes) as error:
         train(changed, resume=True)
     assert "save_steps" not in str(error.value), "what does not change the outcome may differ"
 
@@ -287,7 +285,7 @@ def test_another_environment_is_refused(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 1)
     served = json.loads((copy / "environment.json").read_text())
     edit(copy / "environment.json", json.dumps({**served, "index_hash": "0" * 64}))
-    with refused(CheckpointError, "other-environment", "index_hash: '0000"):
+    with refused(CheckpointError, "index_hash: '0000"):
         train(config, resume=True)
 
 
@@ -301,7 +299,7 @@ def test_edited_judgements_are_refused(straight, lessons, run_app, tmp_path):
     hashes = [Environment.open(settings).settings_hash for settings in (lessons, edited)]
     with (
         run_app(create_app(Environment.open(edited), edited)) as url,
-        refused(CheckpointError, "other-environment", f"settings_hash: {hashes[0]!r} → {hashes[1]!r}") as error,
+        refused(CheckpointError, f"settings_hash: {hashes[0]!r} → {hashes[1]!r}") as error,
     ):
         train(change(config, **{"client.urls": [url]}), resume=True)
     assert error.value.exit_code == 2
@@ -314,10 +312,10 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
     config, copy = copy_of(straight, tmp_path, 2)
     damaged = copy / "checkpoints" / "checkpoint-2" / name
     damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
-    with refused(StorageError, "damaged-file", damaged, "remove this one"):
+    with refused(StorageError, damaged, "remove this one"):
         train(config, resume=True)
     (damaged.parent / "digests.json").unlink()  # as in a checkpoint of an earlier version
-    with refused(CheckpointError, "unloadable-checkpoint", damaged.parent):
+    with refused(CheckpointError, damaged.parent):
         train(config, resume=True)
     damaged.unlink()
     with caplog.at_level(logging.WARNING):
@@ -342,7 +340,7 @@ def test_a_digit_that_changed_in_a_file_of_a_run_is_named(straight, tmp_path):
         last = max(content.rfind(b"%d" % digit) for digit in range(10))
         path.write_bytes(content[:last] + (b"1" if content[last : last + 1] != b"1" else b"2") + content[last + 1 :])
         for load in (lambda: RunFolder.reopen(config), lambda: open_trained(str(copy), trust=True)):
-            with refused(StorageError, "damaged-file", path.parent, path.name):
+            with refused(StorageError, path.parent, path.name):
                 load()
         path.write_bytes(content)
     RunFolder.reopen(config)
@@ -352,7 +350,7 @@ def test_a_log_that_lost_its_last_lines_is_not_continued(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 2)
     path = copy / "rollouts.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    with refused(StorageError, "damaged-file", path):
+    with refused(StorageError, path):
         train(config, resume=True)
 
 
@@ -369,10 +367,10 @@ def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking)
     other_policy = save_speaking(tmp_path / "other", heads=2)
     config = change(config, **{"policy.model": str(other_policy)})
     edit(copy / "config.yaml", (copy / "config.yaml").read_text().replace(str(speaking), str(other_policy)))
-    with refused(CheckpointError, "other-weights", repr(str(other_policy)), speaking):
+    with refused(CheckpointError, repr(str(other_policy)), speaking):
         train(config, resume=True)
     (copy / "base.json").unlink()  # a run from before there were fingerprints
-    with refused(CheckpointError, "unloadable-checkpoint", "size mismatch"):
+    with refused(CheckpointError, "size mismatch"):
         train(config, resume=True)
 
 
@@ -401,7 +399,7 @@ def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, t
     weights = load_file(model / "model.safetensors")
     changed = {name: tensor * 1.02 if "q_proj" in name else tensor for name, tensor in weights.items()}
     save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
-    with refused(CheckpointError, "other-weights", repr(str(model))):
+    with refused(CheckpointError, repr(str(model))):
         train(config, resume=True)
 
 

@@ -91,7 +91,7 @@ def dying(lessons, run_app):
 def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exactly(settings, straight, dying):
     """Every step sends two requests, one for each turn: the third is not answered."""
     config = change(settings, **{"train.save_steps": 100, "client.deadline": 4})
-    with dying(after=4) as url, refused(EnvironmentUnavailableError, None, "step 3", "503", "--resume"):
+    with dying(after=4) as url, refused(EnvironmentUnavailableError, "step 3", "503", "--resume"):
         train(change(config, **{"client.urls": [url]}))
     folder = RunFolder(config.run_folder)
     assert checkpoints(folder.path) == ["checkpoint-2"]
@@ -111,7 +111,7 @@ def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(
     environment = Environment.open(lessons)
     changed = breaking(create_app(environment, lessons), 5, instead=create_app(environment, lessons, token="new"))
     config = change(settings, **{"train.save_steps": 100})
-    with run_app(changed) as url, refused(TokenError, None, "401", "client.token_env"):
+    with run_app(changed) as url, refused(TokenError, "401", "client.token_env"):
         train(change(config, **{"client.urls": [url]}))
     assert_left(config, undisturbed, 2)
 
@@ -129,7 +129,7 @@ def test_a_too_long_prompt_stops_a_run_with_a_checkpoint(settings, undisturbed, 
 
     config = change(settings, **{"train.save_steps": 100})
     monkeypatch.setattr(Grower, "check_length", too_long_at_the_fifth)
-    with refused(ConfigError, None, "9999 tokens", "rollout.max_prompt_tokens"):
+    with refused(ConfigError, "9999 tokens", "rollout.max_prompt_tokens"):
         train(config)
     assert_left(config, undisturbed, 2)
     _, checkpoint = RunFolder.reopen(change(config, **{"rollout.max_prompt_tokens": 4096}))
@@ -137,7 +137,7 @@ def test_a_too_long_prompt_stops_a_run_with_a_checkpoint(settings, undisturbed, 
 
 
 def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
-    with dying(after=3) as url, refused(EnvironmentUnavailableError, None, "step 3"):
+    with dying(after=3) as url, refused(EnvironmentUnavailableError, "step 3"):
         train(change(settings, **{"client.urls": [url], "client.deadline": 4}))
     folder = RunFolder(settings.run_folder)
     second = records(folder.metrics)[1]
@@ -170,7 +170,7 @@ def test_format_failures_do_not_hide_an_outage():
             run=RunConfig(client=ClientConfig(deadline=1.0)),
         )
 
-    with refused(EnvironmentUnavailableError, None, "step 7", "refused"):
+    with refused(EnvironmentUnavailableError, "step 7", "refused"):
         TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, False)))
     TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, True), turn(0.0, False)))
     TreeTrainer._refuse_silence(step(turn(0.0, False), turn(0.0, False)))
@@ -314,7 +314,7 @@ def test_a_signal_before_training_has_begun_is_told_apart_as_well(settings, monk
     from querylect.rollouts import policy
 
     monkeypatch.setattr(policy, "load_policy", lambda _: os.kill(os.getpid(), signal.SIGUSR1))
-    with refused(StoppedError, "no-step-finished", "SIGUSR1"):
+    with refused(StoppedError, "SIGUSR1"):
         train(settings)
 
 
@@ -344,7 +344,7 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings
     assert sizes["optimizer.pt"] > sizes["adapter_model.safetensors"] > 30_000
     for failing in ("adapter_model.safetensors", "optimizer.pt"):
         file_limit(sizes[failing] - 2000)
-        with refused(StorageError, None, folder.checkpoints / "checkpoint-2", "--resume"):
+        with refused(StorageError, folder.checkpoints / "checkpoint-2", "--resume"):
             train(change(config, **{"train.steps": 2}), resume=True)
         file_limit(resource.RLIM_INFINITY)
         assert contents(folder.checkpoints) == original, failing
@@ -377,7 +377,7 @@ def test_a_disk_that_fills_ends_the_run_with_a_sentence_and_loses_no_step(
     page = os.sysconf("SC_PAGE_SIZE")
     used = sum(-(-path.stat().st_size // page) * page for path in undisturbed.rglob("*") if path.is_file())
     assert small_disk.resize(int(used * share))
-    with refused(StorageError, None, small_disk.path, "--resume"):
+    with refused(StorageError, small_disk.path, "--resume"):
         train(config)
     left = [path for path in small_disk.path.rglob("*") if ".part" in path.name or ".tmp" in path.name]
     assert not left, "nothing half-written stays behind"

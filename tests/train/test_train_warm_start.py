@@ -146,14 +146,14 @@ def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
 def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path):
     grower.client = Graded(client, {})
     none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
-    with refused(ConfigError, "nothing-to-imitate", "train.warm_start.least_reward"):
+    with refused(ConfigError, "train.warm_start.least_reward"):
         warm_start(none, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_rewriter_that_reads_no_tags_is_refused(warm, grower, client, tmp_path):
     grower.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
-    with refused(ConfigError, "untagged-rewriter", "'hyde'", "train.warm_start.questions"):
+    with refused(ConfigError, "'hyde'", "train.warm_start.questions"):
         warm_start(warm, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -176,7 +176,7 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
 
 def test_an_outage_stops_the_warm_start(warm, grower, client):
     grower.client = Graded(client, {}, broken=True)
-    with refused(EnvironmentUnavailableError, None, "client.deadline"):
+    with refused(EnvironmentUnavailableError, "client.deadline"):
         list(lessons_of(warm, grower, client.questions("train")))
 
 
@@ -218,7 +218,7 @@ def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
     assert find_checkpoint(folder) == folder / "final"
     assert len(records(folder / "metrics.jsonl")) == 1
     single = change(warm, **{"name": "single", "rollout": RolloutConfig(branching=[4]).model_dump()})
-    with refused(ConfigError, "no-second-turn", "rollout.branching is [4]"):
+    with refused(ConfigError, "rollout.branching is [4]"):
         train(single)
 
 
@@ -249,5 +249,5 @@ def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm
 
 def test_an_outage_does_not_change_the_training_set(warm, client):
     half = change(warm, **{"train.raw_reward": [0.5, 1.0]})
-    with refused(EnvironmentUnavailableError, None, "1 of 5", "client.deadline"):
+    with refused(EnvironmentUnavailableError, "1 of 5", "client.deadline"):
         selected_of(half, Graded(client, {}, broken=True), client.questions("train"))

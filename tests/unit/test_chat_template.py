@@ -39,7 +39,7 @@ def one_child():
 
 def test_a_template_that_loops_is_stopped_by_the_processor_time_that_it_takes(one_child, monkeypatch):
     monkeypatch.setattr(chat_template, "CPU_SECONDS", 1)
-    with refused(ModelError, "template-too-costly", "1 s of processor time", "chat_template.jinja"):
+    with refused(ModelError, "1 s of processor time", "chat_template.jinja"):
         render(LOOP)
     assert render(CHATML) == TEXT
     with pytest.raises(ProcessLookupError):
@@ -85,7 +85,7 @@ def no_child():
 def test_a_child_that_cannot_start_is_no_fault_of_the_template(program, fact):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chat_template.sys, "executable", program)
-        with refused(EngineUnavailableError, "renderer-not-started", fact, "ulimit"):
+        with refused(EngineUnavailableError, fact, "ulimit"):
             render("x" * 2**20)
 
 
@@ -106,13 +106,13 @@ def with_memory(no_child, tmp_path, monkeypatch):
 
 def test_too_little_memory_for_the_child_is_no_fault_of_the_template(with_memory):
     with_memory(100_000)
-    with refused(EngineUnavailableError, "renderer-not-started", "code", "ulimit -v"):
+    with refused(EngineUnavailableError, "code", "ulimit -v"):
         render(CHATML)
 
 
 def test_a_template_is_told_the_memory_that_it_had(with_memory):
     with_memory(400_000)
-    with refused(ModelError, "template-too-costly", "MiB of memory") as caught:
+    with refused(ModelError, "MiB of memory") as caught:
         render(DOUBLED)
     assert f"{chat_template.MEMORY_BYTES >> 20} MiB" not in str(caught.value)
 
@@ -123,7 +123,7 @@ def test_a_child_that_ends_while_it_reads_is_an_error_and_not_a_broken_pipe(one_
     os.kill(process.pid, signal.SIGSTOP)
     killer = threading.Timer(0.2, process.kill)
     killer.start()
-    with refused(ModelError, "template-too-costly", "code -9"):
+    with refused(ModelError, "code -9"):
         render("x" * 2**20)
     killer.join()
     assert render(CHATML) == TEXT
@@ -133,7 +133,7 @@ def test_a_child_that_ends_while_it_reads_is_an_error_and_not_a_broken_pipe(one_
     ("template", "fact"), [(DOUBLED, "MiB of memory"), ("{{ 'x' * 10 ** 11 }}", "MiB of memory"), (LONG, "characters")]
 )
 def test_a_template_that_fills_memory_or_writes_without_end_is_stopped(template, fact):
-    with refused(ModelError, "template-too-costly", fact):
+    with refused(ModelError, fact):
         render(template)
     assert render(CHATML) == TEXT
 
@@ -145,7 +145,7 @@ def test_whatever_a_template_raises_is_a_refusal_and_ends_no_child(template):
     process = chat_template._renderer._process
     if template == "(" * 5:
         template = "{{ " + "(" * 5000 + ")" * 5000 + " }}"
-    with refused(ModelError, "template-refuses-messages", "rewriter.name"):
+    with refused(ModelError, "rewriter.name"):
         render(template)
     assert render(CHATML) == TEXT
     assert chat_template._renderer._process is process
@@ -198,7 +198,7 @@ def test_a_forked_process_renders_with_a_child_of_its_own(one_child):
 
 def test_a_policy_is_prompted_through_the_bounded_renderer(monkeypatch):
     tokenizer = tiny_tokenizer("{{ 'x' * 10 ** 11 }}")
-    with refused(ModelError, "template-too-costly"):
+    with refused(ModelError):
         Chat(tokenizer, {tokenizer.eos_token_id}).first(ASKED)
 
 
@@ -213,5 +213,5 @@ def test_a_tokenizer_with_a_chat_of_its_own_writes_it_or_refuses_messages():
     tokenizer.__class__ = Own
     chat = Chat(tokenizer, {tokenizer.eos_token_id})
     assert tokenizer.decode(chat.first(ASKED)) == "my head hurts"
-    with refused(ModelError, "template-refuses-messages", "no system turn"):
+    with refused(ModelError, "no system turn"):
         chat.first([{"role": "system", "content": "Rewrite."}, *ASKED])

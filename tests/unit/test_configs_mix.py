@@ -92,7 +92,7 @@ def test_without_a_mix_there_is_one_environment_and_it_is_the_config():
     config = RunConfig()
     assert environments(config) == {"": config}
     assert only(config, None) is config
-    with refused(ConfigError, "no-mix", "--env", "'bm25'"):
+    with refused(ConfigError, "--env", "'bm25'"):
         chosen(config, "bm25")
 
 
@@ -100,45 +100,45 @@ def test_one_environment_is_chosen_by_its_name(path):
     config = load_config(path)
     assert only(config, "minilm").env.retriever == "all-minilm-l6-v2"
     assert list(chosen(config, None)) == ["bm25", "minilm"]
-    with refused(ConfigError, "unknown-name", "--env", "'mini'", "bm25, minilm"):
+    with refused(ConfigError, "--env", "'mini'", "bm25, minilm"):
         only(config, "mini")
-    with refused(ConfigError, "several-environments", "bm25, minilm", "--env NAME"):
+    with refused(ConfigError, "bm25, minilm", "--env NAME"):
         only(config, None)
 
 
 @pytest.mark.parametrize(
-    ("override", "code", "facts"),
+    ("override", "facts"),
     [
-        ("mix.environments.minlm.weight=2.0", "unknown-name", ["'minlm' in mix.environments", "bm25, minilm"]),
-        ("mix.environments.minilm.wieght=2.0", "unknown-setting", ["mix.environments.minilm.weight?"]),
-        ("mix.environments.minilm.env.retreiver=x", "unknown-setting", ["mix.environments.minilm.env.retriever?"]),
-        ("mix.environments.minilm.zzz=2", "unknown-setting", ["weight, env, client, rewriter"]),
-        ("mix.environments.minilm.weight=0.0", "invalid-setting", ["minilm.weight is 0.0", "greater than 0"]),
-        ("mix.environments.minilm.weight=.inf", "invalid-yaml", [".inf is"]),
-        ("mix.environments.minilm=3", "invalid-setting", ["weight, env, client, rewriter"]),
-        ("mix.environments={}", "invalid-setting", ["mix.environments is {}", "at least one"]),
-        ("mix.curriculum.prefer=easy", "invalid-setting", ["'none', 'hard' or 'learnable'"]),
-        ("mix.curriculum.floor=0.0", "invalid-setting", ["mix.curriculum.floor is 0.0"]),
-        ("mix.environments.minilm={}", "invalid-setting", ["'bm25' and 'minilm'"]),
-        ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", "invalid-setting", ["'Mini-LM'"]),
-        ("mix.environments.a/b={env: {index: x}}", "invalid-setting", ["'a/b'"]),
+        ("mix.environments.minlm.weight=2.0", ["'minlm' in mix.environments", "bm25, minilm"]),
+        ("mix.environments.minilm.wieght=2.0", ["mix.environments.minilm.weight?"]),
+        ("mix.environments.minilm.env.retreiver=x", ["mix.environments.minilm.env.retriever?"]),
+        ("mix.environments.minilm.zzz=2", ["weight, env, client, rewriter"]),
+        ("mix.environments.minilm.weight=0.0", ["minilm.weight is 0.0", "greater than 0"]),
+        ("mix.environments.minilm.weight=.inf", [".inf is"]),
+        ("mix.environments.minilm=3", ["weight, env, client, rewriter"]),
+        ("mix.environments={}", ["mix.environments is {}", "at least one"]),
+        ("mix.curriculum.prefer=easy", ["'none', 'hard' or 'learnable'"]),
+        ("mix.curriculum.floor=0.0", ["mix.curriculum.floor is 0.0"]),
+        ("mix.environments.minilm={}", ["'bm25' and 'minilm'"]),
+        ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", ["'Mini-LM'"]),
+        ("mix.environments.a/b={env: {index: x}}", ["'a/b'"]),
     ],
 )
-def test_what_cannot_be_mixed_is_refused_by_name(path, override, code, facts):
-    with refused(ConfigError, code, *facts):
+def test_what_cannot_be_mixed_is_refused_by_name(path, override, facts):
+    with refused(ConfigError, *facts):
         load_config(path, [override])
 
 
 def test_a_name_that_stands_twice_is_refused(tmp_path):
     file = tmp_path / "twice.yaml"
     file.write_text(MIX.replace("    minilm:", "    bm25:"))
-    with refused(ConfigError, "invalid-yaml", "line 12, column 5", "'bm25'"):
+    with refused(ConfigError, "line 12, column 5", "'bm25'"):
         load_config(str(file))
 
 
 def test_a_wrong_shared_setting_is_told_once(path):
     for setting in ("env.retriever", "mix.environments.minilm.env.retriever"):
-        with refused(ConfigError, "invalid-setting", f"override '{setting}=5': {setting} is 5") as caught:
+        with refused(ConfigError, f"override '{setting}=5': {setting} is 5") as caught:
             load_config(path, [f"{setting}=5"])
         assert str(caught.value).count(" is 5") == 1
 

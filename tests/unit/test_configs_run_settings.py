@@ -33,7 +33,7 @@ def test_settings_that_are_gone_are_left_out_and_named(run, caplog):
         values["mix"]["environments"]["bm25"]["rewriter"] = {"tone": "kind"}
 
     folder = run(older)
-    with refused(ConfigError, "unknown-setting", "gone"):
+    with refused(ConfigError, "gone"):
         load_config(str(folder / "config.yaml"))
     with caplog.at_level(logging.WARNING):
         config = load_run_config(folder, ["seed=5"])
@@ -55,12 +55,12 @@ def test_settings_of_this_version_or_removed_ones_without_effect_are_read_silent
 @pytest.mark.parametrize("load", [load_run_config, lambda folder: load_config(str(folder / "config.yaml"))])
 def test_a_removed_setting_with_an_effect_is_refused(run, load):
     folder = run(lambda values: values["rollout"].update(keep_rewrites_weight=0.6))
-    with refused(ConfigError, "unknown-setting", "rollout.keep_rewrites_weight was removed", "0.0", folder):
+    with refused(ConfigError, "rollout.keep_rewrites_weight was removed", "0.0", folder):
         load(folder)
 
 
 def test_an_override_is_checked_as_always(run):
-    with refused(ConfigError, "unknown-setting", "train.stepz"):
+    with refused(ConfigError, "train.stepz"):
         load_run_config(run(lambda values: None), ["train.stepz=1"])
-    with refused(ConfigError, "unknown-setting", "rollout.keep_rewrites_weight was removed"):
+    with refused(ConfigError, "rollout.keep_rewrites_weight was removed"):
         load_config("demo", ["rollout.keep_rewrites_weight=0"])

@@ -164,7 +164,7 @@ def test_nothing_is_cut_where_all_fits():
 )
 def test_a_bad_history_names_file_line_and_entry(tmp_path, value, fact):
     folder = beir(tmp_path, value)
-    with refused(DataError, "invalid-history", folder / "queries.jsonl", "line 2", fact):
+    with refused(DataError, folder / "queries.jsonl", "line 2", fact):
         load_beir(folder)
 
 

@@ -148,27 +148,27 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
         return imported(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with refused(DataError, "missing-package", "a.pdf", "pip install", ".[documents]"):
+    with refused(DataError, "a.pdf", "pip install", ".[documents]"):
         write_corpus(tmp_path / "docs", tmp_path / "corpus")
     (tmp_path / "docs" / "a.pdf").rename(tmp_path / "docs" / "a.html")
-    with refused(DataError, "missing-package", "a.html", "trafilatura"):
+    with refused(DataError, "a.html", "trafilatura"):
         write_corpus(tmp_path / "docs", tmp_path / "corpus")
 
 
 def test_what_is_refused(tmp_path):
     docs = tmp_path / "docs"
-    with refused(DataError, "missing-folder", docs):
+    with refused(DataError, docs):
         write_corpus(docs, tmp_path / "corpus")
     docs.mkdir()
     (docs / "a.png").write_bytes(b"")
-    with refused(DataError, "no-documents", docs, "1 of other formats"):
+    with refused(DataError, docs, "1 of other formats"):
         write_corpus(docs, tmp_path / "corpus")
-    with refused(DataError, "unknown-format", "a.png"):
+    with refused(DataError, "a.png"):
         write_corpus(docs / "a.png", tmp_path / "corpus")
     (docs / "a.md").write_text(" ")
-    with refused(DataError, "no-documents", "1 of 1", "a.md"):
+    with refused(DataError, "1 of 1", "a.md"):
         write_corpus(docs, tmp_path / "corpus")
-    with refused(DataError, "overlap-too-large", 30, 15):
+    with refused(DataError, 30, 15):
         write_corpus(docs, tmp_path / "corpus", words=30, overlap=15)
     assert not (tmp_path / "corpus").exists()
 

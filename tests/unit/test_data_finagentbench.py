@@ -78,35 +78,35 @@ def test_the_document_task_ranks_types(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "facts"),
+    ("line", "facts"),
     [
-        (row(chunk_prompt("Q?", ["a"]), {"1": 2}), "unknown-candidate", ["'1'", " 1,"]),
-        (row(chunk_prompt("Q?", ["a"]), {"-1": 2}), "unknown-candidate", ["'-1'"]),
-        (row(chunk_prompt("Q?", ["a"]), [2]), "invalid-field", ["'qrel'", "[2]"]),
-        (row(chunk_prompt("Q?", ["a"]), {"0": float("nan")}), "invalid-grade", ["nan"]),
-        (row(chunk_prompt("Q?", ["a"]), {"0": None}), "invalid-grade", [None]),
-        (row(chunk_prompt("Q?", ["a"]), {"0": 1.5}), "invalid-grade", [1.5]),
-        (row(chunk_prompt("", ["a"]), {"0": 1}), "empty-question", []),
-        (row(chunk_prompt("Q?", []), {}), "empty-question", ["[Chunk Index 0]"]),
-        (row(document_prompt("Q?", ["10-K"]), {"0": 1}), "other-prompt", []),
-        ({"uuid": "q", "messages": []}, "no-prompt", [" 0 messages"]),
-        ({"question": "Q?"}, "no-prompt", [" 0 messages"]),
-        ('{"uuid": "q', "invalid-json", []),
+        (row(chunk_prompt("Q?", ["a"]), {"1": 2}), ["'1'", " 1,"]),
+        (row(chunk_prompt("Q?", ["a"]), {"-1": 2}), ["'-1'"]),
+        (row(chunk_prompt("Q?", ["a"]), [2]), ["'qrel'", "[2]"]),
+        (row(chunk_prompt("Q?", ["a"]), {"0": float("nan")}), ["nan"]),
+        (row(chunk_prompt("Q?", ["a"]), {"0": None}), [None]),
+        (row(chunk_prompt("Q?", ["a"]), {"0": 1.5}), [1.5]),
+        (row(chunk_prompt("", ["a"]), {"0": 1}), []),
+        (row(chunk_prompt("Q?", []), {}), ["[Chunk Index 0]"]),
+        (row(document_prompt("Q?", ["10-K"]), {"0": 1}), []),
+        ({"uuid": "q", "messages": []}, [" 0 messages"]),
+        ({"question": "Q?"}, [" 0 messages"]),
+        ('{"uuid": "q', []),
     ],
 )
-def test_a_broken_row_is_named(tmp_path, line, code, facts):
+def test_a_broken_row_is_named(tmp_path, line, facts):
     good = row(chunk_prompt("Fine?", ["a", "b"]), {"0": 1})
-    with refused(DataError, code, "chunk_ranking_kaggle_dev.jsonl, ", " 2: ", *facts):
+    with refused(DataError, "chunk_ranking_kaggle_dev.jsonl, ", " 2: ", *facts):
         load(write(tmp_path, [good, line]))
 
 
 def test_a_folder_without_the_files_of_the_task_is_told(tmp_path):
     write(tmp_path, [], "document_ranking_kaggle_dev.jsonl")
-    with refused(DataError, "missing-file", "*chunk_ranking*.jsonl", "document_ranking_kaggle_dev.jsonl"):
+    with refused(DataError, "*chunk_ranking*.jsonl", "document_ranking_kaggle_dev.jsonl"):
         load(tmp_path)
-    with refused(DataError, "empty-file", tmp_path / "document_ranking_kaggle_dev.jsonl"):
+    with refused(DataError, tmp_path / "document_ranking_kaggle_dev.jsonl"):
         load(tmp_path, task="documents")
-    with refused(DataError, "missing-folder", tmp_path / "absent"):
+    with refused(DataError, tmp_path / "absent"):
         load(tmp_path / "absent")
 
 

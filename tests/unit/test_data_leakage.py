@@ -105,7 +105,7 @@ def test_leaks_are_listed_in_a_file_whose_lines_are_left_out(tmp_path):
     left_out = read_left_out(tmp_path / "leaks.jsonl")
     assert [question.id for question in without(splits, left_out)["train"].questions] == ["c"]
     (tmp_path / "leaks.jsonl").write_text('{"split": "learn", "_id": "a"}\n')
-    with refused(DataError, "invalid-field", "leaks.jsonl, line 1", "'learn'", "train, validation, test"):
+    with refused(DataError, "leaks.jsonl, line 1", "'learn'", "train, validation, test"):
         read_left_out(tmp_path / "leaks.jsonl")
 
 

@@ -51,7 +51,7 @@ def test_what_is_tested_is_taken_out_of_training_and_told(tmp_path):
 
 
 def test_load_dataset_takes_another_obo_file(tmp_path):
-    with refused(DataError, "missing-file", tmp_path / "other.obo"):
+    with refused(DataError, tmp_path / "other.obo"):
         load_dataset(DatasetConfig(kind="hpo", path=str(tmp_path / "other.obo")))
 
 

@@ -61,7 +61,7 @@ def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(fol
     alone = load_beir(tmp_path / "alone")
     assert alone.relevance_level == 2
     assert alone.splits["test"].qrels == {"1": {"wiki/1": 3, "graded/2": 0}}
-    with refused(DataError, "other-relevance-levels", "1 in wiki", "2 in graded"):
+    with refused(DataError, "1 in wiki", "2 in graded"):
         merge([folders[0], graded], tmp_path / "both")
 
 
@@ -81,7 +81,7 @@ def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, 
     merged = load_beir(tmp_path / "merged")
     assert [document.id for document in merged.corpus][-1] == "more/b"
     assert {name: split.questions for name, split in merged.splits.items()} == {"test": (DOG,)}
-    with refused(DataError, "no-questions"):
+    with refused(DataError):
         merge([MergeSource("a", bare), MergeSource("b", bare)], tmp_path / "none", question_sources=["a"])
 
 
@@ -94,19 +94,19 @@ def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
 
 def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
     target = tmp_path / "merged"
-    for sources, code in (
-        (folders[:1], "invalid-sources"),
-        ([folders[0], folders[0]], "invalid-sources"),
-        ([folders[0], MergeSource("a/b", tmp_path / "p")], "invalid-sources"),
-        ([folders[0], MergeSource("away", tmp_path / "away")], "missing-folder"),
+    for sources in (
+        folders[:1],
+        [folders[0], folders[0]],
+        [folders[0], MergeSource("a/b", tmp_path / "p")],
+        [folders[0], MergeSource("away", tmp_path / "away")],
     ):
-        with refused(DataError, code):
+        with refused(DataError):
             merge(sources, target)
-    with refused(DataError, "unknown-source", "'web'"):
+    with refused(DataError, "'web'"):
         merge(folders, target, question_sources=["web"])
     queries = folders[1].folder / "queries.jsonl"
     queries.write_text(queries.read_text().replace("dog", "dogs"))
-    with refused(DataError, "conflicting-questions", "'1'", "pairs", "'who tamed the dogs'", "--questions"):
+    with refused(DataError, "'1'", "pairs", "'who tamed the dogs'", "--questions"):
         merge(folders, target)
     corpus = folders[1].folder / "corpus.jsonl"
     corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
@@ -114,17 +114,17 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
     assert note.startswith("p, test: 1 of 3 judgements are dropped")
     shutil.rmtree(tmp_path / "dropped")
     corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
-    with refused(DataError, "unknown-document", "p, test", "2 of 3"):
+    with refused(DataError, "p, test", "2 of 3"):
         merge(folders, target, question_sources=["pairs"])
     corpus.write_text("{")
-    with refused(DataError, "invalid-json", f"{corpus}, line 1"):
+    with refused(DataError, f"{corpus}, line 1"):
         merge(folders, target, question_sources=["wiki"])
     (folders[0].folder / "meta.json").write_text('{"ignore_identical_ids": true}')
-    with refused(DataError, "ignored-identical-ids", folders[0].folder, "ignore_identical_ids"):
+    with refused(DataError, folders[0].folder, "ignore_identical_ids"):
         merge(folders, target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "w"]
     target.mkdir()
-    with refused(DataError, "already-exists", target):
+    with refused(DataError, target):
         merge(folders, target, question_sources=["pairs"])
 
 

@@ -62,7 +62,7 @@ def test_a_changed_file_of_a_folder_is_named(policy, name, damage):
         path.unlink()
     else:
         path.write_bytes({"flipped": flipped, "cut": content[:-1], "longer": content + b"\0"}[damage])
-    with refused(StorageError, "damaged-file", path, "Restore it."):
+    with refused(StorageError, path, "Restore it."):
         refuse_damaged_folder(policy, "Restore it.")
 
 
@@ -72,7 +72,7 @@ def test_a_changed_file_of_a_folder_is_named(policy, name, damage):
 def test_damaged_digests_are_named_and_none_check_nothing(policy, content):
     (policy / DIGESTS).write_bytes(content)
     (policy / "weights").unlink()
-    with refused(StorageError, "damaged-file", policy / DIGESTS):
+    with refused(StorageError, policy / DIGESTS):
         refuse_damaged_folder(policy, "")
     (policy / DIGESTS).unlink()
     refuse_damaged_folder(policy, "")
@@ -86,10 +86,10 @@ def test_a_log_may_grow_and_its_lines_may_not_change(tmp_path):
         file.write('{"step": 2')  # killed while it wrote, before the entry
     refuse(path)
     path.write_text(path.read_text().replace("1", "3", 1))
-    with refused(StorageError, "damaged-file", path, "Restore it."):
+    with refused(StorageError, path, "Restore it."):
         refuse(path)
     path.write_text(LINE)
-    with refused(StorageError, "damaged-file", path, len(LINE), 2 * len(LINE)):
+    with refused(StorageError, path, len(LINE), 2 * len(LINE)):
         refuse(path)
     path.unlink()
     refuse(path)
@@ -117,7 +117,7 @@ def test_a_file_has_no_digest_while_it_is_replaced(tmp_path):
     with digests(tmp_path).replacing(path):
         path.write_text("newer")
     path.write_text("older")
-    with refused(StorageError, "damaged-file", path):
+    with refused(StorageError, path):
         refuse(path)
     with digests(tmp_path).replacing(path):
         path.unlink()

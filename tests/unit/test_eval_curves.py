@@ -179,9 +179,9 @@ def test_where_the_page_goes(tmp_path):
 
 
 def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):
-    with refused(ConfigError, "no-run", tmp_path / "nothing", "config.yaml"):
+    with refused(ConfigError, tmp_path / "nothing", "config.yaml"):
         write_curves([tmp_path / "nothing"], None)
     started = run(tmp_path / "begun")
     (started / "metrics.jsonl").write_text('{"step": 1, "rew')
-    with refused(DataError, "no-steps", started):
+    with refused(DataError, started):
         write_curves([started], None)

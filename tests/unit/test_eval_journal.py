@@ -70,7 +70,7 @@ def test_a_whole_line_that_is_no_record_is_an_error(tmp_path):
     journal.append([row("q0")])
     with journal.records.open("ab") as file:
         file.write(b'{"system": "raw"}\n')
-    with refused(DataError, "invalid-record", journal.records, "line 2"):
+    with refused(DataError, journal.records, "line 2"):
         journal.read()
 
 
@@ -82,11 +82,11 @@ def test_a_figure_that_changed_in_an_answer_is_named_with_the_cell(tmp_path, nam
     path = journal.folder / name
     path.write_text(path.read_text().replace("0.25", "0.75").replace("500", "429"))
     again = Journal(tmp_path, {})
-    with refused(StorageError, "damaged-file", path, f"remove {journal.folder}"):
+    with refused(StorageError, path, f"remove {journal.folder}"):
         again.missing()
     complete = path.read_bytes()
     path.write_bytes(complete[:-1] + b"\x8a")  # a newline with one bit flipped, and so no end of a line
-    with refused(StorageError, "damaged-file", path):
+    with refused(StorageError, path):
         again.missing()
     assert path.stat().st_size == len(complete), "what is damaged is left for the user to look at"
     path.write_bytes(complete)
@@ -125,13 +125,13 @@ def test_why_an_answer_is_missing_is_known_until_it_comes(tmp_path):
     assert journal.missing() == {("q1", 2, 1): "timeout"}
     with journal.unanswered.open("ab") as file:
         file.write(b"nonsense\n")
-    with refused(DataError, "unreadable-file", journal.unanswered):
+    with refused(DataError, journal.unanswered):
         journal.missing()
 
 
 def test_a_disk_that_takes_nothing_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with refused(StorageError, None, tmp_path / "file"):
+    with refused(StorageError, tmp_path / "file"):
         Journal(tmp_path / "file", {}).append([row("q0")])
 
 

@@ -141,16 +141,16 @@ def test_a_broken_line_is_named(tmp_path, line):
     path = tmp_path / "eval.jsonl"
     write_records(path, [raw_record(QUESTION, SearchPlan.of("weak grip"), step_result(SCORES))])
     path.write_text(path.read_text() + line + "\n")
-    with refused(DataError, "invalid-record", path, "line 2"):
+    with refused(DataError, path, "line 2"):
         read_records(path)
 
 
 def test_a_missing_file_is_the_users_error(tmp_path):
-    with refused(DataError, "unreadable-file", tmp_path / "absent.jsonl", "querylect eval"):
+    with refused(DataError, tmp_path / "absent.jsonl", "querylect eval"):
         read_records(tmp_path / "absent.jsonl")
 
 
 def test_a_file_in_the_place_of_the_folder_is_a_storage_error(tmp_path):
     (tmp_path / "run").write_text("")
-    with refused(StorageError, "unwritable-file", tmp_path / "run" / "results.json"):
+    with refused(StorageError, tmp_path / "run" / "results.json"):
         write_text(tmp_path / "run" / "results.json", "x")

@@ -49,7 +49,7 @@ def test_a_refusal_says_who_is_at_work_and_since_when(tmp_path, holder):
     lock_content = json.loads((tmp_path / ".lock").read_text())
     assert lock_content["pid"] == process.pid
     with (
-        refused(StorageError, "already-locked", tmp_path, process.pid, lock_content["host"], lock_content["started"]),
+        refused(StorageError, tmp_path, process.pid, lock_content["host"], lock_content["started"]),
         only_command(tmp_path),
     ):
         pass
@@ -60,7 +60,7 @@ def test_a_refusal_says_who_is_at_work_and_since_when(tmp_path, holder):
 def test_a_held_lock_that_says_nothing_of_its_holder_is_refused_all_the_same(tmp_path, holder, garbage):
     holder(tmp_path)
     (tmp_path / ".lock").write_text(garbage)
-    with refused(StorageError, "already-locked", tmp_path), only_command(tmp_path):
+    with refused(StorageError, tmp_path), only_command(tmp_path):
         pass
     assert command_at_work(tmp_path)
 

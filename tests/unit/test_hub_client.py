@@ -59,13 +59,13 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(closed, pauses):
 def test_a_name_that_is_nothing_is_told_without_a_pause(closed, pauses, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("nobody/nothing", "exports/mistyped"):
-        with refused(DownloadError, "hub-unreachable", name, "no connection to 127.0.0.1"):
+        with refused(DownloadError, name, "no connection to 127.0.0.1"):
             open_trained(name)
     assert pauses == []
 
 
 def test_a_repository_that_is_not_there_is_told_without_a_pause(hub, pauses):
-    with refused(ModelError, "no-such-repository", "nobody/nothing"):
+    with refused(ModelError, "nobody/nothing"):
         open_trained("nobody/nothing")
     assert pauses == []
     assert len(hub.requests) == 1

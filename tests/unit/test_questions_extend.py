@@ -120,7 +120,7 @@ def test_a_pair_without_a_reply_is_missing_and_asked_again(tmp_path, corpus):  #
     model.silent = lambda text: "Text: About triptan" in text and "Is headache" in text
     with questions_config(model) as config:
         extended_config = extended(corpus, tmp_path, config)
-        with refused(IncompleteError, None, "1 replies", tmp_path / "q"):
+        with refused(IncompleteError, "1 replies", tmp_path / "q"):
             write_question_index(extended_config, corpus, tmp_path / "q")
         assert open_question_index(tmp_path / "q").description.counts["pairs_missing"] == 1
         model.silent = lambda text: False

@@ -167,7 +167,7 @@ class Copies(Author):
 
 
 def test_a_copy_of_the_prompts_example_is_no_question(tmp_path, corpus):
-    with refused(DataError, "no-questions", "60"):
+    with refused(DataError, "60"):
         write(Copies(), corpus, tmp_path / "set")
     drafts = read_jsonl(tmp_path / ".set.parts" / "written.jsonl")
     assert {draft["text"] for draft in drafts} == {"", "what?"}
@@ -191,10 +191,10 @@ def test_a_question_of_two_splits_belongs_to_the_first_alone(tmp_path, corpus):
 
 
 def test_missing_replies_write_nothing(tmp_path, corpus):
-    with refused(IncompleteError, None, "of 60"):
+    with refused(IncompleteError, "of 60"):
         write(Author(silent=["omnibus"]), corpus, tmp_path / "set")
     assert not (tmp_path / "set").exists()
-    with refused(DataError, "no-questions", "synthetic.count"):
+    with refused(DataError, "synthetic.count"):
         write(Author(bad=THINGS), corpus, tmp_path / "bad")
 
 
@@ -216,7 +216,7 @@ def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_pa
     save_beir(
         Dataset("other", (Document("x", "", "y"),), {"test": Split(questions[:1], {"u1": {"x": 1}})}), tmp_path / "o"
     )
-    with refused(DataError, "other-documents", tmp_path / "o", "chapter-0.md#1"):
+    with refused(DataError, tmp_path / "o", "chapter-0.md#1"):
         write(Author(), corpus, tmp_path / "other", tmp_path / "o")
 
 
@@ -292,7 +292,7 @@ def test_shares_of_documents_of_different_size():
     partition = divide(corpus, document_of, SyntheticConfig(validation=0.1, test=0.2))
     sizes = {split: len(passages) for split, passages in partition.passages.items()}
     assert sizes == {"train": 70, "validation": 10, "test": 20}
-    with refused(DataError, "too-few-documents", 2):
+    with refused(DataError, 2):
         divide(corpus[:2], document_of | {"p0": "a", "p1": "b"}, SyntheticConfig())
 
 

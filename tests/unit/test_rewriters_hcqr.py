@@ -109,7 +109,7 @@ def test_something_must_be_left_to_search():
 
 
 def test_a_question_without_a_hypothesis_is_refused():
-    with refused(ConfigError, "no-hypothesis", "'choice'"):
+    with refused(ConfigError, "'choice'"):
         learned(PLAIN).first(CHOICE)
     with pytest.raises(TypeError, match="HcqrConfig"):
         hcqr().learn(PLAIN, HcqrConfig())
@@ -170,13 +170,13 @@ def test_questions_fall_out_with_a_count(opened, caplog):
     assert names == ["base"], "the policy's own base model, once"
     assert all(fact in caplog.text for fact in ("2 of 4", f"1 {GARBLED}", f"1 {MISSING}"))
     rewriter.first(questions[3])
-    with refused(ConfigError, "no-hypothesis", "'1'"):
+    with refused(ConfigError, "'1'"):
         rewriter.first(questions[1])
 
 
 def test_where_all_fall_out_the_run_ends(opened):
     opened[0]["weak"] = Script("?", "?")
-    with refused(ConfigError, "failed-first-stage", "1 of 1 ", "rewriter.llm"):
+    with refused(ConfigError, "1 of 1 ", "rewriter.llm"):
         ask_first_stage(hcqr(LlmConfig(model="weak")), [PLAIN], BASE)
 
 
@@ -231,7 +231,7 @@ def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
 def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):
     opened[0]["strong"] = Script(OPEN)
     members = {"a": hcqr(LlmConfig(model="strong")), "b": make_rewriter(RewriterConfig(name="multi_query"), BM25)}
-    with refused(ConfigError, "different-openings", "a", "b"):
+    with refused(ConfigError, "a", "b"):
         MixedRewriter(members)
     mixed = MixedRewriter({"a": members["a"], "b": hcqr()})
     assert mixed.indistinguishable({"a": "one", "b": "another"}) == ["b"], "looked at without a hypothesis"

@@ -96,5 +96,5 @@ def test_levels_may_differ_but_not_what_begins_an_answer(caplog):
     assert isinstance(mixed, MixedRewriter)
     assert [mixed.members[name].name for name in NAMES] == ["explore", "direct"]
     assert not caplog.text
-    with refused(ConfigError, "different-openings", "'semantic': '<think></think><rewrite>'"):
+    with refused(ConfigError, "'semantic': '<think></think><rewrite>'"):
         mixed_of(run(name="small"))

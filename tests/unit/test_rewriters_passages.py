@@ -43,7 +43,7 @@ def test_query2doc_repeats_the_question_for_bm25_and_joins_texts_for_others():
     assert terms(make("query2doc", keep_question_weight=2.0)) == [(QUESTION.text, 2.0), (passage, 1.0)]
     assert terms(make("query2doc", DENSE)) == [(f"{QUESTION.text}\n{passage}", 1.0)]
     assert terms(make("query2doc", DENSE, keep_question_weight=0.0)) == [(passage, 1.0)]
-    with refused(ConfigError, "unsupported-weight", "rewriter.keep_question_weight is 2", "query2doc"):
+    with refused(ConfigError, "rewriter.keep_question_weight is 2", "query2doc"):
         make("query2doc", DENSE, keep_question_weight=2.0)
 
 

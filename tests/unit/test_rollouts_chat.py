@@ -79,14 +79,14 @@ def test_a_template_that_strips_thinking_changes_nothing_of_an_earlier_turn():
 def test_a_template_that_begins_the_answer_itself_is_refused(end):
     """Every answer would be a format failure: that looks like a policy which learns nothing."""
     opens = chat_of(STRIPS_THINKING.replace("assistant\n{% endif %}", f"assistant\n{end}{{% endif %}}"))
-    with refused(ModelError, "template-opens-answer", "<think>"):
+    with refused(ModelError, "<think>"):
         opens.first(FIRST)
 
 
 def test_a_template_that_drops_turns_or_refuses_messages_is_named():
-    with refused(ModelError, "template-drops-turns", "rollout.branching"):
+    with refused(ModelError, "rollout.branching"):
         chat_of(DROPS_ASSISTANT).continuation(FIRST, "Found", [])
-    with refused(ModelError, "template-refuses-messages", "no system role"):
+    with refused(ModelError, "no system role"):
         chat_of(REFUSES_SYSTEM).first(FIRST)
 
 

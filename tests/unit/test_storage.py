@@ -76,7 +76,7 @@ def test_an_answer_that_changed_on_the_disk_is_never_found(tmp_path, rewritten):
         journal.rewrite([Note("a", "one")])
     journal.append([Note("b", "two")])
     journal.path.write_text(journal.path.read_text().replace("one", "ten"))
-    with refused(StorageError, "damaged-file", journal.path, "Remove it."):
+    with refused(StorageError, journal.path, "Remove it."):
         open_journal(tmp_path)
     journal.path.unlink()
     again = open_journal(tmp_path)
@@ -106,10 +106,10 @@ def test_a_rewrite_keeps_complete_records_of_other_keys(tmp_path):
 
 def test_a_journal_that_cannot_be_read_or_written_says_what_to_do(tmp_path):
     (tmp_path / "notes.jsonl").mkdir()
-    with refused(StorageError, "unreadable-file", tmp_path / "notes.jsonl", "Remove it."):
+    with refused(StorageError, tmp_path / "notes.jsonl", "Remove it."):
         open_journal(tmp_path)
     lost = KeyedJournal(tmp_path / "none" / "notes.jsonl", Note, "Remove it.")
-    with refused(StorageError, "unwritable-file", lost.path):
+    with refused(StorageError, lost.path):
         lost.append([Note("a", "one")])
     assert lost.get("a") is None
 
@@ -147,13 +147,13 @@ def test_a_held_lock_is_refused_and_ends_with_its_block(tmp_path):
     def hold():
         return only_writer(tmp_path / "new", ".lock", "Give another.", "it is taken")
 
-    with hold(), refused(StorageError, "already-locked", "it is taken"), hold():
+    with hold(), refused(StorageError, "it is taken"), hold():
         pass
     with hold():
         pass
     (tmp_path / "file").touch()
     with (
-        refused(StorageError, "unwritable-folder", tmp_path / "file", "Give another."),
+        refused(StorageError, tmp_path / "file", "Give another."),
         only_writer(tmp_path / "file", ".lock", "Give another.", ""),
     ):
         pass
@@ -163,7 +163,7 @@ def test_a_folder_whose_existence_cannot_be_known_is_refused_as_unwritable(tmp_p
     """As one in somebody's private folder, a name that is too long makes even looking for it fail."""
     folder = tmp_path / ("a" * 300) / "run"
     refuse_unwritable(folder)  # the folder above could be written
-    with refused(StorageError, "unwritable-folder", folder), only_writer(folder, ".lock", "Name another.", "taken"):
+    with refused(StorageError, folder), only_writer(folder, ".lock", "Name another.", "taken"):
         pass
 
 
@@ -195,7 +195,7 @@ def test_a_folder_on_a_file_system_without_locks_has_one_writer(tmp_path, no_flo
         claim_file = tmp_path / "run" / ".lock.held"
         assert str(os.getpid()) in (command_at_work(tmp_path / "run") or "")
         with (
-            refused(StorageError, "already-locked", os.getpid(), "no locks", f"remove {claim_file}"),
+            refused(StorageError, os.getpid(), "no locks", f"remove {claim_file}"),
             only_command(claim_file.parent),
         ):
             pass
@@ -217,7 +217,7 @@ def test_without_flock_a_claim_of_an_unknown_process_is_refused(tmp_path, no_flo
     """On another host, or killed while it wrote its id: whether it still runs is unknown."""
     claim_file = tmp_path / ".lock.held"
     claim_file.write_text(text)
-    with refused(StorageError, "already-locked", f"remove {claim_file}"), only_command(tmp_path):
+    with refused(StorageError, f"remove {claim_file}"), only_command(tmp_path):
         pass
     assert claim_file.read_text() == text
 
@@ -242,7 +242,7 @@ def test_of_two_commands_that_find_the_same_dead_claim_one_is_refused(
 
     monkeypatch.setattr(storage, "_claimed_by", other_comes_first)
     blocking = claim_file if when == "before it looks" else takeover
-    with refused(StorageError, "already-locked", os.getppid(), f"remove {blocking}"), only_command(tmp_path):
+    with refused(StorageError, os.getppid(), f"remove {blocking}"), only_command(tmp_path):
         pass
     assert blocking.read_text() == other_claim
     assert takeover.exists() == (blocking == takeover)
@@ -262,7 +262,7 @@ def test_a_claim_that_comes_after_its_predecessor_has_left_is_not_taken_over(
         return ended
 
     monkeypatch.setattr(storage, "_has_ended", others_come_and_go)
-    with refused(StorageError, "already-locked", os.getppid()), only_command(tmp_path):
+    with refused(StorageError, os.getppid()), only_command(tmp_path):
         pass
     assert claim_file.read_text() == other_claim
 
@@ -287,7 +287,7 @@ def test_without_flock_a_file_has_one_writer(tmp_path, no_flock):
         return locked(file.fileno(), path, "taken")
 
     with path.open("w") as file:
-        with lock(), refused(StorageError, "already-locked", "taken", os.getpid(), f"remove {path}.held"), lock():
+        with lock(), refused(StorageError, "taken", os.getpid(), f"remove {path}.held"), lock():
             pass
         with ExitStack() as stack:
             stack.enter_context(lock())
@@ -308,7 +308,7 @@ def test_without_any_lock_a_file_is_written_with_a_warning_and_a_folder_is_refus
     monkeypatch.setattr(storage, "_create", full)
     with (tmp_path / "file").open("w") as file, locked(file.fileno(), tmp_path / "file", "taken"):
         assert [path for path, *_ in logged(caplog, "storage")] == [tmp_path / "file"]
-    with refused(StorageError, "unwritable-file", tmp_path, "No locks", "No space left"), only_command(tmp_path):
+    with refused(StorageError, tmp_path, "No locks", "No space left"), only_command(tmp_path):
         pass
 
 
@@ -330,7 +330,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     path = tmp_path / "new" / "page.md"
     write_text(path, "old", "Free some space.")
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
-    with refused(StorageError, "unwritable-file", path, "No space left", "Free some space."):
+    with refused(StorageError, path, "No space left", "Free some space."):
         write_text(path, "new", "Free some space.")
     assert [file.read_text() for file in path.parent.iterdir()] == ["old"]
 

@@ -64,9 +64,9 @@ def test_a_sample_is_distinct_and_the_beginning_of_a_larger_one():
     assert drawn[4, 0][:2] == drawn[2, 0]
     assert drawn[4, 0] != drawn[4, 1]
     assert sorted(drawn[6, 0]) == sorted(run.name for run in plan(*values).runs)
-    with refused(ConfigError, "too-few-combinations", 7, 6):
+    with refused(ConfigError, 7, 6):
         plan(*values, random=7)
-    with refused(ConfigError, "too-many-runs", "1,200"):
+    with refused(ConfigError, "1,200"):
         plan(f"seed={','.join(map(str, range(1200)))}")
 
 
@@ -100,19 +100,19 @@ def test_nothing_starts_where_one_combination_is_invalid(workdir, capsys):
     assert "4 of 6" in stderr
     assert list(workdir.iterdir()) == []
     for values in (("train.questions_per_step=2,3", "train.questions_per_micro_batch=2"), ("rollout.branching=[1]",)):
-        with refused(ConfigError, "invalid-combination"):
+        with refused(ConfigError):
             plan(*values)
-    with refused(ConfigError, "invalid-combination", "train.stps", "train.steps"):
+    with refused(ConfigError, "train.stps", "train.steps"):
         plan("train.stps=1,2")
-    with refused(ConfigError, "invalid-combination", "indexes/tiny-bm25"):
+    with refused(ConfigError, "indexes/tiny-bm25"):
         plan("seed=1,2", local=True)  # there is no index here
-    with refused(ConfigError, "equal-combinations", "seed=1"):
+    with refused(ConfigError, "seed=1"):
         plan("seed=1,1")
     for key in ("name=a,b", "output=a", "tracking.group=a"):
-        with refused(ConfigError, "invalid-setting", key.partition("=")[0]):
+        with refused(ConfigError, key.partition("=")[0]):
             plan(key)
     for text in ("seed", "=1", "seed=[1"):
-        with refused(ConfigError, "invalid-set", repr(text)):
+        with refused(ConfigError, repr(text)):
             plan(text)
 
 
@@ -140,7 +140,7 @@ def test_a_finished_run_is_left_out_and_a_started_one_goes_on(workdir, capsys):
     ]
     assert command("tiny", "--set", "seed=0,1,2", "--dry-run") == 0
     assert capsys.readouterr().out.splitlines()[0] == "seed-0: finished"
-    with refused(ConfigError, "other-settings", "runs/tiny-sweep/seed-0", "train.learning_rate"):
+    with refused(ConfigError, "runs/tiny-sweep/seed-0", "train.learning_rate"):
         plan("seed=0,1", overrides=["train.learning_rate=0.1"])
     plan("seed=0,1", overrides=["eval.limit=3"])  # which changes nothing that was learned
 
@@ -214,18 +214,18 @@ def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, mo
     assert "--dependency=aftercorr:12 --kill-on-invalid-dep=yes runs/tiny-sweep/job/eval.sh" in second
     assert first.endswith("--array=1-2 runs/tiny-sweep/job/train.sh")
     assert load_config("runs/tiny-sweep/configs/seed-1.yaml").seed == 1
-    with refused(ConfigError, "other-settings", "runs/tiny-sweep/configs/seed-0.yaml", "--name"):
+    with refused(ConfigError, "runs/tiny-sweep/configs/seed-0.yaml", "--name"):
         launch_sweep(arrays_of(plan("seed=0", overrides=["train.steps=9"]), False, None), LaunchOptions())
-    with refused(ConfigError, "different-jobs", "grpo_bm25", "grpo_contriever"):
+    with refused(ConfigError, "grpo_bm25", "grpo_contriever"):
         launch_sweep(arrays_of(plan("env.retriever=bm25,contriever"), False, None), LaunchOptions())
-    with refused(ConfigError, "time-limit-too-short"):
+    with refused(ConfigError):
         launch_sweep(arrays_of(plan("seed=0"), False, None), LaunchOptions(time="5"))
     for run in plan("seed=0,1").runs:
         started(run, final=True)
-    with refused(ConfigError, "nothing-left", "--table"):
+    with refused(ConfigError, "--table"):
         arrays_of(plan("seed=0,1"), False, None)
     monkeypatch.setenv("PATH", "/nowhere")
-    with refused(ClusterError, "no-slurm-here", "sweep"):
+    with refused(ClusterError, "sweep"):
         launch_sweep(arrays_of(plan("seed=2"), False, None), LaunchOptions())
 
 
@@ -235,7 +235,7 @@ def test_an_array_that_slurm_refuses_leaves_no_config(workdir, tmp_path, monkeyp
     sbatch.write_text("#!/usr/bin/env bash\necho 'sbatch: error: Invalid account' >&2; exit 1\n")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    with refused(ClusterError, "job-refused", "--account"):
+    with refused(ClusterError, "--account"):
         launch_sweep(arrays_of(plan("seed=0,1"), True, None), LaunchOptions())
     assert not list((workdir / "runs/tiny-sweep/configs").iterdir())
     sbatch.write_text("#!/usr/bin/env bash\necho 12\n")

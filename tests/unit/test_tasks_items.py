@@ -36,7 +36,7 @@ def test_lines_that_cannot_be_asked_are_counted(tmp_path):
     ]
     loaded = read_items("open", task(tmp_path / "f", rows, kind="open"), None, 0)
     assert ([item.question.id for item in loaded.items], loaded.skipped) == (["1"], 2)
-    with refused(DataError, "no-questions", tmp_path / "g", 2):
+    with refused(DataError, tmp_path / "g", 2):
         read_items("open", task(tmp_path / "g", [rows[1], {"_id": "4", "answer": "x"}], kind="open"), None, 0)
 
 

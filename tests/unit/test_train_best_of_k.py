@@ -99,7 +99,7 @@ def test_too_few_scored_alternatives_move_nothing():
 
 @pytest.mark.parametrize(("k", "n"), [(0, 4), (5, 4), (1, 0)])
 def test_a_k_that_the_group_cannot_give_is_refused(k, n):
-    with refused(ConfigError, None, f"k = {k} ", f"{n} samples", "rollout.branching"):
+    with refused(ConfigError, f"k = {k} ", f"{n} samples", "rollout.branching"):
         best_of_k_advantages([0.5] * n, k)
 
 

@@ -42,7 +42,7 @@ def test_a_search_is_as_deep_as_in_a_rollout(overrides, depth):
 
 
 def test_what_was_not_answered_is_not_guessed():
-    with refused(EnvironmentUnavailableError, None, "1 of 2 searches"):
+    with refused(EnvironmentUnavailableError, "1 of 2 searches"):
         grader_of(load_config("demo"), Client()).grade(steps("q", "lost"), "searches")
 
 
@@ -55,6 +55,6 @@ def test_many_searches_are_graded_in_calls_that_each_have_a_deadline():
 
 def test_the_first_call_without_an_answer_is_the_last():
     client = Client()
-    with refused(EnvironmentUnavailableError, None, f"1 of {STEPS_PER_CALL} searches", "client.deadline"):
+    with refused(EnvironmentUnavailableError, f"1 of {STEPS_PER_CALL} searches", "client.deadline"):
         grader_of(load_config("demo"), client).grade(steps("lost", *map(str, range(STEPS_PER_CALL))), "searches")
     assert len(client.calls) == 1

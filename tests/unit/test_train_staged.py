@@ -98,7 +98,7 @@ def test_in_a_mix_another_question_is_of_the_same_environment():
 def test_a_run_ends_where_no_question_has_an_answer(count):
     by_id = questions(*map(str, range(count)))
     staged, _, models = make_staged(lambda name: True)
-    with refused(ConfigError, "failed-first-stage", "rewriter.llm"):
+    with refused(ConfigError, "rewriter.llm"):
         staged.ready([by_id["0"], by_id["1"]], by_id, Random(0))
     assert len(models.requests) <= 66, "not the whole split"
 

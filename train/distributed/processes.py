@@ -88,15 +88,14 @@ class Processes:
                 raise failure
             return
         is_copy = getattr(failure, "already_reported", False)  # raised earlier, for another process
-        code = failure.code if isinstance(failure, QuerylectError) else None
-        report = (is_copy, type(failure).__name__, str(failure), code)
+        report = (is_copy, type(failure).__name__, str(failure))
         reports = self.all_gather(None if failure is None else report)
         failed = [(*error, rank) for rank, error in enumerate(reports) if error is not None]
         if failed:
-            _, kind, message, code, rank = min(failed, key=lambda report: report[0])
+            _, kind, message, rank = min(failed, key=lambda report: report[0])
             if rank == self.rank and failure is not None:
                 raise failure
-            raise _rebuild_error(rank, kind, message, code) from failure
+            raise _rebuild_error(rank, kind, message) from failure
 
     def _attempt(self, task: Callable[[], T], interruptible: bool = True) -> tuple[T | None, BaseException | None]:
         try:
@@ -158,8 +157,7 @@ def launched() -> Iterator[Processes]:
         if os.environ.get("ACCELERATE_USE_CPU") == "True" and os.environ.get("MASTER_PORT"):
             raise ConfigError(
                 "accelerate was asked for several processes on CPUs and started one: it does so through mpirun alone. "
-                "Use: torchrun --nproc-per-node N -m querylect train …",
-                code="processes-not-started",
+                "Use: torchrun --nproc-per-node N -m querylect train …"
             )
         yield Processes()
         return
@@ -169,8 +167,7 @@ def launched() -> Iterator[Processes]:
     if missing:
         raise ConfigError(
             f"WORLD_SIZE is {count}, and {', '.join(missing)} not set: which of the processes this is cannot be known. "
-            "Start them with torchrun or accelerate launch, or unset WORLD_SIZE for one process.",
-            code="incomplete-launch-variables",
+            "Start them with torchrun or accelerate launch, or unset WORLD_SIZE for one process."
         )
     import torch
     from accelerate import PartialState
@@ -189,14 +186,14 @@ def launched() -> Iterator[Processes]:
     torch.distributed.destroy_process_group()
 
 
-def _rebuild_error(rank: int, kind: str, message: str, code: str | None) -> BaseException:
+def _rebuild_error(rank: int, kind: str, message: str) -> BaseException:
     """The error of another process, of the same class if it is one of this package; reported only by that process."""
     for stop_class in (KeyboardInterrupt, AbortStep):
         if kind == stop_class.__name__:
             return stop_class()
     error_class = getattr(errors, kind, None)
     if isinstance(error_class, type) and issubclass(error_class, QuerylectError):
-        error = error_class(message, code=code)
+        error = error_class(message)
     else:
         error = QuerylectError(f"process {rank} ended with {kind}: {message}")
     error.already_reported = True

@@ -56,8 +56,7 @@ def resolve_packing(settings: TrainConfig, rollout: RolloutConfig, model: "PreTr
     if kind == "flex" and device.type != "cuda":
         raise ConfigError(
             f"train.packed_attention is flex and the policy is on {device.type}: FlexAttention has no backward pass "
-            "there. Set it to auto or sdpa.",
-            code="flex-without-gpu",
+            "there. Set it to auto or sdpa."
         )
     reason = why_not(model, rollout.longest_sequence, kind)
     if not reason:
@@ -66,8 +65,7 @@ def resolve_packing(settings: TrainConfig, rollout: RolloutConfig, model: "PreTr
         raise ModelError(
             f"the policy cannot be trained on packed trees: {reason}. Set train.packing to auto or false to train "
             "every leaf in a row of its own, which costs more, or choose a policy with full attention in every layer "
-            "(Llama, SmolLM2, Qwen2, Qwen3, …).",
-            code="unpackable-policy",
+            "(Llama, SmolLM2, Qwen2, Qwen3, …)."
         )
     log.warning("train.packing is auto: every leaf is trained in a row of its own, because %s", reason)
     return False
