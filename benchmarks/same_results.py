@@ -4,10 +4,10 @@
 
 Runs the same jobs with the package of both checkouts, each in a folder of its own: training with `tiny` and two steps
 of `demo`, the evaluation and the export of the run, an evaluation spec, two systems of a paper, and training as a job
-of a real Slurm (Debian's slurmctld, slurmd, slurm-client and munge, as root). The configs are those of BEFORE, but for
-the paper. Compares every number that is not a time or a size of memory, every ranking and every tensor, and prints one
-row for each job; exits 1 if a text differs or a number by more than `TOLERANCE` (float32 may be summed in
-another order).
+of a real Slurm (Debian's slurmctld, slurmd, slurm-client and munge, as root). Each checkout uses its own packaged
+configs, so that a setting may vanish. Compares every number that is not a time or a size of memory, every ranking and
+every tensor, and prints one row for each job; exits 1 if a text differs or a number by more than `TOLERANCE` (float32
+may be summed in another order).
 Figures that only one of the two writes are counted, not compared. FOLDER keeps what was written.
 """
 
@@ -56,8 +56,8 @@ PAPER = shlex.split(
 class Checkout:
     """The commands of one checkout, run in a folder."""
 
-    def __init__(self, code: Path, configs: Path, folder: Path) -> None:
-        self.configs, self.folder = configs, folder
+    def __init__(self, code: Path, folder: Path) -> None:
+        self.configs, self.folder = code / "configs", folder
         packages = folder / "packages"
         packages.mkdir(parents=True)
         (packages / "querylect").symlink_to(code)
@@ -91,11 +91,8 @@ def main() -> None:
     print(describe("torch", "transformers", "trl"))
     with tempfile.TemporaryDirectory() as temporary:
         work = (args.work or Path(temporary)).resolve()
-        configs = args.before.resolve() / "configs"
-        checkouts = [
-            Checkout(code.resolve(), configs, work / name)
-            for name, code in (("before", args.before), ("after", args.after))
-        ]
+        both = (("before", args.before), ("after", args.after))
+        checkouts = [Checkout(code.resolve(), work / name) for name, code in both]
         print("| job | figures compared | equal | greatest difference | only one side has |\n|---|---|---|---|---|")
         failed = False
         for name in args.only:

@@ -1,17 +1,9 @@
-"""How the code of a checkout is divided, and the way of a run through it.
+"""How the code of a checkout is divided.
 
-    python benchmarks/structure.py counts [FOLDER]   # of this checkout, or of another one
-    python benchmarks/structure.py draw BEFORE       # the same of an older checkout and of this one as an SVG
-    python benchmarks/structure.py walk [COMMAND …]  # while the installed querylect runs, by default `train tiny`
+    python benchmarks/structure.py [FOLDER]   # of this checkout, or of another one
 
-`counts` prints modules and lines per folder, circles (groups of files that import each other), imports that reach up in
-ORDER, literary words among identifiers, class names with several definitions and signatures that take the whole
-RunConfig.
-
-`walk` notes the first call of each function of the package, in the order of the calls: of those that are given a
-RunConfig, and of all during a rollout (the first `Grower.grow`). A stay is a stretch of such calls in one file, a
-return a stay in a file that was left before, a climb a step to a folder later in ORDER. Other threads and processes are
-not in it.
+Prints modules and lines per folder, circles (groups of files that import each other), imports that reach up in ORDER,
+literary words among identifiers, class names with several definitions and signatures that take the whole RunConfig.
 """
 
 import ast
@@ -19,18 +11,16 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from types import FrameType
 
 ORDER = [
     *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources"),
     *("hub_client", "command_options", "rewards"),
     *("configs", "data", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
     *("optimize", "slurm"),
-    *("hub", "export", "adapt", "sweep", "use", "inference", "doctor", "cli", "__main__", "__init__"),
+    *("export", "adapt", "sweep", "inference", "doctor", "cli", "__main__", "__init__"),
 ]
-"""Folders and files of the root, each importing only from those before it. Old checkouts have `hub` and `use`."""
+"""Folders and files of the root, each importing only from those before it."""
 ORDER_WITHIN = {
     "data": ["documents", "prepare"],
     "envs": ["index", "retrievers", "builder", "page", "server", "client", "adapters"],
@@ -169,18 +159,12 @@ def whole_configs(tree: ast.Module) -> int:
     )
 
 
-def folder_lines(root: Path) -> dict[str, list[int]]:
-    """The lines of each module by folder, in ORDER; "files" are those of the root."""
-    folders: dict[str, list[int]] = {"files": []}
-    for module, path in modules(root).items():
-        name = module.split(".")[0]
-        folders.setdefault(name if (root / name).is_dir() else "files", []).append(path.read_bytes().count(b"\n"))
-    return folders
-
-
 def counts(root: Path) -> None:
     """Print the figures of a checkout."""
-    folders = folder_lines(root)
+    folders = defaultdict[str, list[int]](list)
+    for module, path in modules(root).items():
+        name = module.split(".")[0]
+        folders[name if (root / name).is_dir() else "files"].append(path.read_bytes().count(b"\n"))
     for folder, lines in folders.items():
         print(f"{folder:12}{len(lines):5} modules{sum(lines):8,} lines")
     everything = [lines for folder in folders.values() for lines in folder]
@@ -194,110 +178,5 @@ def counts(root: Path) -> None:
     print(f"signatures that take the whole RunConfig {sum(map(whole_configs, trees))}")
 
 
-def draw(before: Path, now: Path) -> str:
-    """Folders in import order, with bars of their lines; red: imports upwards as curves, circles of files as rings."""
-    parts = []
-    for left, title, root in ((140, "before", before), (570, "now", now)):
-        parts.append(f'<text x="{left}" y="20">{title}</text>')
-        edges, rows = graph(root), dict[str, int]()
-        rings = Counter(group[-1].split(".")[0] for group in circles(edges))
-        for name, lines in folder_lines(root).items():
-            y, bar = 44 + 24 * len(rows), sum(lines) // 90
-            rows[name] = y
-            label = f"{sum(lines):,} lines, {len(lines)} modules"
-            parts.append(f'<text x="{left - 8}" y="{y + 5}" text-anchor="end">{name}</text>')
-            parts.append(f'<rect x="{left}" y="{y - 8}" width="{bar}" height="16" fill="#9fa8da"/>')
-            parts.append(f'<text x="{left + bar + 6}" y="{y + 5}">{label}</text>')
-            x = left + bar + 20 + 6 * len(label)
-            parts += [f'<circle cx="{x + 14 * number}" cy="{y}" r="5"/>' for number in range(rings[name])]
-        folders = {tuple(module.split(".")[0] for module in arrow.split(" -> ")) for arrow in upward(edges)}
-        for start, end in sorted({tuple(rows.get(name, rows["files"]) for name in pair) for pair in folders}):
-            x = left - 80
-            parts.append(f'<path d="M{x},{start} C{x - 60},{start} {x - 60},{end} {x},{end}"/>')
-    style = "path, circle { fill: none; stroke: #c62828; stroke-width: 1.5 } text { font: 12px sans-serif }"
-    body = "\n".join(parts)
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 430" width="900" height="430">\n'
-        f"<style>{style}</style>\n"
-        f'<rect width="900" height="430" fill="#fff"/>\n{body}\n</svg>\n'
-    )
-
-
-class Walk:
-    """The first calls of functions in their order, by file."""
-
-    def __init__(self) -> None:
-        self.called: set[tuple[str, int]] = set()
-        self.files: list[str] = []
-        """The file of each stay."""
-
-    def call(self, file: str, line: int) -> None:
-        """A function that begins at `line` of `file` was called."""
-        if (file, line) not in self.called:
-            self.called.add((file, line))
-            if not self.files or self.files[-1] != file:
-                self.files.append(file)
-
-    def __str__(self) -> str:
-        rank = {name: number for number, name in enumerate(ORDER)}
-        layers = [rank[Path(file).with_suffix("").parts[0]] for file in self.files]
-        climbs = sum(after > before for before, after in pairwise(layers))
-        files = len(set(self.files))
-        return (
-            f"{len(self.called)} functions, {len(self.files)} stays in {files} files, {climbs} climbs, "
-            f"{len(self.files) - files} returns"
-        )
-
-
-def walk(arguments: list[str]) -> None:
-    """Run a command of querylect and print its walks."""
-    import querylect
-    from querylect.cli import main
-    from querylect.configs.schema import RunConfig
-
-    root = str(Path(querylect.__file__).parent) + "/"
-    config, rollout = Walk(), Walk()
-    inside: list[FrameType] = []
-    grown = False
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        nonlocal grown
-        code = frame.f_code
-        if not code.co_filename.startswith(root):
-            return
-        if event == "return" and inside and frame is inside[0]:
-            inside.clear()
-        if event != "call":
-            return
-        file = code.co_filename[len(root) :]
-        if code.co_qualname == "Grower.grow" and not grown:
-            inside.append(frame)
-            grown = True
-        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(isinstance(frame.f_locals.get(name), RunConfig) for name in parameters):
-            config.call(file, code.co_firstlineno)
-        if inside and not code.co_name.startswith("<"):
-            rollout.call(file, code.co_firstlineno)
-
-    sys.argv = ["querylect", *arguments]
-    sys.setprofile(note)
-    try:
-        main()
-    except SystemExit as end:
-        print(f"exit code {end.code}")
-    finally:
-        sys.setprofile(None)
-    print(f"functions that are given the config: {config}")
-    print(f"functions in a rollout: {rollout}")
-
-
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["counts", *folder]:
-            counts(Path(folder[0]) if folder else Path(__file__).parents[1])
-        case ["draw", before]:
-            print(draw(Path(before), Path(__file__).parents[1]), end="")
-        case ["walk", *command]:
-            walk(command or ["train", "tiny"])
-        case _:
-            sys.exit(__doc__)
+    counts(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1])

@@ -108,7 +108,6 @@ LONGEST = (
     "test_slurm_cluster",
     "test_train_zero",
     "test_service_scifact",
-    "test_attack",
     "test_docs_own_corpus",
     "test_train_stops",
     "test_index_build",
@@ -126,7 +125,6 @@ LONGEST = (
 SLOW = {
     "test_adapt",
     "test_adapters_verifiers",
-    "test_attack",
     "test_docs_own_corpus",
     "test_envs_milvus",
     "test_envs_milvus_token",

@@ -43,7 +43,7 @@ class Sign:
 
 LOGP_DIFFERENCE = {torch.float32: 0.01, torch.bfloat16: 0.15}
 """The bounds of `logp_difference: auto`. Measured with the transformers engine on SmolLM2-135M: means of 4e-6 nats in
-float32, .05 in bfloat16 and .035 under autocast (benchmarks/logp_difference.py). Another kernel with the same dtype
+float32, .05 in bfloat16 and .035 under autocast. Another kernel with the same dtype
 stays within a few times that; a sampler with different weights, positions or temperature does not."""
 
 

@@ -1,11 +1,8 @@
 """Requests that are too large, sent to a real service: refused before parsing, without delaying others."""
 
 import json
-import runpy
 import socket
-import sys
 from functools import partial
-from pathlib import Path
 
 import httpx
 from querylect.configs.schema import ClientConfig
@@ -123,18 +120,3 @@ def test_the_document_states_the_limits_of_this_service(trained_run, lessons):  
         assert stated["Term", "text"]["maxLength"] == 900
     for model in ("RewriteRequest", "AskRequest"):
         assert schemas[model]["properties"]["questions"]["maxItems"] == MAX_QUESTIONS
-
-
-def test_the_benchmark_prints_what_others_waited(small_environment, run_app, monkeypatch, capsys):
-    """benchmarks/waiting.py, a script beside others, against a service with small limits."""
-    folder = Path(__file__).parents[2] / "benchmarks"
-    monkeypatch.syspath_prepend(folder)
-    config = small_environment.model_copy(update={"max_body_bytes": 2**18})
-    with run_app(create_app(Environment.open(config), config)) as url:
-        for arguments in (["bodies", url], ["plans", url, "--plans", "3", "--terms", "2"]):
-            monkeypatch.setattr(sys, "argv", ["waiting.py", *arguments])
-            runpy.run_path(str(folder / "waiting.py"), run_name="__main__")
-    lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if " requests beside it waited at most " in line]) == 9
-    assert sum("items that are empty" in line and "{'413': 1}" in line for line in lines) == 1
-    assert sum("3 plans of 2 texts" in line and "{'200': 1}" in line for line in lines) == 1

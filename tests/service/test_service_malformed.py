@@ -1,7 +1,6 @@
 """Malformed requests: refused as the service's OpenAPI document declares, without side effects.
 
-The number of requests is that of QUERYLECT_REQUESTS (400 where unset); `benchmarks/attack.py requests` sends them
-to any service.
+The number of requests is that of QUERYLECT_REQUESTS (400 where unset).
 """
 
 import os

@@ -2,20 +2,17 @@
 
 import sys
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations_with_replacement, permutations, product
 from math import exp, factorial, prod
 from random import Random
 
 import pytest
 import yaml
-from querylect.benchmarks.ndcg_per_search import rows
 from querylect.configs.load import dump_config, validated
 from querylect.configs.schema import RewardConfig, RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError
-from querylect.eval.records import record_of_search, write_records
 from querylect.rewards.reward import weight_of_turn
 from querylect.rewriters.base import Rewrite, Staged
 from querylect.rewriters.card import RetrieverCard
@@ -338,24 +335,3 @@ def test_a_tree_of_stops_alone_has_its_depth_and_its_rows():
     assert row_mask([tree], None).tolist() == [1, 0] * 6
     assigned = assign_credit([tree], "turn", LAMBDA, "none")
     assert [assigned.of(root) for root in tree.roots] == pytest.approx([-0.5, 0.5])  # 2.5·(.35 − .55), 2.5·(.75 − .55)
-
-
-def test_the_table_of_ndcg_and_searches(tmp_path):
-    """Two runs: every row has the mean over the scored questions of one system and turn."""
-    scores = {(1, "a"): (0.5, 1), (1, "b"): (0.0, 1), (2, "a"): (1.0, 2), (2, "b"): (0.0, 1), (2, "c"): (None, 2)}
-    records = [
-        replace(
-            record_of_search("trained", Question(name, name), (), None, None, ["ndcg@10"], searches=searches),
-            turn=turn,
-            metrics={"ndcg@10": score},
-        )
-        for (turn, name), (score, searches) in scores.items()
-    ]
-    run = tmp_path / "dear"
-    run.mkdir()
-    write_records(run / "eval.jsonl", records)
-    (run / "config.yaml").write_text("reward: {search_price: 0.05}\n")
-    assert rows(run) == [
-        ["dear", "0.05", "trained, 1", "0.250", "1.00"],
-        ["dear", "0.05", "trained, 2", "0.500", "1.50"],
-    ]
