@@ -563,12 +563,10 @@ def _evaluate_run(
     """Evaluate a run folder, or without one the untrained policy of a config, and print the paths of the reports."""
     from .rollouts.checkpoints import find_checkpoint
     from .rollouts.preflight import check_run
-    from .storage import refuse_unwritable
 
     check_run(settings, env)
     if folder is not None:
         find_checkpoint(folder, checkpoint)
-    refuse_unwritable(output or folder or settings.run_folder)
     from .eval.results import summary
     from .eval.run import evaluate_each
     from .train.final_evaluation import track_evaluation
@@ -591,10 +589,8 @@ def _evaluate_spec(
         typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
         raise typer.Exit
     from .rollouts.preflight import check_spec
-    from .storage import refuse_unwritable
 
     check_spec(spec)
-    refuse_unwritable(output or Path(spec.output).expanduser() / spec.name)
     from .eval.results import spec_summary
     from .eval.spec import evaluate_spec
 

@@ -1,28 +1,21 @@
-"""Durable file writes (fsync), file locks, journals of keyed records, and sha256 of files, folders and plain data."""
+"""Durable file writes (fsync), locks of folders, journals of keyed records, and sha256 of files, folders and data."""
 
 import errno
-import fcntl
-import glob
 import hashlib
 import json
 import logging
 import os
-import shlex
 import shutil
-import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import Field, asdict, dataclass
-from datetime import datetime
-from functools import partial
+from dataclasses import Field, asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from .digests import FolderDigests, refuse_damaged
-from .errors import StorageError
+from .errors import QuerylectError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -61,18 +54,12 @@ def folder_reaches_the_disk(folder: Path) -> None:
 def write_text(path: Path, text: str, remedy: str) -> None:
     """Write a file atomically: readers see the old file or the complete new one.
 
-    What earlier writers of this file on this machine left when they were killed is removed. Raises StorageError, ending
-    with `remedy` (what to do), if the disk does not take it; the old file stays.
+    Raises StorageError, ending with `remedy` (what to do), if the disk does not take it; the old file stays.
     """
-    prefix = f".{path.name}.{socket.gethostname()}."
-    partial = path.with_name(f"{prefix}{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path, remedy):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            for left in path.parent.glob(glob.escape(prefix) + "*.partial"):
-                process = left.name.removeprefix(prefix).removesuffix(".partial")
-                if process.isdecimal() and not _is_running(int(process)):
-                    left.unlink(missing_ok=True)
             with partial.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -84,220 +71,82 @@ def write_text(path: Path, text: str, remedy: str) -> None:
             raise
 
 
-def _is_running(process: int) -> bool:
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """A temporary folder beside `target` that replaces it once the block has ended without an error.
+
+    The old folder is removed last, when the new one is on the disk. Raises OSError.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    restore_folder(target)
+    shutil.rmtree(partial, ignore_errors=True)
     try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
+        partial.mkdir(parents=True)
+        yield partial
+        folder_reaches_the_disk(partial)
+        old = _set_aside(target)
+        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():
+            target.rename(old)
+        partial.rename(target)
+        reach_the_disk(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        restore_folder(target)
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def restore_folder(target: Path) -> None:
+    """Put back the folder that an `atomic_folder`, killed between its two renames, has set aside."""
+    old = _set_aside(target)
+    if old.exists() and not target.exists():
+        old.rename(target)
+
+
+def _set_aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.before")
 
 
 @contextmanager
 def new_folder(target: Path, label: str) -> Iterator[Path]:
-    """A temporary folder that becomes `target` when the block ends without an error.
-
-    Raises StorageError, which names `label`, if the block cannot write its files.
-    """
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with storage(
+    """`atomic_folder`; a StorageError that names `label` if the block cannot write its files."""
+    with (
+        storage(
             lambda error: (
                 f"{label} could not be written to {target} ({error}); nothing was left there. "
                 "Free some space or choose a folder that can be written."
             )
-        ):
-            temporary.mkdir(parents=True)
-            yield temporary
-            temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        ),
+        atomic_folder(target) as folder,
+    ):
+        yield folder
+
+
+_LOCKED: dict[Path, os.stat_result] = {}
+"""The lock files that this process holds."""
 
 
 @contextmanager
-def locked(descriptor: int, path: Path, taken: str) -> Iterator[None]:
-    """Lock `path`, opened as `descriptor`, until the block ends or the descriptor is closed.
-
-    On a file system without flock, `path` and ".held" is created instead, as by `only_writer`; where that cannot be
-    created either, the block runs without a lock, and this is logged. Raises StorageError, beginning with `taken`, if
-    another process holds the lock.
-    """
-    unsupported, claim, process = _flock(descriptor, taken), None, os.getpid()
-    if unsupported:
-        try:
-            claim = _claim(path, taken)
-        except OSError as error:
-            log.warning("%s cannot be locked (%s; %s): do not let a second process write there",
-                        path, unsupported, error)  # fmt: skip
-    try:
-        yield
-    finally:
-        if claim and os.getpid() == process:  # not in a forked child
-            with suppress(OSError):
-                claim.unlink(missing_ok=True)
-
-
-def _flock(descriptor: int, message: str) -> OSError | None:
-    """Lock a descriptor for as long as it is open; None, or the error of a file system that has no locks.
-
-    flock also holds between machines: Linux turns it into a byte-range lock on NFS, and Lustre (mounted with `flock`)
-    and GPFS know it. Raises StorageError with `message` if another process holds the lock.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise StorageError(message) from error
-    except OSError as error:
-        return error
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    """What a lock file says of the process that holds it."""
-
-    host: str
-    pid: int
-    started: str
-    """With the offset from UTC."""
-    command: str
-
-
-_LOCKS: dict[Path, int] = {}
-"""Files and descriptors of the locks that this process holds."""
-
-
-def _close_inherited_locks() -> None:
-    """A forked child shares the descriptors: one that outlived a killed parent would keep its locks."""
-    while _LOCKS:
-        os.close(_LOCKS.popitem()[1])
-
-
-os.register_at_fork(after_in_child=_close_inherited_locks)
-
-
-@contextmanager
-def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterator[None]:
+def only_writer(folder: Path, name: str, remedy: str, taken: str) -> Iterator[None]:
     """Lock a folder for this process through its file `name`; the lock ends with the process, however that ends.
 
-    While it is held the file says by whom. It stays afterwards, empty, since on NFS a removed file may still be locked
-    by others; only folders that this call made and in which nothing else was written are removed again. On a file
-    system without flock, a second file, `name` and ".held", is created for as long as the lock is held. One that a
-    killed process left is taken over on that process's host, and refused elsewhere.
-
-    Raises StorageError: ending with `unwritable` (what to do) if the folder cannot be made, and with the text `taken`
-    and what the file says if another process holds the lock.
+    Raises StorageError: ending with `remedy` (what to do) if the folder cannot be written, and with the text `taken`
+    if another process holds the lock.
     """
     path = folder / name
-    claim: Path | None = None
-    try:
-        created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    lock = FileLock(path, timeout=0, thread_local=False)
+    with storage(lambda error: f"{folder} cannot be written ({error}). {remedy}"):
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}") from error
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise StorageError(taken) from error
+        _LOCKED[path] = path.stat()
     try:
-        message = " ".join(filter(None, (taken, _holder(_lock_text(descriptor)))))
-        unsupported = _flock(descriptor, message)
-        if _is_another_file(path, descriptor):  # its last holder has just removed it
-            raise StorageError(message)
-        if unsupported:
-            with storage(lambda error: f"{folder} cannot be locked ({unsupported}; {error}). {unwritable}"):
-                claim = _claim(path, taken)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    _LOCKS[path] = descriptor
-    try:
-        with suppress(OSError):  # a full disk: the lock holds without it
-            _replace(descriptor, _this_process())
         yield
     finally:
-        if _LOCKS.pop(path, None) is not None:  # a forked child has closed it
-            with suppress(OSError):
-                _replace(descriptor, "")
-                if claim:
-                    claim.unlink(missing_ok=True)
-                if created and os.listdir(folder) == [name] and not _is_another_file(path, descriptor):
-                    path.unlink()
-                    for parent in created:
-                        parent.rmdir()
-            os.close(descriptor)
-
-
-def _claim_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.held")
-
-
-def _claim(path: Path, taken: str) -> Path:
-    """Create the file that locks `path` where flock does not; StorageError, starting with `taken`, where it exists.
-
-    A claim whose process has ended is replaced by the process that creates a second file for that moment: of two that
-    read the same old claim, the later would otherwise remove the new claim of the earlier. Raises OSError.
-    """
-    claim = blocking = _claim_of(path)
-    if _create(claim):
-        return claim
-    holder = _claimed_by(claim)
-    if holder is None:
-        takeover = claim.with_name(f"{claim.name}.takeover")
-        if not _create(takeover):
-            holder, blocking = _claimed_by(takeover), takeover
-        else:
-            try:
-                if _has_ended(claim):  # not where its holder has just left: the next claim may be there already
-                    claim.unlink(missing_ok=True)
-                if _create(claim):
-                    return claim
-                holder = _claimed_by(claim)
-            finally:
-                takeover.unlink(missing_ok=True)
-    raise StorageError(
-        " ".join(filter(None, (taken, holder)))
-        + f" (This file system has no locks. If that process has ended, remove {blocking}.)"
-    )
-
-
-def _create(claim: Path) -> bool:
-    """Create a file that says who this process is; False where it exists. Raises OSError."""
-    try:
-        descriptor = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:
-        return False
-    with suppress(OSError):  # a full disk: it holds without the text
-        _replace(descriptor, _this_process())
-    os.close(descriptor)
-    return True
-
-
-def _has_ended(claim: Path) -> bool:
-    """Whether a claim is there and names a process of this host that has ended."""
-    text = _read_claim(claim)
-    return text is not None and _names_ended_process(text)
-
-
-def _claimed_by(claim: Path) -> str | None:
-    """Who holds a claim, as a sentence, "" where that cannot be read; None where nobody does, or its process ended."""
-    text = _read_claim(claim)
-    return None if text is None or _names_ended_process(text) else _holder(text)
-
-
-def _read_claim(claim: Path) -> bytes | None:
-    """The text of a claim; None where there is none."""
-    try:
-        descriptor = os.open(claim, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        return _lock_text(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _names_ended_process(text: bytes) -> bool:
-    owner = _owner(text)
-    return owner is not None and owner.host == socket.gethostname() and not _is_running(owner.pid)
+        _LOCKED.pop(path, None)
+        lock.release()
 
 
 COMMAND_LOCK = ".lock"
@@ -309,95 +158,35 @@ def only_command(folder: Path) -> AbstractContextManager[None]:
 
     Raises StorageError as `only_writer`.
     """
-    return only_writer(
-        folder,
-        COMMAND_LOCK,
-        unwritable="Give another output.",
-        taken=f"another command is at work in {folder}. Wait for it, or choose another name or output.",
-    )
+    taken = f"another command is at work in {folder}. Wait for it, or choose another name or output."
+    return only_writer(folder, COMMAND_LOCK, "Give another output.", taken)
 
 
-def command_at_work(folder: Path) -> str | None:
-    """Who holds `only_command` of a folder, as a sentence; None where nobody does or it cannot be known."""
+def is_command_at_work(folder: Path) -> bool:
+    """Whether another process holds `only_command` of a folder; False where that cannot be known."""
     try:
-        descriptor = os.open(folder / COMMAND_LOCK, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except BlockingIOError:
-        return _holder(_lock_text(descriptor)) or "Its lock is held."
-    except OSError:
-        return _claimed_by(_claim_of(folder / COMMAND_LOCK))
-    finally:
-        os.close(descriptor)
-
-
-def another_took_over(folder: Path) -> bool:
-    """Whether this process holds `only_command` of a folder that was removed, and another command works in a new one.
-
-    False where the lock file alone is gone, and in a process that holds no lock.
-    """
-    path = folder / COMMAND_LOCK
-    return path in _LOCKS and path.exists() and _is_another_file(path, _LOCKS[path])
-
-
-def lock_was_removed(folder: Path) -> bool:
-    """Whether this process holds `only_command` of a folder whose lock file was removed."""
-    path = folder / COMMAND_LOCK
-    return path in _LOCKS and not path.exists()
-
-
-def _is_another_file(path: Path, descriptor: int) -> bool:
-    try:
-        return not os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
+        with FileLock(folder / COMMAND_LOCK, timeout=0):
+            return False
+    except Timeout:
         return True
-
-
-def _this_process() -> str:
-    started = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    owner = _Owner(socket.gethostname(), os.getpid(), started, shlex.join(sys.orig_argv))
-    return json.dumps(asdict(owner), ensure_ascii=False) + "\n"
-
-
-def _lock_text(descriptor: int) -> bytes:
-    """What is written in a lock file; nothing where it cannot be read."""
-    try:
-        return os.pread(descriptor, 65_536, 0)
     except OSError:
-        return b""
+        return False
 
 
-def _owner(text: bytes) -> _Owner | None:
-    """The holder that the text of a lock file names; None where it names none."""
+def refuse_lost_lock(folder: Path) -> None:
+    """Raise StorageError where this process held `only_command` of a folder that was since removed or made anew."""
+    path = folder / COMMAND_LOCK
+    if path not in _LOCKED:
+        return
     try:
-        return TypeAdapter(_Owner).validate_json(text, strict=True)
-    except ValidationError:
-        return None
-
-
-def _holder(text: bytes) -> str:
-    """The holder that the text of a lock file names, as a sentence; "" where it names none."""
-    owner = _owner(text)
-    if owner is None:
-        return ""
-    sentence = f"It is process {owner.pid} on {owner.host}, since {owner.started}: {owner.command[:200]}"
-    return "".join(character if character.isprintable() else " " for character in sentence)
-
-
-def _replace(descriptor: int, text: str) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(), 0)
-
-
-def refuse_unwritable(folder: Path, remedy: str = "Give another with --output.") -> None:
-    """Raise StorageError, ending with `remedy`, where nothing could be written into `folder`, before time is spent."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        message = f"{folder} cannot be written: {existing} is no writable folder. {remedy}"
-        raise StorageError(message)
+        lost = not os.path.samestat(path.stat(), _LOCKED[path])
+    except FileNotFoundError:
+        lost = True
+    if lost:
+        raise StorageError(
+            f"{folder} was removed or emptied while this command was writing to it. Put it back and continue with "
+            "--resume, or start anew under another name."
+        )
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -452,12 +241,25 @@ def descriptor_sha256(descriptor: int) -> str:
 
 
 @contextmanager
-def storage(message: Callable[[OSError], str]) -> Iterator[None]:
-    """Turn an OSError of this block into a StorageError with the text `message(error)`."""
+def storage(message: Callable[[Exception], str]) -> Iterator[None]:
+    """Turn an error of the disk in this block into a StorageError with the text `message(error)`."""
     try:
         yield
-    except OSError as error:
+    except Exception as error:
+        if isinstance(error, QuerylectError) or not _is_of_the_disk(error):
+            raise
         raise StorageError(message(error)) from error
+
+
+_DISK_ERRORS = (
+    "I/O error", "No space left", "inline_container", "PytorchStreamWriter", "iostream",
+    f"(os error {errno.ENOSPC})", f"(os error {errno.EDQUOT})",
+)  # fmt: skip
+"""Texts by which safetensors, torch.save and tokenizers report a file that cannot be written, each in another type."""
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    return isinstance(error, OSError) or any(text in str(error) for text in _DISK_ERRORS)
 
 
 def writing(path: Path, remedy: str) -> AbstractContextManager[None]:
@@ -546,23 +348,18 @@ class Keyed(Protocol):
 Record = TypeVar("Record", bound=Keyed)
 
 
-_KEPT = "Free some space and run the same command again: what is there is kept."
-
-
 class KeyedJournal(Generic[Record]):
     """An append-only file of records, one JSON object a line, that are looked up by their keys when work is resumed.
 
-    A line and its digest are on the disk before `append` returns: a key identifies the request, the digest the bytes of
-    the answer. An incomplete last line of a killed process is removed. Lines of another form and records that are not
-    `complete` count as missing, so their work is done again.
+    A line is on the disk before `append` returns. An incomplete last line of a killed process is removed. Lines of
+    another form and records that are not `complete` count as missing, so their work is done again.
     """
 
     def __init__(
         self, path: Path, kind: type[Record], remedy: str, complete: Callable[[Record], bool] = lambda record: True
     ) -> None:
-        """Read the file, if there is one; `remedy` ends the StorageError of one that cannot be read or is damaged."""
+        """Read the file, if there is one; `remedy` ends the StorageError of one that cannot be read."""
         self.path, self._complete = path, complete
-        self._digests = FolderDigests(path.parent, partial(write_text, remedy=_KEPT))
         adapter = TypeAdapter(kind)
 
         def parse(line: bytes) -> Record | None:
@@ -571,7 +368,6 @@ class KeyedJournal(Generic[Record]):
             except ValidationError:
                 return None
 
-        refuse_damaged(path.parent, {path.name}, remedy)
         rows = read_whole(path, parse, "are no records of this version; their work is done again", remedy)
         self._by_key = {record.key: record for record in rows if complete(record)}
 
@@ -589,10 +385,8 @@ class KeyedJournal(Generic[Record]):
         records = list(records)
         if not records:
             return
-        lines = "".join(map(json_line, records))
-        with writing(self.path, _KEPT):
-            append(self.path, lines)
-            self._digests.appended(self.path, lines.encode())
+        with writing(self.path, "Free some space and run the same command again: what is there is kept."):
+            append(self.path, "".join(map(json_line, records)))
         self._by_key |= {record.key: record for record in records if self._complete(record)}
 
     def rewrite(self, records: Iterable[Record]) -> None:
@@ -600,9 +394,8 @@ class KeyedJournal(Generic[Record]):
         records = list(records)
         new = {record.key: record for record in records if self._complete(record)}
         retained = {key: record for key, record in self._by_key.items() if key not in new}
-        with self._digests.replacing(self.path):
-            lines = "".join(map(json_line, [*records, *retained.values()]))
-            write_text(self.path, lines, "Free some space or give another --output.")
+        lines = "".join(map(json_line, [*records, *retained.values()]))
+        write_text(self.path, lines, "Free some space or give another --output.")
         self._by_key = new | retained
 
 

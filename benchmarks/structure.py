@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 ORDER = [
-    *("version", "errors", "logs", "markdown_tables", "provenance", "digests", "storage", "sources"),
+    *("version", "errors", "logs", "markdown_tables", "provenance", "storage", "sources"),
     *("hub_client", "command_options", "rewards"),
     *("configs", "data", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
     *("optimize", "slurm"),

@@ -10,7 +10,6 @@ from pathlib import Path
 from ..configs.environment import EnvironmentConfig
 from ..data.present import refuse_missing_source
 from ..errors import IndexFolderError
-from ..storage import refuse_unwritable
 from .index_names import member_settings
 from .recipes import find_recipe, recipe_of
 
@@ -27,7 +26,6 @@ def check_build(config: EnvironmentConfig) -> None:
     """The same before an index is built; StorageError where it could not be written."""
     check_retriever(config)
     refuse_missing_source(config.dataset)
-    refuse_unwritable(config.index_folder, "Point env.index to a folder that can be written.")
 
 
 def check_retriever(config: EnvironmentConfig) -> None:

@@ -13,7 +13,6 @@ from ..configs.mix import only
 from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
 from ..configs.run_settings import load_run_config
 from ..configs.trust import is_own_run, links_outside, refuse_untrusted
-from ..digests import DIGESTS
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -155,7 +154,7 @@ def answers(
     else:
         settings = only(load_config(config or run, changes), env)
         if records is not None and not (trust or dry_run or (run_folder and is_own_run(run_folder))):
-            beside = () if run_path.is_dir() else (records.name, DIGESTS, "answers")
+            beside = () if run_path.is_dir() else (records.name, "answers")
             folder = run_path if run_path.is_dir() else records.parent
             refuse_untrusted(str(folder), list(links_outside(folder, *beside)))
     if dry_run:

@@ -15,7 +15,6 @@ from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from ..data.history import lines_of
 from ..data.types import Document, Qrels, Question, Utterance
-from ..digests import DIGESTS
 from ..errors import ModelError
 from ..provenance import installed_versions
 from ..rewriters import prompted
@@ -79,7 +78,7 @@ def _folder_sha256(folder: Path) -> str:
 
 
 def _of_model(path: Path) -> bool:
-    return path.suffix in _MODEL_SUFFIXES and path.name != DIGESTS and path.is_file()
+    return path.suffix in _MODEL_SUFFIXES and path.is_file()
 
 
 def weights_identity(base_model: str, checkpoint: Path | None) -> dict[str, str | None]:

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..data.types import Question
-from ..digests import FolderDigests, refuse_damaged
 from ..errors import DataError
 from ..storage import append, cut_off_half_a_line, parse_json, writing
 from .identity import digest
-from .records import EvalRecord, read_records, record_line, write_json, write_text
+from .records import EvalRecord, read_records, record_line, write_json
 
 AnswerKey = tuple[str, int, int]
 """Question id, turn, sample."""
@@ -39,19 +38,16 @@ class Journal:
         self.records = self.folder / "records.jsonl"
         self.unanswered = self.folder / "missing.jsonl"
         self.identity = identity
-        self.remedy = f"Restore it from a copy, or remove {self.folder} and evaluate again, which asks this cell anew."
-        self._digests = FolderDigests(self.folder, write_text)
 
     def read(self) -> list[EvalRecord]:
         """The records that count, in the order in which their questions were first answered.
 
-        Raises StorageError where lines have other bytes than were written, DataError for a complete line that is not a
-        record.
+        Raises DataError for a complete line that is not a record.
         """
         if not self._whole(self.records):
             return []
         by_key: dict[AnswerKey, EvalRecord] = {}
-        for record in read_records(self.records, self.remedy):
+        for record in read_records(self.records):
             question, turn, sample = record.question_id, record.turn, record.sample
             by_key[question, turn, sample] = record
             later = turn + 1
@@ -74,10 +70,9 @@ class Journal:
         return {key: reason for key, reason in reasons.items() if key not in answered}
 
     def _whole(self, path: Path) -> bool:
-        """True if the file exists. A partial last line is removed; a file that differs from its digest is refused."""
+        """True if the file exists. A partial last line is removed."""
         if not path.is_file():
             return False
-        refuse_damaged(self.folder, {path.name}, self.remedy)
         cut_off_half_a_line(path)
         return True
 
@@ -100,7 +95,6 @@ class Journal:
                 write_json(cell, self.identity)
             cut_off_half_a_line(path)
             append(path, lines)
-            self._digests.appended(path, lines.encode())
 
 
 def finished(

@@ -17,7 +17,6 @@ from ..configs.differences import FREE_TO_CHANGE, among, flat
 from ..configs.schema import RunConfig
 from ..data.history import lines_of
 from ..data.types import Question
-from ..digests import refuse_damaged
 from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..storage import parse_json
@@ -133,11 +132,7 @@ def refuse_other(path: Path, identity: Mapping[str, object], overwrite: bool = F
 
 
 def _identity(path: Path) -> dict[str, object] | None:
-    """The identity in a results file; {} where it has none, None where the file does not exist.
-
-    Raises StorageError where it has other bytes than were written.
-    """
-    refuse_damaged(path.parent, {path.name}, "Restore it from a copy, or remove it and evaluate again.")
+    """The identity in a results file; {} where it has none, None where the file does not exist."""
     try:
         values = parse_json(path.read_text(encoding="utf-8")).get("identity")
     except (FileNotFoundError, NotADirectoryError):

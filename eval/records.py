@@ -19,7 +19,6 @@ from ..configs.evaluation import RAW as RAW
 from ..configs.evaluation import REFERENCE as REFERENCE
 from ..data.history import records_of
 from ..data.types import Question, Utterance
-from ..digests import FolderDigests, refuse_damaged
 from ..envs.plan import SearchPlan
 from ..envs.schemas import StepResult
 from ..errors import DataError, in_one_line
@@ -243,7 +242,7 @@ def now() -> str:
 
 def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
     """Write JSON lines atomically, with their digest. Raises StorageError where the disk does not take them."""
-    write_with_digest(path, "".join(map(record_line, records)))
+    write_text(path, "".join(map(record_line, records)))
 
 
 def record_line(record: EvalRecord) -> str:
@@ -255,13 +254,11 @@ def record_line(record: EvalRecord) -> str:
     return _to_json(values) + "\n"
 
 
-def read_records(path: Path, remedy: str = "Run `querylect eval` again.") -> list[EvalRecord]:
+def read_records(path: Path) -> list[EvalRecord]:
     """Read a file of `write_records` or of a cell's journal.
 
-    Raises StorageError where it has other bytes than were written, DataError with the number of a line that is not a
-    record.
+    Raises DataError with the number of a line that is not a record.
     """
-    refuse_damaged(path.parent, {path.name}, remedy)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -287,14 +284,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write plain data as JSON, as `write_text`, with its digest."""
-    write_with_digest(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-
-
-def write_with_digest(path: Path, text: str) -> None:
-    """`write_text` for a file that is read again, with its digest in the folder's `digests.json`."""
-    with FolderDigests(path.parent, write_text).replacing(path):
-        write_text(path, text)
+    """Write plain data as JSON, as `write_text`."""
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
 def metrics_of(

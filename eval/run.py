@@ -27,10 +27,10 @@ from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
 from ..envs.schemas import EnvironmentInfo
 from ..errors import CheckpointError
-from ..rollouts.checkpoints import find_checkpoint, find_warm_start, open_checkpoint, task_model, with_prompt
+from ..rollouts.checkpoints import find_checkpoint, find_warm_start, task_model, with_prompt
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
-from ..storage import command_at_work, only_command, refuse_unwritable
+from ..storage import is_command_at_work, only_command
 from .baselines import refuse_wrong
 from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service
@@ -125,7 +125,7 @@ def evaluate_each(
     """
     members = chosen(config, name)
     refuse_training_split(config.eval)
-    checkpoint = open_checkpoint(run, checkpoint_name) if run is not None else None
+    checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
     warm_start = find_warm_start(run) if run is not None else None
     placement = place_results(config, run, output, checkpoint, overwrite)
     if run is not None and checkpoint is not None:
@@ -155,10 +155,9 @@ def evaluate_each(
 def _refuse_changing(run: Path, checkpoint: Path, output: Path) -> None:
     """Raise CheckpointError for best/ of a run that is being trained: between its hash and its weights another policy
     may take its place. In the run's own folder its lock refuses the evaluation."""
-    owner = None if output.resolve() == run.resolve() or checkpoint.name != "best" else command_at_work(run)
-    if owner is not None:
+    if output.resolve() != run.resolve() and checkpoint.name == "best" and is_command_at_work(run):
         raise CheckpointError(
-            f"{checkpoint} may change while another command is at work in {run}. {owner} Wait for it, or name a "
+            f"{checkpoint} may change while another command is at work in {run}. Wait for it, or name a "
             "checkpoint that stays, such as --checkpoint checkpoint-20."
         )
 
@@ -173,7 +172,6 @@ def place_results(
 ) -> Placement:
     """The results folder of a run, or of an untrained policy (`run` None). Raises StorageError where not writable."""
     folder = output or run or config.run_folder.with_name(f"{config.name}-untrained")
-    refuse_unwritable(folder)
     belongs = True
     if run is not None and (run / "config.yaml").is_file():
         same = _evaluated_settings(load_run_config(run, trust=True)) == _evaluated_settings(config)
@@ -262,7 +260,6 @@ def evaluate_systems(
     identity = evaluation_identity(config, info, questions, names, checkpoint_hash)
     title = f"{settings.split}-{len(questions)}-{checkpoint.name if checkpoint is not None else 'untrained'}"
     folder = placement.settle(identity, title)
-    refuse_unwritable(folder)
     with only_command(folder / CELLS):
         evaluation = _evaluation(settings, folder)
         evaluation.add(environment, [*systems, *_training_free(settings, config.seed, environment)])

@@ -24,7 +24,7 @@ from ..configs.evaluation import RAW, SpecConfig
 from ..configs.spec_files import dump_spec
 from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
 from ..provenance import versions
-from ..storage import only_command, refuse_unwritable
+from ..storage import only_command
 from .baselines import refuse_wrong
 from .cells import Cell, FailedCell, failed
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
@@ -34,7 +34,7 @@ from .journal import RERUN
 from .leakage import LEAKS, TrainedQuestions, leak_records, refuse_trained, write_leaks_file
 from .learning_cost import learning_table
 from .placement import question_set, refuse_other
-from .records import EvalRecord, now, write_json, write_records, write_text, write_with_digest
+from .records import EvalRecord, now, write_json, write_records, write_text
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .run_baselines import is_warm_start, with_run_baselines
 from .spec_tables import build_tables, family, wide_table_of
@@ -93,7 +93,6 @@ def evaluate_spec(
     using it.
     """
     folder = output or Path(spec.output).expanduser() / spec.name
-    refuse_unwritable(folder)
     given, spec = spec, with_run_baselines(spec)
     with only_command(folder):
         evaluation = SpecEvaluation.empty(spec, folder)
@@ -216,7 +215,7 @@ def _incomplete(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Eval
 def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> None:
     """Write all files except the cells, from the records of each cell."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
-    write_with_digest(folder / "plan.yaml", dump_spec(spec))
+    write_text(folder / "plan.yaml", dump_spec(spec))
     notes = list(dict.fromkeys(evaluation.notes))
     notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]
     notes += evaluation.missing_notes()

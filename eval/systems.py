@@ -17,7 +17,6 @@ from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RunConfig
 from ..data.sampling import in_batches
 from ..data.types import Question
-from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..llms.access import Llm
@@ -27,7 +26,7 @@ from ..methods.wording import in_own_words, rewriter_stages
 from ..rewriters.base import FirstStage, RewritingStrategy
 from ..rewriters.frozen import joins
 from ..rewriters.registry import make_rewriter
-from ..rollouts.checkpoints import open_checkpoint, task_model, with_prompt
+from ..rollouts.checkpoints import find_checkpoint, task_model, with_prompt
 from ..rollouts.engines.base import Engine
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.llms import open_llm
@@ -166,7 +165,6 @@ class TrainingFreeSystem(System):
         path = folder / _WEIGHTS_FILE
         if not path.is_file():
             return None
-        refuse_damaged(folder, {path.name}, f"Remove the folder {folder} and evaluate again.")
         try:
             return Tuned(**parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
@@ -314,7 +312,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
             raise ConfigError(message)
         config = load_run_config(folder, trust=trust, unused=("client",))
         if settings.checkpoint != UNTRAINED:
-            checkpoint = open_checkpoint(folder, settings.checkpoint)
+            checkpoint = find_checkpoint(folder, settings.checkpoint)
             config = with_prompt(config, checkpoint)
         settings = settings.model_copy(update={"llm": task_model(config.optimize, folder / "best")})
     elif settings.llm is None:

@@ -17,7 +17,6 @@ from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
 from ..data.leakage import words
 from ..data.sampling import draw, in_batches
 from ..data.types import Question
-from ..digests import refuse_damaged
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.schemas import EnvironmentInfo, Step, StepResult
@@ -289,7 +288,6 @@ def _read_cache(cache: Path | None) -> dict[str, Tuned]:
     if cache is None:
         return {}
     try:
-        refuse_damaged(cache.parent, {cache.name}, "The weights are chosen again.")
         rows = parse_json(cache.read_text(encoding="utf-8"))
         return {key: Tuned(**value) for key, value in rows.items()}
     except (OSError, ValueError, TypeError, AttributeError, StorageError):

@@ -2,19 +2,19 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ..configs.mix import environments
-from ..digests import DIGESTS, describe_folder
-from ..storage import parse_json
+from ..storage import parse_json, writing
 from ..version import __version__
 from .base import BaseModelSource, base_of
 from .card import README, Address, model_card
 from .describe import describe
 from .exported import Exported, ExportedResults, write_exported
-from .replacement import only_export, placed, refuse_strangers, refuse_the_run, staging
+from .replacement import only_export, placed, refuse_strangers, refuse_the_run
 from .results import find_results, refuse_unevaluated
 from .source import CheckpointSource, dataset_ids, every_checkpoint, open_source, run_identity
 from .upload import MAIN, HubRepository
@@ -77,7 +77,6 @@ def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> list[str
         for part in parts:
             subfolder = folder if part.revision == MAIN else folder / CHECKPOINTS / part.revision
             write_folder(subfolder, part, base, wishes, Address("."))
-            (subfolder / DIGESTS).write_text(describe_folder(subfolder, README), encoding="utf-8")
     return [str(target)]
 
 
@@ -166,11 +165,9 @@ def _is_up_to_date(existing: Exported, part: _Part, base: BaseModelSource, wishe
     )
 
 
-def _upload_folder(run: Path) -> AbstractContextManager[Path]:
+@contextmanager
+def _upload_folder(run: Path) -> Iterator[Path]:
     """A temporary folder inside the run folder, deleted after the upload. Raises StorageError."""
-    folder = run / ".exporting"
-    return staging(
-        folder,
-        f"the export could not be put together in {folder} ({{cause}}). It needs the room of one checkpoint there: "
-        f"make {run} writable, free some space, or copy the run folder elsewhere, and give the same command again.",
-    )
+    remedy = f"It needs the room of one checkpoint: make {run} writable, or free some space, and export again."
+    with writing(run, remedy), TemporaryDirectory(prefix=".exporting-", dir=run) as folder:
+        yield Path(folder)

@@ -1,13 +1,11 @@
 """Atomic replacement of an export folder, with checks that refuse to overwrite anything but an earlier export."""
 
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from ..errors import ConfigError, ModelError, QuerylectError, StorageError
-from ..storage import folder_reaches_the_disk, locked
+from ..errors import ConfigError, ModelError
+from ..storage import atomic_folder, only_writer, writing
 from .exported import FILE, read_exported
 
 
@@ -42,71 +40,17 @@ def refuse_the_run(target: Path, run: Path) -> None:
         raise ConfigError(f"{target} is a place of the run's own checkpoints. Choose another --to.")
 
 
-@contextmanager
-def only_export(run: Path) -> Iterator[None]:
-    """Lock the run folder for one export. The lock leaves no file and is released when the process ends.
-
-    Raises StorageError if another export of the run is in progress.
-    """
+def only_export(run: Path) -> AbstractContextManager[None]:
+    """Lock the run folder for one export. Raises StorageError if another export of the run is in progress."""
     taken = f"another export of {run} is under way, and both would write the same files. Wait until it is done."
-    folder = os.open(run, os.O_RDONLY)
-    try:
-        with locked(folder, run / ".export", taken):
-            yield
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def staging(folder: Path, failed: str) -> Iterator[Path]:
-    """Make an empty folder to write into, and delete it at the end.
-
-    Raises StorageError if the disk fails: its message is `failed` with the cause in the place of {cause}.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-    except Exception as error:
-        if _is_of_the_disk(error):
-            cause = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-            raise StorageError(failed.replace("{cause}", cause)) from error
-        raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return only_writer(run, ".export.lock", "Make it writable, or copy it elsewhere.", taken)
 
 
 @contextmanager
 def placed(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder to write into. It replaces `target` on success and is deleted on any error.
-
-    The old `target` is removed only after the new folder is flushed to disk; one that a killed process left aside is
-    put back first. Raises StorageError.
-    """
-    target = target.resolve()
-    beside, backup = (target.with_name(f".{target.name}.{suffix}") for suffix in ("exporting", "before"))
-    failed = (
-        f"the export {target} could not be written ({{cause}}). Nothing half-written was left there, and the run "
-        "folder is as it was. Free some space, or choose another --to, and export again."
-    )
-    with staging(beside, failed) as folder:
-        if backup.exists() and not target.exists():
-            backup.rename(target)
+    """A temporary folder that replaces `target` on success and is deleted on any error. Raises StorageError."""
+    with (
+        writing(target, "Free some space, or choose another --to, and export again."),
+        atomic_folder(target.resolve()) as folder,
+    ):
         yield folder
-        folder_reaches_the_disk(folder)
-        shutil.rmtree(backup, ignore_errors=True)
-        try:
-            if target.exists():
-                target.rename(backup)
-            folder.rename(target)
-        finally:
-            if backup.exists() and not target.exists():
-                backup.rename(target)
-        shutil.rmtree(backup, ignore_errors=True)
-
-
-def _is_of_the_disk(error: Exception) -> bool:
-    """Whether the error is a failed write. safetensors wraps OSErrors in its own type, so the text is checked too."""
-    if isinstance(error, QuerylectError):
-        return False
-    return isinstance(error, OSError) or "I/O error" in str(error) or "No space left" in str(error)

@@ -21,7 +21,6 @@ from ..configs.yaml12 import parse_yaml
 from ..data.history import parse_history
 from ..data.leakage import words
 from ..data.types import Question
-from ..digests import refuse_damaged
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
@@ -124,7 +123,6 @@ def _result_paths(run: Path, environment: str) -> Iterator[Path]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    refuse_damaged(path.parent, {path.name}, "Restore it from a copy, or evaluate again.")
     values = json_object(path)
     if values is None:
         raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.")

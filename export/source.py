@@ -17,7 +17,7 @@ from ..data.known import known
 from ..data.types import Question
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.identity import folder_identity
-from ..rollouts.checkpoints import find_checkpoint, open_checkpoint, refuse_task_model
+from ..rollouts.checkpoints import find_checkpoint, refuse_task_model
 from ..rollouts.turns import UsedTurn, used_turn
 from ..storage import json_object, parse_json
 
@@ -69,7 +69,7 @@ def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -
     if not config_path.is_file():
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     config = load_run_config(run, trust=trust)
-    folder = open_checkpoint(run, checkpoint)
+    folder = find_checkpoint(run, checkpoint)
     refuse_task_model(config.optimize, folder)
     return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config.mix))
 

@@ -19,7 +19,7 @@ from ..data.history import parse_history
 from ..data.types import Question, Utterance
 from ..envs.plan import is_unicode
 from ..errors import ConfigError, DataError, StorageError
-from ..storage import append, cut_off_half_a_line, locked, parse_json, read_whole
+from ..storage import append, cut_off_half_a_line, only_writer, parse_json, read_whole
 from .rewriter import Rewriter
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ class Output:
     def __init__(self, path: Path, resume: bool) -> None:
         """Read the existing records, and lock the file until `close`.
 
-        Raises ConfigError if the file is not empty without `resume`, or cannot be written; StorageError if another
-        process is writing it, or it cannot be read.
+        Raises ConfigError if the file is not empty without `resume`, StorageError if another process is writing it or
+        it cannot be read.
         """
         self.path = path = path.expanduser()
         self.done: Mapping[str, str] = {}
@@ -84,15 +84,9 @@ class Output:
         if not resume and path.exists() and (not path.is_file() or path.stat().st_size):
             raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.")
         self._lock = ExitStack()
+        taken = f"another command writes {path} now. Wait until it is done, or give another file."
+        self._lock.enter_context(only_writer(path.parent, f".{path.name}.lock", "Give another file.", taken))
         try:
-            file = self._lock.enter_context(path.open("ab"))
-        except OSError as error:
-            raise ConfigError(
-                f"{path} cannot be written ({error.strerror}). Make its folder, or give another."
-            ) from error
-        try:
-            taken = f"another command writes {path} now. Wait until it is done, or give another file."
-            self._lock.enter_context(locked(file.fileno(), path, taken))
             rows = read_whole(path, _row, "are no rewrites; the questions are asked again", "Give another file.")
         except BaseException:
             self.close()

@@ -19,12 +19,11 @@ from ..configs.run_settings import load_run_config, untrusted_settings
 from ..configs.schema import PolicyConfig, RunConfig
 from ..configs.section import Section
 from ..configs.trust import FLAG, refuse_untrusted, untrusted_in
-from ..digests import refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..export.exported import FILE, Exported, read_exported, rewriter_of
 from ..hub_client import fail_fast_without_hub
 from ..rewriters.card import RetrieverCard
-from ..rollouts.checkpoints import open_checkpoint, refuse_task_model, with_prompt
+from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import optional_packages, resolve_model
 from ..storage import parse_json
@@ -110,7 +109,7 @@ def open_trained(
     overrides such as "rollout.micro_batch=8". Without `trust`, code, hosts, variables and outside paths that an export
     or a run from elsewhere names are not used (configs/trust.py): what is searched is left out, others are refused.
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
-    has no such checkpoint, ModelError for an unusable export, DownloadError, StorageError for a damaged file.
+    has no such checkpoint, ModelError for an unusable export, DownloadError.
     """
     folder = Path(name).expanduser()
     exported = (folder / FILE).is_file()
@@ -122,13 +121,11 @@ def open_trained(
         raise ConfigError(f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.")
     if from_hub:
         folder = _from_the_hub(name, revision, token)
-    if exported:
-        refuse_damaged_folder(folder, "Restore it from a copy, or export it again.")
     if exported or from_hub:
         return _open_export(name, folder, settings, trust, token)
     if run:
         config = load_run_config(folder, settings, trust=trust, unused=_UNUSED)
-        checkpoint_path = open_checkpoint(folder, checkpoint)
+        checkpoint_path = find_checkpoint(folder, checkpoint)
         refuse_task_model(config.optimize, checkpoint_path)
         turn = used_turn(config.rollout, config.reward, config.train, folder, checkpoint_path)
         prompted = with_prompt(config, checkpoint_path)

@@ -6,16 +6,9 @@ from pathlib import Path
 from ..configs.llm import LlmConfig
 from ..configs.optimize import OptimizeConfig
 from ..configs.schema import RunConfig
-from ..digests import refuse_damaged, refuse_damaged_folder
 from ..errors import CheckpointError, ConfigError
 from ..storage import parse_json
 
-_RUN_FILES = {
-    "run.json", "config.yaml", "environment.json", "base.json", "provenance.json", "tracking_id",
-    "metrics.jsonl", "rollouts.jsonl", "validation.jsonl", "warm_start.jsonl",
-    "proposals.jsonl", "evaluations.jsonl", "candidates.jsonl",
-}  # fmt: skip
-"""What training and prompt optimisation write beside the checkpoints."""
 PROMPT_FILE = "prompt.yaml"
 """The prompt in a checkpoint of `querylect optimize`, which has no weights."""
 WARM_START_FOLDER = "warm_start"
@@ -45,28 +38,6 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
             "Train first (`querylect train`), or give the folder of a run that saved one."
         )
     return numbered[max(numbered)]
-
-
-def open_checkpoint(run: Path, name: str | None = None) -> Path:
-    """`find_checkpoint` for use: every file of the checkpoint is read once, and what training wrote beside it.
-
-    Raises StorageError where one of them has other bytes than were written.
-    """
-    checkpoint = find_checkpoint(run, name)
-    refuse_damaged_run(run)
-    refuse_damaged_checkpoint(checkpoint)
-    return checkpoint
-
-
-def refuse_damaged_run(run: Path) -> None:
-    """Raise StorageError where settings, records or logs of a run have other bytes than were written."""
-    remedy = "Restore it from a copy. If it was changed on purpose, remove its entry from digests.json."
-    refuse_damaged(run, _RUN_FILES, remedy)
-
-
-def refuse_damaged_checkpoint(checkpoint: Path) -> None:
-    """Raise StorageError where a file of a checkpoint has other bytes than were written."""
-    refuse_damaged_folder(checkpoint, "Restore it from a copy, or use another checkpoint of the run: remove this one.")
 
 
 def optimized_prompt(checkpoint: Path | None) -> Path | None:
@@ -106,15 +77,8 @@ def has_warm_start(run: Path) -> bool:
 
 
 def find_warm_start(run: Path) -> Path | None:
-    """The policy of a run after its warm start and before GRPO; None where the run had none.
-
-    Raises StorageError where one of its files has other bytes than were written.
-    """
-    if not has_warm_start(run):
-        return None
-    folder = run / WARM_START_FOLDER
-    refuse_damaged_folder(folder, f"Restore it from a copy, or remove {folder} to evaluate the run without it.")
-    return folder
+    """The policy of a run after its warm start and before GRPO; None where the run had none."""
+    return run / WARM_START_FOLDER if has_warm_start(run) else None
 
 
 def base_fingerprint(run: Path) -> str | None:

@@ -14,7 +14,7 @@ from querylect.eval.records import read_records, write_records
 from querylect.eval.run import evaluate_each
 from querylect.eval.spec import evaluate_spec
 
-from .lessons import ASKED, PROMPT, TEXTS, edit
+from .lessons import ASKED, PROMPT, TEXTS
 
 HOSTILE = "</script><script>window.hurt = true</script><img src=x onerror='window.hurt = true'> & \"{{ 7 * 7 }}\" <!--"
 LONG = "שאלה על סוכר " + "glucose " * 1300 + "END"
@@ -82,7 +82,9 @@ def hostile(evaluated, tmp_path_factory) -> Path:
     save_beir(Dataset("hostile", corpus, {"test": Split(questions, qrels)}), folder / "data")
     plan = json.loads((folder / "results.json").read_text())["plan"]
     text = (folder / "plan.yaml").read_text()
-    edit(folder / "plan.yaml", text.replace(plan["datasets"]["lessons"]["path"], str(folder / "data")))
+    (folder / "plan.yaml").write_text(
+        text.replace(plan["datasets"]["lessons"]["path"], str(folder / "data")), encoding="utf-8"
+    )
     for system, values in (("raw", RAW), ("prompted", LAST)):
         path = folder / "questions" / f"lessons.bm25.{system}.jsonl"
         records = [_changed(record, values) for record in read_records(path)]

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.digests import FolderDigests
 from querylect.storage import file_sha256
 
 from .jsonl import read_jsonl as records
@@ -193,18 +192,13 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def edit(path: Path, text: str) -> None:
-    """Replace a file of a run or an evaluation together with its digest, as a run of other content would have it."""
-    with FolderDigests(path.parent, Path.write_text).replacing(path):
-        path.write_text(text, encoding="utf-8")
-
-
 def stopped_copy(config, folder, output, upto):
     """A copy in `output` of a finished run that saved every step, as if it had been stopped after step `upto`, its log
     running ahead of its checkpoint; gives its settings and its folder."""
     config = change(config, output=str(output))
     copy = Path(shutil.copytree(folder, output / folder.name))
-    edit(copy / "config.yaml", (folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
+    text = (folder / "config.yaml").read_text().replace(str(folder.parent), config.output)
+    (copy / "config.yaml").write_text(text, encoding="utf-8")
     for step in range(upto + 1, config.train.steps + 1):
         shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
     shutil.rmtree(copy / "final")

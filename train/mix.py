@@ -22,7 +22,7 @@ from ..storage import parse_json
 from .credit import Credit
 from .curriculum import Curriculum, Progress
 from .metrics import step_metrics
-from .run_folder import CURRICULUM_FILE, MIX_FILE, write_atomically
+from .run_folder import CURRICULUM_FILE, MIX_FILE
 
 Row = dict[str, str]
 """A row of the training dataset: its `prompt` is the id of a question, or a slot for one."""
@@ -86,7 +86,7 @@ class Mixture:
 
     def save(self, checkpoint: Path, finished: int) -> None:
         """Write the progress into a checkpoint folder."""
-        write_atomically(self._file(checkpoint), json.dumps(asdict(self.progress(finished))) + "\n")
+        self._file(checkpoint).write_text(json.dumps(asdict(self.progress(finished))) + "\n", encoding="utf-8")
 
     def load(self, checkpoint: Path) -> None:
         """Restore the progress of a checkpoint. Raises CheckpointError where it cannot be read."""

@@ -24,6 +24,7 @@ from ..errors import (
     QuerylectError,
     RequestError,
     StoppedError,
+    StorageError,
     in_one_line,
 )
 from ..provenance import Start, this_start
@@ -35,7 +36,7 @@ from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
 from .fsdp import splits_weights
 from .questions import TrainingData, prepare_data
-from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error
+from .run_folder import REMEDY, RunFolder, remove_traces, staged, step_of
 from .zero import uses_deepspeed, zero_stage
 
 if TYPE_CHECKING:
@@ -404,7 +405,7 @@ def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Pa
     except Exception as error:
         folder = trainer.folder.path
         if isinstance(error, OSError) and not os.access(folder, os.W_OK | os.X_OK):
-            raise storage_error(folder / "checkpoints", error) from error
+            raise StorageError(f"{folder / 'checkpoints'} could not be written ({error}). {REMEDY}") from error
         if (
             checkpoint is None
             or trainer.has_stepped

@@ -7,8 +7,7 @@ provenance.json   git state and versions per start
 checkpoints/      checkpoint-N, complete or absent  warm_start.jsonl  loss per step before GRPO, where there was one
 final/            the trained policy                warm_start/       the policy before GRPO, where there was one
 base.json         fingerprint of the base weights   validation.jsonl  one record per validation, where there is one
-digests.json      sha256 of the files beside it;    best/             the policy that was best in validation
-                  each checkpoint has its own
+                                                    best/             the policy that was best in validation
 """
 
 import json
@@ -19,33 +18,28 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from pydantic import JsonValue
-from safetensors import SafetensorError
 
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, PolicyConfig, RunConfig, TrainConfig
 from ..configs.trust import is_own_run, links_outside, note_own_run
-from ..digests import DIGESTS, FolderDigests, describe_folder, refuse_damaged_folder
-from ..errors import CheckpointError, ConfigError, StorageError, in_one_line
+from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
-from ..rollouts.checkpoints import WARM_START_FOLDER, refuse_damaged_checkpoint, refuse_damaged_run
+from ..rollouts.checkpoints import WARM_START_FOLDER
 from ..sources import portable
-from ..storage import another_took_over, append, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
+from ..storage import append, atomic_folder, parse_json, refuse_lost_lock, restore_folder, write_text, writing
 from ..version import __version__
 from .zero import OPTIMIZER_PARTS, uses_deepspeed
 
 log = logging.getLogger(__name__)
 
-_WRITING = ("inline_container", "PytorchStreamWriter", "iostream", f"(os error {ENOSPC})", f"(os error {EDQUOT})")
-"""Substrings of the RuntimeError of torch.save, and of the plain Exception of tokenizers, for a file that cannot be
-written."""
-
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 """Files that an exact resume needs; if one were missing, the trainer would silently reset that state."""
+
+REMEDY = "Free some space, or make the folder writable, and continue with --resume."
 
 FORMAT = 2
 """Version of the run folder format, in run.json; raised whenever runs of the older format cannot be resumed."""
@@ -77,7 +71,6 @@ class RunFolder:
         self.warm = path / WARM_START_FOLDER
         self.validation = path / "validation.jsonl"
         self.best = path / "best"
-        self._digests = FolderDigests(path, write_atomically)
 
     @classmethod
     def create(cls, config: RunConfig, command: str = "train") -> "RunFolder":
@@ -86,7 +79,6 @@ class RunFolder:
         folder.refuse_existing()
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
-            (folder.path / DIGESTS).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(
                 f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
@@ -102,8 +94,7 @@ class RunFolder:
         """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
 
         Raises CheckpointError if there is no run, if it is of another format or command, if relevant settings differ
-        (the message names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read;
-        StorageError if a file that the resumed run builds on is damaged.
+        (the message names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read.
         """
         folder = cls(config.run_folder)
         if not (folder.path / "config.yaml").exists():
@@ -112,25 +103,20 @@ class RunFolder:
         folder._refuse_other_command(command)
         if not trust and not is_own_run(folder.path):
             folder._refuse_untrusted()
-        refuse_damaged_run(folder.path)
         changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
         if changed:
             raise CheckpointError(
                 f"{folder.path} was started with other settings: {'; '.join(changed)}. "
                 "Resume with the settings it was started with, or start a new run under another name."
             )
+        for saved in (folder.best, folder.warm, folder.final):
+            restore_folder(saved)
         checkpoint = folder.newest_checkpoint(config.train, config.policy)
         if checkpoint is not None and step_of(checkpoint) > config.train.steps:
             raise CheckpointError(
                 f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
                 "Raise it to go on."
             )
-        if checkpoint is not None:
-            refuse_damaged_checkpoint(checkpoint)
-            for saved in (folder.best, folder.warm):
-                refuse_damaged_folder(
-                    saved, f"Restore it from a copy, remove {saved} to go on without it, or start a new run (name=…)."
-                )
         return folder, checkpoint
 
     def refuse_existing(self) -> None:
@@ -259,9 +245,9 @@ class RunFolder:
         self.write(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
 
     def write(self, path: Path, text: str) -> None:
-        """Write a file of the folder atomically, with its digest. Raises StorageError."""
-        with self._digests.replacing(path):
-            write_atomically(path, text)
+        """Write a file of the folder atomically. Raises StorageError."""
+        refuse_lost_lock(self.path)
+        write_text(path, text, REMEDY)
 
     def forget_after(self, step: int) -> None:
         """Drop records after `step`, and a truncated last line, so that a resumed run logs no step twice.
@@ -270,8 +256,7 @@ class RunFolder:
         """
         if step == 0:
             for path in (self.warm_start, self.validation):
-                with self._digests.replacing(path):
-                    path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             shutil.rmtree(self.best, ignore_errors=True)
         for path in (self.metrics, self.rollouts, self.validation):
             if path.exists():
@@ -281,17 +266,14 @@ class RunFolder:
     def append(self, path: Path, *records: Mapping[str, JsonValue]) -> None:
         """Append lines of JSON. Raises StorageError if they cannot be written, and then leaves the file as it was."""
         size = path.stat().st_size if path.exists() else 0
-        _refuse_lost(path)
-        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        try:
-            append(path, text)
-            self._digests.appended(path, text.encode())
-        except (OSError, StorageError) as error:
-            with suppress(OSError):
-                os.truncate(path, size)
-            if isinstance(error, OSError):
-                raise storage_error(path, error) from error
-            raise
+        refuse_lost_lock(self.path)
+        with writing(path, REMEDY):
+            try:
+                append(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+            except OSError:
+                with suppress(OSError):
+                    os.truncate(path, size)
+                raise
 
     def read(self, path: Path) -> list[dict[str, float]]:
         """The records of `metrics`, `validation` or `warm_start`, without truncated lines; empty without such a log."""
@@ -343,27 +325,13 @@ def _logged_step(line: bytes) -> int:
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A temporary folder that is renamed to `target` at the end, or removed on any error."""
-    staging = target.with_name(f".{target.name}.writing")
-    _refuse_lost(target)
-    shutil.rmtree(staging, ignore_errors=True)
-    try:
+    """A temporary folder that replaces `target`, in a run folder, at the end. Raises StorageError."""
+    for folder in target.parents[:2]:
+        refuse_lost_lock(folder)
+    with writing(target, REMEDY):
         target.parent.mkdir(exist_ok=True)  # checkpoints/, never a run folder that was removed
-        staging.mkdir()
-        yield staging
-        (staging / DIGESTS).write_text(describe_folder(staging), encoding="utf-8")
-        folder_reaches_the_disk(staging)
-        shutil.rmtree(target, ignore_errors=True)
-        staging.rename(target)
-        reach_the_disk(target.parent)
-    except (OSError, SafetensorError) as error:
-        raise storage_error(target, error) from error
-    except Exception as error:
-        if any(name in str(error) for name in _WRITING):
-            raise storage_error(target, error) from error
-        raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        with atomic_folder(target) as partial:
+            yield partial
 
 
 def remove_traces(checkpoint: Path, model: str) -> None:
@@ -381,48 +349,6 @@ def remove_traces(checkpoint: Path, model: str) -> None:
         if isinstance(values["target_modules"], list):
             values["target_modules"].sort()
         adapter.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _refuse_lost(path: Path) -> None:
-    """Raise StorageError if the run folder was emptied, or removed and made anew by another command."""
-    for folder in path.parents[:2]:
-        if folder.is_dir() and lock_was_removed(folder) and not (folder / "config.yaml").exists():
-            raise StorageError(
-                f"{path} is not written: {folder} was emptied while the run wrote it (its config.yaml is gone). Put it "
-                "back and continue with --resume, or start a new run."
-            )
-        if another_took_over(folder):
-            raise StorageError(
-                f"{path} is not written: {folder} was removed, and another command is at work in the new one. Choose "
-                "another name for one of the two."
-            )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file atomically. Raises StorageError."""
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        reach_the_disk(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise storage_error(path, error) from error
-
-
-def storage_error(path: Path, error: Exception) -> StorageError:
-    """The StorageError for a failed write of `path`."""
-    reason = in_one_line(getattr(error, "strerror", None) or error, 200)
-    if not path.parent.exists():
-        return StorageError(
-            f"could not write {path} ({reason}): the run folder was removed or moved while it was written. Put it back "
-            "and continue with --resume, or start a new run."
-        )
-    return StorageError(
-        f"could not write {path} ({reason}). Nothing half-written was left there; earlier checkpoints are whole. "
-        "Free some space, or make the folder writable, and continue with --resume."
-    )
 
 
 def changed_keys(previous: RunConfig, current: RunConfig) -> list[str]:

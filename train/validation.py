@@ -32,7 +32,7 @@ from .distributed.collectives import all_trees
 from .distributed.processes import Processes
 from .distributed.stopping import StopOnSignal
 from .reuse import random_streams, set_random_streams
-from .run_folder import RunFolder, write_atomically
+from .run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Validator(TrainerCallback):
                 self.save(path)
                 if self.processes.is_main_process:
                     measured = {name: value for name, value in record.items() if name != "seconds"}
-                    write_atomically(path / "best.json", json.dumps(measured, indent=2) + "\n")
+                    (path / "best.json").write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
 
 
 def best_of(folder: RunFolder) -> ValidationRecord | None:

@@ -25,7 +25,7 @@ from ...llms.prose import without_thinking
 from ...logs import progress_bar
 from ...provenance import versions
 from ...rollouts.llms import open_llm
-from ...storage import KeyedJournal, only_writer, refuse_unwritable
+from ...storage import KeyedJournal, only_writer
 from ..identity import digest
 from ..leakage import held_out_questions, refuse_training_split, with_near, without_trained
 from ..placement import refuse_other
@@ -60,7 +60,6 @@ def answer_questions(
     config = only(config, None)
     base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
     folder = output or base / "answers" / reader_name(config.answers.reader.model)
-    refuse_unwritable(folder)
     gold = gold_answers(config.env, config.answers)
     taken = f"another process is writing answers into {folder}. Wait for it, or give another --output."
     with (

@@ -18,7 +18,6 @@ from ...data.sampling import spread
 from ...errors import ConfigError, DataError
 from ...llms.embedding import Encode, open_encoder
 from ...logs import progress_bar
-from ...storage import refuse_unwritable
 from ..placement import refuse_other
 from ..records import now
 from ..statistics import holm
@@ -46,7 +45,6 @@ def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Pa
     from .report import write_files
 
     check(settings, list(sources))
-    refuse_unwritable(output)
     success = success_of(settings.success)
     systems = [read_system(name, path, success, settings.system, settings.turn) for name, path in sources.items()]
     refuse_other(output / "drift.json", drift_identity(systems, settings), overwrite)

@@ -16,7 +16,6 @@ from ...configs.differences import among, flat, free_to_change
 from ...configs.run_settings import load_run_config
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, DataError
-from ...rollouts.checkpoints import refuse_damaged_run
 from ...storage import parse_json
 from ..pages.figures import Drawing
 from ..pages.templates import render_page
@@ -72,12 +71,11 @@ def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
 
 
 def read_run(path: Path) -> TrainingRun:
-    """Read a run folder, finished or not. Raises ConfigError, DataError, and StorageError where a file is damaged."""
+    """Read a run folder, finished or not. Raises ConfigError and DataError."""
     config_path = path / "config.yaml"
     if not config_path.is_file():
         message = f"{path} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote."
         raise ConfigError(message)
-    refuse_damaged_run(path)
     logs = [path / "metrics.jsonl", path / "validation.jsonl"]
     metrics, validation = (read_metrics(log) if log.exists() else [] for log in logs)
     return TrainingRun(path, load_run_config(path, trust=True), metrics, validation, (path / "final").is_dir())

@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 
 from ...configs.evaluation import SpecConfig
 from ...configs.spec_files import load_spec
-from ...digests import refuse_damaged
 from ...errors import ConfigError, DataError
 from ...storage import parse_json
 from ..drift.results import DriftFile
@@ -117,7 +116,6 @@ def _unknown_folder(folder: Path) -> ConfigError:
 
 def _read(folder: Path, name: str, command: str, parse: Callable[[Path, dict[str, Any]], Parsed]) -> Parsed:
     path = folder / name
-    refuse_damaged(folder, {name, "plan.yaml"}, f"Restore it from a copy, or write it again: `{command}`.")
     try:
         return parse(folder, parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

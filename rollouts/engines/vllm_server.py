@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ...configs.schema import RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
-from ...storage import refuse_unwritable
 from ..tokenizer import Tokenizer
 from .base import Completion, Sampling
 from .policy_weights import PolicyWeights
@@ -64,7 +63,6 @@ class VllmServerEngine:
 
     def _open_transfer(self) -> None:
         if self._folder is not None:
-            refuse_unwritable(self._folder, "Set rollout.server.weights_folder to one that the server sees, too.")
             return
         # The server is told all names and shapes before the first tensor; no weight is split yet.
         self._parameters = [

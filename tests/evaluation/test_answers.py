@@ -187,7 +187,6 @@ def test_a_run_goes_on_where_its_file_ends(config, records, server):
     complete, request_count = (page.parent / "answers.jsonl").read_bytes(), len(server.bodies)
     answer_lines = complete.splitlines(keepends=True)
     (page.parent / "answers.jsonl").write_bytes(b"".join(answer_lines[:-2]) + b"no json\n" + answer_lines[-2][:40])
-    (page.parent / "digests.json").unlink()  # as an earlier version left it
     answer_questions(config(), records)
     assert len(server.bodies) - request_count <= 2
     assert (page.parent / "answers.jsonl").read_bytes() == complete
@@ -229,7 +228,7 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     assert all(entry["answer"] is not None for entry in read_answers(tmp_path / "o" / "answers.md"))
 
 
-@pytest.mark.parametrize("link", ["answers", "answers/m/.answers.lock", "digests.json", "eval.jsonl", "cells/.lock"])
+@pytest.mark.parametrize("link", ["answers", "answers/m/.answers.lock", "eval.jsonl", "cells/.lock"])
 def test_links_beside_records_from_elsewhere_are_not_followed(link, config, records, server, tmp_path, capsys):
     path = lines(tmp_path / "mine.yaml", [config().model_dump(mode="json")])
     source = records

@@ -31,7 +31,7 @@ from querylect.rewriters.card import RetrieverCard
 
 from ..command import end
 from ..evaluated import HOSTILE, LONG
-from ..lessons import ASKED, edit
+from ..lessons import ASKED
 from ..raising import refused
 from ..unit.test_eval_curves import run
 from ..unit.test_eval_drift_words import KEYWORDS, SENTENCES, plain
@@ -135,7 +135,7 @@ def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path)
     (drift / "drift.json").write_text(original.replace("0.", "1.", 1))
     with refused(StorageError, drift / "drift.json", "querylect drift"):
         read_source(drift)
-    edit(drift / "drift.json", '{"systems": []}')
+    (drift / "drift.json").write_text('{"systems": []}', encoding="utf-8")
     with refused(DataError, drift / "drift.json", "created", "querylect drift"):
         read_source(drift)
 

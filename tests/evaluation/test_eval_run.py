@@ -28,7 +28,6 @@ from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
 
 from ..evaluated import environment_info, evaluate
-from ..lessons import edit
 from ..raising import refused
 
 TERMS = {
@@ -154,7 +153,7 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     report = run(tmp_path / "out")
     assert report == tmp_path / "out" / "report.html"
     assert sorted(path.name for path in report.parent.iterdir()) == [
-        "cells", "comparisons.csv", "digests.json", "eval.jsonl", "report.html", "results.json", "scores.csv",
+        "cells", "comparisons.csv", "eval.jsonl", "report.html", "results.json", "scores.csv",
         "tables.md", "tables.tex",
     ]  # fmt: skip
     rows = read_records(report.parent / "eval.jsonl")
@@ -514,7 +513,7 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     assert len(list((tmp_path / "evaluations").iterdir())) == len(variants), "each has one place"
     run(Placement(tmp_path, overwrite=True), config=remote(limit=3))
     assert json.loads((tmp_path / "results.json").read_text())["questions"] == 3
-    edit(tmp_path / "results.json", "{}")
+    (tmp_path / "results.json").write_text("{}", encoding="utf-8")
     with refused(ConfigError, tmp_path / "results.json"):
         run(tmp_path)
 

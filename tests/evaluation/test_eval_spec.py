@@ -89,7 +89,7 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, e
     assert incomplete is None
     assert engine_calls == {"prompts": 10, "loads": 1}
     assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
-        "cells", "comparisons.csv", "digests.json", "plan.yaml", "questions", "results.json", "scores.csv",
+        "cells", "comparisons.csv", "plan.yaml", "questions", "results.json", "scores.csv",
         "tables.html", "tables.md",
         "tables.tex", "trec",
     ]  # fmt: skip
@@ -443,9 +443,8 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     complete_lines = interrupted[: interrupted.rfind(b"\n") + 1]
     assert 8 <= complete_lines.count(b"\n") < 80, (tmp_path / "stderr").read_text()
     (journal,) = [file for file in cells.glob("*/records.jsonl") if file.read_bytes() == interrupted]
-    # As a kill in the middle of a write leaves it: lines that no digest covers yet.
+    # As a kill in the middle of a write leaves it
     journal.write_bytes(complete_lines[:-20])
-    journal.with_name("digests.json").unlink()
     evaluate_spec(SpecConfig.model_validate(plan))
     before = complete_lines[: complete_lines.rfind(b"\n", 0, -20) + 1]
     after = journal.read_bytes()

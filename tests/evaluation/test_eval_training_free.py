@@ -16,7 +16,6 @@ from querylect.configs.spec_files import dump_spec, load_spec
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.sampling import draw
 from querylect.data.types import Question
-from querylect.digests import describe_folder
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
@@ -25,7 +24,6 @@ from querylect.eval.results import summary
 from querylect.eval.run import hyde_config, systems_of_run
 from querylect.eval.run_baselines import with_run_baselines
 from querylect.eval.run_table import explanation, headline, tabulate_run
-from querylect.eval.spec import evaluate_spec
 from querylect.eval.statistics import holm
 from querylect.eval.table import Arm
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
@@ -411,26 +409,6 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
     assert added(systems={"mine": run_system}, run_baselines=["hyde"]) == {"mine-hyde"}
     assert added(systems={"mine": run_system}, run_baselines=[]) == set()
     assert added(systems={"mine": {"run": str(folder / "nowhere")}}) == set()
-
-
-def test_a_damaged_warm_start_costs_its_row_alone(run, plan, caplog):
-    """The row was added, not asked for; a system of the spec with the same checkpoint fails its cells."""
-    config, folder = run
-    configure(folder, config)
-    (folder / "warm_start" / "digests.json").write_text(describe_folder(folder / "warm_start"))
-    weights = folder / "warm_start" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    values = {**plan, "training_free": [], "run_baselines": ["warm_start"], "systems": {"mine": {"run": str(folder)}}}
-    out, table = carry_out(values)
-    assert [row["system"] for row in table["rows"]] == ["raw", "mine"]
-    notes = json.loads((out / "results.json").read_text())["notes"]
-    assert [note for note in notes if "mine-warm-start" in note and str(weights) in note and "run_baselines" in note]
-    assert str(weights) in (out / "tables.md").read_text()
-    assert [record for record in caplog.records if str(weights) in record.getMessage()]
-    assert list(load_spec(str(out / "plan.yaml")).systems) == ["mine"]
-    warm_start = {"run": str(folder), "checkpoint": "warm_start"}
-    _, failed = evaluate_spec(SpecConfig.model_validate({**values, "systems": {"mine": warm_start}}), overwrite=True)
-    assert str(weights) in str(failed)
 
 
 def test_rows_of_warm_starts_can_be_left_out_and_else_count_in_holm_s_correction(run, plan):

@@ -31,7 +31,7 @@ from querylect.rollouts.engines.base import Sampling
 from ..evaluated import evaluate
 from ..exported import snippet
 from ..growers import engine_of, grower_of
-from ..lessons import change, edit
+from ..lessons import change
 from ..raising import logged, refused
 
 MERGED = ExportOptions(merge_lora=True)
@@ -48,7 +48,7 @@ def folder(evaluated_run, tmp_path_factory) -> Path:
 def test_an_export_is_a_plain_model_folder_without_pickles_or_local_paths(folder, evaluated_run):
     names = {path.name for path in folder.iterdir()}
     assert names == {
-        "README.md", "chat_template.jinja", "config.json", "digests.json", "generation_config.json",
+        "README.md", "chat_template.jinja", "config.json", "generation_config.json",
         "model.safetensors", "prompt.yaml", "querylect.json", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
     for path in folder.iterdir():
@@ -198,13 +198,13 @@ def unevaluated(run):
 def of_older_weights(run):
     os.utime(run / "final" / "adapter_config.json")
     values = json.loads((run / "final" / "adapter_config.json").read_text())
-    edit(run / "final" / "adapter_config.json", json.dumps({**values, "lora_alpha": 9}))
+    (run / "final" / "adapter_config.json").write_text(json.dumps({**values, "lora_alpha": 9}), encoding="utf-8")
 
 
 def rewrite_results(run, change_them):
     values = json.loads((run / "results.json").read_text())
     change_them(values)
-    edit(run / "results.json", json.dumps(values))
+    (run / "results.json").write_text(json.dumps(values), encoding="utf-8")
 
 
 def of_the_training_split(run):
@@ -229,7 +229,7 @@ def without_answers(run):
 
 def cut(run):
     text = (run / "results.json").read_text()
-    edit(run / "results.json", text[: len(text) // 2])
+    (run / "results.json").write_text(text[: len(text) // 2], encoding="utf-8")
 
 
 def changed_on_the_disk(run):
@@ -358,7 +358,9 @@ def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, tmp_pa
     export_to_folder(copied, target, replace(MERGED, example="again"))
     assert read_exported(target).member().chat.question == "again"
     first, remaining = (copied / "metrics.jsonl").read_text().split("\n", 1)
-    edit(copied / "metrics.jsonl", f"{json.dumps({**json.loads(first), 'loss': 9})}\n{remaining}")
+    (copied / "metrics.jsonl").write_text(
+        f"{json.dumps({**json.loads(first), 'loss': 9})}\n{remaining}", encoding="utf-8"
+    )
     with refused(ConfigError, target, "'run'"):
         export_to_folder(copied, target, MERGED)
 
@@ -391,7 +393,7 @@ def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(e
 
 def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_path):
     config = change(load_config(str(copied / "config.yaml")), **{"policy.lora": None})
-    edit(copied / "config.yaml", dump_config(config))
+    (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     note_own_run(copied)
     shutil.rmtree(copied / "final")
     shutil.copytree(folder, copied / "final")
@@ -404,13 +406,15 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
     config = load_config(str(copied / "config.yaml"))
     members = {"one": {}, "other": {"client": {"urls": ["http://127.0.0.1:9"]}}}
     plain = {**config.model_dump(), "mix": {"environments": members}}
-    edit(copied / "config.yaml", dump_config(type(config).model_validate(plain)))
+    (copied / "config.yaml").write_text(dump_config(type(config).model_validate(plain)), encoding="utf-8")
     note_own_run(copied)
     description = json.loads((copied / "environment.json").read_text())
     with refused(CheckpointError, "environment.json"):
         export_to_folder(copied, tmp_path / "out", MERGED)
     environments = {"one": description, "other": description}
-    edit(copied / "environment.json", json.dumps({**description, "environments": environments}))
+    (copied / "environment.json").write_text(
+        json.dumps({**description, "environments": environments}), encoding="utf-8"
+    )
     (copied / "eval-one").mkdir()
     for name in ("results.json", "eval.jsonl"):
         shutil.move(copied / name, copied / "eval-one" / name)
@@ -429,7 +433,7 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
 
 def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):
     config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
-    edit(copied / "config.yaml", dump_config(config))
+    (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     note_own_run(copied)
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
@@ -443,7 +447,9 @@ def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copie
 def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):
     history = [{"role": "user", "text": 'What is a "mallet"?'}, {"role": "assistant", "text": "A hammer."}]
     first, *remaining = (copied / "eval.jsonl").read_text().splitlines()
-    edit(copied / "eval.jsonl", "\n".join([json.dumps({**json.loads(first), "history": history}), *remaining]) + "\n")
+    (copied / "eval.jsonl").write_text(
+        "\n".join([json.dumps({**json.loads(first), "history": history}), *remaining]) + "\n", encoding="utf-8"
+    )
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
     chat = read_exported(tmp_path / "out").member().chat

@@ -24,7 +24,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.train.run_folder import RunFolder
 
 from ..hub import answered_by
-from ..lessons import change, edit
+from ..lessons import change
 from ..raising import refused
 from ..unit.test_hub_strangers import LLM, OBEYED_BY_NOBODY, exported, write
 from ..used import make_own, select_turn
@@ -421,7 +421,7 @@ def test_to_resume_somebody_elses_run_reads_no_pickle(tmp_path, monkeypatch):
     (folder.checkpoints / "checkpoint-1" / "global_step1" / "x_optim_states.pt").touch()
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     RunFolder.reopen(config)
-    edit(folder.path / "config.yaml", dump_config(moved))
+    (folder.path / "config.yaml").write_text(dump_config(moved), encoding="utf-8")
     folder.path.rename(tmp_path / "moved")
     with refused(CheckpointError, tmp_path / "moved", "--trust"):
         RunFolder.reopen(moved)

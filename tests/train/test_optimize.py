@@ -79,7 +79,7 @@ def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
     assert len({row["key"] for row in evaluations}) == len(evaluations), "no question is asked twice with one prompt"
     assert len(reflection.prompts) == len(records(folder / "proposals.jsonl")) == 4
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".lock", "base.json", "best", "candidates.jsonl", "checkpoints", "config.yaml", "digests.json",
+        ".lock", "base.json", "best", "candidates.jsonl", "checkpoints", "config.yaml",
         "environment.json", "evaluations.jsonl", "proposals.jsonl", "provenance.json", "run.json",
     ]  # fmt: skip
 

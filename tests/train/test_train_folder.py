@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import PolicyConfig, RunConfig, TrainConfig
 from querylect.errors import CheckpointError, ConfigError, StorageError
-from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder, staged, write_atomically
+from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder, staged
 
-from ..lessons import change, edit
+from ..lessons import change
 from ..raising import logged, refused
 
 WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
@@ -127,7 +127,7 @@ def test_a_run_of_another_format_is_not_resumed(tmp_path, content, facts):
     if content is None:
         folder.format.unlink()
     else:
-        edit(folder.format, content)
+        folder.format.write_text(content, encoding="utf-8")
     with refused(CheckpointError, *facts):
         RunFolder.reopen(config)
 
@@ -150,7 +150,7 @@ def test_a_line_that_the_disk_does_not_take_leaves_no_part_of_it(tmp_path):
 def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):
     """A power cut after the rename would else leave a checkpoint of empty files, and the ones before it are removed."""
     done = []
-    sync, rename, replace = os.fsync, Path.rename, os.replace
+    sync, rename, replace = os.fsync, Path.rename, Path.replace
 
     def noted(opened):
         done.append(Path(os.readlink(f"/proc/self/fd/{opened}")).name)
@@ -158,12 +158,12 @@ def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(Path, "rename", lambda path, target: done.append("renamed") or rename(path, target))
-    monkeypatch.setattr(os, "replace", lambda path, target: done.append("renamed") or replace(path, target))
+    monkeypatch.setattr(Path, "replace", lambda path, target: done.append("renamed") or replace(path, target))
     with staged(tmp_path / "place") as staging:
         (staging / "inner").mkdir()
         (staging / "inner" / "weights").write_text("x")
-    assert set(done[: done.index("renamed")]) == {".place.writing", "inner", "weights", "digests.json"}
+    assert set(done[: done.index("renamed")]) == {".place.partial", "inner", "weights"}
     assert done[done.index("renamed") + 1 :] == [tmp_path.name], "and so has its name"
     done.clear()
-    write_atomically(tmp_path / "config.yaml", "a: 1")
-    assert done == [".config.yaml.writing", "renamed"]
+    RunFolder(tmp_path).write(tmp_path / "config.yaml", "a: 1")
+    assert done == [f".config.yaml.{os.getpid()}.partial", "renamed"]

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
-from querylect.errors import CheckpointError, StorageError
+from querylect.errors import CheckpointError
 from querylect.train.arguments import grpo_config
 from querylect.train.rows import row_turns
 from querylect.train.run import train
@@ -305,9 +305,6 @@ def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(setti
         weights = load_file(folder / "warm_start" / "model.safetensors")
         lost, _ = weights.popitem()
         save_file(weights, folder / "warm_start" / "model.safetensors", {"format": "pt"})
-        with refused(StorageError, folder / "warm_start" / "model.safetensors"):
-            train(config, resume=True)
-        (folder / "warm_start" / "digests.json").unlink()  # as in a run of an earlier version
         with refused(CheckpointError, folder / "warm_start", lost):
             train(config, resume=True)
         shutil.rmtree(folder / "warm_start")

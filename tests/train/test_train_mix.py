@@ -19,7 +19,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
 from ..encoders import save_bert
-from ..lessons import ASKED, TEXTS, change, edit, lesson_settings, records, stopped_copy, without_seconds
+from ..lessons import ASKED, TEXTS, change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import refused
 from .test_train_stops import breaking
 from .test_train_validation import environment
@@ -262,7 +262,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
 def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 2)
     lost = copy / "checkpoints" / "checkpoint-2" / "mix.json"
-    edit(lost, '{"positions": {}')
+    lost.write_text('{"positions": {}', encoding="utf-8")
     with refused(CheckpointError, lost, f"{lost.parent} "):
         train(config, resume=True)
 
@@ -280,7 +280,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
     assert (served["name"], list(served["retriever"])) == ("bm25 + dense", ["bm25", "dense"])
     assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
     served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"
-    edit(copy / "environment.json", json.dumps(served))
+    (copy / "environment.json").write_text(json.dumps(served), encoding="utf-8")
     with refused(CheckpointError, "index_hash: 'bm25: ", ", dense: 0000"):
         train(config, resume=True)
 

@@ -9,7 +9,7 @@ from querylect.export.export import ExportOptions, export_to_folder
 from querylect.train.run import train
 
 from ..exported import copied, evaluated_run  # noqa: F401 (fixtures)
-from ..lessons import change, contents, edit
+from ..lessons import change, contents
 from .test_train_validation import ASKED, served  # noqa: F401 (a fixture)
 
 
@@ -49,7 +49,7 @@ def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, set
 def test_two_exports_of_a_checkpoint_are_equal_and_hold_commits_alone(merge, copied, tmp_path):  # noqa: F811
     state = {"commit": "c0ffee", "branch": "secret-branch", "dirty": True}
     started = {"starts": [{"step": 0, "git": {"directory": state, "package": None}}]}
-    edit(copied / "provenance.json", json.dumps(started))
+    (copied / "provenance.json").write_text(json.dumps(started), encoding="utf-8")
     wishes = ExportOptions(merge_lora=merge, base_model=None if merge else "acme/base", example="my head hurts")
     folders = [Path(export_to_folder(copied, tmp_path / name, wishes)[0]) for name in ("one", "other")]
     assert contents(folders[0]) == contents(folders[1])

@@ -47,10 +47,8 @@ def test_a_cut_last_line_is_cut_off_and_writing_goes_on_behind_the_whole_ones(tm
     journal = Journal(tmp_path, {})
     journal.append([row("q0")])
     first, second = journal.records.read_bytes(), record_line(row("q1")).encode()
-    digests = (journal.folder / "digests.json").read_bytes()
     for cut in (1, 40, len(second) - 1):
         journal.records.write_bytes(first + second[:-cut])
-        (journal.folder / "digests.json").write_bytes(digests)
         assert journal.read() == [row("q0")]
         journal.append([row("q1")])
         assert journal.records.read_bytes() == first + second
@@ -72,26 +70,6 @@ def test_a_whole_line_that_is_no_record_is_an_error(tmp_path):
         file.write(b'{"system": "raw"}\n')
     with refused(DataError, journal.records, "line 2"):
         journal.read()
-
-
-@pytest.mark.parametrize("name", ["records.jsonl", "missing.jsonl"])
-def test_a_figure_that_changed_in_an_answer_is_named_with_the_cell(tmp_path, name):
-    journal = Journal(tmp_path, {})
-    journal.append([row("q0", 0.25)])
-    journal.miss({("q1", 1, 0): "HTTP 500"})
-    path = journal.folder / name
-    path.write_text(path.read_text().replace("0.25", "0.75").replace("500", "429"))
-    again = Journal(tmp_path, {})
-    with refused(StorageError, path, f"remove {journal.folder}"):
-        again.missing()
-    complete = path.read_bytes()
-    path.write_bytes(complete[:-1] + b"\x8a")  # a newline with one bit flipped, and so no end of a line
-    with refused(StorageError, path):
-        again.missing()
-    assert path.stat().st_size == len(complete), "what is damaged is left for the user to look at"
-    path.write_bytes(complete)
-    (journal.folder / "digests.json").unlink()  # as in a folder of an earlier version
-    assert list(again.missing().values()) == ["HTTP 429" if name == "missing.jsonl" else "HTTP 500"]
 
 
 def test_of_a_question_that_was_asked_again_the_last_answer_counts(tmp_path):

@@ -6,11 +6,6 @@ from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.errors import CheckpointError, StorageError
 from querylect.eval import run, spec
-from querylect.eval.answers import run as answers
-from querylect.eval.answers.run import answer_questions
-from querylect.eval.drift import run as drift
-from querylect.eval.drift.results import DriftSettings
-from querylect.eval.drift.run import write_drift
 from querylect.eval.run import evaluate_each
 from querylect.eval.spec import evaluate_spec
 from querylect.storage import only_command
@@ -27,11 +22,7 @@ def nowhere(tmp_path, monkeypatch):
         raise AssertionError("something was computed first")
 
     for module, name in (
-        (answers, "open_environment"),
-        (answers, "gold_answers"),
         (run, "open_environments"),
-        (drift, "read_system"),
-        (drift, "open_encoder"),
         (spec, "SpecEnvironments"),
     ):
         monkeypatch.setattr(module, name, worked)
@@ -45,18 +36,16 @@ MIX = {"mix": {"environments": {"a": {"env": {"index": "a"}}, "b": {"env": {"ind
 @pytest.mark.parametrize(
     "command",
     [
-        lambda folder: write_drift({"a": folder, "b": folder}, DriftSettings(), folder),
-        lambda folder: answer_questions(RunConfig(), None, folder),
         lambda folder: evaluate(RunConfig(), None, folder),
         lambda folder: list(evaluate_each(RunConfig.model_validate(MIX), None, folder)),
         lambda folder: evaluate_spec(
             SpecConfig.model_validate({"datasets": {"hpo": {"kind": "hpo"}}, "environments": {"bm25": {}}}), folder
         ),
     ],
-    ids=["drift", "answers", "eval", "eval of a mix", "eval of a plan"],
+    ids=["eval", "eval of a mix", "eval of a plan"],
 )
 def test_it_is_told_first(command, nowhere):
-    with refused(StorageError, nowhere, nowhere.parent, "--output"):
+    with refused(StorageError, nowhere):
         command(nowhere)
 
 
@@ -78,7 +67,7 @@ def opens(*_):
 
 def test_a_run_that_is_trained_or_evaluated_takes_no_evaluation(trained, monkeypatch):
     monkeypatch.setattr(run, "open_environments", opens)
-    with only_command(trained), refused(StorageError, trained, "process"):
+    with only_command(trained), refused(StorageError, trained):
         evaluate(RunConfig(), trained, None)
     with pytest.raises(RuntimeError):
         evaluate(RunConfig(), trained, None)
@@ -90,7 +79,7 @@ def test_during_training_lasting_checkpoints_are_evaluated_and_best_is_not(train
     """A validation may put another policy into best/ between its hash and its weights."""
     monkeypatch.setattr(run, "open_environments", opens)
     with only_command(trained):
-        with refused(CheckpointError, trained / "best", "--checkpoint", "process"):
+        with refused(CheckpointError, trained / "best", "--checkpoint"):
             evaluate(RunConfig(), trained, trained.parent / "elsewhere")
         with pytest.raises(RuntimeError):
             evaluate(RunConfig(), trained, trained.parent / "elsewhere", checkpoint_name="checkpoint-2")
