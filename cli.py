@@ -429,7 +429,7 @@ def train(
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
     trust: Annotated[
-        bool, typer.Option("--trust", help="With --resume: also follow links and read pickles of a run from elsewhere.")
+        bool, typer.Option("--trust", help="With --resume: also read DeepSpeed's pickles of a run of another user.")
     ] = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,

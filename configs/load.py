@@ -7,7 +7,6 @@ expected. Imports only pydantic and ruamel.yaml.
 import difflib
 import json
 import os
-import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -127,27 +126,10 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
     if _schema_key(key, schema)[0] not in _schema_keys(schema):
         raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}")
     try:
-        value = parse_yaml(text)
+        return key, parse_yaml(text)
     except InvalidYAMLError as error:
         message = f"override {override!r}: the value is not valid YAML, {error}."
         raise ConfigError(message) from error
-    text = text.strip()
-    if not _ends_in_comment(text, value):
-        return key, value
-    if isinstance(value, str) and re.match(re.escape(value) + r"\s+#", text):
-        return key, text
-    raise ConfigError(
-        f"override {override!r}: YAML drops what follows #, as a comment. Leave it out, or quote the whole value if it "
-        f"belongs to a text: {name}='\"…\"'."
-    )
-
-
-def _ends_in_comment(text: str, value: object) -> bool:
-    """Whether YAML drops the end of a text as a comment: then its value stays the same when a character is appended."""
-    try:
-        return "#" in text and repr(parse_yaml(text + "]")) == repr(value)
-    except InvalidYAMLError:
-        return False
 
 
 def _set(values: dict[str, object], key: Key, value: object) -> None:
@@ -211,66 +193,48 @@ def _dotted(key: Key) -> str:
 
 
 def _unknown_key_message(key: Key, schema: type[Section]) -> str:
-    """What became of a removed setting; for another key, the schema key, of any section, whose last part is most
-    similar."""
+    """The key of the schema, in any section, whose last part is most similar; else the keys beside it."""
 
     def likeness(candidate: Key) -> tuple[float, float]:
         last = difflib.SequenceMatcher(None, str(key[-1]), str(candidate[-1])).ratio()
         full = difflib.SequenceMatcher(None, _dotted(key), _dotted(candidate)).ratio()
         return (last, full)
 
-    sections = _schema_keys(schema)
-    parent = _schema_key(key[:-1], schema)[0]
-    section = sections.get(parent) if parent else schema
-    if section is not None and key[-1] in section.removed:
-        return (
-            f"{_dotted(key)} was removed; a file may name it only with {section.removed[str(key[-1])]!r}, which had no "
-            "effect. Leave it out; to go on with a run that has another value, install the version that wrote it."
-        )
-    nearest = max(sections, key=likeness)
+    keys = _schema_keys(schema)
+    nearest = max(keys, key=likeness)
     if likeness(nearest)[0] >= 0.6:
         for depth, name in _schema_key(key, schema)[1].items():
             if nearest[:depth] == key[:depth] and len(nearest) > depth:
                 nearest = (*nearest[:depth], name, *nearest[depth:])
         return f"unknown key {_dotted(key)}; did you mean {_dotted(nearest)}?"
-    if parent in sections and sections[parent] is None:
-        return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} is a single setting."
-    siblings = [str(candidate[-1]) for candidate in sections if candidate[:-1] == parent]
-    if parent and siblings:
-        return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} has {', '.join(siblings)}."
-    return f"unknown key {_dotted(key)}; known are {', '.join(schema.model_fields)}."
+    parent = _schema_key(key[:-1], schema)[0]
+    siblings = ", ".join(str(candidate[-1]) for candidate in keys if candidate[:-1] == parent)
+    return f"unknown key {_dotted(key)}; {_dotted(key[:-1]) or 'a file'} has {siblings or 'no keys'}."
 
 
 def _error_lines(
     error: ValidationError, values: Mapping[str, object], source: str, by_key: Mapping[Key, str], schema: type[Section]
 ) -> Iterator[str]:
-    """One line per wrong key. The options of a union are joined: `expected a list or 'local'`."""
-    expected: dict[Key, list[str]] = {}
-    actual: dict[Key, str] = {}
-    sentences: list[tuple[Key, str]] = []
+    """One line per wrong key, with what pydantic says of each option of a union."""
+    sentences: dict[Key, list[str]] = {}
     for problem in error.errors(include_url=False, include_context=False):
         if taken_over(problem["loc"], values):
             continue
         key, value = _existing(problem["loc"], values)
-        message = problem["msg"]
         if problem["type"] == "extra_forbidden":
-            sentences.append((key, _unknown_key_message(key, schema)))
+            sentence = _unknown_key_message(key, schema)
         elif problem["type"] == "value_error":
-            sentences.append((key, message.removeprefix("Value error, ") + "."))
+            sentence = problem["msg"].removeprefix("Value error, ")
+        elif key in sentences:
+            sentence = problem["msg"]
         else:
-            expected.setdefault(key, []).append(_expectation(problem["type"], message, key, schema))
-            actual[key] = _preview(value)
-    for key, options in expected.items():
-        if any(longer != key and longer[: len(key)] == key for longer in expected):
+            sentence = f"{_dotted(key)} is {_preview(value)}: {problem['msg']}"
+        sentences.setdefault(key, []).append(sentence)
+    for key, options in sentences.items():
+        if any(longer != key and longer[: len(key)] == key for longer in sentences):
             continue
-        quote = " (quote it to make it text)" if options == ["text"] else ""
-        choices = " or ".join(dict.fromkeys(options))
-        sentences.append((key, f"{_dotted(key)} is {actual[key]}; expected {choices}{quote}."))
-    for key, sentence in sentences:
-        override = next(
-            (text for set_key, text in reversed(list(by_key.items())) if key[: len(set_key)] == set_key), None
-        )
-        yield f"override {override!r}: {sentence}" if override is not None else f"{source}: {sentence}"
+        override = next((text for by, text in reversed(list(by_key.items())) if key[: len(by)] == by), None)
+        yield f"{source if override is None else f'override {override!r}'}: {', or '.join(dict.fromkeys(options))}"
 
 
 def _existing(location: Key, values: object) -> tuple[Key, object]:
@@ -289,23 +253,3 @@ def _preview(value: object) -> str:
     """A value as JSON, cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _expectation(kind: str, message: str, key: Key, schema: type[Section]) -> str:
-    """What a setting accepts, with plain words instead of Python type names."""
-    plain = {
-        "int_type": "a whole number",
-        "float_type": "a number",
-        "bool_type": "true or false",
-        "string_type": "text",
-        "list_type": "a list",
-    }
-    if kind in plain:
-        return plain[kind]
-    if kind == "model_type":
-        section = _schema_keys(schema).get(_schema_key(key, schema)[0])
-        return f"a section with the keys {', '.join(section.model_fields)}" if section else "a section"
-    if kind == "too_short":
-        return "a list with at least one item" if message.startswith("List") else "at least one entry"
-    expected = message.removeprefix("Input should be ").replace("a valid ", "a ")
-    return f"a number {expected}" if expected.startswith(("greater", "less")) else expected

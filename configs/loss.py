@@ -5,7 +5,9 @@ docs/training.md says for every setting what it does to a tree, and why the othe
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from .section import Section
 
 LossType = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 
@@ -13,7 +15,7 @@ _OURS = {"mask_truncated_completions"}
 """Done in train/rows.py: TRL would count a turn as truncated if its last id is not the tokenizer's EOS or padding."""
 
 
-class LossConfig(BaseModel):
+class LossConfig(Section):
     """The loss. Names and meanings are those of trl.GRPOConfig."""
 
     beta: Annotated[float, Field(ge=0)] = 0.0

@@ -4,15 +4,12 @@ Generated from the pydantic models and the strings under their fields. A section
 once, at its first use, and linked from the others. Imports only pydantic.
 """
 
-import ast
 import inspect
 import json
 import re
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import pairwise
 from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -35,8 +32,7 @@ Every setting of every file that querylect reads, with its type, its default and
 differs from the defaults; an override on the command line (`train.steps=80`) wins over the file. `querylect train
 CONFIG --dry-run` prints all settings of a run as they will be used. A key that does not exist, a value of another type
 or out of its range is refused with its location, its value and the nearest existing key. Python's None is `null`
-in YAML; *required* marks a setting without a default. `NAME` in a path is a name that you choose. Comments belong
-in files: in an override, a text such as `output=runs/a #2` is taken whole, and ` #` after any other value is refused.
+in YAML; *required* marks a setting without a default. `NAME` in a path is a name that you choose.
 """
 
 PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (
@@ -112,10 +108,10 @@ class _Writer:
             yield self.table(model)
 
     def table(self, model: type[BaseModel]) -> str:
-        rows, descriptions = [], field_docstrings(model)
+        rows = []
         for name, setting in model.model_fields.items():
             kind = self.type_of(setting.annotation, setting.metadata)
-            description = descriptions.get(name) or _about_sections(setting.annotation)
+            description = " ".join((setting.description or "").split()) or _about_sections(setting.annotation)
             rows.append([f"`{name}`", kind, _default(setting), _linked(description)])
         return "\n".join(markdown_table(["setting", "type", "default", ""], rows, "llll")) + "\n"
 
@@ -142,33 +138,9 @@ class _Writer:
         return NAMED[annotation]
 
 
-def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """The string under each field of a model and of its bases, on one line."""
-    by_field: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if issubclass(base, BaseModel) and base is not BaseModel:
-            by_field |= {name: text for name, text in _strings(base).items() if name in model.model_fields}
-    return by_field
-
-
 def anchor(heading: str) -> str:
     """The fragment under which GitHub, and the site, show a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-@cache
-def _strings(model: type[BaseModel]) -> dict[str, str]:
-    tree = ast.parse(inspect.getsource(model))
-    body = tree.body[0].body  # type: ignore[attr-defined]
-    by_field = {}
-    for assignment, string in pairwise(body):
-        if (
-            isinstance(assignment, ast.AnnAssign)
-            and isinstance(string, ast.Expr)
-            and isinstance(string.value, ast.Constant)
-        ):
-            by_field[ast.unparse(assignment.target)] = " ".join(str(string.value.value).split())
-    return by_field
 
 
 def _sections_in(name: str, annotation: object) -> Iterator[tuple[str, type[BaseModel]]]:

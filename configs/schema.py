@@ -106,8 +106,6 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 class RolloutConfig(Section):
     """Rollouts: how a tree of turns is sampled for a question."""
 
-    removed = {"keep_rewrites_weight": 0.0}
-
     branching: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 4]
     """Samples per node, by turn. [4, 4]: 4 first turns, each with 4 second turns. [16]: single-turn."""
     temperature: _Temperature | Annotated[list[_Temperature], Field(min_length=1)] = 1.0

@@ -1,9 +1,8 @@
 """What every section of a run's settings has in common."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 MAX_WEIGHT = 1e6
 """Largest weight of a text in a search plan, of either sign: scores stay finite in every retriever, in float32 too."""
@@ -18,15 +17,6 @@ class Strict(BaseModel):
 
 
 class Section(Strict):
-    """Base of all sections of a run's settings."""
+    """Base of all sections of a run's settings; the string under a field describes it."""
 
-    removed: ClassVar[Mapping[str, object]] = {}
-    """Settings of earlier versions, each with the value that had no effect: with it they are passed over, since runs
-    record all their settings; with any other value they are refused as unknown."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, values: object) -> object:
-        if not isinstance(values, dict):
-            return values
-        return {name: value for name, value in values.items() if name not in cls.removed or value != cls.removed[name]}
+    model_config = ConfigDict(use_attribute_docstrings=True, allow_inf_nan=False)

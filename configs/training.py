@@ -61,7 +61,7 @@ class GuardConfig(Section):
     float32 computation, 0.15 for bfloat16, plus ln(1 / top_p). None: no check."""
 
 
-class TrainConfig(Section, LossConfig):
+class TrainConfig(LossConfig):
     """GRPO training on trees of turns."""
 
     credit: Literal["turn", "trajectory"] = "turn"

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from ..command_options import DryRun, MixMember, Verbose
+from ..command_options import DryRun, MixMember, Trust, Verbose
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
 from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
 from ..configs.run_settings import load_run_config
-from ..configs.trust import is_own_run, links_outside, refuse_untrusted
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -122,9 +121,7 @@ def answers(
     ] = None,
     overwrite: Overwrite = False,
     env: MixMember = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
-    ] = False,
+    trust: Trust = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -153,10 +150,6 @@ def answers(
         settings = only(load_run_config(run_folder, changes, trust=trust or dry_run), env)
     else:
         settings = only(load_config(config or run, changes), env)
-        if records is not None and not (trust or dry_run or (run_folder and is_own_run(run_folder))):
-            beside = () if run_path.is_dir() else (records.name, "answers")
-            folder = run_path if run_path.is_dir() else records.parent
-            refuse_untrusted(str(folder), list(links_outside(folder, *beside)))
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return

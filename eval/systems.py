@@ -310,7 +310,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
         if not (folder / "config.yaml").is_file():
             message = f"systems.{name}.run is {settings.run!r}, which holds no config.yaml; give a run folder."
             raise ConfigError(message)
-        config = load_run_config(folder, trust=trust, unused=("client",))
+        config = load_run_config(folder, trust=trust)
         if settings.checkpoint != UNTRAINED:
             checkpoint = find_checkpoint(folder, settings.checkpoint)
             config = with_prompt(config, checkpoint)

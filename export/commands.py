@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..command_options import Verbose
+from ..command_options import Trust, Verbose
 from ..logs import set_up_logging
 
 app = typer.Typer()
@@ -42,9 +42,7 @@ def export(
     example: Annotated[
         str | None, typer.Option("--example", metavar="TEXT", help="The question that the model card shows.")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
-    ] = False,
+    trust: Trust = False,
     verbose: Verbose = False,
 ) -> None:
     """Export RUN's trained policy as a plain model folder with a model card, or publish it; print where it is."""

@@ -49,7 +49,7 @@ class ExportOptions:
     example: str | None = None
     """The example question of the card; None takes one from the run folder."""
     trust: bool = False
-    """Use the settings of a run from elsewhere that reach beyond its own data (configs/trust.py)."""
+    """Use code that the run of another user names (configs/trust.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
-from ..configs.run_settings import known_settings
 from ..configs.schema import RolloutConfig
 from ..data.sampling import QuestionSample
 from ..envs.plan import SearchPlan
@@ -172,14 +171,10 @@ class ExportedResults(_Entry):
         return str(self.questions if self.sample is None else self.sample)
 
 
-ExportedRewriter = Annotated[RewriterConfig, BeforeValidator(lambda values: known_settings(RewriterConfig, values)[0])]
-"""The rewriter's section of a run's settings, without those that this version does not know."""
-
-
 class ExportedMember(_Entry):
     """The rewriter for one environment."""
 
-    rewriter: ExportedRewriter
+    rewriter: RewriterConfig
     """All settings; `prompt`, if the rewriter has one, is a file beside FILE (see `rewriter_of`)."""
     chat: ExportedChat
     retriever: dict[str, object]
@@ -260,7 +255,7 @@ class Exported(_Entry):
     """Hub id of the base model, or its name if it has no Hub id."""
     lora: bool
     """Whether the folder is an adapter on `base_model`."""
-    rewriter: ExportedRewriter | None = None
+    rewriter: RewriterConfig | None = None
     chat: ExportedChat | None = None
     retriever: dict[str, object] | None = None
     environment: ExportedEnvironment | None = None

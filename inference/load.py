@@ -11,26 +11,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..configs.differences import among
 from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments, only
 from ..configs.rewriter import RewriterConfig
-from ..configs.run_settings import load_run_config, untrusted_settings
+from ..configs.run_settings import load_run_config
 from ..configs.schema import PolicyConfig, RunConfig
 from ..configs.section import Section
-from ..configs.trust import FLAG, refuse_untrusted, untrusted_in
+from ..configs.trust import is_own, refuse_code
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
-from ..export.exported import FILE, Exported, read_exported, rewriter_of
+from ..export.exported import FILE, read_exported, rewriter_of
 from ..hub_client import fail_fast_without_hub
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import optional_packages, resolve_model
 from ..storage import parse_json
-
-_SEARCHED = ("env", "client")
-_UNUSED = (*_SEARCHED, "train", "optimize", "tracking", "eval", "answers", "questions", "synthetic")
-"""Sections of a run that rewriting does not read; _SEARCHED are read between turns only if they may be."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
@@ -73,7 +68,7 @@ class Trained:
     used: UsedTurn
     """The turn whose rewrite is used, and the reason."""
     searchable: bool
-    """Whether `config` configures a search that may be used; for an export, only if `settings` do."""
+    """Whether `config` configures a search; for an export, only if `settings` do."""
     base_fingerprint: str | None = None
     """Fingerprint of the base weights of an exported adapter; None for a run, which stores its own."""
 
@@ -106,8 +101,8 @@ def open_trained(
     """Resolve `name`, downloading a Hub repository, without loading the model.
 
     `revision` and `token` are for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
-    overrides such as "rollout.micro_batch=8". Without `trust`, code, hosts, variables and outside paths that an export
-    or a run from elsewhere names are not used (configs/trust.py): what is searched is left out, others are refused.
+    overrides such as "rollout.micro_batch=8". Without `trust`, code that an export of the Hub, or a folder of another
+    user, names is refused (configs/trust.py).
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
     has no such checkpoint, ModelError for an unusable export, DownloadError.
     """
@@ -122,16 +117,14 @@ def open_trained(
     if from_hub:
         folder = _from_the_hub(name, revision, token)
     if exported or from_hub:
-        return _open_export(name, folder, settings, trust, token)
+        return _open_export(name, folder, settings, trust or (exported and is_own(folder)), token)
     if run:
-        config = load_run_config(folder, settings, trust=trust, unused=_UNUSED)
+        config = load_run_config(folder, settings, trust=trust)
         checkpoint_path = find_checkpoint(folder, checkpoint)
         refuse_task_model(config.optimize, checkpoint_path)
         turn = used_turn(config.rollout, config.reward, config.train, folder, checkpoint_path)
         prompted = with_prompt(config, checkpoint_path)
-        trained = of_config(name, prompted, checkpoint_path, _environment_record(folder), turn)
-        untrusted = [] if trust else untrusted_settings(folder, config, settings)
-        return replace(trained, searchable=not any(among(setting.key, _SEARCHED) for setting in untrusted))
+        return of_config(name, prompted, checkpoint_path, _environment_record(folder), turn)
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
@@ -212,8 +205,8 @@ def with_cards(trained: Trained) -> Trained:
         return trained
     if not trained.searchable:
         raise ConfigError(
-            f"{trained.name} holds no environment.json, so nothing says for which retriever it was trained, and its "
-            f"environment is not asked: it was not trained here. Ask for another copy, or use {FLAG}."
+            f"{trained.name} holds no environment.json, so nothing says for which retriever it was trained. Ask for "
+            "another copy, or name its environment (client.urls=…)."
         )
     from ..envs.client.connect import open_environments
 
@@ -240,7 +233,7 @@ def _environment_record(run: Path) -> Mapping[str, Any] | None:
 def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, token: str | None) -> Trained:
     exported = read_exported(folder)
     if not trust:
-        _refuse_untrusted(name, folder, exported, settings)
+        refuse_code(name, {"policy": {"trust_remote_code": exported.policy.trust_remote_code}}, settings)
     if exported.lora and exported.base_model is None:
         raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
     rollout, base_model = exported.rollout, exported.base_model
@@ -279,18 +272,6 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, 
     searchable = any(override.strip().startswith(("env.", "client.")) for override in settings)
     trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k, used, searchable)
     return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
-
-
-def _refuse_untrusted(name: str, folder: Path, exported: Exported, settings: Sequence[str]) -> None:
-    """Raise ConfigError for what the export names beyond its own data and `settings` do not replace."""
-    references: dict[str, Any] = {"policy.trust_remote_code": exported.policy.trust_remote_code}
-    references["policy.model" if exported.lora else "base_model"] = exported.base_model
-    overridden = [override.partition("=")[0].strip() for override in settings]
-    untrusted = list(untrusted_in(references, folder))
-    for member in exported.members.values():
-        rewriter = rewriter_of(member, folder).model_dump(mode="json", exclude={"prompt"})
-        untrusted += untrusted_in({"rewriter": rewriter}, folder)
-    refuse_untrusted(name, [setting for setting in untrusted if not among(setting.key, overridden)])
 
 
 def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:

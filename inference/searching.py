@@ -11,7 +11,6 @@ from typing import Protocol
 
 from ..configs.mix import environments
 from ..configs.schema import ClientConfig, EnvironmentConfig
-from ..configs.trust import FLAG
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody
 from ..errors import ConfigError, MissingPackageError, UserError
@@ -58,10 +57,7 @@ class DefaultSearch:
                 f"{reason}, and the retriever is not the one of its run: search with it (client=…). {_HELP}"
             )
         if not trained.searchable:
-            raise ConfigError(
-                f"{reason}, and {trained.name} brings no retriever that may be searched: an export has none, and that "
-                f"of a run from elsewhere needs {FLAG}. {_HELP}"
-            )
+            raise ConfigError(f"{reason}, and {trained.name} brings no retriever to search, as no export does. {_HELP}")
         with self._lock:
             if member not in self._opened:
                 configs = environments(trained.config)

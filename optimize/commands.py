@@ -24,9 +24,6 @@ def optimize(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run was stopped.")] = False,
     env: MixMember = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="With --resume: also follow links of a run from elsewhere.")
-    ] = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -45,7 +42,7 @@ def optimize(
 
     try:
         with progress_bar("searches") as progress:
-            folder = optimize_prompt(settings, resume, trust, progress)
+            folder = optimize_prompt(settings, resume, progress)
     except KeyboardInterrupt as stop:
         resumable = (settings.run_folder / "config.yaml").exists()
         raise KeyboardInterrupt(*(["--resume"] if resumable else [])) from stop

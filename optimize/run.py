@@ -63,9 +63,7 @@ COMMAND = "optimize"
 _REMEDY = "Restore it from a copy, or start a new run (name=…)."
 
 
-def optimize(
-    config: RunConfig, resume: bool = False, trust: bool = False, progress: Progress = lambda done, total: None
-) -> Path:
+def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambda done, total: None) -> Path:
     """Optimise the prompt of `config` and return the run folder. `progress` is told of the searches and their budget.
 
     Raises ConfigError, ModelError, DataError, IndexFolderError or CheckpointError for problems found before anything is
@@ -83,7 +81,7 @@ def optimize(
     check_run(config)
     _check_models(config.optimize, config.policy)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
-        folder = RunFolder.reopen(config, trust, COMMAND)[0] if resume else None
+        folder = RunFolder.reopen(config, command=COMMAND)[0] if resume else None
         environment = client.environment().model_dump(mode="json")
         if folder is not None:
             folder.same_environment(environment)

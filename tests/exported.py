@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from querylect.configs.trust import note_own_run
 from querylect.train.run import train
 
 from .evaluated import evaluate
@@ -32,9 +31,8 @@ def evaluated_run(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copied(evaluated_run, tmp_path) -> Path:
-    """A copy of the run, to be changed; the user's own, as long as its config.yaml stays."""
+    """A copy of the run, to be changed."""
     copy = Path(shutil.copytree(evaluated_run, tmp_path / "run"))
-    note_own_run(copy)
     return copy
 
 

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.load import dump_config
-from querylect.configs.trust import note_own_run
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.train.run_folder import FORMAT
 
 from .lessons import change, lesson_settings
 
 
-def make_own(folder: Path) -> None:
-    """Make a folder with a config.yaml a run that the user started there."""
+def add_id(folder: Path) -> None:
+    """Give a folder with a config.yaml the run.json of a run."""
     (folder / "run.json").write_text(json.dumps({"format": FORMAT, "id": secrets.token_hex(16)}), encoding="utf-8")
-    note_own_run(folder)
 
 
 def select_turn(folder: Path, turn: int) -> None:
@@ -39,7 +37,7 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int = 1) -> Path:
 
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    make_own(folder)
+    add_id(folder)
     with SyncEnvironmentClient(config.client) as client:
         searched = client.environment().model_dump(mode="json")
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")
@@ -58,9 +56,9 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int = 1) -> Path:
 
 
 def copy_run(folder: Path, copy: Path) -> Path:
-    """A copy of a run folder, to be changed; the user's own, as long as its config.yaml stays."""
+    """A copy of a run folder, to be changed."""
     shutil.copytree(folder, copy)
-    make_own(copy)
+    add_id(copy)
     return copy
 
 

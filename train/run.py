@@ -116,7 +116,7 @@ def train(
 ) -> Path:
     """Train the policy of `config` and return the run folder; every process of a launcher calls this.
 
-    `trust`: resume also a run from elsewhere that has links out of it or, with DeepSpeed, pickles. `callbacks` are
+    `trust`: resume also a run of another user with DeepSpeed's pickles. `callbacks` are
     called by the trainer of every process.
 
     Raises ConfigError, ModelError, IndexFolderError, DataError or CheckpointError for problems found before anything is

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, PolicyConfig, RunConfig, TrainConfig
-from ..configs.trust import is_own_run, links_outside, note_own_run
+from ..configs.trust import is_own
 from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
 from ..rollouts.checkpoints import WARM_START_FOLDER
@@ -86,7 +86,6 @@ class RunFolder:
         version = {"format": FORMAT, "querylect": __version__, "id": secrets.token_hex(16), "command": command}
         folder.write(folder.format, json.dumps(version, indent=2) + "\n")
         folder.write(folder.path / "config.yaml", dump_config(config))
-        note_own_run(folder.path)
         return folder
 
     @classmethod
@@ -94,15 +93,18 @@ class RunFolder:
         """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
 
         Raises CheckpointError if there is no run, if it is of another format or command, if relevant settings differ
-        (the message names them), and, without `trust`, if a run from elsewhere has links out of it or pickles to read.
+        (the message names them), and, without `trust`, if a run of another user has pickles to read.
         """
         folder = cls(config.run_folder)
         if not (folder.path / "config.yaml").exists():
             raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.")
         folder.refuse_other_format()
         folder._refuse_other_command(command)
-        if not trust and not is_own_run(folder.path):
-            folder._refuse_untrusted()
+        if not trust and uses_deepspeed() and folder.numbered() and not is_own(folder.path):
+            raise CheckpointError(
+                f"{folder.path} is not yours, and DeepSpeed's checkpoints are pickles, which can run code when read. "
+                "If you trust its author, add --trust."
+            )
         changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
         if changed:
             raise CheckpointError(
@@ -125,22 +127,6 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} already holds a run. Continue it with --resume, choose another name "
                 f"(name=…), or remove the folder."
-            )
-
-    def _refuse_untrusted(self) -> None:
-        """Raise CheckpointError for what to resume this run would write outside of it or run as code."""
-        links = list(map(str, links_outside(self.path)))
-        if links:
-            raise CheckpointError(
-                f"{self.path} was not started here and holds links that lead out of it ({', '.join(links)}): to go "
-                "on with it would change what they lead to. Replace them by copies (cp -rL), or, if you trust its "
-                "author, add --trust."
-            )
-        if uses_deepspeed() and self.numbered():
-            raise CheckpointError(
-                f"{self.path} was not started here, and DeepSpeed's checkpoints are pickles, which can run code when "
-                "they are read. If you trust its author, add --trust; if it is your own, you can also move it back to "
-                "where it was started."
             )
 
     def refuse_other_format(self) -> None:

@@ -25,7 +25,7 @@ from ..evaluated import carry_out, plan_values
 from ..forked import Forked
 from ..lessons import TEXTS
 from ..raising import refused
-from ..used import make_own
+from ..used import add_id
 
 ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
 
@@ -66,7 +66,7 @@ def untaught_run(values, env, tmp_path):
     (run / "final").mkdir(parents=True)
     settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
-    make_own(run)
+    add_id(run)
     (run / "final" / "config.json").write_text("{}")
     (run / "final" / "model.safetensors").write_text("")
     return run
@@ -342,7 +342,7 @@ def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lesson
     env = {**lessons.model_dump(), "dataset": school}
     settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
-    make_own(run)
+    add_id(run)
     shutil.copytree(speaking, run / "final")
     systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
     folder, results, _ = carry_out(values, systems=systems)

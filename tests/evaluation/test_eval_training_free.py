@@ -35,7 +35,7 @@ from .. import evaluated
 from ..evaluated import environment_info, evaluate
 from ..lessons import change
 from ..raising import refused
-from ..used import make_own
+from ..used import add_id
 
 NAMES = ("first_titles", "rm3", "weighted_words")
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
@@ -282,7 +282,7 @@ def test_the_baselines_of_a_run_can_be_left_out(run):
 def configure(folder, config):
     """Make the folder one of the user's own runs."""
     (folder / "config.yaml").write_text(write_yaml(config.model_dump(mode="json")))
-    make_own(folder)
+    add_id(folder)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from querylect.configs.load import dump_config, load_config
-from querylect.configs.trust import note_own_run
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
 from querylect.eval import identity
@@ -394,7 +393,6 @@ def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(e
 def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_path):
     config = change(load_config(str(copied / "config.yaml")), **{"policy.lora": None})
     (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    note_own_run(copied)
     shutil.rmtree(copied / "final")
     shutil.copytree(folder, copied / "final")
     export_to_folder(copied, tmp_path / "out", ExportOptions(without_evaluation=True))
@@ -407,7 +405,6 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
     members = {"one": {}, "other": {"client": {"urls": ["http://127.0.0.1:9"]}}}
     plain = {**config.model_dump(), "mix": {"environments": members}}
     (copied / "config.yaml").write_text(dump_config(type(config).model_validate(plain)), encoding="utf-8")
-    note_own_run(copied)
     description = json.loads((copied / "environment.json").read_text())
     with refused(CheckpointError, "environment.json"):
         export_to_folder(copied, tmp_path / "out", MERGED)
@@ -434,7 +431,6 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
 def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):
     config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
     (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    note_own_run(copied)
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
     chat = read_exported(tmp_path / "out").member().chat

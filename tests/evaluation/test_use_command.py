@@ -12,7 +12,7 @@ from querylect.data.types import Question, Utterance
 from querylect.errors import ConfigError
 
 from ..raising import refused
-from ..used import make_own
+from ..used import add_id
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def settings(tiny_policy, small_environment, url, tmp_path):
         "rollout": {"max_new_tokens": 12},
     }
     path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
-    make_own(tmp_path)
+    add_id(tmp_path)
     return path
 
 

@@ -15,7 +15,6 @@ import torch
 from huggingface_hub import constants
 from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.load import dump_config, load_config
-from querylect.configs.trust import note_own_run
 from querylect.data.types import Document, Question
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
@@ -139,7 +138,6 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
         next(model.parameters()).mul_(1.5)
     model.save_pretrained(other_base)
     (folder / "config.yaml").write_text(dump_config(change(config, **{"policy.model": str(other_base)})))
-    note_own_run(folder)
     (adapter / "querylect.json").write_text(json.dumps(description | {"base_model": str(other_base)}))
     for path in (folder, adapter):
         with refused(CheckpointError, f"'{other_base}'"):
@@ -203,7 +201,6 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     }
     mixed = change(config, **{"mix": {"environments": members}})
     (folder / "config.yaml").write_text(dump_config(mixed))
-    note_own_run(folder)
     searched = json.loads((folder / "environment.json").read_text())
     dense = {"name": "contriever", "kind": "dense", "trained": "Contriever, an unsupervised dense retriever"}
     searched["retriever"] = {"words": searched["retriever"], "meaning": dense}

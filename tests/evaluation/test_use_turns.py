@@ -5,7 +5,6 @@ import logging
 
 import pytest
 from querylect.configs.load import dump_config
-from querylect.configs.trust import note_own_run
 from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
@@ -51,7 +50,6 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, rewriter, lesso
 
     local = change(config, **{"client.urls": "local", "env": lessons.model_dump(mode="json")})
     (folder / "config.yaml").write_text(dump_config(local))
-    note_own_run(folder)
     with Rewriter.from_pretrained(folder) as rewriter:
         assert rewriter.rewrite(ASKED) == expected, "through the index, in this process"
         assert asyncio.run(rewriter.arewrite(ASKED)) == expected
@@ -87,7 +85,6 @@ def test_what_cannot_be_searched_is_told_and_never_left_out(second, tmp_path):
     config, folder = second
     missing = {"client.urls": "local", "env.index": str(tmp_path / "no index")}
     (folder / "config.yaml").write_text(dump_config(change(config, **missing)))
-    note_own_run(folder)
     rewriter = Rewriter.from_pretrained(folder)
     with refused(ConfigError, tmp_path / "no index"):
         rewriter.rewrite("x")

@@ -25,7 +25,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter
 
 from ..raising import refused
-from ..used import make_own
+from ..used import add_id
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, servic
 
 def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tmp_path):
     (tmp_path / "config.yaml").write_text(dump_config(policy))
-    make_own(tmp_path)
+    add_id(tmp_path)
     with refused(CheckpointError, tmp_path, "querylect train"):
         open_trained(str(tmp_path))
 
