@@ -15,7 +15,7 @@ from pathlib import Path
 
 ORDER = [
     *("version", "errors", "logs", "markdown_tables", "provenance", "storage", "sources"),
-    *("hub_client", "command_options", "rewards"),
+    *("command_options", "rewards"),
     *("configs", "data", "envs", "llms", "rewriters", "methods", "rollouts", "questions", "eval", "train"),
     *("optimize", "slurm"),
     *("export", "adapt", "sweep", "inference", "doctor", "cli", "__main__", "__init__"),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import ConfigError
-from ..hub_client import fail_fast_without_hub
 from ..sources import resolve_model
 
 log = logging.getLogger(__name__)
@@ -104,7 +103,6 @@ def _licence_on_the_hub(hub_id: str) -> Licence:
     """The licence in the card of a Hub model, from the local cache or downloaded."""
     from huggingface_hub import errors, hf_hub_download
 
-    fail_fast_without_hub()
     try:
         card = Path(hf_hub_download(hub_id, "README.md"))
     except (OSError, errors.HTTPError, errors.EntryNotFoundError, errors.HFValidationError) as error:

@@ -134,8 +134,6 @@ class HubRepository:
         try:
             yield
         except errors.OfflineModeIsEnabled as error:
-            if error.__cause__ is not None:  # no setting, but a failed connection (hub_client.py)
-                raise self._hub_error(error.__cause__, action) from error
             raise HubRefusedError(
                 f"{self.repo_id} could not {action}: the environment says HF_HUB_OFFLINE. Unset it, or export to a "
                 "folder."

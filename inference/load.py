@@ -20,7 +20,6 @@ from ..configs.section import Section
 from ..configs.trust import is_own, refuse_code
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..export.exported import FILE, read_exported, rewriter_of
-from ..hub_client import fail_fast_without_hub
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
@@ -303,7 +302,6 @@ def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bo
             XetDownloadError,
         )
 
-    fail_fast_without_hub()
     try:
         if rewriter:
             hf_hub_download(name, FILE, revision=revision, token=token)

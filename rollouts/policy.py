@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError, first_line
-from ..hub_client import fail_fast_without_hub
 from ..sources import adapter_error, resolve_model
 from ..storage import parse_json
 from .checkpoints import base_under, optimized_prompt
@@ -45,7 +44,6 @@ def load_policy(
     from transformers import AutoTokenizer
 
     keep_freed_memory()
-    fail_fast_without_hub()
     if optimized_prompt(adapter) is not None:
         adapter = None
     label = f"policy.model {config.model!r}"

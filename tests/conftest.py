@@ -38,12 +38,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config):
     """Keep de-quantised models with pytest's own cache, or in a temporary folder, not in the user's; quiet others.
 
-    The notes of which runs are the user's own (configs/trust.py) are temporary, too."""
+    The Hub is never asked: an id that is in no cache fails at once."""
     kept = getattr(config, "cache", None)  # None with -p no:cacheprovider
     scratch = TemporaryDirectory(prefix="querylect-tests-")
     config.add_cleanup(scratch.cleanup)
     os.environ["XDG_CACHE_HOME"] = scratch.name if kept is None else str(kept.mkdir("querylect"))
-    os.environ["XDG_STATE_HOME"] = f"{scratch.name}/state"
+    os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # as every command does
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else an embedded Milvus on a busy machine writes between the dots
     # DeepSpeed offers pytest-randomly to seed PyTorch: imported for that alone, it costs each process ten seconds, and

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from ...configs.environment import EnvironmentConfig, Precision
 from ...data.types import Document
 from ...errors import DataError, ModelError
-from ...hub_client import fail_fast_without_hub
 from ...logs import Progress
 from ...sources import resolve_model
 from ...storage import folder_sha256
@@ -198,13 +197,9 @@ class LoadingKwargs(TypedDict):
 
 
 def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> LoadingKwargs:
-    """Loading arguments for every sentence-transformers model: no remote code, weights in float32 or `dtype`.
-
-    A Hub id that is not in the cache then fails at once where the Hub cannot be reached.
-    """
+    """Loading arguments for every sentence-transformers model: no remote code, weights in float32 or `dtype`."""
     import torch
 
-    fail_fast_without_hub()
     no_code: dict[str, object] = {"trust_remote_code": False}
     tokenizer = {**no_code, "padding_side": padding_side} if padding_side else no_code
     return {
