@@ -149,8 +149,6 @@ class RemoteConfig(Section):
 
 
 SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]
-QueryFactor = Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["query-side"] | None
-"""Weight of a repeated word of a query for bm25 (`env.k3`)."""
 
 
 class MilvusConfig(Section):
@@ -337,10 +335,6 @@ class EnvironmentConfig(Section):
     """Search engine of bm25: bm25s, rank_bm25 (a slow reference) or milvus; milvus also replaces FAISS for dense
     retrievers."""
     milvus: MilvusConfig = MilvusConfig()
-    k3: QueryFactor = None
-    """bm25: weight of a word that a query repeats: one that occurs q times counts (k3 + 1)·q / (k3 + q) times; 0: once.
-    None: q times. query-side: as often as BM25 would weigh it in a document, idf included (docs/add-a-retriever.md).
-    Used by the search alone; the index does not depend on it."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
     verify: bool = False
@@ -406,17 +400,6 @@ class EnvironmentConfig(Section):
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
         _check_qb_rag(self.retriever, self.question_index)
-        searched = [(self.retriever, self.engine, self.remote)]
-        searched += [(member.retriever, member.engine, member.remote) for member in self._members]
-        if self.question_index is not None:
-            searched.append((self.question_index.retriever, self.question_index.engine, None))
-        if self.k3 is not None and not any(
-            retriever == "bm25" and engine != "milvus" and remote is None for retriever, engine, remote in searched
-        ):
-            raise ValueError(
-                f"env.k3 is {self.k3}, and nothing here is searched by the local bm25 (engine bm25s or rank_bm25), "
-                "whose setting it is; leave it out"
-            )
         engines = {self.engine, *(member.engine for member in self._members)}
         if self.workers > 1 and "milvus" in engines and self.milvus.embedded:
             raise ValueError(

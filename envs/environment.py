@@ -34,7 +34,6 @@ NEWER_SCORE_SETTINGS: dict[str, object] = {
     "vectors.device": "cpu",
     "vectors.gpu_dtype": None,
     "milvus.search_params": {},
-    "k3": None,
 }
 """The same, hashed only where they differ from this value, so that environments from before keep their hash."""
 
@@ -280,8 +279,7 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
     card = manifest.recipe.model_dump(mode="json", exclude_none=True)
     engine = {"engine": manifest.engine} if manifest.engine is not None else {}
     if manifest.recipe.kind == "bm25" and not config.remote:
-        saturation = {"k3": config.k3} if config.k3 is not None else {}
-        return {**card, **engine, "k1": bm25.K1, "b": bm25.B, **saturation}
+        return {**card, **engine, "k1": bm25.K1, "b": bm25.B}
     model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
     remote = {"remote": config.remote.index} if config.remote else {}
     return {**card, **engine, **model, **remote, "model_fingerprint": manifest.model_fingerprint}

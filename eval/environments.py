@@ -233,7 +233,6 @@ class SpecEnvironments:
                 "options": options_identity(split.questions),
                 **({"histories": histories} if (histories := histories_identity(split.questions)) is not None else {}),
                 **({"excluded": excluded} if (excluded := exclusions_identity(split.questions)) is not None else {}),
-                **({"k3": env.k3} if env.k3 is not None else {}),
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
             relevance_level=level,

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Retriever = str | RetrieverCard | Mapping[str, object]
 """The name of an environment or a retriever, or a retriever's card, also as returned by `GET /v1/environment`."""
 
-_IDENTITY_FIELDS = ("model_fingerprint", "pooling", "similarity", "query_template", "max_length", "k1", "b", "k3")
+_IDENTITY_FIELDS = ("model_fingerprint", "pooling", "similarity", "query_template", "max_length", "k1", "b")
 """Card fields that distinguish two retrievers of the same name."""
 
 

@@ -2,11 +2,6 @@
 
 The formula is Lucene's: Σ over the words of the query, with repetitions, of
 idf(w) · tf / (tf + k1·(1 − b + b·|d| / mean |d|)) with idf(w) = ln(1 + (N − df + ½) / (df + ½)), k1 = 1.2, b = 0.75.
-With k3, a word that occurs q times in a text of the query counts (k3 + 1)·q / (k3 + q) times instead of q, as in
-Okapi's BM25 (Robertson et al., Okapi at TREC-3, 1995); Lucene has no such factor. k3 "query-side" weighs the words of
-a text of the query as those of a document: idf(w)·q / (q + k1·(1 − b + b·n / mean |d|)) for a text of n words, as in
-Anserini's QuerySideBm25QueryGenerator (Ge et al., 2025, arXiv 2509.02558); so the idf counts twice. Both apply within
-each text of a probe, so a probe is Σ wᵢ·BM25(tᵢ) either way.
 Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowball).
 """
 
@@ -23,7 +18,6 @@ import numpy.typing as npt
 import Stemmer
 from rank_bm25 import BM25Okapi
 
-from ...configs.environment import QueryFactor
 from ...data.types import Document
 from ...errors import DataError
 from ...logs import Progress
@@ -33,7 +27,7 @@ from ..plan import Probe
 from ..recipes import RetrieverRecipe
 from .base import Retriever
 from .fusion import Scored, best
-from .vocabulary import Vocabulary, Word, saturated, stems, words_of
+from .vocabulary import Vocabulary, stems, words_of
 
 try:
     from .bm25_kernel import BatchSearch
@@ -61,16 +55,12 @@ class _Engine(Protocol):
 
     def above(self, share: float) -> list[str]: ...
 
-    def idf(self, word: str | int) -> float:
-        """Of a word, or of its number in `batch`; 0 for one that no document holds."""
-
 
 class Bm25:
     """Ranks probes by Σ wᵢ·BM25(tᵢ)."""
 
-    def __init__(self, engine: _Engine, k3: QueryFactor, mean_length: float) -> None:
-        """`mean_length` is that of the documents, in words."""
-        self._engine, self._k3, self._mean_length = engine, k3, mean_length
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
         self.frequent_terms = engine.above(FREQUENT)
         """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
@@ -82,7 +72,7 @@ class Bm25:
         without a match; negative weights can push further documents to 0 or below.
         """
         if self._engine.batch is not None:
-            return self._engine.batch.rank(probes, limits, self._weights)
+            return self._engine.batch.rank(probes, limits)
         uses = Counter(term.text for probe in probes for term in probe.terms)
         words = dict(zip(uses, tokenise(list(uses)), strict=True))
         scored: dict[str, npt.NDArray[np.float64]] = {}
@@ -91,7 +81,7 @@ class Bm25:
             total: npt.NDArray[np.float64] | None = None
             for term in probe.terms:
                 if term.text not in scored:
-                    scored[term.text] = self._scores(words[term.text])
+                    scored[term.text] = self._engine.scores(words[term.text])
                 part = term.weight * scored[term.text]
                 total = part if total is None else total + part
                 uses[term.text] -= 1
@@ -101,25 +91,6 @@ class Bm25:
             matches = np.flatnonzero(total > 0)
             rankings.append(best(matches, total[matches], limit))
         return rankings
-
-    def _scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        """The score of each document for the words of a text; weighted ones are added in float32, as in the kernel."""
-        if self._k3 is None or not words:
-            return self._engine.scores(words)
-        total: npt.NDArray[np.float32] | None = None
-        for word, weight in self._weights(words):
-            part = np.float32(weight) * self._engine.scores([word]).astype(np.float32)
-            total = part if total is None else total + part
-        return np.asarray(total, dtype=np.float64)
-
-    def _weights(self, words: Sequence[Word]) -> list[tuple[Word, float]]:
-        """The words of a text and how often each counts; those that the index lacks count for the text's length."""
-        if self._k3 is None:
-            return [(word, 1.0) for word in words]
-        if self._k3 != "query-side":
-            return saturated(words, self._k3)
-        norm = K1 * (1 - B + B * len(words) / self._mean_length)
-        return [(word, self._engine.idf(word) * count / (count + norm)) for word, count in Counter(words).items()]
 
 
 def tokenise(texts: Sequence[str]) -> list[list[str]]:
@@ -199,9 +170,8 @@ class Bm25Kind:
 
     fingerprint = None
 
-    def __init__(self, recipe: RetrieverRecipe, engine: Engine, k3: QueryFactor = None) -> None:
-        """`k3` is a setting of the search; None counts a repeated word of a query as often as it occurs."""
-        self.recipe, self.engine, self.k3 = recipe, engine, k3
+    def __init__(self, recipe: RetrieverRecipe, engine: Engine) -> None:
+        self.recipe, self.engine = recipe, engine
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write the words of one block of the corpus."""
@@ -226,8 +196,7 @@ class Bm25Kind:
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
-        engine = _Bm25s(folder) if self.engine == "bm25s" else _RankBm25(folder)
-        return Bm25(engine, self.k3, float(mapped(folder / LENGTHS).mean()))
+        return Bm25(_Bm25s(folder) if self.engine == "bm25s" else _RankBm25(folder))
 
 
 class _Bm25s:
@@ -257,13 +226,6 @@ class _Bm25s:
         frequencies = np.diff(arrays["indptr"])
         return [self._words.word(i) for i in np.flatnonzero(frequencies > share * arrays["num_docs"]).tolist()]
 
-    def idf(self, word: str | int) -> float:
-        number, arrays = word if isinstance(word, int) else self._words.position(word), self._model.scores
-        if number < 0:
-            return 0.0
-        first, last = arrays["indptr"][number : number + 2].tolist()
-        return _idf(arrays["num_docs"], last - first)
-
 
 class _LuceneOkapi(BM25Okapi):
     """rank-bm25's Okapi with Lucene's idf; its term part still carries the constant factor k1 + 1."""
@@ -287,6 +249,3 @@ class _RankBm25:
     def above(self, share: float) -> list[str]:
         counts = Counter(word for document in self._model.doc_freqs for word in document)
         return sorted(word for word, count in counts.items() if count > share * len(self._model.doc_freqs))
-
-    def idf(self, word: str | int) -> float:
-        return float(self._model.idf.get(str(word), 0.0))

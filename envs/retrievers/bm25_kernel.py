@@ -1,12 +1,12 @@
 """BM25 for a batch of probes in compiled code, with the same scores, ties and order as the plain path in bm25.py.
 
-The scores of the words of a text, each times how often it counts, are added in float32, in word order, as in bm25s; the
+The scores of the words of a text are added in float32, in word order, as in bm25s; the
 weighted scores of the texts of a probe are added in float64. So a ranking is the same to the last bit in any batch and
 on either path. numba compiles the code at first use and caches it beside this file if that is writable. It runs without
 the GIL, so an event loop in another thread is not blocked.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,26 +26,17 @@ class BatchSearch:
         self._documents = documents
         self._vocabulary = vocabulary
 
-    def rank(
-        self,
-        probes: Sequence[Probe],
-        limits: Sequence[int],
-        weights: Callable[[Sequence[int]], list[tuple[int, float]]],
-    ) -> list[Scored]:
-        """The ranking of each probe: at most limits[i] documents, those with a score above 0.
-
-        `weights` gives the words of a text and how often each counts; −1 is a word that the index lacks.
-        """
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe: at most limits[i] documents, those with a score above 0."""
         terms = [term for probe in probes for term in probe.terms]
         texts = self._vocabulary([term.text for term in terms])
-        words = [[(word, weight) for word, weight in weights(text) if word >= 0] for text in texts]
+        words = [[word for word in text if word >= 0] for text in texts]
         documents, scores, ends = _rank(
             self._data,
             self._indices,
             self._indptr,
             self._documents,
-            np.array([word for text in words for word, _ in text], dtype=np.int64),
-            np.array([weight for text in words for _, weight in text], dtype=np.float32),
+            np.array([word for text in words for word in text], dtype=np.int64),
             np.cumsum([0, *map(len, words)]),
             np.array([term.weight for term in terms], dtype=np.float64),
             np.cumsum([0, *(len(probe.terms) for probe in probes)]),
@@ -56,11 +47,8 @@ class BatchSearch:
 
 
 @njit(nogil=True, cache=True)
-def _rank(data, indices, indptr, documents, words, counts, word_ends, weights, term_ends, limits):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Score and select, one probe after the other; the workspace is six arrays of corpus length.
-
-    IndexError for postings of a damaged index, which would read or write outside of the arrays.
-    """
+def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends, limits):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Score and select, one probe after the other; the workspace is six arrays of corpus length."""
     probes = len(term_ends) - 1
     of_text = np.zeros(documents, dtype=np.float32)
     of_probe = np.zeros(documents, dtype=np.float64)
@@ -77,14 +65,9 @@ def _rank(data, indices, indptr, documents, words, counts, word_ends, weights, t
         for term in range(term_ends[probe], term_ends[probe + 1]):
             touched = 0
             for i in range(word_ends[term], word_ends[term + 1]):
-                first, last = indptr[words[i]], indptr[words[i] + 1]
-                if first < 0 or last > len(indices):
-                    raise IndexError("a word's postings lie outside of the index")
-                for j in range(first, last):
+                for j in range(indptr[words[i]], indptr[words[i] + 1]):
                     document = indices[j]
-                    if document < 0 or document >= documents:
-                        raise IndexError("a posting names a document outside of the index")
-                    of_text[document] += counts[i] * data[j]
+                    of_text[document] += data[j]
                     if not in_text[document]:
                         in_text[document] = True
                         touched_by_text[touched] = document

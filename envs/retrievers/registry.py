@@ -43,7 +43,7 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
         return DenseKind(recipe, config.vectors, config.encoder_device)
     from .bm25 import Bm25Kind
 
-    return Bm25Kind(recipe, config.engine, config.k3)
+    return Bm25Kind(recipe, config.engine)
 
 
 def engine_of(config: EnvironmentConfig, recipe: RetrieverRecipe) -> SearchEngine | None:

@@ -4,10 +4,8 @@ A distinct word is stemmed once, not once for each text or block of texts.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TypeVar
 
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
@@ -15,7 +13,6 @@ from bm25s.stopwords import STOPWORDS_EN
 _WORD = re.compile(r"\w\w+")
 _STOPWORDS = frozenset(STOPWORDS_EN)
 _MAX_CACHED_WORDS = 500_000
-Word = TypeVar("Word", str, int)
 
 
 def words_of(text: str) -> list[str]:
@@ -28,15 +25,6 @@ def stems(words: Sequence[str]) -> list[str | None]:
     stemmer = Stemmer.Stemmer("english", 0)  # one for each call, because threads must not share it
     stemmed = stemmer.stemWords(list(words))
     return [None if word in _STOPWORDS else stem for word, stem in zip(words, stemmed, strict=True)]
-
-
-def saturated(words: Iterable[Word], k3: float) -> list[tuple[Word, float]]:
-    """The distinct words of a text, in the order in which each comes first, and how often each counts.
-
-    A word that occurs q times counts (k3 + 1)·q / (k3 + q) times: once for k3 = 0, q times in the limit of a large k3
-    (Robertson et al., Okapi at TREC-3, 1995).
-    """
-    return [(word, (k3 + 1) * count / (k3 + count)) for word, count in Counter(words).items()]
 
 
 class Vocabulary:

@@ -1,6 +1,5 @@
 """BM25: the formula by hand, with both engines and any weights."""
 
-from functools import partial
 from itertools import pairwise
 from math import log
 
@@ -8,11 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from querylect.configs.environment import EnvironmentConfig
 from querylect.data.types import Document
-from querylect.envs.environment import Environment
-from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.plan import Probe, Term
 from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.bm25 import Bm25Kind
@@ -147,111 +143,3 @@ def test_a_probe_is_the_weighted_sum_of_its_texts_and_a_batch_is_one_by_one(retr
 def test_a_corpus_without_words_is_refused(tmp_path):
     with pytest.raises(DataError, match="none of the 2 documents holds a word"):
         opened(tmp_path / "index", ["of the", "!"], "bm25s")
-
-
-def okapi(k3, text, document):
-    """The formula with the query factor of Okapi's BM25, for a document of TEXTS, from its words alone."""
-    words, score = TEXTS[document].split(), 0.0
-    for word in set(text.split()):
-        df, tf, q = sum(word in passage.split() for passage in TEXTS), words.count(word), text.split().count(word)
-        score += (k3 + 1) * q / (k3 + q) * by_hand(tf, df, len(words)) if tf else 0.0
-    return score
-
-
-def weighted(score, terms):
-    """The positive sums of a score of the texts of TEXTS, by document."""
-    totals = {d: sum(weight * score(text, d) for text, weight in terms.items()) for d in range(len(TEXTS))}
-    return {document: total for document, total in totals.items() if total > 0}
-
-
-@pytest.fixture(scope="module", params=[*ENGINES, "bm25s without numba"])
-def saturating(request, tmp_path_factory):
-    """Opens a retriever over TEXTS with a k3."""
-    engine = request.param.split()[0]
-    folder = tmp_path_factory.mktemp("saturating") / "index"
-    opened(folder, TEXTS, engine)
-
-    def load(k3):
-        retriever = Bm25Kind(RECIPES["bm25"], engine, k3).load(folder, TEXTS)
-        if request.param != engine:
-            retriever._engine.batch = None
-        return retriever
-
-    return load
-
-
-LONG = "heat heat heat heat wing slab slab"
-
-
-@pytest.mark.parametrize("k3", [0.0, 1.0, 8.0, 1e9])
-def test_repeated_words_of_a_query_saturate_by_the_formula(saturating, k3):
-    (ranking,) = saturating(k3).rank([plain(LONG)], [10])
-    assert dict(pairs(ranking)) == pytest.approx({d: okapi(k3, LONG, d) for d in (0, 1, 2, 3, 5)}, rel=1e-5)
-
-
-def test_every_text_of_a_probe_saturates_by_itself_and_is_weighted_then(saturating):
-    """So a probe stays a weighted sum of its texts, negative weights included."""
-    (ranking,) = saturating(2.0).rank([probe((LONG, 1.0), ("heat heat", 2.0), ("slab", -0.5))], [10])
-    expected = weighted(partial(okapi, 2.0), {LONG: 1.0, "heat heat": 2.0, "slab": -0.5})
-    assert dict(pairs(ranking)) == pytest.approx(expected, rel=1e-5)
-
-
-def anserini(text, document):
-    """Score of a document of TEXTS with Anserini's query-side BM25: Lucene's score of each distinct word times a boost,
-    which is the word's BM25 weight in the query, all from words alone. Words that no document holds lengthen the query.
-    """
-    query, words, score = [word for word in text.split() if word != "the"], TEXTS[document].split(), 0.0
-    for word in set(query) & set(words):
-        df, tf = sum(word in passage.split() for passage in TEXTS), query.count(word)
-        boost = log(1 + (6 - df + 0.5) / (df + 0.5)) * tf / (tf + 1.2 * (1 - 0.75 + 0.75 * len(query) / 2))
-        score += boost * by_hand(words.count(word), df, len(words))
-    return score
-
-
-@pytest.mark.parametrize("text", [LONG, "heat", "the wing zebra zebra heat heat yak"])
-def test_query_side_weights_are_anserinis(saturating, text):
-    (ranking,) = saturating("query-side").rank([plain(text)], [10])
-    expected = {document: anserini(text, document) for document in range(6)}
-    assert dict(pairs(ranking)) == pytest.approx({d: score for d, score in expected.items() if score}, rel=1e-5)
-    assert ranking.documents.tolist() == sorted(dict(pairs(ranking)), key=lambda document: -expected[document])
-
-
-def test_query_side_weights_of_a_text_are_scaled_by_its_weight_in_the_probe(saturating):
-    (ranking,) = saturating("query-side").rank([probe((LONG, 1.0), ("heat zebra", 2.5), ("wing flow", -0.5))], [10])
-    expected = weighted(anserini, {LONG: 1.0, "heat zebra": 2.5, "wing flow": -0.5})
-    assert set(expected) == {1, 2, 3}, "the negative weight pushes a document out"
-    assert dict(pairs(ranking)) == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "accepted"),
-    [
-        ({"retriever": "bm25"}, True),
-        ({"retriever": "bm25", "engine": "rank_bm25"}, True),
-        ({"retriever": "hybrid", "hybrid": {"members": [{"retriever": "bm25"}, {"retriever": "contriever"}]}}, True),
-        ({"retriever": "contriever"}, False),
-        ({"retriever": "bm25", "engine": "milvus"}, False),
-        ({"retriever": "bm25", "remote": {"url": "http://x", "index": "y"}}, False),
-    ],
-)
-@pytest.mark.parametrize("k3", [8, "query-side"])
-def test_k3_without_a_local_bm25_is_refused(settings, accepted, k3):
-    if accepted:
-        assert EnvironmentConfig(**settings, k3=k3).k3 == k3
-    else:
-        with pytest.raises(ValidationError, match=rf"env\.k3 is {k3}"):
-            EnvironmentConfig(**settings, k3=k3)
-
-
-def test_an_environment_with_k3_says_so_and_keeps_its_index(small_environment):
-    linear, once, query_side = (
-        Environment.open(small_environment.model_copy(update={"k3": k3})) for k3 in (None, 0.0, "query-side")
-    )
-    assert linear.index_hash == once.index_hash == query_side.index_hash
-    assert len({linear.settings_hash, once.settings_hash, query_side.settings_hash}) == 3
-    assert (linear.card.get("k3"), once.card["k3"], query_side.card["k3"]) == (None, 0.0, "query-side")
-    plans = [SearchPlan.of("headache headache headache blood"), SearchPlan.of("headache blood")]
-    repeated, plain_words = once.search(plans)
-    assert [hit.id for hit in repeated] == [hit.id for hit in plain_words]
-    assert [hit.score for hit in repeated] == pytest.approx([hit.score for hit in plain_words])
-    assert [hit.score for hit in linear.search(plans)[0]] != [hit.score for hit in repeated]

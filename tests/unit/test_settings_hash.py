@@ -40,7 +40,6 @@ OTHER = {
     "vectors.gpu_dtype": "float16",
     "milvus.search_params": {"ef": 7},
     "gain": "exponential",
-    "k3": 7.0,
 }
 
 
