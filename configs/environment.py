@@ -96,8 +96,6 @@ class RecipeConfig(Section):
     """Name shown to clients and in prompts; None: the retriever's own name."""
     trained: str | None = None
     """One sentence for prompts: the type of retriever and how it was trained."""
-    kind: Literal["dense", "splade"] | None = None
-    """Model type of a retriever that is not built in: dense vectors, or sparse term weights (SPLADE)."""
     query_model: str | None = None
     """Query encoder, if it differs from the document encoder."""
     pooling: Pooling | None = None
@@ -313,8 +311,8 @@ class EnvironmentConfig(Section):
     """Name shown to clients; if empty, the dataset and the retriever."""
     dataset: DatasetConfig = DatasetConfig()
     retriever: str = "bm25"
-    """A recipe name (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, splade,
-    hybrid, qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
+    """A recipe name (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
+    qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
     (docs/add-a-retriever.md)."""
     model: str | None = None
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the recipe."""

@@ -26,7 +26,7 @@ def index_name(env: EnvironmentConfig) -> str:
 def _index_settings(env: EnvironmentConfig) -> dict[str, object]:
     settings = env.model_dump(mode="json", include=_FIELDS)
     vectors = env.vectors
-    if env.retriever in RECIPES and RECIPES[env.retriever].kind in ("bm25", "splade", "questions"):
+    if env.retriever in RECIPES and RECIPES[env.retriever].kind in ("bm25", "questions"):
         vectors = VectorsConfig()  # such an index has none
     settings["vectors"] = vectors.model_dump(mode="json", exclude=_OF_SEARCH)
     if env.engine == "milvus":

@@ -30,7 +30,7 @@ class RetrieverRecipe(Strict):
     """How one retriever turns text into scores."""
 
     name: str
-    kind: Literal["bm25", "dense", "splade", "hybrid", "questions", "custom"]
+    kind: Literal["bm25", "dense", "hybrid", "questions", "custom"]
     trained: str
     """One sentence for prompts and cards: what the retriever is and how it was trained."""
     model: str | None = None
@@ -185,14 +185,6 @@ _BUILT_IN = (
         )
         for size in ("small", "base", "large")
     ),
-    RetrieverRecipe(
-        name="splade",
-        kind="splade",
-        model="naver/splade-cocondenser-ensembledistil",
-        trained="SPLADE, a retriever that gives weights to the words of a text and to related words which it does not "
-        "hold, trained by distillation on MS MARCO; it matches words, but it knows synonyms.",
-        max_length=256,
-    ),
     RetrieverRecipe(name="hybrid", kind="hybrid", trained="Several retrievers whose rankings are merged."),
     RetrieverRecipe(
         name="qb-rag",
@@ -200,9 +192,6 @@ _BUILT_IN = (
         trained="QB-RAG, which compares a query with questions that were written for the documents beforehand.",
     ),
 )
-
-_ENCODERS = ("dense", "splade")
-"""Kinds that turn texts into vectors."""
 
 RECIPES = {recipe.name: recipe for recipe in _BUILT_IN}
 """The built-in recipes by name."""
@@ -216,18 +205,14 @@ def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
     """
     recipe = find_recipe(config.retriever, config.model)
     changes = {} if config.recipe is None else config.recipe.model_dump(exclude_none=True)
-    if recipe.kind not in _ENCODERS and set(changes) - {"name", "trained"}:
+    if recipe.kind != "dense" and set(changes) - {"name", "trained"}:
         keys = ", ".join(f"env.recipe.{key}" for key in changes if key not in {"name", "trained"})
         raise ConfigError(f"{keys}: {recipe.name} has no model to set this for. Remove it, or name a dense retriever.")
-    if changes.get("kind", recipe.kind) != recipe.kind and recipe.name in RECIPES:
-        raise ConfigError(f"env.recipe.kind is {changes['kind']!r}, but {recipe.name} is {recipe.kind}. Remove it.")
     if recipe.query_model and config.model and "query_model" not in changes:
         raise ConfigError(
             f"env.model replaces the document encoder of {recipe.name!r}, which has another one for queries. "
             "Give that one too: env.recipe.query_model."
         )
-    if changes.get("kind") == "splade" and recipe.kind != "splade":
-        changes.setdefault("trained", f"{recipe.name}, a retriever that gives learned weights to words.")
     if changes.get("instruction") and "query_template" not in changes and recipe.instruction is None:
         changes["query_template"] = f"{INSTRUCTION}{recipe.query_template or TEXT}"
     if "query_template" in changes and INSTRUCTION not in changes["query_template"] and "instruction" not in changes:
@@ -254,7 +239,7 @@ def find_recipe(name: str, model: str | None = None) -> RetrieverRecipe:
         return _generic(name, model)
     if model is None:
         return recipe
-    if recipe.kind not in _ENCODERS:
+    if recipe.kind != "dense":
         raise ConfigError(
             f"env.model is {model!r}, but {recipe.name} has no model. Remove env.model, or name a dense retriever."
         )

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ..errors import ConfigError
 
-KINDS = ("bm25", "dense", "splade", "hybrid", "questions", "custom")
+KINDS = ("bm25", "dense", "hybrid", "questions", "custom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class RetrieverCard:
     name: str
     """The name of its recipe, model or service."""
     kind: str
-    """`bm25`, `dense`, `splade`, `hybrid`, `questions` or `custom`."""
+    """`bm25`, `dense`, `hybrid`, `questions` or `custom`."""
     trained: str = ""
     """What it is and how it was trained, for the sentence "Documents are found by …"; "" if unknown."""
     frequent_terms: tuple[str, ...] = ()

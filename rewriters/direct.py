@@ -84,7 +84,6 @@ FORM_OF_RETRIEVER: Mapping[str, QueryForm] = {
 FORM_OF_KIND: Mapping[str, QueryForm] = {
     "bm25": KEYWORDS,
     "dense": PASSAGE,
-    "splade": SENTENCE,
     "hybrid": STATEMENT,
     "questions": QUESTION_INDEX,
 }

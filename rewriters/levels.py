@@ -20,7 +20,6 @@ from .prompted import read_tagged
 _KIND_IN_WORDS = {
     "bm25": "lexical BM25",
     "dense": "dense embedding",
-    "splade": "learned word-weight",
     "hybrid": "combined lexical and dense",
     "questions": "question-matching",
     "custom": "custom",

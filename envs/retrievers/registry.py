@@ -19,10 +19,6 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
         from .milvus import open_milvus
 
         return open_milvus(config, recipe)
-    if recipe.kind == "splade":
-        from .splade import Splade
-
-        return Splade.open(recipe, config.encoder_device)
     if recipe.kind == "hybrid":
         from ..index_names import member_settings
         from .hybrid import Hybrid

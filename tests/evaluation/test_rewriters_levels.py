@@ -70,7 +70,6 @@ def test_direct_introduces_the_retriever_and_prescribes_one_form(card, form):
         ("medcpt", "dense", SEARCH),
         ("hybrid", "hybrid", STATEMENT),
         ("BAAI/bge-base-en-v1.5", "dense", QUESTION),
-        ("splade", "splade", SENTENCE),
         ("somebody/some-encoder", "dense", PASSAGE),
         ("bm25+contriever", "hybrid", STATEMENT),
     ],

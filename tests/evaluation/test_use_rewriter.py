@@ -216,9 +216,9 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     alone = only_member(open_trained(str(folder)), "meaning")
     assert {name: member.card.name for name, member in alone.members.items()} == {"": "contriever"}
     assert alone.config.mix is None
-    with refused(ConfigError, "splade", "words, meaning"):
-        only_member(open_trained(str(folder)), "splade")
-    for wrong in (None, "splade"):
+    with refused(ConfigError, "neither", "words, meaning"):
+        only_member(open_trained(str(folder)), "neither")
+    for wrong in (None, "neither"):
         with refused(ConfigError, "words, meaning"):
             rewriter.rewrite("x", retriever=wrong)
 

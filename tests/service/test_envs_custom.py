@@ -3,24 +3,34 @@
 from pathlib import Path
 
 import pytest
+import torch
 from querylect.configs.load import load_config
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError
+from transformers import AutoModelForMaskedLM
 
+from ..encoders import loaded, save_mlm
 from ..pages import blocks
 from ..raising import refused
 
 GUIDE = blocks("add-a-retriever.md")
+NAMES = ("aspirin", "insulin", "citrus", "triptan", "statin", "withheld-judgement")
+
+
+def example(word):
+    """The guide's retriever file with this word in its first line."""
+    codes = [block.text for block in GUIDE if block.language == "python"]
+    (code,) = (code for code in codes if word in code.partition("\n")[0])
+    return code
 
 
 @pytest.fixture
 def config(small_environment, tmp_path):
     file = tmp_path / "trigrams.py"
-    (code,) = (block.text for block in GUIDE if block.language == "python" and "class Retriever" in block.text)
-    file.write_text(code, encoding="utf-8")
+    file.write_text(example("trigram"), encoding="utf-8")
     cut = {"index": str(tmp_path / "index"), "block_mib": 1e-4}
     return small_environment.model_copy(update={"retriever": f"python:{file}", **cut})
 
@@ -36,7 +46,7 @@ def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, s
     terms = (Term(text="headache", weight=1.0), Term(text="migraine", weight=-0.5))
     (ranking,) = environment.search([SearchPlan(probes=(Probe(terms=terms),), k=10)])
     expected = {}
-    for name in ("aspirin", "insulin", "citrus", "triptan", "statin", "withheld-judgement"):
+    for name in NAMES:
         contents = trigrams(environment.document(name).contents)
         score = sum(term.weight * len(trigrams(term.text) & contents) / len(trigrams(term.text)) for term in terms)
         if score > 0:
@@ -46,6 +56,27 @@ def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, s
     assert ranking[0].id == "aspirin"
     assert (environment.card["kind"], environment.card["name"]) == ("custom", "trigrams")
     assert environment.card["trained"].startswith("Trigram overlap")
+
+
+def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, tmp_path):
+    @torch.no_grad()
+    def weights(text):
+        logits = loaded(model, AutoModelForMaskedLM)(text).logits[0]
+        return torch.log1p(torch.relu(logits)).max(dim=0).values.double().numpy()
+
+    model = save_mlm(tmp_path / "mlm")
+    file = tmp_path / "splade.py"
+    file.write_text(example("sparse vectors").replace("naver/splade-cocondenser-ensembledistil", model))
+    config = config.model_copy(update={"retriever": f"python:{file}", "index": str(tmp_path / "splade")})
+    build_index(config)
+    environment = Environment.open(config)
+    terms = (Term(text="headache", weight=1.0), Term(text="blood sugar", weight=-0.5))
+    (ranking,) = environment.search([SearchPlan(probes=(Probe(terms=terms),), k=10)])
+    query = weights("headache") - 0.5 * weights("blood sugar")
+    scores = {name: weights(environment.document(name).contents) @ query for name in NAMES}
+    expected = {name: score for name, score in scores.items() if score > 0}
+    assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected, rel=1e-4)
+    assert [hit.score for hit in ranking] == sorted((hit.score for hit in ranking), reverse=True)
 
 
 def test_a_file_may_state_the_work_of_a_probe(config):

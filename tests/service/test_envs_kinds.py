@@ -2,7 +2,6 @@
 
 import json
 import os
-from functools import cache
 
 import httpx
 import numpy as np
@@ -38,9 +37,9 @@ from querylect.eval.records import record_of_search
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
 from querylect.rewriters.card import RetrieverCard
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
-from ..encoders import DOCUMENTS, hidden_states, loaded, save_bert, save_cross_encoder, save_mlm
+from ..encoders import DOCUMENTS, hidden_states, loaded, save_bert, save_cross_encoder
 from ..raising import refused
 
 TITLES = ["Heat", "Wings", "Layers", "", "Plates", "Air", "Tunnels"]
@@ -62,7 +61,6 @@ def models(tmp_path_factory):
     return {
         "one": save_bert(folder / "one"),
         "two": save_bert(folder / "two", seed=1),
-        "mlm": save_mlm(folder / "mlm"),
         "cross": save_cross_encoder(folder / "cross"),
         "many": save_cross_encoder(folder / "many", labels=3),
     }
@@ -128,17 +126,6 @@ def generic_by_hand(models, text, document):
     return unit(hidden_states(models["one"], filled_template).numpy().astype(np.float64).mean(axis=0)) @ unit(query)
 
 
-@cache
-@torch.no_grad()
-def words_by_hand(folder, text):
-    logits = loaded(folder, AutoModelForMaskedLM)(text).logits[0]
-    return torch.log1p(torch.relu(logits)).max(dim=0).values.numpy().astype(np.float64)
-
-
-def splade_by_hand(models, text, document):
-    return words_by_hand(models["mlm"], document.contents) @ words_by_hand(models["mlm"], text)
-
-
 @torch.no_grad()
 def cross_by_hand(models, text, document):
     return loaded(models["cross"], AutoModelForSequenceClassification)(text, document.contents).logits[0, 0].item()
@@ -167,12 +154,10 @@ KINDS = {
             ),
         },
     ),
-    "splade": (splade_by_hand, lambda models: {"retriever": "splade", "model": models["mlm"]}),
 }
 BLOCK = 1e-4
 """About one document in a part."""
-POSTINGS = ("words.weights.npy", "words.documents.npy", "words.ends.npy")
-ONLY_ABOVE_0 = {"bm25", "splade"}
+ONLY_ABOVE_0 = {"bm25"}
 
 
 def scores_by_hand(kind, models, terms):
@@ -317,7 +302,6 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
     environment = opened(config)
     assert [ranking.truncated for ranking in environment.search(plans)] == [0, 1, 2]
     assert [ranking.truncated for ranking in opened(configs["medcpt"]).search(plans)] == [0, 0, 0]
-    assert [ranking.truncated for ranking in opened(short("splade")).search(plans)] == [0, 1, 2]
     members = [member_of(configs["bm25"]), member_of(config)]
     both = hybrid(configs, tmp_path).model_copy(update={"hybrid": HybridConfig(members=members)})
     assert [ranking.truncated for ranking in opened(both).search(plans)] == [0, 1, 2]
@@ -349,8 +333,7 @@ def member_of(config):
 def hybrid(configs, folder, depth=100):
     """Settings of a hybrid whose members lie in the folder, too."""
     members = [
-        member_of(configs[kind].model_copy(update={"index": str(folder / kind)}))
-        for kind in ("bm25", "medcpt", "splade")
+        member_of(configs[kind].model_copy(update={"index": str(folder / kind)})) for kind in ("bm25", "medcpt", "bge")
     ]
     return EnvironmentConfig(
         dataset=configs["bm25"].dataset,
@@ -366,7 +349,7 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, configs, model
     expected = []
     for terms in PROBES:
         scores = {}
-        for kind in ("bm25", "medcpt", "splade"):
+        for kind in ("bm25", "medcpt", "bge"):
             for rank, position in enumerate(order(scores_by_hand(kind, models, terms))[:depth], start=1):
                 scores[position] = scores.get(position, 0) + 1 / (60 + rank)
         expected.append(scores)
@@ -383,7 +366,7 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, configs, model
 def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(configs, dataset, tmp_path):
     config = hybrid(configs, tmp_path)
     environment = opened(config)
-    built = {name: (tmp_path / name / "manifest.json").stat().st_ino for name in ("bm25", "medcpt", "splade")}
+    built = {name: (tmp_path / name / "manifest.json").stat().st_ino for name in ("bm25", "medcpt", "bge")}
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
     assert built == {name: (tmp_path / name / "manifest.json").stat().st_ino for name in built}
     assert "medcpt" not in environment.card
@@ -401,7 +384,7 @@ def test_a_hybrid_is_verified_with_its_members_and_says_when_a_file_of_one_is_cu
     config = hybrid(configs, tmp_path)
     environment = opened(config)
     assert list(verify_indexes(config)) == [
-        *(str(tmp_path / name) for name in ("bm25", "medcpt", "splade")),
+        *(str(tmp_path / name) for name in ("bm25", "medcpt", "bge")),
         config.index,
     ]
     vectors = tmp_path / "medcpt" / "vectors.npy"
@@ -474,85 +457,6 @@ def test_a_hybrid_and_its_members_go_together():
         EnvironmentConfig(hybrid=HybridConfig(members=[MemberConfig(retriever="bm25", index=name) for name in "ab"]))
 
 
-def test_an_index_of_words_holds_arrays_without_pickles_in_compressed_rows(configs, models, folder):
-    opened(configs["splade"])
-    assert set(POSTINGS) < set(open_index(configs["splade"].index).manifest.files)
-    weights, documents, ends = (np.load(folder / "splade" / name, allow_pickle=False) for name in POSTINGS)
-    matrix = np.zeros((len(ends) - 1, len(CORPUS)))
-    for word in range(len(ends) - 1):
-        part = slice(ends[word], ends[word + 1])
-        matrix[word, documents[part]] = weights[part]
-        assert (np.diff(documents[part]) > 0).all()
-    expected = np.stack([words_by_hand(models["mlm"], document.contents) for document in CORPUS], axis=1)
-    np.testing.assert_allclose(matrix, expected, atol=1e-4)
-
-
-def test_blocks_of_an_index_of_words_make_the_same_index_as_one(models, tmp_path):
-    from querylect.envs.recipes import find_recipe
-    from querylect.envs.retrievers.splade import Splade
-
-    splade = Splade.open(find_recipe("splade", models["mlm"]))
-    single_part, parts = tmp_path / "whole", [tmp_path / "0", tmp_path / "1", tmp_path / "2"]
-    for folder in (single_part, *parts, tmp_path / "one", tmp_path / "three"):
-        folder.mkdir()
-    splade.write_part(single_part, CORPUS)
-    for part, documents in zip(parts, (CORPUS[:2], CORPUS[2:3], CORPUS[3:]), strict=True):
-        splade.write_part(part, documents)
-    splade.merge([single_part], tmp_path / "one")
-    splade.merge(parts, tmp_path / "three")
-    for name in POSTINGS:
-        merged_one, merged_three = (np.load(tmp_path / folder / name) for folder in ("one", "three"))
-        # batches of other shapes are rounded differently
-        np.testing.assert_allclose(merged_one, merged_three, atol=1e-4)
-
-
-def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, tmp_path):
-    config = EnvironmentConfig(
-        dataset=dataset,
-        index=str(tmp_path / "index"),
-        retriever=models["mlm"],
-        recipe=RecipeConfig(kind="splade", name="mine"),
-    )
-    environment = opened(config)
-    assert (environment.card["name"], environment.card["kind"]) == ("mine", "splade")
-    check(environment, [scores_by_hand("splade", models, terms) for terms in PROBES])
-    against = Probe(terms=(Term(text="heat of a wing", weight=-1.0),))
-    assert environment.search([SearchPlan(probes=(against,), k=ALL)]) == [[]], "nothing scores above 0"
-    pooled = {"index": str(tmp_path / "other"), "recipe": RecipeConfig(kind="splade", pooling="cls")}
-    with refused(ModelError, "pooling"):
-        build_index(config.model_copy(update=pooled))
-
-
-def test_splade_computes_in_bfloat16_where_the_recipe_says_so(configs, folder, tmp_path):
-    opened(configs["splade"])
-    rounded = {"index": str(tmp_path / "bfloat16"), "recipe": RecipeConfig(dtype="bfloat16")}
-    opened(configs["splade"].model_copy(update=rounded))
-    weights = [np.load(index / POSTINGS[0]) for index in (folder / "splade", tmp_path / "bfloat16")]
-    assert {array.dtype for array in weights} == {np.dtype(np.float32)}
-    exact, coarse = (torch.from_numpy(array) for array in weights)
-    assert torch.equal(coarse, coarse.bfloat16().float())
-    assert not torch.equal(exact, exact.bfloat16().float())
-    assert coarse.sum() == pytest.approx(exact.sum().item(), rel=0.01)
-
-
-def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, tmp_path):
-    from querylect.envs.recipes import find_recipe
-    from querylect.envs.retrievers.splade import Splade
-
-    recipe = find_recipe("splade", models["mlm"]).model_copy(update={"query_max_length": 4})
-    splade = Splade.open(recipe)
-    ((token_ids, weights),) = splade.queries([CORPUS[1].contents])
-    with torch.no_grad():
-        cut = loaded(models["mlm"], AutoModelForMaskedLM)(CORPUS[1].contents, truncation=True, max_length=4).logits[0]
-    expected = torch.log1p(torch.relu(cut)).max(dim=0).values.numpy()
-    actual = np.zeros_like(expected)
-    actual[token_ids] = weights
-    np.testing.assert_allclose(actual, expected, atol=1e-4)
-    splade.write_part(tmp_path, [CORPUS[1]])
-    uncut = words_by_hand(models["mlm"], CORPUS[1].contents)
-    np.testing.assert_allclose(np.load(tmp_path / POSTINGS[0]), uncut[uncut > 0], atol=1e-4)
-
-
 def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, models):
     config, medcpt = configs["yaml"], configs["medcpt"]
     for settings in (config, medcpt):
@@ -606,13 +510,13 @@ def test_every_model_is_loaded_to_the_chosen_device(configs, models, tmp_path, m
 
         return load_to_the_cpu
 
-    for name in ("SentenceTransformer", "SparseEncoder", "CrossEncoder"):
+    for name in ("SentenceTransformer", "CrossEncoder"):
         monkeypatch.setattr(sentence_transformers, name, recorded(getattr(sentence_transformers, name)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     config = hybrid(configs, tmp_path).model_copy(update={"rerank": RerankConfig(model=models["cross"])})
     on_second = EnvironmentConfig.model_validate({**config.model_dump(), "encoder_device": "cuda:1"})
     assert opened(on_second).search(plans()) == opened(config).search(plans())
-    kinds = ["CrossEncoder", "SentenceTransformer", "SentenceTransformer", "SparseEncoder"]
+    kinds = ["CrossEncoder", *["SentenceTransformer"] * 3]
     built, first, second = loads[:-8], loads[-8:-4], loads[-4:]
     assert {device for _, device in built} == {"cuda:1"}
     assert sorted(first) == [(kind, "cuda:1") for kind in kinds]
@@ -622,9 +526,8 @@ def test_every_model_is_loaded_to_the_chosen_device(configs, models, tmp_path, m
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_device_that_is_not_there_is_refused(device, models, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(device[5:] or 0))
-    for kind in ("medcpt", "splade"):
-        settings = {**KINDS[kind][1](models), "encoder_device": device}
-        with refused(ModelError, repr(device), "cpu"):
-            build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / kind), **settings))
+    settings = {**KINDS["medcpt"][1](models), "encoder_device": device}
+    with refused(ModelError, repr(device), "cpu"):
+        build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "medcpt"), **settings))
     with refused(ModelError, repr(device)):
         Reranker.open(RerankConfig(model=models["cross"]), device)

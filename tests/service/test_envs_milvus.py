@@ -423,8 +423,8 @@ def test_a_server_that_wants_another_token_is_told_apart_from_an_outage(dataset,
 
 
 def test_settings_that_milvus_cannot_follow_are_refused(dataset, retrievers, tmp_path):
-    with refused(ConfigError, "splade", "milvus"):
-        build_index(settings(dataset, tmp_path / "index", engine="milvus", retriever="splade"))
+    with refused(ConfigError, "python:", "milvus"):
+        build_index(settings(dataset, tmp_path / "index", engine="milvus", retriever=f"python:{__file__}"))
     vectors = VectorsConfig(search="hnsw")
     with refused(ConfigError, "hnsw", "env.milvus.index_type"):
         build_index(settings(dataset, tmp_path / "index", engine="milvus", vectors=vectors, **retrievers["dense"]))

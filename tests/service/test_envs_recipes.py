@@ -30,7 +30,6 @@ def test_built_in_recipes_say_what_their_model_cards_say():
         "bge-base-en-v1.5": ("BAAI/bge-base-en-v1.5", "cls", "cos", None, 512),
         "bge-large-en-v1.5": ("BAAI/bge-large-en-v1.5", "cls", "cos", None, 512),
     }
-    assert (RECIPES["splade"].model, RECIPES["splade"].max_length) == ("naver/splade-cocondenser-ensembledistil", 256)
     medcpt = RECIPES["medcpt"]
     assert (medcpt.query_model, medcpt.pair, medcpt.query_max_length) == ("ncbi/MedCPT-Query-Encoder", True, 64)
     assert RECIPES["qwen3-embedding-0.6b"].query_text("fever") == (
@@ -112,13 +111,6 @@ def test_a_document_template_takes_the_place_of_the_pair():
     assert (
         recipe.document_text(recipe.content_of(Document("d", "Fever", "It is hot"))) == "title: Fever text: It is hot"
     )
-
-
-def test_a_kind_is_said_of_models_of_the_users_own_only():
-    recipe = configured("a/b", kind="splade")
-    assert (recipe.kind, recipe.trained) == ("splade", "a/b, a retriever that gives learned weights to words.")
-    with refused(ConfigError, "env.recipe.kind", "splade", "contriever", "dense"):
-        configured("contriever", kind="splade")
 
 
 def test_a_second_encoder_is_not_left_behind():

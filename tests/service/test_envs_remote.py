@@ -433,5 +433,5 @@ def test_a_remote_member_of_a_hybrid_and_no_remote_for_others(config, stand_in, 
     plain = {"remote": None, "retriever": "hybrid", "hybrid": HybridConfig(members=members)}
     (ranking,) = opened(config.model_copy(update=plain)).search([plan(PROBES[0])])
     assert len(ranking) == 5
-    with refused(ConfigError, "env.remote", "'splade'"):
-        build_index(config.model_copy(update={"retriever": "splade", "index": str(tmp_path / "splade")}))
+    with refused(ConfigError, "env.remote", "custom"):
+        build_index(config.model_copy(update={"retriever": f"python:{__file__}", "index": str(tmp_path / "custom")}))

@@ -27,7 +27,7 @@ def test_nothing_is_invented_where_nothing_is_published():
     for measurement in (
         measured(0.5, "cranfield"),
         measured(0.68, split="validation"),
-        measured(0.68, retriever="splade"),
+        measured(0.68, retriever="medcpt"),
     ):
         (verdict,) = check_baselines([measurement])
         assert (verdict.status, verdict.references) == ("unknown", ())

@@ -36,7 +36,7 @@ OTHER_VECTORS = {
     "pq_bytes": 48,
 }  # fmt: skip
 OTHER_RECIPE = {
-    "name": "another", "kind": "splade", "pooling": "mean", "similarity": "dot", "instruction": "Find it.",
+    "name": "another", "kind": "custom", "pooling": "mean", "similarity": "dot", "instruction": "Find it.",
     "query_template": "query: {text}", "document_template": "passage: {text}", "pair": True, "max_length": 128,
     "query_max_length": 32, "padding_side": "left", "closing_token": "</s>", "dtype": "bfloat16",
 }  # fmt: skip
