@@ -13,7 +13,7 @@ from querylect.data.types import Dataset, Split
 BM25, MINILM = "bm25", "minilm"
 PROMPTS = Path(__file__).parent / "prompts"
 SAVE_STEPS = 15
-"""Steps between two checkpoints, which are validated and, in (b), compared by RE-MMD."""
+"""Steps between two checkpoints, which are validated."""
 
 COMMON = (
     "train.warm_start.questions=0",
@@ -126,8 +126,6 @@ class Options:
     parts: tuple[str, ...] = ("a", "b", "c")
     steps: int | None = None
     """None: 60, or 2 where it is tiny."""
-    questions: int | None = None
-    """Of the test split, drawn with the seed of the config; None takes all."""
     tiny: bool = False
     changes: Sequence[str] = ()
 
@@ -171,16 +169,10 @@ class Options:
         """Where the run of an arm lies."""
         return self.folder / f"{arm.name}-{seed}"
 
-    @property
-    def drift(self) -> Path:
-        """Where the RE-MMD of (b) between the policies of these seeds is written."""
-        return self.folder / f"drift-{'-'.join(map(str, self.seeds))}.json"
-
-    def records(self, arm: Arm, seed: int, step: int, retriever: str, split: str = "test") -> Path:
+    def records(self, arm: Arm, seed: int, step: int, retriever: str) -> Path:
         """The answers of the policy of a step, 0 being the untrained one, which arms and seeds share."""
         policy = f"untrained-{arm.untrained.replace(' ', '-')}" if step == 0 else f"{arm.name}-{seed}"
-        sample = "" if self.questions is None or split != "test" else f"-{self.questions}"
-        return self.folder / "answers" / f"{split}{sample}-{retriever}-{policy}-step{step}.jsonl"
+        return self.folder / "answers" / f"test-{retriever}-{policy}-step{step}.jsonl"
 
 
 def write_tiny_data(folder: Path) -> None:

@@ -70,8 +70,6 @@ def claims(results: Results, part: str) -> list[Claim]:
     if part == "a":
         arms = (ARMS["trajectory"], ARMS["turn"])
         listed.append(collapse(*([results.validation(arm, seed, 2) for seed in results.seeds(arm)] for arm in arms)))
-    if part == "b":
-        listed.append(dialect(results.drift()))
     return listed
 
 
@@ -107,20 +105,3 @@ def collapse(independent: Sequence[dict[int, float]], branching: Sequence[dict[i
     if all(fell[1]) and not any(fell[0]):
         return Claim(text, REFUTED, evidence)
     return Claim(text, OPEN, evidence)  # where none falls, it may yet: in the paper it takes 140 steps
-
-
-def dialect(drift: dict[str, object] | None) -> Claim:
-    """Whether policies of two retrievers write differently, more so than two seeds of one, and mostly in wording."""
-    text = "retrievers teach dialects: structural RE-MMD is large, ten times the semantic one"
-    rows = drift["steps"] if drift is not None else None
-    if not isinstance(rows, list) or not rows or len(drift["seeds"]) < LEAST_SEEDS:  # type: ignore[index, arg-type]
-        return Claim(text, OPEN, NOT_YET)
-    last = rows[-1]
-    between, within = last["structural"]["between"], last["structural"]["within"]
-    semantic = fmean(last["semantic"]["between"])
-    spans = [f"{100 * min(values):.2f} to {100 * max(values):.2f}" for values in (between, within)]
-    evidence = f"structural ×100, step {last['step']}: {spans[0]} between retrievers, {spans[1]} between seeds of one; "
-    evidence += f"semantic {100 * semantic:.2f}"
-    if min(between) <= max(within):  # two seeds of one retriever are as far apart as two retrievers
-        return Claim(text, REFUTED if fmean(between) <= fmean(within) else OPEN, evidence)
-    return Claim(text, CONFIRMED if fmean(between) >= 10 * semantic else OPEN, evidence)

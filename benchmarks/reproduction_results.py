@@ -1,11 +1,9 @@
 """What is finished in the folder of the reproduction, read from run folders and records."""
 
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from paired import compare_paired
 from querylect.eval.behaviour import Behaviour, behaviour, with_fall_back
@@ -94,11 +92,6 @@ class Results:
             values = [with_fall_back(record, raw, METRICS[0]) for record in answers if record.turn == turn]
             by_seed.append([value for value in values if value is not None])
         return by_seed
-
-    def drift(self) -> dict[str, Any] | None:
-        """What reproduction_drift.py wrote for these seeds; None before."""
-        path = self.options.drift
-        return dict(json.loads(path.read_text())) if path.exists() else None
 
     def _tests(self, arm: Arm, retriever: str, trained: bool) -> list[list[EvalRecord]]:
         return [self.answers(arm, seed, retriever, trained) for seed in (self.seeds(arm) if trained else (0,))]

@@ -56,7 +56,7 @@ def render(results: Results, part: str, curves: str | None = None) -> str:
         if part == "a":
             lines += ["", *_tokens(results, arms)]
         if part == "b" and len(arms) == 2:
-            lines += ["", *_transfer(results), *_drift(results), *_examples(results)]
+            lines += ["", *_transfer(results), *_examples(results)]
     rows = [(claim.text, claim.verdict, claim.evidence) for claim in claims(results, part)]
     return "\n".join([*lines, "", *markdown_table(["claim of the paper", "verdict", "evidence"], rows, "lll")])
 
@@ -151,43 +151,6 @@ def _transfer(results: Results) -> list[str]:
     return markdown_table(["policy, nDCG@10", "on BM25", "on MiniLM"], rows, "lll")
 
 
-def _drift(results: Results) -> Iterator[str]:
-    """(b): RE-MMD by step, and how the policies of the last step write."""
-    drift = results.drift()
-    if drift is None:
-        return
-    yield "\nRE-MMD² ×100 between rewrites of the same questions, mean (lowest to highest) over pairs of policies:\n"
-    rows = [
-        [
-            str(row["step"]),
-            *(_range(row[kind][side]) for kind in ("semantic", "structural") for side in ("between", "within")),
-        ]
-        for row in drift["steps"]
-    ]
-    head = ["step", "semantic: two retrievers", "semantic: two seeds of one", "structural: two retrievers"]
-    yield from markdown_table([*head, "… two seeds"], rows, "rllll")
-    yield ""
-    labels = {"all": "all", "gain": "better than the raw question"}
-    rows = [
-        [labels[success], *(cell for kind_drift in result["drifts"].values() for cell in _drift_cells(kind_drift))]
-        for success, result in drift["pooled"].items()
-    ]
-    head = ["rewrites of the last step", "semantic ×100", "p, Holm", "structural ×100", "p, Holm"]
-    yield from markdown_table(head, rows)
-    yield ""
-    result, rows = drift["pooled"]["all"], []
-    for name, profile in result["profiles"].items():
-        words, copied, stop_words = (profile[key]["mean"] for key in ("words", "copied", "stop_words"))
-        telling = ", ".join(result["words"][name])
-        rows.append([ARMS[name].title, f"{words:.1f}", f"{copied:.0%}", f"{stop_words:.0%}", telling])
-    head = ["policy", "words", "copied from the question", "stop-words", "its most telling words"]
-    yield from markdown_table(head, rows, "lrrrl")
-
-
-def _drift_cells(drift: dict) -> list[str]:
-    return [f"{100 * drift['value']:.2f}", f"{drift['p_holm']:.4f}"]
-
-
 def _examples(results: Results) -> Iterator[str]:
     """(b): test questions at even distances, and what either policy of the first seed writes."""
     arms = [ARMS[BM25], ARMS[MINILM]]
@@ -223,12 +186,6 @@ def _plain(text: str) -> str:
 def _turns(results: Results, arm: Arm, retriever: str) -> list[int]:
     answers = results.answers(arm, results.seeds(arm)[0], retriever)
     return sorted({record.turn for record in answers} - {0})
-
-
-def _range(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    return f"{100 * fmean(values):.2f} ({100 * min(values):.2f} to {100 * max(values):.2f})"
 
 
 def spread(by_seed: Sequence[Sequence[float]]) -> str:

@@ -22,7 +22,7 @@ ORDER = [
 ]
 """Folders and files of the root, each importing only from those before it."""
 ORDER_WITHIN = {
-    "data": ["documents", "prepare"],
+    "data": ["documents"],
     "envs": ["index", "retrievers", "builder", "page", "server", "client", "adapters"],
     "eval": ["pages", "drift", "report", "tasks", "answers", "papers"],
     "inference": ["adapters"],

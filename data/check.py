@@ -12,34 +12,26 @@ from .convert import CONVERTED
 from .fetched import changed_files, source_of
 from .known import known
 from .leakage import (
-    Embed,
     exact_leaks,
     near_leaks,
     near_overlap,
     overlap,
     shared_documents,
-    vector_leaks,
-    vector_overlap,
     write_leaks,
 )
 from .load import open_benchmark
 from .types import Dataset
-
-COSINE = 0.95
-"""Minimum cosine of questions that are reported as alike."""
 
 
 def check(
     path: Path,
     config: DatasetConfig | None = None,
     leaks_file: Path | None = None,
-    embed: Embed | None = None,
-    cosine: float = COSINE,
 ) -> Iterator[str]:
     """Yield the lines of the report: files, counts, duplicate texts, overlap of splits, notes.
 
-    `path` is a BEIR folder or one that `data get` wrote; for any other folder `config` says how to read it. `embed`
-    also compares the questions of the splits by their vectors. `leaks_file` gets one line for each leaking question.
+    `path` is a BEIR folder or one that `data get` wrote; for any other folder `config` says how to read it.
+    `leaks_file` gets one line for each leaking question.
     Raises DataError if the dataset is inconsistent or a file was changed after it was written, StorageError if the file
     cannot be written.
     """
@@ -72,12 +64,9 @@ def check(
     yield from overlap(dataset) or [f"{dataset.name}: no question stands in two splits, by id or by words"]
     leaks = [*exact_leaks(dataset.splits), *(near := near_leaks(dataset.splits))]
     yield from near_overlap(dataset, near)
-    by_vector = vector_leaks(dataset.splits, embed, cosine, leaks) if embed is not None else []
-    yield from vector_overlap(dataset, by_vector)
     yield from shared_documents(dataset)
     yield from dataset.notes
     if leaks_file is not None:
-        leaks += by_vector
         with writing(leaks_file, "Name a file in a folder that can be written."):
             write_leaks(leaks_file.expanduser(), (leak.record() for leak in leaks))
         yield f"{leaks_file}: {len(leaks)} pairs of questions; to leave them out: env.dataset.leave_out={leaks_file}"

@@ -129,6 +129,33 @@ def pairs(
         typer.echo(line)
 
 
+@app.command("check")
+def check(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A BEIR folder, or one that `data get` wrote.")],
+    parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="How to read a folder that does not say so.")] = None,
+    task: Annotated[str, typer.Option("--task", help="finagentbench, bright: chunks or documents.")] = "chunks",
+    subset: Annotated[
+        str | None, typer.Option("--subset", help="mteb: a language or other subset. bright: the domain.")
+    ] = None,
+    leaks: Annotated[
+        Path | None, typer.Option("--leaks", metavar="FILE", help="List the leaking questions, for dataset.leave_out.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Say what a dataset holds, whether its files are whole, and which questions and documents two splits share."""
+    set_up_logging(verbose)
+    from .check import check as check_dataset
+    from .convert import CONVERTED
+    from .fetched import source_of
+
+    kind = kind or source_of(path.expanduser()).kind or None
+    settings = {"kind": kind, "path": str(path), "parts": split_commas(parts), "task": task, "subset": subset}
+    config = dataset_settings(settings) if kind and kind not in ("beir", *CONVERTED) else None
+    for line in check_dataset(path, config, leaks):
+        typer.echo(line)
+
+
 def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetConfig:
     """Dataset settings of a benchmark that was fetched, or of its local copy `copy`."""
     if name.startswith("ir_datasets/"):

@@ -1,8 +1,8 @@
 """Finds questions that occur in two splits, so that no test question is trained on.
 
-Four criteria, from strict to loose: the same id, the same words, nearly the same letters or words (`near_texts.py`),
-and on request near vectors of an encoder. The first two are certain, and such questions are removed from the earlier
-split; the others are reported, for a reader to judge. Words are compared without case, punctuation, accents and
+Three criteria, from strict to loose: the same id, the same words, nearly the same letters or words (`near_texts.py`).
+The first two are certain, and such questions are removed from the earlier split; the third is reported, for a reader to
+judge. Words are compared without case, punctuation, accents and
 invisible characters, in one form of compatible characters (NFKC), and letters of other scripts that look like Latin
 ones as these.
 """
@@ -10,14 +10,11 @@ ones as these.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from ..errors import DataError
 from ..storage import write_lines
@@ -27,11 +24,8 @@ from .near_texts import near_duplicates
 from .types import SPLITS, Dataset, Document, Question, Split, relevant
 
 _WORD = re.compile(r"\w+")
-_BLOCK = 4096
 
-Criterion = Literal["id", "words", "letters", "embedding"]
-Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
-"""Vectors of texts, of shape (texts, dimension); they need not have length 1."""
+Criterion = Literal["id", "words", "letters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ class Leak:
 
     criterion: Criterion
     similarity: float
-    """1 for the same id or words; else as `near_texts.similarity`, or the cosine."""
+    """1 for the same id or words; else as `near_texts.similarity`."""
     split: str
     question: Question
     """The question to leave out."""
@@ -82,26 +76,6 @@ def near_leaks(splits: Mapping[str, Split]) -> list[Leak]:
     ]
 
 
-def vector_leaks(splits: Mapping[str, Split], embed: Embed, threshold: float, skip: Iterable[Leak] = ()) -> list[Leak]:
-    """For each question, the nearest of every later split if their cosine is `threshold` or more.
-
-    Questions of the leaks in `skip` are left out. Every question is embedded once, and compared with all of the later
-    splits.
-    """
-    left_out = {(leak.split, leak.question.id) for leak in skip}
-    vectors = {name: _unit(embed([question.in_context for question in splits[name].questions])) for name in splits}
-    leaks: list[Leak] = []
-    for first, second in _pairs(splits):
-        for start in range(0, len(splits[first].questions), _BLOCK):
-            cosines = vectors[first][start : start + _BLOCK] @ vectors[second].T
-            for row, column in enumerate(cosines.argmax(axis=1)):
-                question, value = splits[first].questions[start + row], float(cosines[row, column])
-                if value >= threshold and (first, question.id) not in left_out:
-                    nearest = splits[second].questions[int(column)]
-                    leaks.append(Leak("embedding", value, first, question, second, nearest))
-    return leaks
-
-
 def near_questions(left: Sequence[Question], right: Sequence[Question]) -> list[tuple[Question, Question, float]]:
     """(left, right, similarity) of the pairs that are nearly, but not exactly, the same."""
     ids, texts = {question.id for question in right}, {words(question.in_context) for question in right}
@@ -128,15 +102,6 @@ def near_overlap(dataset: Dataset, leaks: Iterable[Leak] | None = None) -> list[
     return [
         describe_near(dataset.name, near, len(dataset.splits[split].questions))
         for (split, _), near in _by_pair(swapped)
-    ]
-
-
-def vector_overlap(dataset: Dataset, leaks: Iterable[Leak]) -> list[str]:
-    """One sentence for each pair of splits with `vector_leaks`."""
-    return [
-        f"{dataset.name}: {len(matches)} questions of {first} have the meaning of one of {second} to the encoder (for "
-        f"instance {matches[0].question.text!r} and {matches[0].other.text!r}, cosine {matches[0].similarity:.3f})."
-        for (first, second), matches in _by_pair(leaks)
     ]
 
 
@@ -289,8 +254,3 @@ def _example(leaks: Iterable[Leak]) -> str:
 
 def _size(splits: Mapping[str, Split], name: str) -> int:
     return len(splits[name].questions) if name in splits else 0
-
-
-def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    lengths: npt.NDArray[np.float32] = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
-    return np.divide(vectors, np.maximum(lengths, np.float32(1e-12)))

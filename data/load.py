@@ -58,17 +58,13 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
 
         benchmark = open_finagentbench(config.path, config.task)
     elif config.kind == "topiocqa":
-        from .topiocqa import open_topiocqa
+        from .conversations import open_topiocqa
 
         benchmark = open_topiocqa(config.path)
     elif config.kind == "qrecc":
-        from .qrecc import open_qrecc
+        from .conversations import open_qrecc
 
         benchmark = open_qrecc(config.path)
-    elif config.kind in ("cast", "ikat"):
-        from .trec_conversations import open_trec_conversations
-
-        benchmark = open_trec_conversations(config.path, config.kind)
     elif config.kind == "bright":
         from .bright import open_bright
 

@@ -1,4 +1,4 @@
-"""`querylect data check` and `prepare`, which embed questions or documents where they are asked to."""
+"""`querylect data prepare`, which embeds documents to find near-duplicates."""
 
 import shlex
 from functools import partial
@@ -8,49 +8,11 @@ from typing import Annotated
 import typer
 
 from ..command_options import Verbose
-from ..data.commands import From, Name, dataset_settings, fetched_dataset, fetched_folder, split_commas
+from ..data.commands import From, Name, fetched_dataset, fetched_folder, split_commas
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 
 app = typer.Typer()
-
-
-@app.command("check")
-def check(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A BEIR folder, or one that `data get` wrote.")],
-    parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="How to read a folder that does not say so.")] = None,
-    task: Annotated[str, typer.Option("--task", help="finagentbench, bright: chunks or documents.")] = "chunks",
-    subset: Annotated[
-        str | None, typer.Option("--subset", help="mteb: a language or other subset. bright: the domain.")
-    ] = None,
-    leaks: Annotated[
-        Path | None, typer.Option("--leaks", metavar="FILE", help="List the leaking questions, for dataset.leave_out.")
-    ] = None,
-    encoder: Annotated[
-        str | None, typer.Option("--encoder", metavar="RETRIEVER", help="Also compare questions by this encoder.")
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Where the encoder's weights lie, if elsewhere.")] = None,
-    cosine: Annotated[
-        float | None, typer.Option("--cosine", min=0, max=1, help="Least cosine of questions alike; 0.95 if not given.")
-    ] = None,
-    verbose: Verbose = False,
-) -> None:
-    """Say what a dataset holds, whether its files are whole, and which questions and documents two splits share."""
-    set_up_logging(verbose)
-    from ..configs.schema import EnvironmentConfig
-    from ..data.check import COSINE
-    from ..data.check import check as check_dataset
-    from ..data.convert import CONVERTED
-    from ..data.fetched import source_of
-    from .retrievers.encoder import open_corpus_encoder
-
-    kind = kind or source_of(path.expanduser()).kind or None
-    settings = {"kind": kind, "path": str(path), "parts": split_commas(parts), "task": task, "subset": subset}
-    config = dataset_settings(settings) if kind and kind not in ("beir", *CONVERTED) else None
-    embed = open_corpus_encoder(EnvironmentConfig(retriever=encoder, model=model)).embed_texts if encoder else None
-    for line in check_dataset(path, config, leaks, embed, COSINE if cosine is None else cosine):
-        typer.echo(line)
 
 
 @app.command("prepare")
@@ -70,7 +32,6 @@ def prepare(
     model: Annotated[str | None, typer.Option("--model", help="Where the encoder's weights lie, if elsewhere.")] = None,
     duplicates: Annotated[float, typer.Option("--duplicates", min=0, max=1, help="Over which cosine.")] = 0.99,
     leaks: Annotated[str, typer.Option("--leaks", help="Taken out of training: text, or near as well.")] = "text",
-    restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted call has done.")] = False,
     corpus: Annotated[
         Path | None, typer.Option("--corpus", metavar="FOLDER", help="medqa, nq-open, …: the BEIR folder to search.")
     ] = None,
@@ -79,7 +40,7 @@ def prepare(
     ] = 200,
     verbose: Verbose = False,
 ) -> None:
-    """Write NAME as a BEIR folder, near-duplicates taken out; go on where an interrupted call stopped."""
+    """Write NAME as a BEIR folder, near-duplicates taken out."""
     set_up_logging(verbose)
     from ..data.convert import CONVERTED, convert
     from ..data.known import known
@@ -101,12 +62,12 @@ def prepare(
         return
     dataset = fetched_dataset(name, copy, parts=split_commas(parts), positives=positives, task=task, subset=subset)
     from ..configs.schema import EnvironmentConfig
-    from ..data.prepare.prepare import prepare as write
-    from ..data.prepare.prepare import summary
+    from ..data.prepare import prepare as write
+    from ..data.prepare import summary
     from .retrievers.encoder import open_corpus_encoder
 
     embedding = partial(open_corpus_encoder, EnvironmentConfig(retriever=encoder, model=model)) if encoder else None
-    meta = write(dataset, to, embedding, duplicates, leaks == "near", restart, stage=progress_bar)
+    meta = write(dataset, to, embedding, duplicates, leaks == "near", stage=progress_bar)
     for line in summary(meta):
         typer.echo(line)
     typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir {shlex.quote(f'env.dataset.path={to}')}")

@@ -309,7 +309,7 @@ def _check_closing_token(recipe: RetrieverRecipe, tokenizer: "PreTrainedTokenize
 
 @dataclass(frozen=True, slots=True)
 class CorpusEncoder:
-    """The encoder of a retriever, with the interface that near-duplicate removal needs (data/prepare)."""
+    """The encoder of a retriever, with the interface that near-duplicate removal needs (data/prepare.py)."""
 
     encoder: Encoder
 
@@ -322,10 +322,6 @@ class CorpusEncoder:
     def embed(self, documents: Sequence[Document]) -> Vectors:
         """(documents, dimension)."""
         return self.encoder.documents([self.encoder.recipe.content_of(document) for document in documents])
-
-    def embed_texts(self, texts: Sequence[str]) -> Vectors:
-        """(texts, dimension): the vectors of documents with these texts and no title."""
-        return self.embed([Document("", "", text) for text in texts])
 
 
 def open_corpus_encoder(config: EnvironmentConfig) -> CorpusEncoder:

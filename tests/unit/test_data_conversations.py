@@ -1,4 +1,4 @@
-"""Conversational benchmarks: hand-written rows in the published schemas of TopiOCQA, QReCC, CAsT and iKAT."""
+"""Conversational benchmarks: hand-written rows in the published schemas of TopiOCQA and QReCC."""
 
 import gzip
 import json
@@ -128,114 +128,6 @@ def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
     assert len(dataset.corpus) == 3
 
 
-def user_turn(number, text, rewrite=None, **fields):
-    """An utterance of the user in CAsT's schema of 2022."""
-    rewritten = {} if rewrite is None else {"manual_rewritten_utterance": rewrite}
-    return {"number": number, "participant": "User", "utterance": text, **rewritten, **fields}
-
-
-LONGEST = "What is the longest bridge?"
-CAST_2021 = [
-    {
-        "number": 31,
-        "title": "Bridges",
-        "turn": [
-            {
-                "number": 1, "raw_utterance": LONGEST, "manual_rewritten_utterance": LONGEST,
-                "passage": "The viaduct of Danyang.", "canonical_result_id": "MARCO_1",
-            },
-            {
-                "number": 2, "raw_utterance": "How long is it?",
-                "manual_rewritten_utterance": "How long is the viaduct of Danyang?",
-            },
-        ],
-    }
-]  # fmt: skip
-CAST_2022 = [
-    {
-        "number": 132,
-        "turn": [
-            user_turn("1-1", "Tell me of owls.", "?"),
-            {"number": "1-2", "parent": "1-1", "participant": "System", "response": "Owls hunt at night."},
-            user_turn("1-3", "What?", "What do owls hunt?", parent="1-2"),
-            {"number": "1-4", "parent": "1-3", "participant": "System", "response": "Mice."},
-            user_turn("2-1", "Where do they nest?", parent="1-2"),
-        ],
-    }
-]
-CORPUS = jsonl({"_id": f"MARCO_{number}", "text": f"passage {number}"} for number in range(4))
-
-
-def test_cast_follows_its_turns_and_judges_by_topic_and_turn(tmp_path):
-    qrels = "31_1 0 MARCO_1 3\n31_2 0 MARCO_2 2\n31_2 0 MARCO_3 0\n"
-    files = {"2021_manual_evaluation_topics_v1.0.json": CAST_2021, "2021.qrels.txt": qrels, "corpus.jsonl": CORPUS}
-    dataset = prepared("cast", write(tmp_path / "raw", files), tmp_path / "out")
-    first, second = dataset.splits["test"].questions
-    assert (first.id, first.history) == ("31_1", ())
-    history = (user(LONGEST), system("The viaduct of Danyang."))
-    assert second == Question("31_2", "How long is it?", (), history, "How long is the viaduct of Danyang?")
-    assert dataset.splits["test"].qrels["31_2"] == {"MARCO_2": 2, "MARCO_3": 0}
-
-
-def test_cast_2022_follows_the_parents_of_its_trees(tmp_path):
-    qrels = "132_1-3 0 MARCO_1 1\n132_2-1 0 MARCO_2 1\n"
-    files = {"2022_evaluation_topics_tree_v1.0.json": CAST_2022, "cast2022.qrel": qrels, "corpus.jsonl": CORPUS}
-    questions = load("cast", write(tmp_path, files)).splits["test"].questions
-    history = (user("Tell me of owls."), system("Owls hunt at night."))
-    assert [(question.id, question.history) for question in questions] == [("132_1-3", history), ("132_2-1", history)]
-    assert questions[0].reference_rewrite == "What do owls hunt?"
-
-
-def test_cast_2022_in_flat_paths_repeats_turns(tmp_path):
-    flat = [
-        {**turn, "response": answer} for turn, answer in zip(CAST_2022[0]["turn"][::2], ("a", "b", "c"), strict=True)
-    ]
-    paths = [{"number": 132, "turn": [{**turn, "parent": None} for turn in flat[:size]]} for size in (1, 2)]
-    files = {
-        "2022_evaluation_topics_flattened_duplicated_v1.0.json": paths,
-        "cast2022.qrel": "132_1-3 0 MARCO_1 1\n",
-        "corpus.jsonl": CORPUS,
-    }
-    (question,) = load("cast", write(tmp_path, files)).splits["test"].questions
-    assert question.history == (user("Tell me of owls."), system("a"))
-
-
-def test_cast_2019_has_no_answers_and_rewrites_in_a_file(tmp_path):
-    topics = [{"number": 31, "turn": [{"number": n, "raw_utterance": t} for n, t in ((1, "What is it?"), (2, "Why?"))]}]
-    files = {
-        "evaluation_topics_v1.0.json": topics,
-        "evaluation_topics_annotated_resolved_v1.0.tsv": "31_1\tWhat is rust?\n31_2\tWhy does iron rust?\n",
-        "2019qrels.txt": "31_2 0 MARCO_2 1\n",
-        "corpus.jsonl": CORPUS,
-    }
-    (question,) = load("cast", write(tmp_path, files)).splits["test"].questions
-    assert question == Question("31_2", "Why?", (), (user("What is it?"),), "Why does iron rust?")
-
-
-def test_ikat_reads_turns_and_resolved_utterances(tmp_path):
-    turns = [
-        {"turn_id": number, "utterance": text, "resolved_utterance": resolved, "response": response}
-        for number, text, resolved, response in (
-            (1, "Which bike?", "Which bike suits me?", "A light one."),
-            (2, "How much?", "How much is a light bike?", "..."),
-        )
-    ]
-    topics = [{"number": "9-1", "title": "Bikes", "ptkb": {"1": "I am small."}, "turns": turns}]
-    files = {
-        "2023_test_topics.json": topics,
-        "2023-qrels.all-turns.txt": "9-1_2 0 MARCO_1 4\n",
-        "collection/part.tsv": "MARCO_1\tlight bikes\n",
-    }
-    (question,) = load("ikat", write(tmp_path, files)).splits["test"].questions
-    assert question.id == "9-1_2"
-    assert question.history == (user("Which bike?"), system("A light one."))
-    assert question.reference_rewrite == "How much is a light bike?"
-
-
-ORPHAN = {"number": 1, "turn": [{"number": 2, "parent": 7, "utterance": "x"}]}
-OTHER = {"number": 31, "turn": [{"number": 1, "utterance": "x"}]}
-
-
 @pytest.mark.parametrize(
     ("kind", "files", "facts"),
     [
@@ -249,10 +141,6 @@ OTHER = {"number": 31, "turn": [{"number": 1, "utterance": "x"}]}
         ("qrecc", {"qrecc_test.json": [{**PUBLISHED, "Truth_passages": None}]}, ["Truth_passages"]),
         ("qrecc", {"qrecc_test.json": [{**PUBLISHED, "Truth_passages": "x"}]}, ["'x'"]),
         ("qrecc", {"qrecc_test.json": [PUBLISHED]}, ["collection/"]),
-        ("cast", {"topics.json": CAST_2021}, ["*qrel*"]),
-        ("cast", {"topics.json": [{"number": 1, "turns": []}], "q.qrel": ""}, ["topic 1", "'turn'"]),
-        ("cast", {"topics.json": [ORPHAN], "q.qrel": ""}, ["turn 2", "'7'"]),
-        ("cast", {"a_topics.json": CAST_2021, "b_topics.json": [OTHER]}, ["31_1", "'x'"]),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_row(tmp_path, kind, files, facts):
@@ -260,7 +148,7 @@ def test_what_is_wrong_is_named_with_file_and_row(tmp_path, kind, files, facts):
         load(kind, write(tmp_path, files))
 
 
-@pytest.mark.parametrize("kind", ["topiocqa", "qrecc", "cast", "ikat"])
+@pytest.mark.parametrize("kind", ["topiocqa", "qrecc"])
 def test_each_is_known_by_name_and_says_how_to_get_it(kind, tmp_path):
     assert known()[kind].by_hand
     with refused(DataError, "absent"):

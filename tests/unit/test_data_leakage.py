@@ -1,6 +1,5 @@
-"""Questions in two splits: by id, by words, by nearly the same letters, by vectors; documents of two splits."""
+"""Questions in two splits: by id, by words, by nearly the same letters; documents of two splits."""
 
-import numpy as np
 import pytest
 from querylect.data.leakage import (
     exact_leaks,
@@ -9,7 +8,6 @@ from querylect.data.leakage import (
     overlap,
     read_left_out,
     shared_documents,
-    vector_leaks,
     without,
     without_leaks,
     words,
@@ -107,22 +105,6 @@ def test_leaks_are_listed_in_a_file_whose_lines_are_left_out(tmp_path):
     (tmp_path / "leaks.jsonl").write_text('{"split": "learn", "_id": "a"}\n')
     with refused(DataError, "leaks.jsonl, line 1", "'learn'", "train, validation, test"):
         read_left_out(tmp_path / "leaks.jsonl")
-
-
-def test_vectors_find_what_letters_do_not():
-    directions = {"how is flu cured": (1, 0), "treatment of influenza": (0.99, 0.1), "who wrote hamlet": (0, 1)}
-
-    def embed(texts):
-        return np.array([directions.get(text, (-1, 0)) for text in texts], dtype=np.float32) * 3
-
-    splits = {
-        "train": split(("a", "treatment of influenza"), ("b", "who wrote hamlet"), ("c", "who wrote hamlet?")),
-        "test": split(("t", "how is flu cured"), ("u", "who wrote hamlet!")),
-    }
-    (leak,) = vector_leaks(splits, embed, 0.95, exact_leaks(splits))
-    assert (leak.criterion, leak.question.id, leak.other.id) == ("embedding", "a", "t")
-    assert leak.similarity == pytest.approx(0.99 / np.hypot(0.99, 0.1), abs=1e-6)
-    assert vector_leaks(splits, embed, 0.999, exact_leaks(splits)) == []
 
 
 def test_relevant_documents_of_two_splits_are_counted():

@@ -1,1 +1,0 @@
-"""Prepares a published benchmark: removes leaks and near-duplicates, writes a BEIR folder."""
