@@ -8,7 +8,6 @@ import errno
 import gc
 import logging
 import os
-import secrets
 import shlex
 import sys
 import traceback
@@ -254,11 +253,8 @@ def index_build(
         raise ConfigError(
             "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers."
         )
-    from .envs.preflight import check_build
-
     if part:
         settings = only(settings, env)
-        check_build(settings.env)
         from .envs.builder.build import build_shard
 
         with progress_bar("indexing") as progress:
@@ -270,8 +266,6 @@ def index_build(
         for run_config in chosen(settings, env).values()
         if not missing or (run_config.client.urls == "local" and not run_config.env.has_index)
     ]
-    for run_config in wanted:
-        check_build(run_config.env)
     from .envs.builder.build import build_index
 
     for run_config in wanted:
@@ -390,20 +384,18 @@ def serve(
     if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust or openai):
         message = "--checkpoint, --revision, --turn, --trust and --openai are for a rewriter; there is no --rewriter."
         raise ConfigError(message)
-    from .envs.client.discovery import PRIVATE, register_service
+    from .envs.client.discovery import PRIVATE, write_url
     from .envs.credentials import token_of
-    from .envs.preflight import check_environment
 
-    token = token_of(settings.client.token_env) or (None if tell is None else secrets.token_urlsafe(32))
+    token = token_of(settings.client.token_env)
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
-    check_environment(served)
     if facing is not None:
         from .envs.client.source_address import source_address_for
 
         served = served.model_copy(update={"host": source_address_for(facing)})
-    writer = extend = None
+    extend = None
     if rewriter is not None:
-        from .envs.server.process import bound
+        from .envs.server.serve import bound
 
         with bound(served.host, served.port):
             pass  # a port in use is reported before a model is loaded
@@ -412,15 +404,15 @@ def serve(
         trained = open_trained(rewriter, checkpoint=checkpoint, revision=revision, trust=trust)
         from .inference.server import open_rewriter  # which imports PyTorch
 
-        writer, extend = open_rewriter(trained, env, turn, openai)
+        extend = open_rewriter(trained, env, turn, openai)
     from .envs.server.serve import serve as serve_environment
 
     def ready(url: str) -> None:
         if tell is not None:
-            register_service(tell, url, served, token or "")
+            write_url(tell, url, served)
         typer.echo(url)
 
-    serve_environment(served, token=token, ready=ready, writer=writer, extend=extend)
+    serve_environment(served, token=token, ready=ready, extend=extend)
 
 
 @app.command()

@@ -66,12 +66,12 @@ def adapt(
             typer.echo(f"# {number}. {stage.name}: {stage.command}")
         typer.echo(dump_config(settings), nl=False)
         return
-    from ..envs.preflight import check_retriever
+    from ..envs.recipes import recipe_of
     from ..rewriters.small import load_prompt
     from ..sources import resolve_model
     from .adapt import adapt as run_stages
 
-    check_retriever(settings.env)
+    recipe_of(settings.env)
     resolve_model(settings.policy.model)
     if settings.rewriter.name == "small":
         load_prompt(settings.rewriter.prompt)

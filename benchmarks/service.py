@@ -61,7 +61,6 @@ def main() -> None:
         config = EnvironmentConfig(
             dataset=DatasetConfig(kind="beir", path=args.beir) if args.beir else DatasetConfig(),
             index=args.index or f"{folder}/index",
-            log="none",
         )
         dataset = load_dataset(config.dataset)
         texts = [question.text for name in sorted(dataset.splits) for question in dataset.splits[name].questions]
@@ -80,10 +79,9 @@ def measure_bm25(config: EnvironmentConfig, texts: list[str], rounds: int) -> No
     in_process = {"bm25s in-process": in_process_search(config.index, "numpy", batches)}
     if sys.modules.get("numba"):
         in_process["bm25s in-process, its numba backend"] = in_process_search(config.index, "numba", batches)
-    uncached = config.model_copy(update={"cache_bytes": 0})
     plain_bodies = [json.dumps({"queries": batch, "k": K}) for batch in batches]
     with (
-        local_service(uncached) as service,
+        local_service(config) as service,
         plain_server(config.index, ids) as plain_url,
         post_all(f"{service.url}/v1/search", [ours(batch) for batch in batches], service.headers) as ask_ours,
         post_all(f"{plain_url}/search", plain_bodies) as ask_plain,
@@ -123,6 +121,15 @@ def ours(batch: Sequence[str]) -> str:
     return json.dumps({"plans": plans, "with_text": False})
 
 
+RUNS = count()
+
+
+def unseen(bodies: Sequence[str]) -> list[str]:
+    """The bodies of `ours` with another number in every text, which no cache has; others as they are."""
+    run = next(RUNS)
+    return [body.replace('"text": "', f'"text": "{run} ') for body in bodies]
+
+
 @contextmanager
 def post_all(
     url: str, bodies: Sequence[str], headers: Mapping[str, str] | None = None
@@ -137,7 +144,7 @@ def post_all(
             return len(json.loads(answer.content)["rankings"])
 
         def call() -> None:
-            assert sum(pool.map(post, bodies)) == BATCH * len(bodies)
+            assert sum(pool.map(post, unseen(bodies))) == BATCH * len(bodies)
 
         yield call
 
@@ -192,11 +199,10 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     config = config.model_copy(update={"retriever": "all-minilm-l6-v2", "model": model})
     ensure(config)
     print("dense: all-MiniLM-L6-v2, queries are the training questions")
-    uncached = config.model_copy(update={"cache_bytes": 0, "embedding_cache_bytes": 0})
     queries = texts[:640]
     alone = [[ours([text]) for text in queries[start::32]] for start in range(32)]
     together = [ours(queries[start : start + 32]) for start in range(0, len(queries), 32)]
-    with local_service(uncached) as service, asyncio.Runner() as runner:
+    with local_service(config) as service, asyncio.Runner() as runner:
         calls = {
             "32 connections, one plan each": lambda: runner.run(post_in_turn(service, alone)),
             "one connection, 32 plans each": lambda: runner.run(post_in_turn(service, [together])),
@@ -229,7 +235,7 @@ async def post_in_turn(service: ServiceAddress, body_lists: Sequence[Sequence[st
 
     async def connection(bodies: Sequence[str]) -> None:
         reader, writer = await asyncio.open_connection(address.host, address.port)
-        for body in bodies:
+        for body in unseen(bodies):
             content = body.encode()
             head = f"POST /v1/search HTTP/1.1\r\nHost: {address.host}\r\nContent-Type: application/json\r\n{token}"
             writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)

@@ -343,35 +343,8 @@ class EnvironmentConfig(Section):
     """Address to listen on; one that other machines can reach requires a token."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 takes a free port."""
-    max_pending: Annotated[int, Field(ge=1)] = 4096
-    """Queue limit: while this many search plans wait, requests with new plans get 503 with Retry-After, whatever their
-    size. So at most max_pending − 1 + max_plans plans ever wait."""
-    max_plans: Annotated[int, Field(ge=1)] = 4096
-    """Maximum search plans (or steps) per request; a larger request gets 413."""
-    max_terms: Annotated[int, Field(ge=1)] = 64
-    """Maximum texts per search plan, over all its probes; a larger plan gets 413."""
-    max_request_terms: Annotated[int, Field(ge=1)] = 8192
-    """Maximum texts in all search plans of a request, 64 for each of 128; a larger request gets 413."""
-    max_characters: Annotated[int, Field(ge=1)] = 65_536
-    """Maximum characters in the texts of one search plan; a longer plan gets 413."""
-    max_request_characters: Annotated[int, Field(ge=1)] = 2**21
-    """Maximum characters in the texts of all plans of a request, 16,384 for each of 128; a longer request gets 413."""
-    max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 2**20
-    """Maximum bytes of a request body; a larger one gets 413."""
-    read_seconds: Annotated[float, Field(gt=0)] = 20.0
-    """Seconds within which a request must arrive; a slower one gets 408 and its connection is closed."""
-    drain_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds after SIGTERM in which the port stays open and new work gets 503, so that load balancers notice."""
-    cache_bytes: Annotated[int, Field(ge=0)] = 256 * 2**20
-    """Bytes of the ranking cache, keyed by the plan; 0 disables it."""
-    embedding_cache_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
-    """Bytes of the cache of query embeddings; 0 disables it."""
     workers: Annotated[int, Field(ge=1)] = 1
     """Processes that share the port; each opens the index (memory pages are shared) and has its own caches."""
-    log: Literal["none", "requests", "texts"] = "requests"
-    """requests: log a JSON line per request, without query texts. texts: with the texts of the plans. none: no log."""
-    playground: bool = False
-    """Show relevant documents on the page at `/`, for people only; keep it off for a service used in training."""
 
     @property
     def index_folder(self) -> Path:

@@ -17,11 +17,10 @@ from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
 from ..rewards.metrics import RELEVANT, measure
 from ..storage import data_sha256
-from .byte_cache import AnyCache
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
-from .retrievers.base import Retriever, Steps, depth_limit_of, rank_in_steps, run_steps, truncation_of, work_of
+from .retrievers.base import Retriever, depth_limit_of, truncation_of
 from .retrievers.fusion import Scored, fuse
 from .retrievers.open import check_corpus, open_retriever, verify_indexes
 from .retrievers.rerank import Reranked, Reranker
@@ -94,10 +93,6 @@ class Environment:
             self.card = reranker.describe(self.card)
             self.index_hash = reranker.hash_over(self.index_hash)
             self._retriever = Reranked(retriever, reranker, index.documents)
-        self.caches: Mapping[str, AnyCache] = getattr(self._retriever, "caches", {})
-        """The retriever's own caches, by name."""
-        for cache in self.caches.values():
-            cache.max_bytes = config.embedding_cache_bytes
         self._documents = index.documents
         self._guards = [index.guarded_files, *getattr(retriever, "guarded_files", ())]
         self._lasting_damage = ""
@@ -207,10 +202,6 @@ class Environment:
             left_out = sorted({name for name in ids if name in self._documents})
         return [_without(plan, left_out) for plan in plans]
 
-    def work(self, plan: SearchPlan) -> int:
-        """What ranking a plan costs (retrievers/base.py, `work_of`)."""
-        return sum(map(work_of(self._retriever), plan.probes))
-
     def search(self, plans: Sequence[SearchPlan]) -> list[PlanRanking]:
         """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
 
@@ -220,10 +211,6 @@ class Environment:
         Raises RequestError for a probe with a `source`: this environment holds one knowledge base, without a name.
         Raises EnvironmentUnavailableError where a file of the index is damaged.
         """
-        return run_steps(self.search_in_steps(plans))
-
-    def search_in_steps(self, plans: Sequence[SearchPlan]) -> Steps[list[PlanRanking]]:
-        """`search` with pauses, in which other plans may be searched."""
         depths: dict[tuple[Term, ...], int] = {}
         for plan in plans:
             for probe in plan.probes:
@@ -235,7 +222,7 @@ class Environment:
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
         with self.intact():
-            ranked = (yield from rank_in_steps(self._retriever, probes, list(depths.values()))) if probes else []
+            ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
             truncated = map(truncation_of(self._retriever), probes)
             by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
             return [self._ranking(plan, by_terms) for plan in plans]

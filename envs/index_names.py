@@ -1,8 +1,11 @@
-"""The folder name of an index that the settings do not name; environments with equal index settings share it."""
+"""Folders of indexes, and the name of one that the settings do not name; environments with equal index settings share
+it."""
 
 import re
+from pathlib import Path
 
 from ..configs.environment import EnvironmentConfig, VectorsConfig
+from ..errors import IndexFolderError
 from ..storage import data_sha256
 from .recipes import RECIPES
 
@@ -12,6 +15,14 @@ _OF_SEARCH = {"device", "gpus", "gpu_replicas", "gpu_dtype", "memory_gib", "hnsw
 """Settings of `vectors` that an index does not depend on."""
 _OF_COLLECTION = {"uri", "collection", "database", "index_type", "index_params"}
 """Settings of `milvus` that an index depends on: its folder names one collection."""
+
+
+def index_folder(path: str | Path) -> Path:
+    """The existing folder of that path. Raises IndexFolderError where there is none."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise IndexFolderError(f"index folder {folder} does not exist. Build it: querylect index build.")
+    return folder
 
 
 def index_name(env: EnvironmentConfig) -> str:

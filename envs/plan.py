@@ -4,11 +4,9 @@ A plan is a few *probes*; each probe is a weighted sum of texts scored by the re
 are fused into one. For a dense retriever a probe is one vector Σ wᵢ·e(tᵢ); for BM25 its score is Σ wᵢ·BM25(tᵢ).
 """
 
-from hashlib import blake2b
 from typing import Literal
 
 from pydantic import Field
-from pydantic_core import to_json
 
 from ..configs.section import Strict, Weight
 
@@ -41,7 +39,7 @@ def is_effective(term: Term) -> bool:
 class Probe(Strict):
     """One query: the weighted sum of its terms."""
 
-    terms: tuple[Term, ...] = Field(min_length=1)
+    terms: tuple[Term, ...] = Field(min_length=1, fail_fast=True)
     k: int | None = Field(default=None, ge=1)
     """How many documents this probe contributes; the plan's `k` where None."""
     source: str | None = None
@@ -57,7 +55,7 @@ def _summary(probe: Probe) -> str:
 class SearchPlan(Strict):
     """Probes and how their rankings become one ranking of `k` documents."""
 
-    probes: tuple[Probe, ...] = Field(min_length=1)
+    probes: tuple[Probe, ...] = Field(min_length=1, fail_fast=True)
     fuse: Fusion = "max"
     k: int = Field(default=10, ge=1)
 
@@ -65,11 +63,6 @@ class SearchPlan(Strict):
     def texts(self) -> list[str]:
         """The texts of all its terms."""
         return [term.text for probe in self.probes for term in probe.terms]
-
-    @property
-    def characters(self) -> int:
-        """Characters of all its texts."""
-        return sum(map(len, self.texts))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({' | '.join(map(_summary, self.probes))}, fuse={self.fuse!r}, k={self.k})"
@@ -81,14 +74,6 @@ class SearchPlan(Strict):
     def of(cls, text: str, k: int = 10) -> "SearchPlan":
         """The plan of one plain query."""
         return cls(probes=(Probe(terms=(Term(text=text),)),), k=k)
-
-
-def plan_digest(plan: SearchPlan) -> str:
-    """The digest of a plan: blake2b of its JSON, 32 hex digits.
-
-    The service computes it from the plan that it read, the client from the plan that it sent.
-    """
-    return blake2b(to_json(plan), digest_size=16).hexdigest()
 
 
 class PlanWithout(SearchPlan):

@@ -4,7 +4,7 @@ A response never holds a qrel. Both sides validate: an answer that does not fit 
 service, not a reward.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -23,10 +23,16 @@ from .plan import SearchPlan
 
 PRIMARY_METRIC = "ndcg@10"
 """The metric that `reward` holds."""
+MAX_PLANS = 4096
+"""Most plans (or steps) of one request."""
 MAX_K = 1000
 """Longest ranking that one plan may ask for."""
-MAX_HITS = 262_144
+MAX_HITS = 2**18
 """Most documents that the plans of one request may ask for together."""
+MAX_TEXTS = 2**13
+"""Most texts in the plans of one request, 64 for each of 128."""
+MAX_CHARACTERS = 2**21
+"""Most characters in the texts of one request, 16,384 for each of 128 plans."""
 MAX_WITHOUT = 1000
 """Most documents that one search may leave out."""
 MAX_PAGE = 1000
@@ -35,6 +41,14 @@ MAX_ERRORS = 100
 """With more errors in one item of a request they are counted and not listed: a list of all would be far longer than the
 request."""
 
+MAX_QUESTION = 4000
+"""Most characters of a question, and of each of its options, that a rewrite is generated for."""
+MAX_OPTIONS = 26
+"""Most options of such a question."""
+MAX_HISTORY = 64
+"""Most utterances before such a question."""
+MAX_UTTERANCE = 16_000
+"""Most characters of each of them."""
 MAX_METRICS = 32
 """Most metrics that one request may ask for besides nDCG@10."""
 
@@ -113,6 +127,13 @@ class Hits(list[HitBody]):
     truncated: int = 0
     """Texts of the plan that were read only in part (`SearchResponse.truncated`)."""
 
+    @classmethod
+    def of(cls, ranking: Iterable[HitBody], truncated: int) -> Self:
+        """A ranking and its number of texts read only in part."""
+        hits = cls(ranking)
+        hits.truncated = truncated
+        return hits
+
 
 class Identified(Wire):
     """Hashes of what rankings and rewards depend on; rewards are comparable where both are equal."""
@@ -126,10 +147,8 @@ class Identified(Wire):
 class SearchResponse(Identified):
     """One ranking, best first, for each plan, in the order of the plans."""
 
-    plan_digests: list[str]
-    """For each ranking the digest of the plan that it answers (envs/plan.py), as the service read it."""
     rankings: list[list[HitBody]]
-    truncated: list[int] = []
+    truncated: list[int]
     """For each ranking, how many texts of its plan were longer than a query of the retriever may be, and were read only
     in part."""
 
@@ -138,16 +157,13 @@ class StepResult(Wire):
     """The ranking of one step and its reward."""
 
     question_id: str
-    plan_digest: str = ""
-    """Digest of the plan that it answers (envs/plan.py), as the service read it."""
     ranking: list[HitBody]
     reward: UnitInterval
     """nDCG@10 in [0, 1]."""
     metrics: dict[str, UnitInterval]
     """nDCG@10 and every metric asked for, by name."""
-    truncated: int | None = None
-    """Texts of the plan that were longer than a query of the retriever may be, and were read only in part; None from an
-    older service."""
+    truncated: int = 0
+    """Texts of the plan that were longer than a query of the retriever may be, and were read only in part."""
 
     @classmethod
     def without_search(cls, question_id: str, metrics: Sequence[str]) -> Self:
@@ -160,28 +176,6 @@ class StepResponse(Identified):
     """One result for each step, in the order of the steps."""
 
     results: list[StepResult]
-
-
-class Limits(Wire):
-    """What one request may hold."""
-
-    max_plans: int = Field(ge=1)
-    max_k: int = Field(ge=1)
-    max_hits: int = Field(ge=1, default=MAX_HITS)
-    max_terms: int = Field(ge=1, default=64)
-    max_request_terms: int = Field(ge=1, default=2**18)
-    max_characters: int = Field(ge=1, default=65_536)
-    max_request_characters: int = Field(ge=1, default=2**25)
-    max_body_bytes: int = Field(ge=1)
-
-    @property
-    def max_entries(self) -> int:
-        """Most entries that the JSON lists and objects of one request need.
-
-        A step is one and has two, a plan three, a probe four with itself, a term three with itself, and no probe is
-        without a term. 2048 are enough for metrics and for the questions of calls that take no plans.
-        """
-        return 6 * self.max_plans + 7 * self.max_request_terms + 2048
 
 
 class EnvironmentInfo(Identified):
@@ -199,7 +193,6 @@ class EnvironmentInfo(Identified):
     """Number of questions by split."""
     judged: bool = True
     """Whether questions have relevant documents; without, metrics of rankings are 0 and mean nothing."""
-    limits: Limits
 
 
 class UtteranceBody(Wire):
@@ -207,6 +200,22 @@ class UtteranceBody(Wire):
 
     role: Literal["user", "assistant"]
     text: str
+
+
+class AskedUtterance(RequestBody):
+    """What one side said before a question that is to be rewritten."""
+
+    role: Literal["user", "assistant"]
+    text: str = Field(min_length=1, max_length=MAX_UTTERANCE)
+
+
+AskedHistory = Annotated[list[AskedUtterance], Field(max_length=MAX_HISTORY)]
+"""The conversation before a question, oldest utterance first."""
+
+
+def utterances(history: Sequence[AskedUtterance]) -> tuple[Utterance, ...]:
+    """The plain form of a history."""
+    return tuple(Utterance(entry.role, entry.text) for entry in history)
 
 
 class QuestionBody(Wire):
@@ -251,23 +260,15 @@ class QuestionPage(Wire):
     questions: list[QuestionBody]
 
 
-class Invalid(Wire):
-    """One field of a request that did not validate."""
-
-    where: str
-    what: str
-
-
 class Problem(Wire):
     """An error as RFC 9457 problem details; `detail` says what to do."""
 
-    type: str
     title: str
     status: int
     detail: str
     request_id: str = ""
-    invalid: list[Invalid] = []
-    """The fields that did not validate, for status 422."""
+    invalid: dict[str, str] = {}
+    """What is wrong with each field that did not validate, for status 422."""
 
 
 class Health(Wire):

@@ -3,17 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from ..configs.environment import EnvironmentConfig
 from .environment import Environment, PlanRanking, RankedHit
-from .schemas import MAX_HITS, MAX_K, PRIMARY_METRIC, EnvironmentInfo, HitBody, Limits
+from .schemas import PRIMARY_METRIC, EnvironmentInfo, HitBody
 
 
-def limits_of(config: EnvironmentConfig) -> Limits:
-    """What one request may hold: the settings of these names, and two limits that are no settings."""
-    return Limits(max_k=MAX_K, max_hits=MAX_HITS, **config.model_dump(include=set(Limits.model_fields)))
-
-
-def info_of(environment: Environment, limits: Limits) -> EnvironmentInfo:
+def info_of(environment: Environment) -> EnvironmentInfo:
     """What is searched, by which retriever, and which questions there are."""
     return EnvironmentInfo(
         name=environment.name,
@@ -25,7 +19,6 @@ def info_of(environment: Environment, limits: Limits) -> EnvironmentInfo:
         relevance_level=environment.relevance_level,
         splits=dict(environment.splits),
         judged=environment.judged,
-        limits=limits,
         settings_hash=environment.settings_hash,
     )
 
@@ -46,7 +39,6 @@ def hit_fields(environment: Environment, ranking: Sequence[RankedHit], with_text
 def result_fields(
     environment: Environment,
     question_id: str,
-    plan_digest: str,
     ranking: PlanRanking,
     with_text: bool,
     metrics: Sequence[str],
@@ -63,7 +55,6 @@ def result_fields(
         "reward": reward,
         "metrics": values,
         "truncated": ranking.truncated,
-        "plan_digest": plan_digest,
     }
 
 

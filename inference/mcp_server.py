@@ -5,7 +5,6 @@ output, or over HTTP on this machine (`port`). The documents are those of a runn
 """
 
 import asyncio
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated
@@ -16,8 +15,8 @@ from pydantic import BaseModel, Field
 
 from ..configs.schema import ClientConfig
 from ..envs.client.client import EnvironmentClient
-from ..envs.page.router import MAX_QUESTION, AskedHistory, utterances
-from ..envs.server.process import bound
+from ..envs.schemas import MAX_QUESTION, AskedHistory, utterances
+from ..envs.server.serve import Server, bound
 from ..version import __version__
 from .results import SearchResult
 from .rewriter import Rewriter
@@ -102,16 +101,4 @@ async def _serve(rewriter: Rewriter, url: str, port: int | None, ready: Callable
             return
         with bound(HOST, port) as listener:
             started = partial(ready, f"http://{HOST}:{listener.getsockname()[1]}/mcp")
-            await _HttpServer(uvicorn.Config(server.streamable_http_app(), log_config=None), started).serve([listener])
-
-
-class _HttpServer(uvicorn.Server):
-    """Reports when it listens."""
-
-    def __init__(self, config: uvicorn.Config, started: Callable[[], object]) -> None:
-        super().__init__(config)
-        self._started = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._started()
+            await Server(uvicorn.Config(server.streamable_http_app(), log_config=None), started).serve([listener])

@@ -16,9 +16,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..data.types import Question
-from ..envs.page.router import MAX_HISTORY, PageRewriteRequest
-from ..envs.page.router import utterances as history_of
-from ..envs.schemas import Problem
+from ..envs.schemas import MAX_HISTORY, MAX_QUESTION, AskedHistory, Problem, RequestBody
+from ..envs.schemas import utterances as history_of
 from ..envs.server.problems import MEDIA_TYPE, REQUEST_ID
 from ..errors import RequestError
 from .adapters.common import utterances
@@ -72,6 +71,11 @@ class ChatRequest(_Lenient):
     stream_options: StreamOptions | None = None
 
 
+class _AskedQuestion(RequestBody):
+    question: str = Field(min_length=1, max_length=MAX_QUESTION)
+    history: AskedHistory
+
+
 def add_openai_routes(app: FastAPI, served: ServedRewriter) -> None:
     """Add the protocol to a service (envs/server/app.py); OpenAI describes it, so the service's OpenAPI does not."""
     rewriter, card = served.rewriter, served.service.environment.card
@@ -91,9 +95,8 @@ def add_openai_routes(app: FastAPI, served: ServedRewriter) -> None:
     async def complete(body: ChatRequest, request: Request) -> Response:
         _check_model(body.model, rewriter.name)
         question = question_of(body.messages)
-        served.admit(request, 1)
-        work = rewriter.arewrite(question, retriever=card, client=served.searcher(request))
-        result = await served.finish(request, work)
+        served.admit()
+        result = await served.finish(rewriter.arewrite(question, retriever=card, client=served))
         head = {
             "id": f"chatcmpl-{request.scope[REQUEST_ID]}",
             "created": int(time.time()),
@@ -115,7 +118,7 @@ def question_of(messages: Sequence[AskedMessage]) -> Question:
         raise RequestError(f"the chat {ending}; end it with the user's question.")
     earlier = utterances((message.role, message.text) for message in messages[:last])[-MAX_HISTORY:]
     try:
-        body = PageRewriteRequest.model_validate(
+        body = _AskedQuestion.model_validate(
             {
                 "question": messages[last].text,
                 "history": [{"role": utterance.role, "text": utterance.text} for utterance in earlier],
@@ -203,7 +206,7 @@ def _is_problem(message: Message) -> bool:
 
 def _openai_error(problem: Problem) -> dict[str, object]:
     """The error of OpenAI's protocol that says what a problem (RFC 9457) says."""
-    fields = [(field.where.removeprefix("body."), field.what) for field in problem.invalid]
+    fields = [(where.removeprefix("body."), what) for where, what in problem.invalid.items()]
     codes = {401: "invalid_api_key", 404: "model_not_found", 503: "overloaded"}
     return {
         "message": problem.detail + "".join(f" {name}: {what}." for name, what in fields),

@@ -1,24 +1,20 @@
-"""Adds rewriting to an environment service: `POST /v1/rewrite`, `POST /v1/ask`, and the button of its page.
+"""Adds rewriting to an environment service: `POST /v1/rewrite` and `POST /v1/ask`.
 
 The routes are added to the service's application and share its token, body limits, log and error handling. The model
 runs in one thread and batches the questions of concurrent requests; the event loop only waits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException
 from pydantic import Field, StrictBool
 
 from ..data.types import Question
-from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, AskedHistory, PageRewrite, Search, utterances
 from ..envs.plan import SearchPlan
-from ..envs.schemas import MAX_K, HitBody, RequestBody, Wire
-from ..envs.server.batching import GOING_DOWN, OverloadedError
+from ..envs.schemas import MAX_K, MAX_OPTIONS, MAX_QUESTION, AskedHistory, HitBody, RequestBody, Wire, utterances
 from ..envs.server.service import ServiceState
-from .batching import ClosedError
 from .load import Trained, only_member
 from .openai_protocol import add_openai_routes
 from .results import RewriteResult
@@ -132,47 +128,16 @@ class AskAnswer(Wire):
     answers: list[FoundBody]
 
 
-class PageWriter:
-    """The rewriter of the button on the service's page."""
-
-    def __init__(self, rewriter: Rewriter) -> None:
-        self.name = rewriter.name
-        self._rewriter = rewriter
-
-    def __call__(self, question: Question, card: Mapping[str, object], search: Search | None = None) -> PageRewrite:
-        """The greedy answer of the selected turn. `search` runs between turns; None is the environment of the run.
-
-        Raises as `Rewriter.rewrite`, and OverloadedError if the service shuts down first.
-        """
-        try:
-            result = self._rewriter.rewrite(question, retriever=card, client=_PageSearcher(search) if search else None)
-        except ClosedError as error:
-            raise OverloadedError(GOING_DOWN) from error
-        plan = None if result.fallback else result.plan
-        return PageRewrite(result.answer, plan, result.think, result.failure or "", result.unsearched)
-
-
-@dataclass(frozen=True, slots=True)
-class _PageSearcher:
-    """Adapts the search of the page's router to `Searcher`."""
-
-    run_search: Search
-
-    def search(self, plans: Sequence[SearchPlan]) -> Sequence[Sequence[HitBody]]:
-        """One ranking with texts for each plan."""
-        return self.run_search(plans)
-
-
 def open_rewriter(
     trained: Trained, env: str | None, turn: int | None = None, openai: bool = False
-) -> tuple[PageWriter, Callable[[FastAPI], None]]:
-    """Load a rewriter for a service; return its page button and the function that mounts its routes.
+) -> Callable[[FastAPI], None]:
+    """Load a rewriter for a service; return the function that mounts its routes.
 
     `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation,
     `openai` adds OpenAI's protocol. Raises as `only_member` and `load_policy`.
     """
     rewriter = Rewriter(only_member(trained, env if env in trained.members else None), turn=turn)
-    return PageWriter(rewriter), partial(mount, rewriter=rewriter, openai=openai)
+    return partial(mount, rewriter=rewriter, openai=openai)
 
 
 def mount(app: FastAPI, rewriter: Rewriter, openai: bool = False) -> None:
@@ -194,21 +159,19 @@ def _router(served: ServedRewriter) -> APIRouter:
     card = environment.card
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
-    async def rewrite(body: RewriteRequest, request: Request) -> RewriteAnswer:
+    async def rewrite(body: RewriteRequest) -> RewriteAnswer:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
         questions = _questions(body)
-        served.admit(request, len(questions))
-        work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=served.searcher(request))
-        results = await served.finish(request, work)
+        served.admit()
+        results = await served.finish(rewriter.arewrite(questions, retriever=card, turn=body.turn, client=served))
         return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
 
     @router.post("/v1/ask", response_model=AskAnswer)
-    async def ask(body: AskRequest, request: Request) -> AskAnswer:
+    async def ask(body: AskRequest) -> AskAnswer:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
         questions = _questions(body)
-        served.admit(request, len(questions))
-        searched = rewriter.asearch(questions, served.searcher(request), turns=body.turns, retriever=card, k=body.k)
-        results = await served.finish(request, searched)
+        served.admit()
+        results = await served.finish(rewriter.asearch(questions, served, turns=body.turns, retriever=card, k=body.k))
         answers = []
         for result in results:
             ranking = None if result.ranking is None else [_hit_body(hit, body.with_text) for hit in result.ranking]

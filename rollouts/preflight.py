@@ -4,7 +4,8 @@ from ..configs.evaluation import SpecConfig
 from ..configs.mix import chosen
 from ..configs.schema import RunConfig
 from ..envs.client.connect import known_services
-from ..envs.preflight import check_environment, check_retriever
+from ..envs.index_names import index_folder
+from ..envs.recipes import recipe_of
 from ..rewriters.registry import refuse_unknown
 from ..rewriters.small import load_prompt
 from ..sources import resolve_model
@@ -13,14 +14,15 @@ from ..sources import resolve_model
 def check_run(config: RunConfig, env: str | None = None) -> None:
     """Refuse names that lead nowhere: of the rewriter, its prompt and the policy, and of what a local service opens.
 
-    `env` names one environment of a mix. Raises ConfigError, ModelError, IndexFolderError and DataError.
+    `env` names one environment of a mix. Raises ConfigError, ModelError and IndexFolderError.
     """
     for member in chosen(config, env).values():
         refuse_unknown(member.rewriter.name)
         if member.rewriter.name == "small":
             load_prompt(member.rewriter.prompt)
         if known_services(member.env, member.client) is None:
-            check_environment(member.env)
+            recipe_of(member.env)
+            index_folder(member.env.index)
     resolve_model(config.policy.model)
 
 
@@ -31,7 +33,7 @@ def check_spec(spec: SpecConfig) -> None:
     """
     for environment in spec.environments.values():
         if environment.client.urls == "local" and not environment.urls:
-            check_retriever(environment.env)
+            recipe_of(environment.env)
     systems = [spec.rewriter, *(system.rewriter for system in spec.systems.values())]
     for rewriter in filter(None, systems):
         refuse_unknown(rewriter.name)

@@ -221,7 +221,7 @@ def url(environment, small_environment, run_app):
     """The address of a service of the small environment."""
     from querylect.envs.server.app import create_app
 
-    with run_app(create_app(environment, small_environment)) as url:
+    with run_app(create_app(environment)) as url:
         yield url
 
 
@@ -255,7 +255,7 @@ def service_in_thread(run_app):
 
     @contextmanager
     def serve(config: EnvironmentConfig) -> Iterator[ServiceAddress]:
-        with run_app(create_app(Environment.open(config), config, "a token")) as url:
+        with run_app(create_app(Environment.open(config), "a token")) as url:
             yield ServiceAddress(url, "a token")
 
     with pytest.MonkeyPatch.context() as patch:

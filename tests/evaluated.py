@@ -9,7 +9,7 @@ import pytest
 from querylect.configs.evaluation import SpecConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.schemas import EnvironmentInfo, Limits
+from querylect.envs.schemas import EnvironmentInfo
 from querylect.eval.records import read_records, write_records
 from querylect.eval.run import evaluate_each
 from querylect.eval.spec import evaluate_spec
@@ -28,7 +28,6 @@ def environment_info(**changes) -> EnvironmentInfo:
     values = {
         "name": "toy", "retriever": {"name": "bm25", "kind": "bm25"}, "corpus_size": 4, "corpus_hash": "c" * 64,
         "index_hash": "a" * 64, "settings_hash": "s", "gain": "linear", "splits": {},
-        "limits": Limits(max_plans=100, max_k=100, max_body_bytes=10**6),
     }  # fmt: skip
     return EnvironmentInfo(**values | changes)
 

@@ -143,7 +143,7 @@ def lesson_url(lessons, run_app) -> Iterator[str]:
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
 
-    with run_app(create_app(Environment.open(lessons), lessons)) as url:
+    with run_app(create_app(Environment.open(lessons))) as url:
         yield url
 
 

@@ -3,8 +3,7 @@
 Three sources: schemathesis draws from the service's own OpenAPI document what fits it and what does not; `damaged`
 takes valid bodies and breaks them in one to three places, sends wrong methods, paths, parameters and headers; `RAW` is
 bytes that are no HTTP. All are drawn from a seed. An answer keeps its promise where its status and body are declared
-in that document and an error is problem+json that says what to do; 503 with Retry-After is the only 5xx allowed, and
-only where the caller says that the service may be overloaded.
+in that document, and an error is problem+json that says what to do and no 5xx.
 """
 
 import copy
@@ -63,9 +62,8 @@ def document_of(url, headers=None):
     return httpx.get(f"{url}/v1/openapi.json", headers=headers, trust_env=False, timeout=30).json()
 
 
-def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True):
-    """About `number` requests that schemathesis draws from the service's document, half of them against it. Without
-    `short_lists` lists are as long as the document allows, and longer."""
+def send_drawn(url, number, seed, headers=None):
+    """About `number` requests that schemathesis draws from the service's document, half of them against it."""
     import requests
     import schemathesis
     from hypothesis import HealthCheck, Phase, given, settings
@@ -76,7 +74,7 @@ def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True
     document = document_of(url, headers)
     for described in (entry for methods in document["paths"].values() for entry in methods.values()):
         described.pop("security", None)  # or a token would be drawn as well, in the place of that in the headers
-    drawn_from = _with_short_lists(document) if short_lists else document
+    drawn_from = _with_short_lists(document)
     operations = [
         drawn.ok()
         for drawn in schemathesis.openapi.from_dict(drawn_from).get_all_operations()
@@ -98,7 +96,7 @@ def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True
                 def send(case):
                     answer = case.call(base_url=url, session=session, headers=headers, timeout=60)
                     sent.statuses[answer.status_code] += 1
-                    if not _allowed(answer.status_code, overload):
+                    if answer.status_code >= 500:
                         sent.blame(f"{answer.status_code} for {case.as_curl_command(base_url=url)}")
                     try:
                         # a 413 is a rejection too, which that check does not know
@@ -106,7 +104,7 @@ def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True
                         case.validate_response(answer, checks=[*conforms, *rejects])
                     except FailureGroup as failure:
                         for what in map(str, failure.exceptions):
-                            if not short_lists or "`maxItems`" not in what:  # that bound is ours, not the service's
+                            if "`maxItems`" not in what:  # that bound is ours, not the service's
                                 sent.blame(f"{what} for {case.as_curl_command(base_url=url)}")
 
                 drawing = settings(
@@ -121,7 +119,7 @@ def send_drawn(url, number, seed, headers=None, overload=False, short_lists=True
     return sent
 
 
-def send_damaged(url, number, seed, headers=None, overload=False):
+def send_damaged(url, number, seed, headers=None):
     """`number` requests that were valid before they were broken."""
     draw, sent, document = random.Random(seed), Sent(), document_of(url, headers)
     with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
@@ -129,7 +127,7 @@ def send_damaged(url, number, seed, headers=None, overload=False):
             method, path, more, body = damaged(draw)
             answer = http.request(method, path, content=body, headers=more)
             sent.statuses[answer.status_code] += 1
-            if (what := _broken_promise(document, answer, overload)) is not None:
+            if (what := _broken_promise(document, answer)) is not None:
                 sent.blame(f"{what}: {method} {path} {more} {body[:500]!r} was answered {answer.text[:300]}")
     return sent
 
@@ -220,14 +218,10 @@ def _with_short_lists(node):
     return schema
 
 
-def _allowed(status, overload):
-    return status < 500 or (status == 503 and overload)
-
-
-def _broken_promise(document, answer, overload):
+def _broken_promise(document, answer):
     """What an answer does wrong, or None."""
     status, path = answer.status_code, answer.request.url.path
-    if not _allowed(status, overload):
+    if status >= 500:
         return f"a {status}"
     operation = document["paths"].get(path, {}).get(answer.request.method.lower())
     if operation is not None and str(status) not in operation["responses"]:

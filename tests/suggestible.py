@@ -81,7 +81,7 @@ def world_url(world, run_app):
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
 
-    with run_app(create_app(Environment.open(world), world)) as url:
+    with run_app(create_app(Environment.open(world))) as url:
         yield url
 
 

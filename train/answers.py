@@ -104,11 +104,6 @@ class AnswerClient:
     def environment(self) -> EnvironmentInfo:
         return self._client.environment()
 
-    def plan_outcomes(self) -> dict[str, float] | None:
-        """As the client's; None if it has none."""
-        plan_outcomes = getattr(self._client, "plan_outcomes", None)
-        return plan_outcomes() if plan_outcomes is not None else None
-
     def questions(self, split: str) -> list[Question]:
         """The questions of a split that have a right answer, in their fixed order.
 

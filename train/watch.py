@@ -31,7 +31,6 @@ class Watcher(TrainerCallback):
         self.folder, self.view, self.guard, self.trackers, self.changes = folder, view, guard, trackers, changes
         self.trainer: TreeTrainer | None = None
         self._started = time.perf_counter()
-        self._outcomes: Mapping[str, float] | None = None
         self._table_step = 0
 
     def on_train_begin(
@@ -40,7 +39,6 @@ class Watcher(TrainerCallback):
         """Show the start of the run; replay earlier records to the guard after a resume."""
         for record in self.folder.read(self.folder.metrics):
             self.guard.look(record)
-        self._outcomes = self._plan_outcomes()
         self._table_step = int(state.global_step)
         self._started = time.perf_counter()
         self.trackers.begin(args, state)
@@ -88,9 +86,6 @@ class Watcher(TrainerCallback):
         record["throughput/tokens"] = trainer.sampled_tokens / record["seconds/step"]
         record["throughput/rollouts"] = trainer.sampled_paths / record["seconds/step"]
         record |= trainer.reader_metrics
-        previous, self._outcomes = self._outcomes, self._plan_outcomes()
-        if (hits := share_without_search(previous, self._outcomes)) is not None:
-            record["cache/hits"] = hits
         record["memory/peak_gib"] = peak_memory_gib()
         self._started = now
         record = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
@@ -109,12 +104,6 @@ class Watcher(TrainerCallback):
         """True for step 1 and whenever another `every` steps have passed since the last table; never for 0."""
         return every > 0 and (step == 1 or step // every > self._table_step // every)
 
-    def _plan_outcomes(self) -> Mapping[str, float] | None:
-        """Counts of the client's searches by outcome; None if the client does not provide them."""
-        assert self.trainer is not None
-        plan_outcomes = getattr(self.trainer.grower.client, "plan_outcomes", None)
-        return plan_outcomes() if plan_outcomes is not None else None
-
     def validated(self, record: ValidationRecord) -> None:
         """Show a validation; its time does not count toward the next step."""
         self.view.validated(record)
@@ -129,14 +118,6 @@ class Watcher(TrainerCallback):
         """Release cached memory blocks of the previous step."""
         give_back_freed_memory()
 
-
-def share_without_search(previous: Mapping[str, float] | None, current: Mapping[str, float] | None) -> float | None:
-    """Share of searches between two counts that were cached or merged with an equal one; None if unknown."""
-    if previous is None or current is None:
-        return None
-    new = {name: current.get(name, 0.0) - previous.get(name, 0.0) for name in ("searched", "joined", "cached")}
-    total = sum(new.values())
-    return 1 - new["searched"] / total if total > 0 and min(new.values()) >= 0 else None
 
 
 def describe(tree: Tree) -> dict[str, JsonValue]:

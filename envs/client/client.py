@@ -1,37 +1,40 @@
 """The client of the environment service, asynchronous and synchronous.
 
-An outage is never a reward: a step without an answer at the deadline has the result None, unscorable. A request that
-the service calls wrong is an error at once, and so are answers from two different indexes or by two sets of judgements.
+An outage is never a reward: a step without an answer at the deadline has the result None, unscorable. A request goes
+to the replicas in turn, with growing pauses between rounds, until one gives a usable answer. Anything but a 200 that
+validates is a failed attempt, save a 4xx other than 408 and 429: the service calls the request itself wrong, and that
+is an error at once, and so are answers from two different indexes or by two sets of judgements.
 """
 
 import asyncio
 import logging
-import re
+import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ...configs.schema import ClientConfig
 from ...data.types import Question
-from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
-from ..plan import SearchPlan, plan_digest
+from ...errors import ConfigError, EnvironmentUnavailableError, RequestError, TokenError
+from ..credentials import token_of
+from ..plan import SearchPlan
 from ..schemas import (
+    MAX_CHARACTERS,
     MAX_PAGE,
+    MAX_TEXTS,
     MAX_WITHOUT,
-    PRIMARY_METRIC,
     EnvironmentInfo,
-    HitBody,
     Hits,
     Identified,
-    Limits,
+    Problem,
     QuestionPage,
     SearchRequest,
     SearchResponse,
@@ -41,45 +44,51 @@ from ..schemas import (
     StepResult,
 )
 from .base import ServiceAddress
-from .transport import (
-    CONCURRENT_REQUESTS,
-    Call,
-    ClientStats,
-    OutageError,
-    RequestFailure,
-    Transport,
-    UnexpectedAnswerError,
-)
 
-__all__ = ["ClientStats", "EnvironmentClient", "RequestFailure", "Step", "StepResult", "SyncEnvironmentClient"]
+__all__ = ["Clock", "EnvironmentClient", "Step", "StepResult", "SyncEnvironmentClient"]
 
 log = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer", bound=BaseModel)
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 Value = TypeVar("Value")
 
 MAX_PLANS_PER_REQUEST = 128
-_IDENTITY = {
-    "index_hash": (
-        "answers from two different indexes",
-        "Start every replica with the same index, and do not change it during a run.",
-    ),
-    "settings_hash": (
-        "answers from two different sets of questions, judgements or search settings",
-        "Start every replica with the same questions, judgements (qrels), env.gain and env.vectors, and do not change "
-        "them during a run.",
-    ),
-}
-"""What every answer must agree in, by field of `Identified`: the problem, its remedy."""
+CONCURRENT_REQUESTS = 16
+CONNECT_SECONDS = 5.0
 FIRST_CONTACT_SECONDS = 20.0
 """Maximum seconds for which `environment()` tries to reach a service, so that a wrong URL fails early."""
+BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 10.0
+"""Longest pause before the second round of attempts, which doubles with each round, and its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What deadlines and pauses are measured with."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+
+class OutageError(Exception):
+    """No usable answer from any replica before the deadline."""
+
+
+class FailedAttemptError(Exception):
+    """One attempt without a usable answer, with the seconds that the service asked to wait."""
+
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
 
 
 class EnvironmentClient:
     """Asks the environment; use it inside one event loop and close it there (`async with`)."""
 
-    def __init__(self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None) -> None:
+    def __init__(
+        self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: Clock | None = None
+    ) -> None:
         """`urls` replaces `config.urls` and must be given where that is `local`.
 
         Raises ConfigError for an unusable URL or token.
@@ -89,14 +98,31 @@ class EnvironmentClient:
                 message = "client.urls is 'local': start the service with local_service and give its URL."
                 raise ConfigError(message)
             urls = config.urls
+        if not urls:
+            message = "client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local."
+            raise ConfigError(message)
+        self._replicas = [_replica(url, config.token_env) for url in urls]
         self._config = config
-        self._transport = Transport(config, urls)
+        self._clock = clock or Clock()
+        self._turn = 0
         self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
-        self._info: EnvironmentInfo | None = None
-        self.stats = self._transport.stats
+        self._identity: Identified | None = None
+        self.last_failure: str | None = None
+        """The last attempt that failed: which URL and why."""
+        loopback = all(httpx.URL(url).host in ("127.0.0.1", "::1", "localhost") for url, _ in self._replicas)
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, config.timeout)),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
+            trust_env=not (loopback or config.urls == "local"),  # a service of this run: no proxy in between
+        )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._transport.urls})"
+        return f"{type(self).__name__}({self.urls})"
+
+    @property
+    def urls(self) -> str:
+        """All URLs, for messages."""
+        return ", ".join(url for url, _ in self._replicas)
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,12 +132,7 @@ class EnvironmentClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._transport.close()
-
-    @property
-    def last_failure(self) -> RequestFailure | None:
-        """The last attempt that failed: which URL and why."""
-        return self.stats.last_failure
+        await self._http.aclose()
 
     async def environment(self) -> EnvironmentInfo:
         """What the service serves, asked of every replica.
@@ -119,28 +140,43 @@ class EnvironmentClient:
         Raises EnvironmentUnavailableError where no replica answers, ConfigError where two replicas serve different
         indexes or judgements, RequestError where the service refuses (a wrong token).
         """
-        with self._calling():
-            return await self._discover(time.monotonic() + min(self._config.deadline, FIRST_CONTACT_SECONDS))
+
+        async def describe(replica: tuple[str, str]) -> EnvironmentInfo | None:
+            url, token = replica
+            try:
+                return await self._attempt("GET", url + path, token, EnvironmentInfo, CONNECT_SECONDS)
+            except FailedAttemptError as failure:
+                log.warning("no answer from %s: %s", url, failure)
+                return None
+
+        path = "/v1/environment"
+        infos = [info for info in await asyncio.gather(*map(describe, self._replicas)) if info is not None]
+        if not infos:
+            deadline = self._clock.now() + min(self._config.deadline, FIRST_CONTACT_SECONDS)
+            try:
+                infos = [await self._ask("GET", path, EnvironmentInfo, deadline)]
+            except OutageError as outage:
+                raise self._unavailable() from outage
+        for info in infos:
+            self._check_identity(info)
+        return infos[0]
 
     async def questions(self, split: str) -> list[Question]:
         """All questions of a split, in their fixed order.
 
         Raises RequestError for an unknown split and EnvironmentUnavailableError where no replica answers in time.
         """
-        deadline = time.monotonic() + self._config.deadline
+        deadline = self._clock.now() + self._config.deadline
         received: list[Question] = []
-
-        def check(page: QuestionPage) -> None:
-            _expect(page.split == split and page.offset == len(received), "another page than the one asked for")
-            _expect(bool(page.questions) or page.total <= len(received), "an empty page before the end of the split")
-
-        with self._calling():
-            while True:
-                query = httpx.QueryParams({"split": split, "offset": len(received), "limit": MAX_PAGE})
-                page = await self._transport.ask(Call("GET", f"/v1/questions?{query}", QuestionPage, check), deadline)
-                received += [body.question for body in page.questions]
-                if len(received) >= page.total:
-                    return received
+        while True:
+            query = httpx.QueryParams({"split": split, "offset": len(received), "limit": MAX_PAGE})
+            try:
+                page = await self._ask("GET", f"/v1/questions?{query}", QuestionPage, deadline)
+            except OutageError as outage:
+                raise self._unavailable() from outage
+            received += [body.question for body in page.questions]
+            if len(received) >= page.total or not page.questions:
+                return received
 
     async def search(
         self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()
@@ -150,34 +186,24 @@ class EnvironmentClient:
         Raises EnvironmentUnavailableError where any of them has no ranking at the deadline, and RequestError for a plan
         that the service refuses.
         """
-
-        async def send(part: Sequence[SearchPlan], deadline: float) -> list[Hits]:
-            def check(answer: SearchResponse) -> None:
-                _expect(len(answer.rankings) == len(part), f"{len(answer.rankings)} rankings for {len(part)} plans")
-                _expect(answer.plan_digests == list(map(plan_digest, part)), "rankings of other plans")
-                for plan, ranking in zip(part, answer.rankings, strict=True):
-                    _check_ranking(plan, ranking, with_text)
-                    _expect(left_out.isdisjoint(hit.id for hit in ranking), "a document that is to be left out")
-                self._check_identity(answer, self._info)
-
-            body = _json(SearchRequest(plans=list(part), with_text=with_text, without=sorted(left_out)), empty)
-            answer = await self._transport.ask(Call("POST", "/v1/search", SearchResponse, check, body), deadline)
-            rankings = [Hits(ranking) for ranking in answer.rankings]
-            for ranking, truncated in zip(rankings, answer.truncated, strict=False):  # an older service sends none
-                ranking.truncated = truncated
-            return rankings
-
-        if len(left_out := set(without)) > MAX_WITHOUT:
+        left_out = sorted(set(without))
+        if len(left_out) > MAX_WITHOUT:
             raise RequestError(
                 f"without holds {len(left_out)} ids; a search leaves out at most {MAX_WITHOUT}. Give fewer."
             )
-        empty = () if left_out else ("without",)  # which an older service does not know
-        rankings: list[Hits] = []
-        with self._calling():
-            for outcome in await self._in_parts(plans, plans, send):
-                if isinstance(outcome, OutageError):
-                    raise outcome
-                rankings.append(outcome)
+
+        async def send(part: Sequence[SearchPlan], deadline: float) -> list[Hits]:
+            body = _json(SearchRequest(plans=list(part), with_text=with_text, without=left_out))
+            answer = await self._ask("POST", "/v1/search", SearchResponse, deadline, body)
+            return [
+                Hits.of(ranking, truncated)
+                for ranking, truncated in zip(answer.rankings, answer.truncated, strict=True)
+            ]
+
+        outcomes = await self._in_parts(plans, plans, send)
+        rankings = [outcome for outcome in outcomes if outcome is not None]
+        if len(rankings) < len(plans):
+            raise self._unavailable()
         return rankings
 
     async def step(
@@ -187,127 +213,139 @@ class EnvironmentClient:
 
         Raises RequestError for a step that the service refuses (unknown question, malformed plan, wrong token).
         """
-        required = {PRIMARY_METRIC, *metrics}
 
         async def send(part: Sequence[Step], deadline: float) -> list[StepResult]:
-            def check(answer: StepResponse) -> None:
-                _expect(len(answer.results) == len(part), f"{len(answer.results)} results for {len(part)} steps")
-                for step, result in zip(part, answer.results, strict=True):
-                    _expect(result.question_id == step.question_id, f"a result of question {result.question_id!r}")
-                    _expect(result.plan_digest == plan_digest(step.plan), "a result of another plan")
-                    _expect(required <= result.metrics.keys(), f"only the metrics {sorted(result.metrics)}")
-                    value = result.metrics[PRIMARY_METRIC]
-                    _expect(result.reward == value, f"the reward {result.reward} and {PRIMARY_METRIC} {value}")
-                    _check_ranking(step.plan, result.ranking, with_text)
-                self._check_identity(answer, self._info)
-
             body = _json(StepRequest(steps=list(part), with_text=with_text, metrics=list(metrics)))
-            answer = await self._transport.ask(Call("POST", "/v1/step", StepResponse, check, body), deadline)
-            return answer.results
+            return (await self._ask("POST", "/v1/step", StepResponse, deadline, body)).results
 
-        with self._calling():
-            outcomes = await self._in_parts(steps, [step.plan for step in steps], send)
-        results = [None if isinstance(outcome, OutageError) else outcome for outcome in outcomes]
-        missing = results.count(None)
-        if missing:
-            self.stats.unscorable += missing
+        results = await self._in_parts(steps, [step.plan for step in steps], send)
+        if missing := results.count(None):
             log.warning("%d of %d steps are unscorable; last failure: %s", missing, len(results), self.last_failure)
         return results
-
-    async def plan_outcomes(self) -> dict[str, float] | None:
-        """Plans of all clients to all replicas, by outcome (searched, joined, cached, refused), without zero counts;
-        None where a replica does not report them. Never raises."""
-        totals: dict[str, float] = {}
-        for replica in self._transport.replicas:
-            text = await self._transport.text(replica, "/metrics")
-            counts = re.findall(r'^querylect_plans_total\{outcome="(\w+)"\} (\S+)$', text or "", flags=re.M)
-            if text is None:
-                return None
-            for outcome, count in counts:
-                totals[outcome] = totals.get(outcome, 0.0) + float(count)
-        return totals
-
-    @contextmanager
-    def _calling(self) -> Iterator[None]:
-        """Time a call, and raise EnvironmentUnavailableError for an outage."""
-        started = time.perf_counter()
-        try:
-            yield
-        except OutageError as outage:
-            raise EnvironmentUnavailableError(
-                f"no environment service answers at {self._transport.urls}; the last error was {outage}. "
-                "Start it with `querylect serve`, correct client.urls, or set client.urls to local."
-            ) from outage
-        finally:
-            self.stats.seconds += time.perf_counter() - started
-
-    async def _discover(self, deadline: float) -> EnvironmentInfo:
-        """Ask all replicas for /v1/environment until at least one answers."""
-        outcomes = await self._transport.ask_all(Call("GET", "/v1/environment", EnvironmentInfo), deadline)
-        infos = [outcome for outcome in outcomes if isinstance(outcome, EnvironmentInfo)]
-        for info in infos:
-            self._check_identity(info, self._info or infos[0])
-        self._info = self._info or infos[0]
-        return infos[0]
 
     async def _in_parts(
         self,
         items: Sequence[Item],
         plans: Sequence[SearchPlan],
         send: Callable[[Sequence[Item], float], Awaitable[list[Part]]],
-    ) -> list[Part | OutageError]:
+    ) -> list[Part | None]:
         """Send items, of one plan each, in concurrent requests within the service's limits; the outcome of an item
-        without an answer in time is an OutageError."""
-        if not items:
-            return []
-        deadline = time.monotonic() + self._config.deadline
+        without an answer in time is None."""
+        deadline = self._clock.now() + self._config.deadline
 
-        async def deliver(part: Sequence[Item]) -> list[Part | OutageError]:
+        async def deliver(part: Sequence[Item]) -> Sequence[Part | None]:
             try:
-                async with asyncio.timeout(deadline - time.monotonic()), self._slots:
-                    return [*await send(part, deadline)]
-            except TimeoutError:
-                return [OutageError([self.last_failure] if self.last_failure else [])] * len(part)
-            except OutageError as outage:
-                return [outage] * len(part)
+                async with self._slots:
+                    outcomes = await send(part, deadline)
+            except OutageError:
+                return [None] * len(part)
+            if len(outcomes) != len(part):
+                raise EnvironmentUnavailableError(f"{self.urls} sent {len(outcomes)} results for {len(part)} plans.")
+            return outcomes
 
-        try:
-            info = self._info or await self._discover(deadline)
-        except OutageError as outage:
-            return [outage] * len(items)
-        bounds = _parts(plans, info.limits)
-        tasks = [asyncio.create_task(deliver(items[start:end])) for start, end in bounds]
+        tasks = [asyncio.create_task(deliver(items[start:end])) for start, end in _parts(plans)]
         try:
             return [outcome for part in await asyncio.gather(*tasks) for outcome in part]
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _check_identity(self, answer: Identified, first: Identified | None) -> None:
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[Answer],
+        deadline: float,
+        body: str | None = None,
+    ) -> Answer:
+        """The first usable answer. `deadline` is a time of the clock.
+
+        Raises OutageError at the deadline, RequestError where a replica refuses the request, TokenError where one wants
+        another token, ConfigError where the answer is from another index.
+        """
+        self._turn += 1
+        start = self._turn % len(self._replicas)
+        replicas = [*self._replicas[start:], *self._replicas[:start]]
+        backoff, failures = BACKOFF_SECONDS, ["the deadline passed before the first attempt"]
+        while True:
+            pauses = []
+            for url, token in replicas:
+                if (seconds := min(self._config.timeout, deadline - self._clock.now())) <= 0:
+                    raise OutageError(failures[-1])
+                try:
+                    answer = await self._attempt(method, url + path, token, kind, seconds, body)
+                except FailedAttemptError as failure:
+                    self.last_failure = f"{url}: {failure}"
+                    failures.append(self.last_failure)
+                    pauses.append(failure.retry_after)
+                else:
+                    if isinstance(answer, Identified):
+                        self._check_identity(answer)
+                    return answer
+            pause = min(pauses) + random.uniform(0, backoff)
+            if self._clock.now() + pause >= deadline:
+                raise OutageError(failures[-1])
+            await self._clock.sleep(pause)
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+
+    async def _attempt(
+        self, method: str, url: str, token: str, kind: type[Answer], seconds: float, body: str | None = None
+    ) -> Answer:
+        """Ask one replica once, for at most `seconds`. Raises FailedAttemptError, RequestError and TokenError."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._http.request(method, url, content=body, headers=headers)
+            status = response.status_code
+            if status == 200:
+                return kind.model_validate_json(response.content, strict=True)
+        except TimeoutError:
+            raise FailedAttemptError(f"no answer within {seconds:.3g} s") from None
+        except httpx.HTTPError as error:
+            raise FailedAttemptError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "body"
+            raise FailedAttemptError(f"not the environment's answer: {where}: {first['msg']}") from error
+        if 400 <= status < 500 and status not in (408, 429):
+            refusal = TokenError if status in (401, 403) else RequestError
+            raise refusal(f"{method} {url} was refused with {status}: {_detail(response)}")
+        asked = response.headers.get("retry-after", "")
+        raise FailedAttemptError(f"HTTP {status}: {_detail(response)}", float(asked) if asked.isdecimal() else 0.0)
+
+    def _check_identity(self, answer: Identified) -> None:
         """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
-        for field, (problem, remedy) in _IDENTITY.items():
-            expected, actual = getattr(first or answer, field), getattr(answer, field)
+        first = self._identity = self._identity or answer
+        for field in ("index_hash", "settings_hash"):
+            expected, actual = getattr(first, field), getattr(answer, field)
             if actual != expected:
                 raise ConfigError(
-                    f"the service at {self._transport.urls} {problem} ({field} {expected} and {actual}), so rewards "
-                    f"would not be comparable. {remedy}"
+                    f"the answers of {self.urls} differ in {field} ({expected} and {actual}), so rewards would not be "
+                    "comparable. Start every replica with the same index, questions, judgements and env.gain, and do "
+                    "not change them during a run."
                 )
+
+    def _unavailable(self) -> EnvironmentUnavailableError:
+        return EnvironmentUnavailableError(
+            f"no environment service answers at {self.urls}; the last error was {self.last_failure}. "
+            "Start it with `querylect serve`, correct client.urls, or set client.urls to local."
+        )
 
 
 class SyncEnvironmentClient:
     """The same client for synchronous callers: an event loop in a separate thread. Close it (`with`)."""
 
-    def __init__(self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None) -> None:
+    def __init__(
+        self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: Clock | None = None
+    ) -> None:
         """As EnvironmentClient."""
-        self._client = EnvironmentClient(config, urls)
+        self._client = EnvironmentClient(config, urls, clock)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="querylect-client", daemon=True)
         self._thread.start()
-        self.stats = self._client.stats
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._client._transport.urls})"
+        return f"{type(self).__name__}({self._client.urls})"
 
     def __enter__(self) -> Self:
         return self
@@ -324,9 +362,9 @@ class SyncEnvironmentClient:
             self._loop.close()
 
     @property
-    def last_failure(self) -> RequestFailure | None:
+    def last_failure(self) -> str | None:
         """The last attempt that failed: which URL and why."""
-        return self.stats.last_failure
+        return self._client.last_failure
 
     def environment(self) -> EnvironmentInfo:
         """As EnvironmentClient.environment."""
@@ -346,10 +384,6 @@ class SyncEnvironmentClient:
         """As EnvironmentClient.step."""
         return self._wait(self._client.step(steps, with_text, metrics))
 
-    def plan_outcomes(self) -> dict[str, float] | None:
-        """As EnvironmentClient.plan_outcomes."""
-        return self._wait(self._client.plan_outcomes())
-
     def step_soon(
         self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
     ) -> Future[list[StepResult | None]]:
@@ -365,35 +399,44 @@ class SyncEnvironmentClient:
             raise
 
 
-def _parts(plans: Sequence[SearchPlan], limits: Limits) -> list[tuple[int, int]]:
+def _parts(plans: Sequence[SearchPlan]) -> list[tuple[int, int]]:
     """Start and end of each request's plans."""
-    at_most = (min(MAX_PLANS_PER_REQUEST, limits.max_plans), limits.max_request_terms, limits.max_request_characters)
+    at_most = (MAX_PLANS_PER_REQUEST, MAX_TEXTS, MAX_CHARACTERS)
     starts, totals = [0], (0, 0, 0)
     for i, plan in enumerate(plans):
-        size = (1, len(plan.texts), plan.characters)
+        size = (1, len(plan.texts), sum(map(len, plan.texts)))
         totals = (totals[0] + size[0], totals[1] + size[1], totals[2] + size[2])
         if i > starts[-1] and any(total > limit for total, limit in zip(totals, at_most, strict=True)):
             starts.append(i)
             totals = size
-    return list(pairwise([*starts, len(plans)]))
+    return list(pairwise([*starts, len(plans)])) if plans else []
 
 
-def _json(request: BaseModel, exclude: Collection[str] = ()) -> str:
+def _json(request: BaseModel) -> str:
     try:
-        return request.model_dump_json(exclude=set(exclude))
+        return request.model_dump_json()
     except PydanticSerializationError as error:
         raise RequestError(f"the request is no valid Unicode text ({error}).") from error
 
 
-def _expect(condition: bool, actual: str) -> None:
-    if not condition:
-        raise UnexpectedAnswerError(actual)
+def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
+    """URL and token of a replica. Raises ConfigError for what is no URL of a service."""
+    address = ServiceAddress(service) if isinstance(service, str) else service
+    try:
+        url = httpx.URL(address.url)
+    except (httpx.InvalidURL, TypeError):
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+        shown = str(url.copy_with(userinfo=b"")) or address.url
+        message = f"client.urls: {shown!r} is no service URL; expected http://HOST:PORT or https://HOST."
+        raise ConfigError(message)
+    return str(url).rstrip("/"), token_of(token_env) if address.token is None else address.token
 
 
-def _check_ranking(plan: SearchPlan, ranking: Sequence[HitBody], with_text: bool) -> None:
-    _expect(len(ranking) <= plan.k, f"{len(ranking)} hits for k={plan.k}")
-    _expect(len({hit.id for hit in ranking}) == len(ranking), "a ranking that holds a document twice")
-    scores = [hit.score for hit in ranking]
-    _expect(scores == sorted(scores, reverse=True), "a ranking whose scores rise")
-    if with_text:
-        _expect(all(hit.title is not None and hit.text is not None for hit in ranking), "hits without their text")
+def _detail(response: httpx.Response) -> str:
+    """What an error answer says, in one line."""
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:
+        return " ".join(response.text.split())[:300] or response.reason_phrase
+    return " ".join([problem.detail, *(f"{where}: {what}." for where, what in problem.invalid.items())])

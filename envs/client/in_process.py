@@ -9,9 +9,9 @@ from ...data.corpus import LoadedQuestions
 from ...data.types import Question
 from ...errors import RequestError
 from ..environment import Environment, PlanRanking
-from ..plan import SearchPlan, plan_digest
+from ..plan import SearchPlan
 from ..schemas import PRIMARY_METRIC, EnvironmentInfo, HitBody, Hits, Step, StepResult
-from ..wire import hit_fields, info_of, limits_of, result_fields
+from ..wire import hit_fields, info_of, result_fields
 
 PLANS_AT_ONCE = 128
 """Plans that are searched together, as many as the HTTP client sends in one request."""
@@ -28,7 +28,7 @@ class InProcessClient:
     def __init__(self, config: EnvironmentConfig, loaded: LoadedQuestions | None = None) -> None:
         """Open the environment. Arguments and errors are those of `Environment.open`."""
         self._environment = Environment.open(config, loaded)
-        self._info = info_of(self._environment, limits_of(config))
+        self._info = info_of(self._environment)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class InProcessClient:
         with self._lock:
             ranked = self._ranked([self._environment.plan_for(step.question_id, step.plan) for step in steps])
             scored = [
-                result_fields(self._environment, step.question_id, plan_digest(step.plan), ranking, with_text, names)
+                result_fields(self._environment, step.question_id, ranking, with_text, names)
                 for step, ranking in zip(steps, ranked, strict=True)
             ]
         return [StepResult.model_validate(fields) for fields in scored]
@@ -73,6 +73,5 @@ class InProcessClient:
             yield from self._environment.search(part)
 
     def _hits(self, ranking: PlanRanking, with_text: bool) -> Hits:
-        hits = Hits(map(HitBody.model_validate, hit_fields(self._environment, ranking, with_text)))
-        hits.truncated = ranking.truncated
-        return hits
+        fields = hit_fields(self._environment, ranking, with_text)
+        return Hits.of(map(HitBody.model_validate, fields), ranking.truncated)

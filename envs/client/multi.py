@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from ...data.mixed_ids import join_id, joined, split_id
 from ...data.types import Question
-from ..schemas import EnvironmentInfo, Limits, Step, StepResult
+from ..schemas import EnvironmentInfo, Step, StepResult
 from .client import SyncEnvironmentClient
 
 
@@ -42,7 +42,6 @@ class MixedClient:
         def combined(field: str) -> str:
             return ", ".join(f"{name}: {getattr(info, field)}" for name, info in infos.items())
 
-        limits = [info.limits.model_dump() for info in infos.values()]
         splits = sorted({split for info in infos.values() for split in info.splits})
         return EnvironmentInfo(
             name=" + ".join(infos),
@@ -54,7 +53,6 @@ class MixedClient:
             gain=combined("gain"),
             splits={split: sum(info.splits.get(split, 0) for info in infos.values()) for split in splits},
             judged=all(info.judged for info in infos.values()),
-            limits=Limits(**{name: min(limit[name] for limit in limits) for name in limits[0]}),
         )
 
     def questions(self, split: str) -> list[Question]:

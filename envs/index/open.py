@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ...errors import IndexFolderError
 from ...storage import descriptor_sha256
-from ..preflight import index_folder
+from ..index_names import index_folder
 from .documents import Documents
 from .manifest import INDEX, FileEntry, Manifest
 

@@ -4,9 +4,9 @@ A kind turns the corpus into files, block by block, and opens them as a retrieve
 of a probe must not depend on the batch or on the number of requested documents.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from ...configs.schema import EnvironmentConfig
 from ...data.types import Document
@@ -18,55 +18,12 @@ from ..plan import Probe
 from ..recipes import RetrieverRecipe
 from .fusion import Scored
 
-TEXT_WORK = 64
-"""Work of a text without a character."""
-STEP_WORK = 65_536
-"""Work between two pauses of `rank_in_steps`, and of one turn of a request in a service."""
-
-Value = TypeVar("Value")
-Steps = Generator[None, None, Value]
-"""Computes a value with pauses, in which something else may be done. Closed early, it changes nothing."""
-
 
 class Retriever(Protocol):
-    """Ranks probes over one corpus. It may also have what `work_of`, `rank_in_steps`, `truncation_of` and
-    `depth_limit_of` look for.
-    """
+    """Ranks probes over one corpus. It may also have what `truncation_of` and `depth_limit_of` look for."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents."""
-
-
-def work_of(retriever: Retriever) -> Callable[[Probe], int]:
-    """The retriever's `work`, which says what ranking a probe costs, so that a service can share its time between
-    requests; `work_of_texts` for a retriever that has none. It counts what takes the time (texts to encode, pairs to
-    score) in a unit of which STEP_WORK takes at most a few seconds on two CPU cores with a small model."""
-    work: Callable[[Probe], int] = getattr(retriever, "work", work_of_texts)
-    return work
-
-
-def work_of_texts(probe: Probe) -> int:
-    """TEXT_WORK for each text and a unit for each character, of which BM25 does some hundred thousand a second."""
-    return sum(TEXT_WORK + len(term.text) for term in probe.terms)
-
-
-def rank_in_steps(retriever: Retriever, probes: Sequence[Probe], limits: Sequence[int]) -> Steps[list[Scored]]:
-    """The ranking of each probe by the retriever's `rank_in_steps`, which pauses about every STEP_WORK; by `rank`, and
-    so without a pause, for a retriever that has none."""
-    if not hasattr(retriever, "rank_in_steps"):
-        return retriever.rank(probes, limits)
-    steps: Steps[list[Scored]] = retriever.rank_in_steps(probes, limits)
-    return (yield from steps)
-
-
-def run_steps(steps: Steps[Value]) -> Value:
-    """The value, computed without a pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            value: Value = end.value
-            return value
 
 
 def truncation_of(retriever: Retriever) -> Callable[[Probe], int]:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
 from ...configs.environment import VectorsConfig
 from ...data.types import Document
 from ...errors import ModelError
 from ...logs import Progress
-from ..byte_cache import ByteCache, remembered
+from ..byte_cache import remembered
 from ..index.arrays import NpyWriter, mapped
 from ..index.manifest import VectorStore
 from ..plan import Probe, is_effective
@@ -26,7 +27,7 @@ from ..recipes import RetrieverRecipe
 from . import nearest
 from .candidates import SPARE
 from .encoder import Encoder as Encoder
-from .encoder import Vectors, query_work
+from .encoder import Vectors
 from .fusion import NOTHING, Scored, best
 
 VECTORS = "vectors.npy"
@@ -41,10 +42,7 @@ class VectorRetriever(ABC):
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._cache: ByteCache[str, Vectors] = ByteCache(
-            _CACHE_BYTES, lambda text, vector: sys.getsizeof(text) + sys.getsizeof(vector)
-        )
-        self.caches = {"embeddings": self._cache}
+        self._cache: LRUCache[str, Vectors] = LRUCache(_CACHE_BYTES, sys.getsizeof)
         """Vectors of query texts, as returned by the encoder."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
@@ -57,10 +55,6 @@ class VectorRetriever(ABC):
             for row, (documents, scores) in zip(rows, searched, strict=True):
                 rankings[row] = best(documents, scores, limits[row])
         return rankings
-
-    def work(self, probe: Probe) -> int:
-        """That of the encoder."""
-        return query_work(self._encoder.recipe, probe)
 
     def truncated(self, probe: Probe) -> int:
         """How many texts of a probe are longer than a query may be."""

@@ -18,7 +18,6 @@ from ...errors import DataError, ModelError
 from ...logs import Progress
 from ...sources import resolve_model
 from ...storage import folder_sha256
-from ..plan import Probe, is_effective
 from ..recipes import TEXT, Content, RetrieverRecipe, recipe_of
 
 if TYPE_CHECKING:
@@ -30,11 +29,6 @@ Vectors = npt.NDArray[np.float32]
 _CHUNK = 256
 _SPECIAL_TOKENS = 8
 """Maximum number of special tokens that a tokenizer adds to a text."""
-ENCODING_WORK, CHARACTER_WORK = 384, 2
-"""Work of encoding a query text, and of each of its characters (base.work_of). A batch of 280 short texts, or of 30
-with 250 words each, takes about a second with a small model on two CPU cores."""
-_TOKEN_CHARACTERS = 4
-"""Approximate characters per token; truncated text costs nothing."""
 BATCH_TOKENS = 4096
 """Tokens, padding included, that go through the encoder at once: short queries by the hundred, long documents by the
 handful, so that the memory of a batch is bounded and its padding small."""
@@ -141,14 +135,6 @@ def truncated_queries(
         return 0
     ids = model.tokenizer(long, truncation=False, return_attention_mask=False, verbose=False)["input_ids"]
     return sum(len(tokens) > length for tokens in ids)
-
-
-def query_work(recipe: RetrieverRecipe, probe: Probe) -> int:
-    """Work of encoding the texts of a probe, whether they are cached or not."""
-    length = recipe.query_max_length or recipe.max_length
-    texts = [term.text for term in filter(is_effective, probe.terms)]
-    longest = max(map(len, texts), default=0) if length is None else _TOKEN_CHARACTERS * length
-    return sum(ENCODING_WORK + CHARACTER_WORK * min(len(text), longest) for text in texts)
 
 
 def finished(vectors: Vectors, recipe: RetrieverRecipe) -> Vectors:

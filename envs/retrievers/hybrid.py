@@ -14,7 +14,7 @@ from ..index.manifest import Manifest
 from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
 from ..recipes import RetrieverRecipe, recipe_of
-from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of, work_of
+from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of
 from .fusion import Scored, fuse
 
 
@@ -62,15 +62,6 @@ class Merged:
         self._members = members
         self.depth_limit = depth
         self._documents = documents
-        self.caches = {
-            f"{name}_{number}": cache
-            for number, member in enumerate(members, start=1)
-            for name, cache in getattr(member, "caches", {}).items()
-        }
-
-    def work(self, probe: Probe) -> int:
-        """That of all members."""
-        return sum(work_of(member)(probe) for member in self._members)
 
     def truncated(self, probe: Probe) -> int:
         """How many texts of a probe at least one member reads only in part."""

@@ -21,7 +21,7 @@ from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
 from ..recipes import RetrieverRecipe, recipe_of
 from .answerable import Integers, first_contents, in_tie_order, matrix
-from .base import OpenMember, Progress, Retriever, truncation_of, work_of
+from .base import OpenMember, Progress, Retriever, truncation_of
 from .candidates import GROWTH, SPARE
 from .fusion import NOTHING, Scored
 from .question_index import QuestionIndex, content_hash, open_question_index, verify_question_index
@@ -124,8 +124,7 @@ class QuestionRetriever:
     ) -> None:
         """`questions` ranks the questions; `ends` and `contents` as in `first_contents`."""
         self.guarded_files = files
-        self.caches = getattr(questions, "caches", {})
-        self.truncated, self.work = truncation_of(questions), work_of(questions)
+        self.truncated = truncation_of(questions)
         self._questions, self._every = questions, every
         self._ends, self._contents = ends, contents
 

@@ -7,22 +7,22 @@ them are scored for any plan, so that a ranking does not depend on the number of
 after them: scores of two different scales would follow each other otherwise.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from cachetools import LRUCache
 
 from ...configs.environment import RerankConfig
 from ...errors import ModelError
 from ...sources import resolve_model
 from ...storage import data_sha256
-from ..byte_cache import AnyCache, ByteCache, remembered
+from ..byte_cache import remembered
 from ..index.documents import Documents
 from ..plan import Probe, is_effective
-from .base import STEP_WORK, Retriever, Steps, check_depth, rank_in_steps, run_steps, truncation_of, work_of
+from .base import Retriever, check_depth, truncation_of
 from .encoder import check_device, fingerprint_of, loading_kwargs
 from .fusion import Scored, best
 
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _BATCH = 32
-_CACHE_BYTES = 128 * 2**20
-PAIR_WORK = 512
-"""Work of one pair (base.work_of). On two CPU cores a small model scores about a hundred a second."""
-_STEP_PAIRS = STEP_WORK // PAIR_WORK
+_CACHED_PAIRS = 2**19
 
 
 class Reranker:
@@ -136,44 +133,27 @@ class Reranked:
         self._reranker = reranker
         self._documents = documents
         self.depth_limit = reranker.depth
-        self._cache: ByteCache[tuple[str, int], float] = ByteCache(_CACHE_BYTES, _bytes)
-        self.caches: dict[str, AnyCache] = {**getattr(retriever, "caches", {}), "pairs": self._cache}
+        self._cache: LRUCache[tuple[str, int], float] = LRUCache(_CACHED_PAIRS)
         self.truncated = truncation_of(retriever)
-        self._work = work_of(retriever)
-
-    def work(self, probe: Probe) -> int:
-        """That of the retriever and of all pairs."""
-        pairs = min(self._reranker.depth, len(self._documents)) * sum(map(is_effective, probe.terms))
-        return self._work(probe) + PAIR_WORK * pairs
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; every distinct pair is scored once.
 
         Raises RequestError if more than `depth` documents are requested.
         """
-        return run_steps(self.rank_in_steps(probes, limits))
-
-    def rank_in_steps(self, probes: Sequence[Probe], limits: Sequence[int]) -> Steps[list[Scored]]:
-        """`rank` with pauses between parts of the pairs."""
         check_depth(limits, self._reranker.depth, len(self._documents), "env.rerank.depth")
-        retrieved = yield from rank_in_steps(self._retriever, probes, [self._reranker.depth] * len(probes))
-        pairs = list(
-            dict.fromkeys(
-                (term.text, document)
-                for probe, candidates in zip(probes, retrieved, strict=True)
-                for term in filter(is_effective, probe.terms)
-                for document in candidates.documents.tolist()
-            )
+        retrieved = self._retriever.rank(probes, [self._reranker.depth] * len(probes))
+        pairs = [
+            (term.text, document)
+            for probe, candidates in zip(probes, retrieved, strict=True)
+            for term in filter(is_effective, probe.terms)
+            for document in candidates.documents.tolist()
+        ]
+        pair_scores = remembered(
+            self._cache,
+            pairs,
+            lambda keys: self._reranker.scores([(text, self._documents.at(i).contents) for text, i in keys]),
         )
-        pair_scores: dict[tuple[str, int], float] = {}
-        for start in range(0, len(pairs), _STEP_PAIRS):
-            if start:
-                yield
-            pair_scores |= remembered(
-                self._cache,
-                pairs[start : start + _STEP_PAIRS],
-                lambda keys: self._reranker.scores([(text, self._documents.at(i).contents) for text, i in keys]),
-            )
         rankings = []
         for probe, candidates, limit in zip(probes, retrieved, limits, strict=True):
             scores = np.zeros(len(candidates.documents))
@@ -181,7 +161,3 @@ class Reranked:
                 scores += term.weight * np.array([pair_scores[term.text, i] for i in candidates.documents.tolist()])
             rankings.append(best(candidates.documents, scores, limit))
         return rankings
-
-
-def _bytes(pair: tuple[str, int], score: float) -> int:
-    return sys.getsizeof(pair) + sys.getsizeof(pair[0]) + sys.getsizeof(score)

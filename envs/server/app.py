@@ -4,18 +4,19 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Response
 from fastapi.responses import PlainTextResponse
+from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ...configs.schema import EnvironmentConfig
 from ...version import __version__
 from ..environment import Environment
-from ..page.router import Writer, page_router
+from ..page.router import page_router
+from ..plan import SearchPlan
 from ..schemas import (
     MAX_PAGE,
     PRIMARY_METRIC,
@@ -30,25 +31,21 @@ from ..schemas import (
 )
 from ..wire import hit_fields, info_of, result_fields
 from .batching import OverloadedError
-from .bodies import BodyLimits
 from .middleware import RequestMiddleware
-from .openapi import declare_errors
-from .problems import add_problem_handlers
-from .service import ServiceState
+from .problems import RESPONSES, add_problem_handlers
+from .service import ServiceState, check_plans
 
 
 def create_app(
     environment: Environment,
-    config: EnvironmentConfig,
     token: str | None = None,
-    writer: Writer | None = None,
     extend: Callable[[FastAPI], object] | None = None,
 ) -> FastAPI:
     """The service of an opened environment; with a token, every call but the health checks and the page asks for it.
 
-    `writer` generates rewrites for the page; `extend` adds routes, which find the service in `app.state.service`.
+    `extend` adds routes, which find the service in `app.state.service`.
     """
-    service = ServiceState(environment, config)
+    service = ServiceState(environment)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -56,7 +53,9 @@ def create_app(
         try:
             yield
         finally:
-            await service.give_up()
+            for close in service.closers:
+                close()
+            await service.batcher.stop()
 
     app = FastAPI(
         title="querylect environment",
@@ -65,23 +64,13 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
+        responses=RESPONSES,
+        dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [],  # declares the token that is checked
     )
     app.state.service = service
-    app.add_middleware(
-        RequestMiddleware,
-        token=token or None,
-        bodies=BodyLimits(
-            max_bytes=config.max_body_bytes,
-            max_entries=service.limits.max_entries,
-            read_seconds=config.read_seconds,
-        ),
-        draining=service.draining,
-        metrics=service.metrics,
-        log_requests=config.log != "none",
-    )
+    app.add_middleware(RequestMiddleware, token=token or None, metrics=service.metrics)
     add_problem_handlers(app)
-    declare_errors(app, token=bool(token), limits=service.limits)
-    app.include_router(page_router(environment, config, service.batcher.search, writer))
+    app.include_router(page_router())
     for routes in (_status_routes, _question_routes, _search_routes):
         app.include_router(routes(service))
     if extend is not None:
@@ -100,7 +89,7 @@ def _status_routes(service: ServiceState) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> Health:
-        """Plans are taken, and searched soon."""
+        """Plans are taken."""
         if not service.ready:
             raise OverloadedError(
                 "the service starts up or goes down, too much work waits, or its index was damaged; ask again later or "
@@ -111,8 +100,7 @@ def _status_routes(service: ServiceState) -> APIRouter:
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
-        caches = {"rankings": service.batcher.cache, **service.environment.caches}
-        return Response(service.metrics.text(service.ready, caches), media_type=CONTENT_TYPE_LATEST)
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
@@ -124,7 +112,7 @@ def _question_routes(service: ServiceState) -> APIRouter:
     @router.get("/v1/environment")
     async def describe() -> EnvironmentInfo:
         """What is searched, by which retriever, and which questions there are."""
-        return info_of(environment, service.limits)
+        return info_of(environment)
 
     @router.get("/v1/questions")
     async def questions(
@@ -147,23 +135,22 @@ def _search_routes(service: ServiceState) -> APIRouter:
     router, environment = APIRouter(), service.environment
 
     @router.post("/v1/search", response_model=SearchResponse)
-    async def search(body: SearchRequest, request: Request) -> Response:
+    async def search(body: SearchRequest) -> Response:
         """Rank every plan, without the documents of `without`."""
-        service.admit(request, body.plans)
-        searched = None
+        check_plans(body.plans)
+        plans: Sequence[SearchPlan] = body.plans
         if body.without:
-            searched = await asyncio.to_thread(environment.plans_without, body.plans, body.without)
-        digests, ranked = await service.rank(request, body.plans, searched)
+            plans = await asyncio.to_thread(environment.plans_without, plans, body.without)
+        ranked = await service.rank(plans)
         return await service.answer(
             lambda: {
-                "plan_digests": digests,
                 "rankings": [hit_fields(environment, hits, body.with_text) for hits in ranked],
                 "truncated": [hits.truncated for hits in ranked],
             }
         )
 
     @router.post("/v1/step", response_model=StepResponse)
-    async def step(body: StepRequest, request: Request) -> Response:
+    async def step(body: StepRequest) -> Response:
         """Rank every step's plan and score the ranking for its question."""
         unknown = sorted({step.question_id for step in body.steps} - environment.question_ids)
         if unknown:
@@ -173,15 +160,13 @@ def _search_routes(service: ServiceState) -> APIRouter:
             )
         metric_names = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
         service.check_metrics(metric_names)
-        plans = [step.plan for step in body.steps]
-        service.admit(request, plans)
-        searched = [environment.plan_for(step.question_id, step.plan) for step in body.steps]
-        digests, ranked = await service.rank(request, plans, searched)
+        check_plans([step.plan for step in body.steps])
+        ranked = await service.rank([environment.plan_for(step.question_id, step.plan) for step in body.steps])
         return await service.answer(
             lambda: {
                 "results": [
-                    result_fields(environment, step.question_id, digest, hits, body.with_text, metric_names)
-                    for step, digest, hits in zip(body.steps, digests, ranked, strict=True)
+                    result_fields(environment, step.question_id, hits, body.with_text, metric_names)
+                    for step, hits in zip(body.steps, ranked, strict=True)
                 ]
             }
         )

@@ -1,20 +1,17 @@
 """The metrics of `GET /metrics`, in Prometheus' text format. No label contains text that a client chooses freely.
 
-Several worker processes write into one folder (SHARED_FOLDER, set by the service before a worker imports this), so that
-each of them can report all metrics. Otherwise every app has its own registry.
+Several worker processes write into one folder (SHARED_FOLDER, set before a worker imports this), so that each of them
+can report all metrics. Otherwise every app has its own registry.
 """
 
 import os
-from collections.abc import Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-
-from ..byte_cache import AnyCache
+from prometheus_client.multiprocess import MultiProcessCollector
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-PLANS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+PLANS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable by which prometheus_client knows the folder."""
 
@@ -28,35 +25,16 @@ class Metrics:
         total = partial(Gauge, registry=registry, multiprocess_mode="livesum")
         self.requests = counter("querylect_requests", "Requests answered, by route and status.", ["route", "status"])
         self.seconds = histogram("querylect_request_seconds", "Seconds of a request.", ["route"], buckets=SECONDS)
-        self.under_way = total("querylect_requests_under_way", "Requests not answered yet.")
         self.plans = counter("querylect_plans", "Plans asked for, by where their rankings came from.", ["outcome"])
         self.truncated = counter("querylect_truncated_texts", "Texts of plans that were read only in part.")
         self.queue = total("querylect_queue_plans", "Plans that wait or are searched.")
         self.batches = histogram("querylect_batch_plans", "Plans searched together.", buckets=PLANS)
         self.search_seconds = histogram("querylect_search_seconds", "Seconds of one batch's search.", buckets=SECONDS)
-        self._lookups = counter("querylect_cache_lookups", "Look-ups by cache and result.", ["cache", "result"])
-        self._bytes = total("querylect_cache_bytes", "Bytes kept.", ["cache"])
-        self._entries = total("querylect_cache_entries", "Entries kept.", ["cache"])
-        self._ready = Gauge("querylect_ready", "1 while ready.", registry=registry, multiprocess_mode="livemin")
-        self._seen: dict[str, tuple[int, int]] = {}
 
-    def text(self, ready: bool, caches: Mapping[str, AnyCache]) -> bytes:
-        """All figures, those of the other workers included; caches count for themselves."""
-        self._ready.set(ready)
-        for name, cache in caches.items():
-            hits, misses = self._seen.get(name, (0, 0))
-            self._lookups.labels(name, "hit").inc(cache.hits - hits)
-            self._lookups.labels(name, "miss").inc(cache.misses - misses)
-            self._seen[name] = (cache.hits, cache.misses)
-            self._bytes.labels(name).set(cache.bytes)
-            self._entries.labels(name).set(len(cache))
+    def text(self) -> bytes:
+        """All figures, those of the other workers included."""
         if SHARED_FOLDER not in os.environ:
             return generate_latest(self._registry)
         together = CollectorRegistry()
         MultiProcessCollector(together)
         return generate_latest(together)
-
-
-def forget_process(pid: int | None) -> None:
-    """Remove the gauges of a worker that died; what it counted stays."""
-    mark_process_dead(pid, os.environ[SHARED_FOLDER])

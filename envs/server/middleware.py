@@ -1,14 +1,9 @@
-"""ASGI middleware in front of the application.
+"""ASGI middleware in front of the application: who may ask, how large a body may be, and a log line for each request.
 
-It checks the token, or without one where the request comes from, before a byte of the body is read; bounds the body
-while it arrives (bodies.py); refuses new work while the service shuts down; and gives each request an id, counts it and
-logs one line about it.
-
-A service without a token answers programs on this machine and its own page. It listens on a loopback address, but a
-browser on this machine carries other people's pages. One of them can have its own host name resolved to 127.0.0.1 and
-read answers as its own (DNS rebinding): the Host header shows that name. One of another origin can send requests
-without reading the answers: Sec-Fetch-Site or Origin show that. A service with a token needs neither check, since no
-other page can send the token.
+A service without a token listens on a loopback address, but a browser on this machine carries other people's pages. One
+of them can have its own host name resolved to 127.0.0.1 and read answers as its own (DNS rebinding): the Host header
+shows that name. One of another origin can send requests without reading the answers: Sec-Fetch-Site shows that. A
+service with a token needs neither check, since no other page can send the token.
 """
 
 import asyncio
@@ -16,19 +11,17 @@ import hmac
 import ipaddress
 import json
 import logging
-import re
 import time
 import uuid
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .batching import GOING_DOWN
-from .bodies import CLOSE, BodyLimits
 from .metrics import Metrics
 from .problems import REQUEST_ID, problem
 
@@ -37,54 +30,58 @@ request_log = logging.getLogger("querylect.envs.requests")
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 """Calls without the token."""
-WATCH_PATHS = frozenset({"/healthz", "/metrics"})
-"""Calls that are answered even during shutdown."""
-NOTES = "querylect_notes"
-"""Key of the ASGI scope under which routes put extra fields of the request's log line."""
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::\d*)?")
-"""The Host header of RFC 9110 (7.2), port included."""
-
-
-def note(scope: Scope, **facts: object) -> None:
-    """Add fields to the log line of this request; they are written as JSON."""
-    scope.setdefault(NOTES, {}).update(facts)
+MAX_BODY_BYTES = 12 * 2**20
+"""Enough for the texts of a request (MAX_CHARACTERS of schemas.py) in any script."""
+MAX_OPEN_BYTES = 8 * MAX_BODY_BYTES
+"""What the bodies of all unanswered requests may have together."""
+READ_SECONDS = 60.0
+"""How long a body may take to arrive."""
+CLOSE = {"Connection": "close"}
 
 
 @dataclass(kw_only=True, slots=True)
 class RequestMiddleware:
-    """Lets through requests that carry the token, or come from this machine where none is set, and bodies within
-    the limits."""
+    """Lets through requests that carry the token, or come from this machine where none is set, with bodies within the
+    limits."""
 
     app: ASGIApp = field(kw_only=False)
     token: str | None
-    bodies: BodyLimits
-    draining: asyncio.Event
     metrics: Metrics
-    log_requests: bool
+    open_bytes: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        sent_id = headers.get("x-request-id", "")
-        request_id = scope[REQUEST_ID] = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        request_id = scope[REQUEST_ID] = uuid.uuid4().hex
         started, status, size = time.perf_counter(), 0, 0
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status, size
+            nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
-            size += len(message.get("body", b""))
             await send(message)
 
-        self.metrics.under_way.inc()
+        async def bounded() -> Message:
+            nonlocal size
+            message = await _soon(receive(), started) if scope["method"] == "POST" and not status else await receive()
+            added = len(message.get("body", b""))
+            size += added
+            self.open_bytes += added
+            _check_size(size)
+            if self.open_bytes > MAX_OPEN_BYTES:
+                raise HTTPException(
+                    503,
+                    f"the requests in work hold {self.open_bytes} bytes, and at most {MAX_OPEN_BYTES} are held; ask "
+                    "again later, or send fewer plans in one request.",
+                    {"Retry-After": "1", **CLOSE},
+                )
+            return message
+
         try:
-            self._check(scope, headers)
-            async with self.bodies.limited(receive) as limited:
-                await self.app(scope, limited, send_with_id)
+            self._check(scope, Headers(scope=scope))
+            await self.app(scope, bounded, send_with_id)
         except HTTPException as refused:
             await problem(scope, refused.status_code, refused.detail, refused.headers)(scope, receive, send_with_id)
         except Exception:
@@ -94,39 +91,48 @@ class RequestMiddleware:
             detail = f"the environment failed on this request; see request id {request_id} in the service's log."
             await problem(scope, 500, detail)(scope, receive, send_with_id)
         finally:
+            self.open_bytes -= size
             seconds = time.perf_counter() - started
-            self.metrics.under_way.dec()
             route = getattr(scope.get("route"), "path", "none")
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.seconds.labels(route).observe(seconds)
-            if self.log_requests:
-                _write_line(scope, status, size, seconds)
+            line = {"request_id": request_id, "method": scope["method"], "path": scope["path"], "status": status}
+            request_log.info("%s", json.dumps({**line, "seconds": round(seconds, 4)}))
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """HTTPException for a request that is refused before its body is read."""
         path = scope["path"]
-        if self.token is None and not _names_loopback(headers):
-            raise HTTPException(
-                421,
-                f"the Host header is {headers.get('host', '')!r}, and a service without a token answers to localhost, "
-                "127.0.0.1 or [::1] alone, so that no page of another site can read it. Ask by such a name, or start "
-                "the service with a token: set the environment variable named by client.token_env (QUERYLECT_TOKEN).",
-                CLOSE,
-            )
-        if self.token is None and path not in OPEN_PATHS and _is_cross_origin(headers):
+        if self.token is None and not _is_local(headers, any_site=path in OPEN_PATHS):
             raise HTTPException(
                 403,
-                "a page of another origin sent this, and a service without a token answers its own page and programs "
-                "alone. Open the service's own page, or call the service from a program.",
+                f"a service without a token answers its own page and programs that ask for localhost, 127.0.0.1 or "
+                f"[::1] alone (here: {headers.get('host', '')!r}), so that no page of another site can use it. Ask by "
+                "such a name, or start the service with a token: set the environment variable named by "
+                "client.token_env (QUERYLECT_TOKEN).",
                 CLOSE,
             )
         if self.token is not None and path not in OPEN_PATHS:
             _check_token(headers, self.token)
-        if self.draining.is_set() and path not in WATCH_PATHS:
-            raise HTTPException(503, GOING_DOWN, {"Retry-After": "1", **CLOSE})
         declared = headers.get("content-length", "0")
         if declared.isdecimal():
-            self.bodies.check_size(int(declared))
+            _check_size(int(declared))
+
+
+async def _soon(receiving: Awaitable[Message], started: float) -> Message:
+    try:
+        async with asyncio.timeout(started + READ_SECONDS - time.perf_counter()):
+            return await receiving
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {READ_SECONDS:g} s.", CLOSE) from None
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BODY_BYTES:
+        raise HTTPException(
+            413,
+            f"the body has at least {size} bytes; at most {MAX_BODY_BYTES} are taken. Send fewer plans in one request.",
+            CLOSE,
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -136,20 +142,14 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost"
 
 
-def _names_loopback(headers: Headers) -> bool:
-    """Whether the Host header is there, once, and names a loopback host."""
+def _is_local(headers: Headers, any_site: bool) -> bool:
+    """Whether the Host header is there, once, and names a loopback host, and no page of another site is asking."""
     hosts = headers.getlist("host")
-    parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
-    return parts is not None and is_loopback(parts["v6"] or parts["name"])
-
-
-def _is_cross_origin(headers: Headers) -> bool:
-    """Whether a browser says that a page of another origin sent the request; a program says nothing."""
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in ("same-origin", "none")
-    origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("host")
+    try:
+        named_local = len(hosts) == 1 and is_loopback(urlsplit(f"//{hosts[0]}").hostname or "")
+    except ValueError:
+        return False
+    return named_local and (any_site or headers.get("sec-fetch-site", "none") in ("none", "same-origin"))
 
 
 def _check_token(headers: Headers, token: str) -> None:
@@ -163,18 +163,3 @@ def _check_token(headers: Headers, token: str) -> None:
             "with; querylect's client takes it from the environment variable named by client.token_env.",
             {"WWW-Authenticate": "Bearer"},
         )
-
-
-def _write_line(scope: Scope, status: int, size: int, seconds: float) -> None:
-    if request_log.isEnabledFor(logging.INFO):
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "request_id": scope[REQUEST_ID],
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": status,
-            "seconds": round(seconds, 4),
-            "bytes": size,
-            **scope.get(NOTES, {}),
-        }
-        request_log.info("%s", json.dumps(line, ensure_ascii=False))

@@ -58,7 +58,6 @@ FIGURES = (
     CurveFigure("spread", "Spread of advantages", "advantage_spread", "standard deviation"),
     CurveFigure("kl", "Distance to the reference", "kl", "KL (k3), nats per token"),
     CurveFigure("seconds", "Time of a step", "seconds/step", "seconds"),
-    CurveFigure("cache", "Plans answered without a search", "cache/hits", "share of plans", share=True),
     CurveFigure("memory", "Peak memory", "memory/peak_gib", "GiB"),
 )
 

@@ -213,7 +213,7 @@ def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons,
 
     from ..train.test_train_stops import breaking
 
-    with run_app(breaking(create_app(Environment.open(lessons), lessons), after=4)) as url:
+    with run_app(breaking(create_app(Environment.open(lessons)), after=4)) as url:
         config = change(settings, **{"client.urls": [url], "client.deadline": 4, "train.save_steps": 100})
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]

@@ -47,7 +47,7 @@ def test_rows_of_conversations_stand_beside_the_raw_question(tools, run_app, tmp
         return f"<think>so</think><rewrite>{words[-1].rstrip('?.')}</rewrite>"
 
     server = ChatServer(answer)
-    with run_app(create_app(Environment.open(tools), tools)) as url, serving(run_app, server) as endpoint:
+    with run_app(create_app(Environment.open(tools))) as url, serving(run_app, server) as endpoint:
         with SyncEnvironmentClient(ClientConfig(), [url]) as client:
             assert client.questions("test") == [question(word) for word in TEXTS]
         llm = {"model": "m", "base_url": endpoint, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}

@@ -98,7 +98,7 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
         return json.dumps(opened(**changes).identity, sort_keys=True)
 
     same = identity()
-    assert identity(limit=1, env={"port": 1, "cache_bytes": 0}) == same
+    assert identity(limit=1, env={"port": 1, "host": "::1"}) == same
     assert identity(env={"gain": "exponential"}) != same
     assert identity(dataset={"ignore_identical_ids": True}) != same
     qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
@@ -239,7 +239,7 @@ def test_judgements_edited_during_an_evaluation_are_refused(small_environment, t
     env = small_environment.model_copy(update={"dataset": source})
     qrels = Path(source.path) / "qrels" / "test.tsv"
     before = Environment.open(env)
-    with run_app(create_app(before, env)) as url:
+    with run_app(create_app(before)) as url:
         settings = {"env": {"index": env.index}} if local else {"urls": {"one": [url]}}
         plain = {"datasets": {"one": source.model_dump()}, "environments": {"words": settings}, "split": "test"}
         described = SpecEnvironments(SpecConfig.model_validate(plain)).open("one", "words")

@@ -337,7 +337,7 @@ def knowledge(tmp_path_factory, run_app):
                 dataset=DatasetConfig(kind="beir", path=str(folder / name)), index=str(folder / f"{name}-index")
             )
             build_index(config)
-            url = stack.enter_context(run_app(create_app(Environment.open(config), config)))
+            url = stack.enter_context(run_app(create_app(Environment.open(config))))
             clients[name] = stack.enter_context(SyncEnvironmentClient(ClientConfig(), [url]))
         yield clients, question
 

@@ -30,8 +30,8 @@ def serving(export, lessons, run_app):
 
     @contextmanager
     def start(turn=None, spoken=True):
-        writer, extend = open_rewriter(open_trained(export), None, turn, spoken)
-        with run_app(create_app(Environment.open(lessons), lessons, TOKEN, writer, extend)) as url:
+        extend = open_rewriter(open_trained(export), None, turn, spoken)
+        with run_app(create_app(Environment.open(lessons), TOKEN, extend)) as url:
             yield url
 
     return start

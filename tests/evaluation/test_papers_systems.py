@@ -39,7 +39,7 @@ def answers(body):
 @pytest.fixture(scope="module")
 def contents(small_environment, run_app):
     """The address of the small collection."""
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+    with run_app(create_app(Environment.open(small_environment))) as url:
         yield url
 
 
@@ -54,7 +54,7 @@ def question_index(small_environment, tmp_path_factory, run_app):
     (folder / "config.yaml").write_text(json.dumps({"env": env.model_dump(mode="json")}))
     assert end("index", "questions", str(folder / "config.yaml"), "--add", str(folder / "vetted.jsonl")) == 0
     build_index(env)
-    with run_app(create_app(Environment.open(env), env)) as url:
+    with run_app(create_app(Environment.open(env))) as url:
         yield url
 
 

@@ -1,6 +1,5 @@
 """`querylect serve --rewriter`: a real tiny policy on a real service, over real connections."""
 
-import asyncio
 import re
 import socket
 import threading
@@ -24,7 +23,7 @@ from querylect.inference import served
 from querylect.inference import server as serving
 from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
-from querylect.inference.server import PageWriter, mount, open_rewriter
+from querylect.inference.server import mount, open_rewriter
 
 from ..command import end
 from ..raising import refused
@@ -42,7 +41,7 @@ def service(trained_run, lessons, run_app):
     def start(token=None, turn=None):
         rewriter = Rewriter.from_pretrained(trained_run[1], turn=turn)
         extend = partial(mount, rewriter=rewriter)
-        app = create_app(Environment.open(lessons), lessons, token, PageWriter(rewriter), extend)
+        app = create_app(Environment.open(lessons), token, extend)
         with run_app(app) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
             yield http, rewriter
 
@@ -96,8 +95,6 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
                 assert [hit["text"] for hit in entry["ranking"]] == [
                     hit.text if body.get("with_text", True) else None for hit in hits
                 ]
-        page = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
-        assert page["plan"] == response["rewrites"][0]["plan"]
 
 
 def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
@@ -110,8 +107,6 @@ def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(servi
         first = http.post("/v1/rewrite", json={"questions": QUESTIONS, "turn": 1}).json()["rewrites"]
         assert [record["turn"] for record in first] == [1, 1, 1]
         assert http.post("/v1/ask", json={"questions": QUESTIONS}).json()["answers"][0]["turns"][1] == expected[0]
-        page = http.post("/page/rewrite", json={"question": QUESTIONS[0]}).json()
-        assert page["plan"] == expected[0]["plan"]
         for path in ("/v1/rewrite", "/v1/ask"):
             blank = http.post(path, json={"questions": ["x", "  "]})
             assert 400 <= blank.status_code < 500
@@ -201,39 +196,12 @@ def test_who_waits_while_the_service_goes_down_is_told(service, blocked_model):
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
 
 
-def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trained_run, lessons, blocked_model):
-    hold, started, go_on, _ = blocked_model
-    rewriter = Rewriter.from_pretrained(trained_run[1])
-    app = create_app(Environment.open(lessons), lessons, None, PageWriter(rewriter), partial(mount, rewriter=rewriter))
-
-    async def give_up():
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
-        ):
-            tasks = [asyncio.create_task(http.post("/v1/rewrite", json={"questions": ["one"]}))]
-            assert await asyncio.to_thread(started.wait, 60)
-            tasks.append(asyncio.create_task(http.post("/v1/ask", json={"questions": ["two"]})))
-            while rewriter.waiting < 1:
-                await asyncio.sleep(0)
-            await app.state.service.give_up()
-            responses = await asyncio.gather(*tasks)
-            go_on.set()
-            return [*responses, await http.post("/page/rewrite", json={"question": "three"})]
-
-    hold()
-    answers = asyncio.run(give_up())
-    assert [(response.status_code, response.headers["retry-after"]) for response in answers] == [(503, "1")] * 3
-    assert all("going down" in response.json()["detail"] for response in answers)
-
-
 def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
     plans = {"plans": [SearchPlan.of("glucose").model_dump()]}
     with service() as (http, _):
         for error, status in (
             (EnvironmentUnavailableError("the retriever is down"), 503),
-            (OverloadedError("too much", retry_after=7), 503),
+            (OverloadedError("too much"), 503),
             (RequestError("no such probe"), 422),
         ):
             rank = AsyncMock(side_effect=error)
@@ -260,23 +228,25 @@ def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
         assert re.search(message, capsys.readouterr().err)
 
 
-def test_another_checkpoint_answers_otherwise(trained):
+def test_another_checkpoint_answers_otherwise(trained, lessons, run_app):
     config, folder = trained
     save_run(config, folder / "again", scale=1.0)
     (folder / "checkpoints").mkdir()
     (folder / "again" / "final").rename(folder / "checkpoints" / "checkpoint-3")
     rewrites = []
     for checkpoint in ("final", "checkpoint-3"):
-        writer, _ = open_rewriter(open_trained(str(folder), checkpoint=checkpoint), None)
-        rewrites.append(writer(Question("q", "my head hurts"), {"name": "bm25", "kind": "bm25"}))
-    assert rewrites[0].failure == ""
+        extend = open_rewriter(open_trained(str(folder), checkpoint=checkpoint), None)
+        with run_app(create_app(Environment.open(lessons), extend=extend)) as url:
+            body = {"questions": ["my head hurts"], "turn": 1}
+            rewrites += httpx.post(f"{url}/v1/rewrite", json=body, timeout=60).json()["rewrites"]
+    assert rewrites[0]["failure"] is None
     assert rewrites[0] != rewrites[1]
 
 
 def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained_run, lessons):
     rewriter = Rewriter.from_pretrained(trained_run[1], settings=["rewriter.name=genral"])
     with refused(ConfigError, "'genral'", "'general'"):
-        create_app(Environment.open(lessons), lessons, extend=partial(mount, rewriter=rewriter))
+        create_app(Environment.open(lessons), extend=partial(mount, rewriter=rewriter))
 
 
 def test_a_service_rewrites_a_question_after_its_history(service):
@@ -289,8 +259,6 @@ def test_a_service_rewrites_a_question_after_its_history(service):
             mode="json"
         )
         assert http.post("/v1/ask", json=body).status_code == 200
-        page = http.post("/page/rewrite", json={"question": "since monday", "history": history})
-        assert page.json()["text"] == expected.answer
         wrong = {"questions": [{"text": "since monday", "history": [{"role": "system", "text": "x"}]}]}
         refusal = http.post("/v1/rewrite", json=wrong)
         assert (refusal.status_code, "history" in refusal.text) == (422, True)

@@ -133,7 +133,7 @@ def test_the_history_of_a_question_is_in_its_chat(tmp_path, run_app):
     dataset = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
     build_index(config)
-    service = create_app(Environment.open(config), config)
+    service = create_app(Environment.open(config))
     with run_app(service) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
         (row,) = question_dataset(client, "train", "Search.")
     assert [(message["role"], message["content"]) for message in row["prompt"]] == [

@@ -107,7 +107,7 @@ def test_the_last_search_is_the_reward_and_a_reply_without_a_query_is_worth_noth
 def test_an_outage_is_an_error_and_never_a_reward(small_environment, run_app, model):
     from verifiers.v1.utils.loaders import load_taskset
 
-    with run_app(create_app(Environment.open(small_environment), small_environment)) as stopped_url:
+    with run_app(create_app(Environment.open(small_environment))) as stopped_url:
         config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[stopped_url], split="test")
         tasks = list(load_taskset(config))
     with model(["triptan"]) as (address, _):

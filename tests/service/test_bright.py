@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import httpx
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -21,7 +20,6 @@ from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment, settings_hash
-from querylect.envs.page.router import PageRewrite
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
@@ -104,7 +102,7 @@ def env(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(env, run_app):
-    with run_app(create_app(Environment.open(env), env)) as url:
+    with run_app(create_app(Environment.open(env))) as url:
         yield url
 
 
@@ -246,24 +244,6 @@ def test_a_ranking_with_excluded_documents_is_scored_without_them(env):
 def test_clients_know_what_a_question_excludes(client):
     first, second = client.questions("test")
     assert (first.excluded, second.excluded) == (tuple(EXAMPLES[0]["excluded_ids"]), ())
-
-
-def test_a_rewriter_of_the_page_is_not_shown_what_a_picked_question_excludes(env, run_app):
-    excluded_hits = []
-
-    class SearchingWriter:
-        name = "searching"
-
-        def __call__(self, question, card, search):
-            (ranking,) = search([MOTHS])
-            excluded_hits.append({hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"]))
-            return PageRewrite(text="…", plan=MOTHS)
-
-    app = create_app(Environment.open(env), env, writer=SearchingWriter())
-    with run_app(app) as url, httpx.Client(base_url=url, timeout=30) as http:
-        for fields in ({"question_id": "0"}, {"question_id": "1"}, {}):
-            assert http.post("/page/rewrite", json={"question": EXAMPLES[0]["query"], **fields}).status_code == 200
-    assert [len(documents) for documents in excluded_hits] == [0, 2, 2]
 
 
 def toy(*excluded):

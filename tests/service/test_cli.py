@@ -203,7 +203,6 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, replace_fu
     monkeypatch.delenv("MY_TOKEN", raising=False)
     if secret is not None:
         monkeypatch.setenv("MY_TOKEN", secret)
-    replace_function("envs.preflight", "check_environment", None)
     calls = replace_function("envs.server.serve", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
     assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
     (args, options) = calls[0]
@@ -341,7 +340,6 @@ def test_ctrl_c_names_the_command_that_continues(arguments, module, name, replac
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    replace_function("envs.preflight", "check_build", None)
     replace_function("rollouts.preflight", "check_run", None)
     replace_function("eval.results", "summary", None)
     replace_function(module, name, interrupt)

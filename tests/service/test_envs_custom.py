@@ -79,17 +79,6 @@ def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config,
     assert [hit.score for hit in ranking] == sorted((hit.score for hit in ranking), reverse=True)
 
 
-def test_a_file_may_state_the_work_of_a_probe(config):
-    build_index(config)
-    plan = SearchPlan(probes=(Probe(terms=(Term(text="headache"),)), Probe(terms=(Term(text="a"), Term(text="b")))))
-    assert Environment.open(config).work(plan) == 3 * 64 + len("headacheab")
-    file = Path(config.retriever.removeprefix("python:"))
-    method = "    def work(self, probe):\n        return 1000 * len(probe.terms)\n\n    def rank("
-    file.write_text(file.read_text().replace("    def rank(", method))
-    build_index(config, overwrite=True)
-    assert Environment.open(config).work(plan) == 3000
-
-
 def test_an_index_of_other_code_is_refused(config):
     manifest = build_index(config)
     file = Path(config.retriever.removeprefix("python:"))

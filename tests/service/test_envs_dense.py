@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from querylect.data.types import Document
-from querylect.envs.byte_cache import ENTRY_BYTES
 from querylect.envs.recipes import RetrieverRecipe, find_recipe
 from querylect.envs.retrievers import dense, nearest
 from querylect.errors import ModelError
@@ -122,19 +121,6 @@ def test_each_distinct_text_is_embedded_once_over_all_batches():
     for _ in range(2):
         retriever.rank([probe(("1 0", 1.0), ("0 1", 0.2)), probe(("1 0", 2.0)), probe(("1 0", -1.0))], [2, 2, 2])
     assert sorted(encoder.embedded) == ["0 1", "1 0"]
-
-
-def test_what_the_cache_of_embeddings_forgets_is_embedded_again():
-    encoder = Axes()
-    retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
-    two = [np.zeros(2, dtype=np.float32)] * 2
-    retriever.caches["embeddings"].max_bytes = sum(
-        ENTRY_BYTES + sys.getsizeof("1 0") + sys.getsizeof(vector) for vector in two
-    )
-    for text in ("1 0", "0 1", "1 0", "1 1", "1 0", "0 1"):
-        (ranking,) = retriever.rank([probe((text, 1.0))], [2])
-        assert ranking.scores.tolist() == sorted((float(value) for value in text.split()), reverse=True)
-    assert encoder.embedded == ["1 0", "0 1", "1 1", "0 1"]
 
 
 def test_a_probe_that_says_nothing_has_an_empty_ranking():

@@ -306,7 +306,7 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
     both = hybrid(configs, tmp_path).model_copy(update={"hybrid": HybridConfig(members=members)})
     assert [ranking.truncated for ranking in opened(both).search(plans)] == [0, 1, 2]
     with (
-        run_app(create_app(environment, config)) as url,
+        run_app(create_app(environment)) as url,
         SyncEnvironmentClient(ClientConfig(), [url]) as client,
     ):
         assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2]

@@ -312,7 +312,7 @@ def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, ru
     with run_app(service) as url:
         config = settings(dataset, tmp_path, url, deadline=0.2)
         environment = opened(config)
-        app = TestClient(create_app(environment, config), "http://localhost")
+        app = TestClient(create_app(environment), "http://localhost")
     with refused(EnvironmentUnavailableError, url, "env.remote"):
         environment.search([plan(PROBES[0])])
     with pytest.raises(EnvironmentUnavailableError):

@@ -28,7 +28,7 @@ STEPS = [
 def test_every_call_answers_as_over_http(small_environment, run_app):
     in_process = InProcessClient(small_environment)
     with (
-        run_app(create_app(Environment.open(small_environment), small_environment)) as url,
+        run_app(create_app(Environment.open(small_environment))) as url,
         SyncEnvironmentClient(ClientConfig(urls=[url])) as over_http,
     ):
         assert in_process.environment() == over_http.environment()

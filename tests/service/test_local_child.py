@@ -10,7 +10,7 @@ from contextlib import suppress
 import httpx
 import psutil
 import pytest
-from querylect.configs.schema import ClientConfig, EnvironmentConfig
+from querylect.configs.schema import ClientConfig
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment
@@ -28,12 +28,10 @@ def children():
 def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block(small_environment, monkeypatch):
     """Every user of the machine can connect to the port; the token of another service is refused, too."""
     monkeypatch.setenv("QUERYLECT_TOKEN", "known-to-others")
-    playground = small_environment.model_copy(update={"playground": True})
-    assert EnvironmentConfig().playground is False
     earlier = children()
     with (
         suppress(KeyboardInterrupt),
-        local_service(playground) as service,
+        local_service(small_environment) as service,
         local_service(small_environment) as second_service,
     ):
         assert service.url.startswith("http://127.0.0.1:")
@@ -42,8 +40,6 @@ def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block
         for headers in ({}, {"Authorization": "Bearer known-to-others"}, second_service.headers):
             answer = httpx.get(f"{service.url}/v1/questions?split=test", headers=headers, trust_env=False)
             assert answer.status_code == 401
-        judgements = f"{service.url}/page/judgements?question_id=q-head"
-        assert httpx.get(judgements, headers=service.headers, trust_env=False).status_code == 403, "not even to it"
         started = children() - earlier
         assert len(started) == 2
         for child in map(psutil.Process, started):
@@ -52,7 +48,6 @@ def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block
         with SyncEnvironmentClient(ClientConfig(), [service]) as client:
             (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
             assert result.reward == 1.0
-            assert client.plan_outcomes() is not None, "the metrics are read with the token too"
         assert service.token not in repr(service)
         raise KeyboardInterrupt
     assert not [child for child in started if psutil.pid_exists(child)]
@@ -63,10 +58,10 @@ def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block
 def test_what_the_service_cannot_open_is_the_users_error_here(small_environment):
     earlier = children()
     missing = small_environment.model_copy(update={"index": "/nonexistent/index"})
-    with pytest.raises(IndexFolderError) as in_process:
+    with pytest.raises(IndexFolderError):
         Environment.open(missing)
     facts = "/nonexistent/index", "querylect index build"
-    with refused(IndexFolderError, in_process.value.code, *facts) as failed, local_service(missing):
+    with refused(IndexFolderError, *facts) as failed, local_service(missing):
         pass
     assert failed.value.exit_code == 2
     assert children() <= earlier

@@ -65,7 +65,7 @@ def changed(env, **changes):
 
 
 def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
-    app = create_app(Environment.open(served), served)
+    app = create_app(Environment.open(served))
     with run_app(app) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
         info = client.environment()
         card = RetrieverCard.from_service(info.retriever)

@@ -90,7 +90,7 @@ def test_scifact_by_bm25_over_http(bm25):
 
 def test_scifact_by_minilm_over_http(minilm, run_app):
     environment = Environment.open(minilm)
-    with run_app(create_app(environment, minilm)) as url:
+    with run_app(create_app(environment)) as url:
         as_published(url, 0.645, corpus_size=environment.corpus_size, count=60)
 
 

@@ -61,7 +61,7 @@ def unjudged(tmp_path_factory) -> EnvironmentConfig:
 
 @pytest.fixture(scope="module")
 def unjudged_url(unjudged, run_app):
-    with run_app(create_app(Environment.open(unjudged), unjudged)) as url:
+    with run_app(create_app(Environment.open(unjudged))) as url:
         yield url
 
 
@@ -285,7 +285,7 @@ def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app,
     values["rollout"] |= {"branching": [8], "max_new_tokens": 6}
     values["reward"]["answer"] |= {"reader": run.reward.answer.reader.model_dump(), "top": 1}
     values["train"] |= {"steps": 2, "questions_per_step": 2, "questions_per_micro_batch": 2, "validate_steps": 2}
-    with run_app(create_app(environment, env)) as url:
+    with run_app(create_app(environment)) as url:
         values["client"] = {"urls": [url]}
         run_folder = train(RunConfig.model_validate(values))
     metrics = records(run_folder / "metrics.jsonl")

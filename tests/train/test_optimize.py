@@ -115,7 +115,7 @@ def test_the_reflection_model_reads_the_conversation_before_a_question(prompting
     save_beir(replace(dataset, splits=splits), tmp_path / "data")
     env = change(prompting, **{"env.dataset.path": str(tmp_path / "data")}).env
     with (
-        run_app(create_app(Environment.open(env), env)) as url,
+        run_app(create_app(Environment.open(env))) as url,
         reflecting(run_app, change(prompting, **{"client.urls": [url], "rollout.history_tokens": 3}), BETTER) as (
             config,
             reflection,

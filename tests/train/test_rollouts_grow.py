@@ -258,7 +258,7 @@ def hostile(tmp_path_factory, run_app):
     )
     build_index(config)
     with (
-        run_app(create_app(Environment.open(config), config)) as url,
+        run_app(create_app(Environment.open(config))) as url,
         SyncEnvironmentClient(ClientConfig(urls=[url])) as opened,
     ):
         yield opened, question

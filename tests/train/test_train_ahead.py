@@ -142,7 +142,7 @@ def grow_again(config, client, engine, step, trees):
 def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(ahead, lessons, tmp_path, run_app):
     config, plain = ahead
     env = environment(lessons, tmp_path / "validated", VALIDATION)
-    with run_app(create_app(Environment.open(env), env)) as url:
+    with run_app(create_app(Environment.open(env))) as url:
         validated = {"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 3}
         again = train(change(config, name="validated", **validated))
     assert without_seconds(again / "metrics.jsonl") == without_seconds(plain / "metrics.jsonl")
@@ -530,7 +530,7 @@ def test_a_step_that_is_sampled_when_the_run_ends_is_given_up():
 def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lessons, run_app):
     steps = {"train.staleness": 1, "train.steps": 3, "train.save_steps": 1}
     config = change(settings, **steps, **{"client.deadline": 2.0})
-    dying = breaking(create_app(Environment.open(lessons), lessons), after=3)
+    dying = breaking(create_app(Environment.open(lessons)), after=3)
     with run_app(dying) as url, refused(EnvironmentUnavailableError, "--resume"):
         train(change(config, **{"client.urls": [url]}))
     folder = RunFolder(train(config, resume=True))

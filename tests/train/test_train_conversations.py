@@ -31,7 +31,7 @@ def test_training_shows_the_history_and_rewards_what_it_means(lessons, settings,
         return inner(trainer, output, local_trees, credit)
 
     monkeypatch.setattr(TreeTrainer, "_apply_credit", keep)
-    with run_app(create_app(Environment.open(env), env)) as url:
+    with run_app(create_app(Environment.open(env))) as url:
         folder = train(change(settings, env=env.model_dump(), **{"client.urls": [url], "train.steps": 3}))
     tokenizer = AutoTokenizer.from_pretrained(settings.policy.model)
     assert len(trees) == 6

@@ -81,7 +81,7 @@ def app_of(config):
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
 
-    return create_app(Environment.open(config), config)
+    return create_app(Environment.open(config))
 
 
 @pytest.fixture(scope="session")
@@ -272,7 +272,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
     plain = config.model_dump()
     plain["mix"]["environments"]["dense"] |= {"weight": 2.0}
     plain["mix"]["environments"]["dense"]["client"]["deadline"] = 9.0
-    plain["mix"]["environments"]["dense"]["env"]["log"] = "none"
+    plain["mix"]["environments"]["dense"]["env"]["port"] = 1
     with refused(CheckpointError, ": mix.environments.dense.weight: 1.0 → 2.0. "):
         train(RunConfig.model_validate(plain), resume=True)
     served = json.loads((copy / "environment.json").read_text())

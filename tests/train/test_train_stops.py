@@ -85,7 +85,7 @@ def dying(lessons, run_app):
     from querylect.envs.environment import Environment
     from querylect.envs.server.app import create_app
 
-    return lambda after: run_app(breaking(create_app(Environment.open(lessons), lessons), after))
+    return lambda after: run_app(breaking(create_app(Environment.open(lessons)), after))
 
 
 def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exactly(settings, straight, dying):
@@ -109,7 +109,7 @@ def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(
     from querylect.envs.server.app import create_app
 
     environment = Environment.open(lessons)
-    changed = breaking(create_app(environment, lessons), 5, instead=create_app(environment, lessons, token="new"))
+    changed = breaking(create_app(environment), 5, instead=create_app(environment, token="new"))
     config = change(settings, **{"train.save_steps": 100})
     with run_app(changed) as url, refused(TokenError, "401", "client.token_env"):
         train(change(config, **{"client.urls": [url]}))

@@ -36,7 +36,7 @@ def served(lessons, tmp_path, run_app):
 
     def serve(validation):
         config = environment(lessons, tmp_path / "validated", validation)
-        return run_app(create_app(Environment.open(config), config))
+        return run_app(create_app(Environment.open(config)))
 
     return serve
 

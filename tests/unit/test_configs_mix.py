@@ -18,7 +18,7 @@ name: two
 env:
   dataset: {kind: beir, path: data/shared}
   index: indexes/bm25
-  max_plans: 100
+  port: 100
 client: {deadline: 7.0}
 rewriter: {name: explore, keep_question_weight: 0.5}
 mix:
@@ -43,7 +43,7 @@ def test_a_member_says_only_what_differs(path):
     config = load_config(path)
     bm25, minilm = environments(config).values()
     assert (bm25.env, bm25.client, bm25.rewriter) == (config.env, config.client, config.rewriter)
-    assert (minilm.env.retriever, minilm.env.index, minilm.env.max_plans) == ("all-minilm-l6-v2", "indexes/minilm", 100)
+    assert (minilm.env.retriever, minilm.env.index, minilm.env.port) == ("all-minilm-l6-v2", "indexes/minilm", 100)
     assert (minilm.env.dataset.kind, minilm.env.dataset.path) == ("beir", "data/own")
     assert (minilm.client.urls, minilm.client.deadline) == (["http://127.0.0.1:9"], 7.0)
     assert (minilm.rewriter.name, minilm.rewriter.keep_question_weight) == ("direct", 0.5)
@@ -58,11 +58,11 @@ def test_an_override_of_what_is_shared_reaches_the_members_also_after_a_round_tr
     dumped.write_text(dump_config(config))
     assert load_config(str(dumped)) == config
     for source in (path, str(dumped)):
-        changed = environments(load_config(source, ["env.max_plans=9", "env.dataset.path=elsewhere"]))
-        assert [member.env.max_plans for member in changed.values()] == [9, 9]
+        changed = environments(load_config(source, ["env.port=9", "env.dataset.path=elsewhere"]))
+        assert [member.env.port for member in changed.values()] == [9, 9]
         assert [member.env.dataset.path for member in changed.values()] == ["elsewhere", "data/own"]
-    overridden = load_config(path, ["mix.environments.bm25.env.max_plans=5", "mix.environments.minilm.weight=2.5"])
-    assert [member.env.max_plans for member in environments(overridden).values()] == [5, 100]
+    overridden = load_config(path, ["mix.environments.bm25.env.port=5", "mix.environments.minilm.weight=2.5"])
+    assert [member.env.port for member in environments(overridden).values()] == [5, 100]
     assert overridden.mix.environments["minilm"].weight == 2.5
 
 

@@ -153,7 +153,7 @@ def _complaint(change):
 
 def test_every_call_of_the_service_is_described(small_environment):
     """Every path of its OpenAPI document, with its method, and every field that is asked or answered there."""
-    document = create_app(Environment.open(small_environment), small_environment).openapi()
+    document = create_app(Environment.open(small_environment)).openapi()
     page = (DOCS / "environment.md").read_text(encoding="utf-8")
     calls = [f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods]
     assert len(calls) >= 6

@@ -101,7 +101,7 @@ def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp
     from querylect.envs.server.app import create_app
 
     plan = {"probes": [{"terms": [{"text": TEXTS["a"]}]}], "k": 2}
-    with TestClient(create_app(ignoring, EnvironmentConfig()), "http://localhost") as client:
+    with TestClient(create_app(ignoring), "http://localhost") as client:
         for question, expected in {"a": ["b", "c"], "x": ["a", "b"]}.items():
             # twice: the second answer comes from the cache, which keeps the two apart
             for _ in range(2):

@@ -7,7 +7,7 @@ from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Document, Question
 from querylect.envs.client.multi import MixedClient
 from querylect.envs.recipes import RECIPES
-from querylect.envs.schemas import EnvironmentInfo, Limits
+from querylect.envs.schemas import EnvironmentInfo
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.mixed import MixedRewriter
@@ -24,7 +24,7 @@ class Clients(MixedClient):
 
     def environments(self):
         shared = {"corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s", "gain": "linear"}
-        shared |= {"splits": {}, "limits": Limits(max_plans=1, max_k=100, max_body_bytes=1024)}
+        shared |= {"splits": {}}
         return {
             name: EnvironmentInfo(name=name, retriever=RECIPES[recipe].model_dump(mode="json"), **shared)
             for name, recipe in NAMES.items()

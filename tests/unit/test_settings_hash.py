@@ -23,9 +23,8 @@ INDEX = {
 }  # fmt: skip
 """In the index hash (tests/unit/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
-    "name", "index", "encoder_device", "verify", "block_mib", "host", "port", "max_pending", "max_plans", "max_terms",
-    "max_request_terms", "max_characters", "max_request_characters", "max_body_bytes", "read_seconds", "drain_seconds",
-    "cache_bytes", "embedding_cache_bytes", "workers", "log", "playground", "vectors.memory_gib",
+    "name", "index", "encoder_device", "verify", "block_mib", "host", "port", "workers",
+    "vectors.memory_gib",
     "vectors.build_threads", "vectors.gpus", "vectors.gpu_replicas", "hybrid.members.index", "question_index.index",
     *(f"{owner}.{name}" for owner in ("remote", "hybrid.members.remote")
       for name in ("url", "auth_env", "timeout", "deadline")),
