@@ -387,7 +387,7 @@ def serve(
     from .envs.client.discovery import PRIVATE, write_url
     from .envs.credentials import token_of
 
-    token = token_of(settings.client.token_env)
+    token = token_of(settings.client.token_env) or None
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     if facing is not None:
         from .envs.client.source_address import source_address_for

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .schema import TrainConfig
 
-FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
-                  "env.max_terms", "env.max_request_terms", "env.max_characters", "env.max_request_characters",
-                  "env.max_body_bytes", "env.read_seconds", "env.drain_seconds", "env.cache_bytes",
-                  "env.embedding_cache_bytes", "env.workers", "env.log", "env.verify", "train.save_steps",
+FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers", "env.verify",
+                  "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
                   "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",
                   "rollout.vllm", "rollout.server", "rollout.streaming",

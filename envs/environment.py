@@ -1,7 +1,6 @@
 """One environment: retriever × corpus × questions × qrels. It ranks plans and scores rankings.
 
-Qrels stay inside: a trainer's call gets questions, documents, rankings and metric values, never a judgement. Only the
-playground reads `judgements`, if its owner has switched that on.
+Qrels stay inside: a trainer's call gets questions, documents, rankings and metric values, never a judgement.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
@@ -245,7 +244,7 @@ class Environment:
         return {name: _measure(name, self.gain, level)(ids, qrels) for name in metrics}
 
     def judgements(self, question_id: str) -> Mapping[str, int]:
-        """Grade of every judged document of a question, for people. KeyError for an unknown question."""
+        """Grade of every judged document of a question, for an export. KeyError for an unknown question."""
         return self._qrels[question_id]
 
     def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]]) -> PlanRanking:

@@ -119,7 +119,6 @@ class Watcher(TrainerCallback):
         give_back_freed_memory()
 
 
-
 def describe(tree: Tree) -> dict[str, JsonValue]:
     """A tree as plain data: question, samples, rankings and rewards."""
 

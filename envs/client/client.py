@@ -45,7 +45,7 @@ from ..schemas import (
 )
 from .base import ServiceAddress
 
-__all__ = ["Clock", "EnvironmentClient", "Step", "StepResult", "SyncEnvironmentClient"]
+__all__ = ["EnvironmentClient", "RetryClock", "Step", "StepResult", "SyncEnvironmentClient"]
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RetryClock:
     """What deadlines and pauses are measured with."""
 
     now: Callable[[], float] = time.monotonic
@@ -87,7 +87,7 @@ class EnvironmentClient:
     """Asks the environment; use it inside one event loop and close it there (`async with`)."""
 
     def __init__(
-        self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: Clock | None = None
+        self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: RetryClock | None = None
     ) -> None:
         """`urls` replaces `config.urls` and must be given where that is `local`.
 
@@ -103,7 +103,7 @@ class EnvironmentClient:
             raise ConfigError(message)
         self._replicas = [_replica(url, config.token_env) for url in urls]
         self._config = config
-        self._clock = clock or Clock()
+        self._clock = clock or RetryClock()
         self._turn = 0
         self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._identity: Identified | None = None
@@ -310,8 +310,8 @@ class EnvironmentClient:
         if 400 <= status < 500 and status not in (408, 429):
             refusal = TokenError if status in (401, 403) else RequestError
             raise refusal(f"{method} {url} was refused with {status}: {_detail(response)}")
-        asked = response.headers.get("retry-after", "")
-        raise FailedAttemptError(f"HTTP {status}: {_detail(response)}", float(asked) if asked.isdecimal() else 0.0)
+        header = response.headers.get("retry-after", "")
+        raise FailedAttemptError(f"HTTP {status}: {_detail(response)}", float(header) if header.isdecimal() else 0.0)
 
     def _check_identity(self, answer: Identified) -> None:
         """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
@@ -336,7 +336,7 @@ class SyncEnvironmentClient:
     """The same client for synchronous callers: an event loop in a separate thread. Close it (`with`)."""
 
     def __init__(
-        self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: Clock | None = None
+        self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: RetryClock | None = None
     ) -> None:
         """As EnvironmentClient."""
         self._client = EnvironmentClient(config, urls, clock)

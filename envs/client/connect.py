@@ -9,7 +9,7 @@ from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from .base import EnvironmentApi, ServiceAddress
 from .child_process import local_service
 from .client import SyncEnvironmentClient
-from .discovery import known_urls
+from .discovery import service_urls
 from .multi import MixedClient
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ AnyClient = SyncEnvironmentClient | MixedClient
 @contextmanager
 def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[SyncEnvironmentClient]:
     """A client of one environment. For `local`, the service runs as a child process until the end of the block, unless
-    a running one is known (`known_urls`)."""
+    a running one is known (`service_urls`)."""
     urls = known_services(env, settings)
     if urls is None:
         with local_service(env) as service, SyncEnvironmentClient(settings, urls=[service]) as client:
@@ -65,7 +65,7 @@ def only_reads_index(env: EnvironmentConfig) -> bool:
 
 def known_services(env: EnvironmentConfig, client: ClientConfig) -> Sequence[str | ServiceAddress] | None:
     """The running services; None where the run has to start its own."""
-    return known_urls(env) if client.urls == "local" else client.urls
+    return service_urls(env) if client.urls == "local" else client.urls
 
 
 OpenClient = Callable[[EnvironmentConfig, ClientConfig], AbstractContextManager[SyncEnvironmentClient]]

@@ -25,7 +25,7 @@ def write_url(path: Path, url: str, config: EnvironmentConfig) -> None:
     temporary.rename(path)
 
 
-def known_urls(config: EnvironmentConfig) -> list[str] | None:
+def service_urls(config: EnvironmentConfig) -> list[str] | None:
     """This environment's services in the folder $QUERYLECT_SERVICES; None where it is not set.
 
     Raises ConfigError where it is set and the folder has no service of this environment.

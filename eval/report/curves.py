@@ -22,7 +22,7 @@ from ..pages.templates import render_page
 from ..records import now, write_text
 from .curve_figures import FIGURES, RUN_FIGURES, Curve, CurveFigure, draw_curves
 
-SAME = ("name", "output", "seed", "env.playground")
+SAME = ("name", "output", "seed")
 """Settings in which the runs of a group may differ, besides those that do not affect learning."""
 SHOWN_DIFFERENCES = 24
 """Maximum rows in the table of differing settings; further settings are listed below it."""

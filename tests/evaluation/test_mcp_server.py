@@ -64,13 +64,13 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_
 
 
 def test_the_tool_is_served_over_http_too(rewriter, lesson_url, monkeypatch):
-    servers, urls, start = [], Queue(), mcp_server._HttpServer.startup
+    servers, urls, start = [], Queue(), mcp_server.Server.startup
 
     async def note_and_start(server, sockets=None):
         servers.append(server)
         await start(server, sockets)
 
-    monkeypatch.setattr(mcp_server._HttpServer, "startup", note_and_start)
+    monkeypatch.setattr(mcp_server.Server, "startup", note_and_start)
 
     async def talk(url):
         async with Client(url) as client:

@@ -9,7 +9,7 @@ import pytest
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.types import Question
 from querylect.envs.client import client as client_module
-from querylect.envs.client.client import Clock, EnvironmentClient, Step, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, RetryClock, Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
@@ -27,7 +27,7 @@ class PausesOnly:
 
     def __init__(self):
         self.pauses = []
-        self.clock = Clock(lambda: sum(self.pauses), self.sleep)
+        self.clock = RetryClock(lambda: sum(self.pauses), self.sleep)
 
     async def sleep(self, seconds):
         self.pauses.append(seconds)
@@ -142,7 +142,7 @@ def test_questions_are_read_page_by_page(client, monkeypatch):
 
 
 def test_a_dead_service_leaves_steps_unscorable_after_growing_pauses(dead, connect, pauses):
-    with connect(dead, config=PATIENT.model_copy(update={"deadline": 35.0})) as client:
+    with connect(dead, config=PATIENT.model_copy(update={"deadline": 35.0})) as client:  # own clock
         assert client.step(steps("a", "b", "c")) == [None, None, None]
         assert dead in client.last_failure
         assert "ConnectError" in client.last_failure

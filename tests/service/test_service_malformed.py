@@ -31,7 +31,7 @@ def test_malformed_requests_get_an_error_of_their_own_and_leave_nothing_behind(s
 
     with (
         local_service(small_environment) as service,
-        httpx.Client(base_url=service.url, headers=service.headers, trust_env=False, timeout=30) as http,
+        httpx.Client(base_url=service.url, headers=service.headers, trust_env=False, timeout=300) as http,
     ):
         (process,) = [child for child in psutil.Process().children() if child.pid not in earlier]
         expected = http.post("/v1/search", json=good).json()

@@ -107,7 +107,7 @@ def undisturbed(lessons, speaking, run_app, tmp_path_factory):
     save_beir(replace(dataset, splits={**dataset.splits, "validation": Split(held_out, qrels)}), base / "data")
     env = lessons.model_copy(update={"dataset": lessons.dataset.model_copy(update={"path": str(base / "data")})})
     changes = {}
-    with run_app(create_app(Environment.open(env), env)) as url:
+    with run_app(create_app(Environment.open(env))) as url:
         place = Place.new(base / "straight", lesson_settings(env, url, speaking, base))
         for name in COMMANDS:
             shutil.copytree(place.folder, base / f"before-{name}")
