@@ -36,7 +36,7 @@ from .export.commands import app as hub_app
 from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
 from .optimize.commands import app as optimize_app
-from .questions.commands import data_questions, index_questions, index_similarity, index_test_questions
+from .questions.commands import data_questions, index_questions, index_test_questions
 from .slurm.commands import launch
 from .sources import optional_packages
 from .sweep.commands import app as sweep_app
@@ -320,7 +320,6 @@ def index_verify(
 
 index_app.command("questions")(index_questions)
 index_app.command("test-questions")(index_test_questions)
-index_app.command("similarity")(index_similarity)
 
 
 @env_app.command("export-trec")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from .section import Section
 
@@ -28,18 +28,3 @@ class SyntheticConfig(Section):
     those that answer it are relevant too."""
     min_words: Annotated[int, Field(ge=1)] = 20
     """Passages with fewer words get no question."""
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the questions for validation. The split is by document: no document has questions in two splits."""
-    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the questions for the final test, if no test questions of users are given."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of passages, splits and typing mistakes."""
-
-    @model_validator(mode="after")
-    def _check_shares(self) -> "SyntheticConfig":
-        if self.validation + self.test >= 1:
-            raise ValueError(
-                f"synthetic.validation {self.validation} and synthetic.test {self.test} leave no training questions; "
-                "lower one"
-            )
-        return self

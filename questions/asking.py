@@ -35,8 +35,8 @@ PAIRS_AT_ONCE = 256
 _FIRST_TOKENS = 20
 _MAX_FAILURE_CHARS = 2000
 
-ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"
-"""Files of the answers about contents, and of those about pairs."""
+ASKED = "asked.jsonl"
+"""File of the answers about contents."""
 
 Pair = tuple[str, Document]
 """A question and a content."""
@@ -95,14 +95,9 @@ Verdicted = tuple[PairJudgement, Sequence[LlmResponse]]
 """A verdict and the replies behind it."""
 
 
-class AnswerJournal:
+def answer_journal(folder: Path) -> KeyedJournal[LineAnswers]:
     """The answers in a folder: an index of questions, or one that is being written."""
-
-    def __init__(self, folder: Path) -> None:
-        """Read the files. Raises StorageError if one cannot be read or repaired."""
-        remedy = "Remove it, or name another folder."
-        self.answers = KeyedJournal(folder / ASKED, LineAnswers, remedy)
-        self.pairs = KeyedJournal(folder / PAIRS, AskedPair, remedy)
+    return KeyedJournal(folder / ASKED, LineAnswers, "Remove it, or name another folder.")
 
 
 class QuestionWriter:

@@ -1,6 +1,6 @@
 """Writes a question index: asks the models for missing answers and makes an index of all answers.
 
-The index keeps every model answer (`asked.jsonl`, `pairs.jsonl`), keyed by the content and by everything else that the
+The index keeps every model answer (`asked.jsonl`), keyed by the content and by everything else that the
 answer depends on. So after the corpus has grown only the new contents are asked about, another sample needs no model
 call, and an interrupted call resumes. An existing index stays in place until the new one is complete.
 """
@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 
-from ..configs.questions import ExtendConfig
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.corpus import Corpus, open_corpus
 from ..data.jsonl import identifier_of, read_records
@@ -24,7 +23,6 @@ from ..envs.builder.shards import IndexShards
 from ..envs.index.manifest import describe_files
 from ..envs.retrievers.question_index import (
     QUESTION_INDEX,
-    AnswerabilityEntry,
     Content,
     Description,
     QuestionIndex,
@@ -37,9 +35,8 @@ from ..envs.retrievers.question_index import (
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
 from ..rollouts.llms import open_llm
 from ..storage import KeyedJournal, Record, only_writer, storage
-from .asking import ASKED, PAIRS, AnswerJournal, AskedPair, LineAnswers, QuestionWriter, total_cost
-from .extend import completed_answers, similar_contents
-from .pool import Pool, Vetted, counts_of, down_sampled, judged_pairs, with_answers, with_vetted, written_pool
+from .asking import ASKED, LineAnswers, QuestionWriter, answer_journal, total_cost
+from .pool import Vetted, counts_of, down_sampled, with_vetted, written_pool
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +50,6 @@ class _Existing:
 
     description: Description | None = None
     answers: Mapping[str, LineAnswers] = field(default_factory=dict)
-    pairs: Mapping[str, AskedPair] = field(default_factory=dict)
     contents: Mapping[str, Content] = field(default_factory=dict)
     vetted: Sequence[Vetted] = ()
 
@@ -96,13 +92,13 @@ def write_question_index(
                 "another folder with --to."
             )
         existing = _load_existing(open_question_index(start) if start is not None else current)
-        session = _Session(config, env, existing, AnswerJournal(parts.folder))
+        session = _Session(config, env, existing, answer_journal(parts.folder))
         only_vetted = existing.description is not None and not existing.models
         if add is not None or (start is not None and only_vetted):
             missing = session.take_over(add)
         else:
             missing = session.ask(None if overwrite else start or target, progress)
-        description, missing = session.finish(parts, missing)
+        description = session.finish(parts, missing)
     if missing:
         raise IncompleteError(
             f"{missing} replies are missing, and {target} was written without them. Give the same command again: only "
@@ -115,7 +111,7 @@ class _Session:
     """The state of one call: the corpus, the existing answers and the new ones."""
 
     def __init__(
-        self, config: QuestionsConfig, env: EnvironmentConfig, existing: _Existing, journal: AnswerJournal
+        self, config: QuestionsConfig, env: EnvironmentConfig, existing: _Existing, journal: KeyedJournal[LineAnswers]
     ) -> None:
         self.config, self.env, self.existing, self.journal = config, env, existing, journal
         self.corpus: Corpus = open_corpus(env.dataset)
@@ -128,12 +124,7 @@ class _Session:
     @property
     def answers(self) -> dict[str, LineAnswers]:
         """The answers about contents by key, those of other settings included."""
-        return {**self.existing.answers, **self.journal.answers.by_key}
-
-    @property
-    def pairs(self) -> list[AskedPair]:
-        """All verdicts on pairs whose question was not written for that content."""
-        return list({**self.existing.pairs, **self.journal.pairs.by_key}.values())
+        return {**self.existing.answers, **self.journal.by_key}
 
     def ask(self, same_as: str | Path | None, progress: Progress | None) -> int:
         """Ask about all contents without an answer. Returns the number of incomplete ones.
@@ -148,7 +139,7 @@ class _Session:
             pending = [document for document in self.documents if writer.key(document) not in answered]
             if pending:
                 log.info("asking about %d of %d contents", len(pending), len(self.documents))
-            missing = write_down(writer.contents(pending), self.journal.answers, len(pending), progress)
+            missing = write_down(writer.contents(pending), self.journal, len(pending), progress)
             answered = self.answers
             self.records = [answered[key] for key in map(writer.key, self.documents) if key in answered]
         return missing
@@ -176,11 +167,11 @@ class _Session:
             self.vetted.append((text, contents))
         return 0
 
-    def finish(self, parts: IndexShards, missing: int) -> tuple[Description, int]:
-        """Write the index. Returns its description and the number of missing replies."""
+    def finish(self, parts: IndexShards, missing: int) -> Description:
+        """Write the index; return its description."""
         config, documents = self.config, self.documents
         unsampled = written_pool(self.records)
-        pool = down_sampled(unsampled, config.mean, config.sample, config.seed, len(documents))
+        pool = down_sampled(unsampled, config.mean, config.seed, len(documents))
         pool = with_vetted(pool, self.vetted)
         if not pool.questions:
             failed = sum(bool(record.failure) for record in self.records)
@@ -189,17 +180,12 @@ class _Session:
                 f"did not have the required form, {missing} replies are missing. See {parts.folder / ASKED}; ask "
                 "another model, or give questions with --add."
             )
-        unjudged = 0
-        if config.extend is not None:
-            pool, unjudged = self._extend(pool, config.extend)
         contents, rounds = self._contents()
         with _storage(parts.target), parts.staged() as folder:
             questions_hash = write_rows(folder, pool.questions, pool.answers, contents)
             write_jsonl(folder / ASKED, [asdict(record) for record in self.records])
-            write_jsonl(folder / PAIRS, [asdict(pair) for pair in self.pairs])
             write_jsonl(folder / VETTED, [{"question": text, "contents": list(names)} for text, names in self.vetted])
             counts = counts_of(self.records, unsampled, pool, len(documents), missing)
-            costs = [*(record.spent for record in self.records), *(pair.spent for pair in self.pairs)]
             description = Description(
                 dataset=self.corpus.name,
                 licence=self.corpus.licence,
@@ -207,50 +193,14 @@ class _Session:
                 questions_hash=questions_hash,
                 questions=len(pool.questions),
                 asked=self.models,
-                settings=config.model_dump(mode="json", include={"limit", "mean", "sample", "seed", "extend"}),
-                counts={**counts, "pairs_judged": len(self.pairs), "pairs_missing": unjudged},
-                costs=total_cost(costs),
+                settings=config.model_dump(mode="json", include={"limit", "mean", "seed"}),
+                counts=counts,
+                costs=total_cost([record.spent for record in self.records]),
                 rounds=rounds,
                 files=describe_files(folder),
             )
             QUESTION_INDEX.write(folder, description)
-        return description, missing + unjudged
-
-    def _extend(self, pool: Pool, extend: ExtendConfig) -> tuple[Pool, int]:
-        """The pool with more contents per question, and the number of pairs without a reply."""
-        ids, names = [question.id for question in pool.questions], [document.id for document in self.documents]
-        similar = similar_contents(pool.questions, set(names), extend, self.env, self.corpus)
-        threshold = extend.threshold
-        if threshold is None:
-            assert extend.share is not None, "a threshold or a share"
-            threshold = similar.threshold(extend.share, len(names) * len(ids))
-        answered = pool.pairs
-        candidates = [(i, name) for i, name in similar.above(threshold) if (ids[i], name) not in answered]
-        missing = 0
-        if extend.judge:
-            missing = self._judge([(pool.questions[i].text, name) for i, name in candidates])
-            verdicts = {(pair.judged.question, pair.content): pair.judged.answerable for pair in self.pairs}
-            candidates = [(i, name) for i, name in candidates if verdicts.get((pool.questions[i].text, name))]
-        entries = [
-            AnswerabilityEntry(question=ids[i], content=name, source="similar", judged=extend.judge)
-            for i, name in candidates
-        ]
-        extended = with_answers(pool, entries)
-        if extend.judge and extend.by == "completed":
-            judged = judged_pairs(extended, self.records, self.pairs)
-            extended = with_answers(extended, completed_answers(judged, ids, names, extend))
-        return extended, missing
-
-    def _judge(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Judge the pairs of a question and a content id without a verdict. Returns how many got no reply."""
-        by_id = {document.id: document for document in self.documents}
-        with open_writer(self.config) as writer:
-            answered = {pair.key for pair in self.pairs}
-            pairs_by_key = {writer.pair_key(text, by_id[name]): (text, by_id[name]) for text, name in pairs}
-            pending = [pair for key, pair in pairs_by_key.items() if key not in answered]
-            if pending:
-                log.info("judging %d pairs", len(pending))
-            return write_down(writer.pairs(pending), self.journal.pairs, len(pending))
+        return description
 
     def _contents(self) -> tuple[list[Content], int]:
         """The contents, and the number of calls so far that added new ones."""
@@ -309,9 +259,9 @@ def _open_existing(target: Path, overwrite: bool) -> QuestionIndex | None:
 def _load_existing(index: QuestionIndex | None) -> _Existing:
     if index is None:
         return _Existing()
-    journal, path = AnswerJournal(index.path), index.path / VETTED
+    path = index.path / VETTED
     vetted = list(read_vetted(path)) if path.stat().st_size else []
-    return _Existing(index.description, journal.answers.by_key, journal.pairs.by_key, index.contents(), vetted)
+    return _Existing(index.description, answer_journal(index.path).by_key, index.contents(), vetted)
 
 
 def _refuse_other_settings(previous: Mapping[str, object], now: Mapping[str, object], folder: str | Path) -> None:

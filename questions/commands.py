@@ -1,6 +1,5 @@
-"""`querylect index questions`, `test-questions`, `similarity` and `data questions`; heavy imports are inside them."""
+"""`querylect index questions`, `test-questions` and `data questions`; heavy imports are inside them."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -63,7 +62,7 @@ def index_questions(
         f"written {counts['questions_written']}: kept {counts['questions_kept']}, dropped "
         f"{counts['questions_dropped']}, not judged {counts['questions_unjudged']}; the writer failed on "
         f"{counts['contents_failed']} contents, {counts['contents_missing']} got no reply; vetted pairs "
-        f"{counts['pairs_vetted']}, more pairs {counts['pairs_similar'] + counts['pairs_completed']}"
+        f"{counts['pairs_vetted']}"
     )
     amounts = {name: "unknown" if count is None else str(count) for name, count in costs.items()}
     typer.echo(f"{amounts['calls']} calls, {amounts['prompt_tokens']} tokens read, {amounts['tokens']} written")
@@ -128,29 +127,3 @@ def data_questions(
         )
     for line in written.lines():
         typer.echo(line)
-
-
-def index_similarity(config: Config, overrides: Overrides = None, verbose: Verbose = False) -> None:
-    """Print how similar questions of an index are to each other and to contents, beside QB-RAG's table 6."""
-    set_up_logging(verbose)
-    settings = load_config(config, overrides or ())
-    from ..data.published import published
-    from ..markdown_tables import markdown_table
-    from .similarity import question_similarities
-
-    values = asdict(question_similarities(settings.env))
-    theirs = {figure.metric: figure.value for figure in published("qb_rag").figures if figure.table == "table 6"}
-    rows = [
-        [_SIMILAR[name], "–" if value is None else f"{value:.3f}", f"{theirs[name]:.3f}"]
-        for name, value in values.items()
-    ]
-    for line in markdown_table(["mean cosine of", "here", "paper"], rows, "lrr"):
-        typer.echo(line)
-
-
-_SIMILAR = {
-    "same_content": "questions written for the same content",
-    "different_contents": "questions written for different contents",
-    "own_content": "questions and their content",
-    "other_contents": "questions and other contents",
-}

@@ -6,6 +6,7 @@ Every answer is in a journal before the next is asked for, so that a killed call
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
@@ -14,7 +15,9 @@ from ..data.corpus import open_corpus
 from ..data.leakage import words
 from ..data.sampling import in_batches
 from ..data.types import Document
-from ..envs.plan import is_unicode
+from ..envs.index.open import open_index
+from ..envs.plan import Probe, Term, is_unicode
+from ..envs.retrievers.open import check_corpus, open_retriever
 from ..errors import IncompleteError
 from ..llms.base import SamplingParams
 from ..llms.structured import FormPrompt, ask_structured
@@ -22,7 +25,6 @@ from ..logs import Progress
 from ..storage import KeyedJournal, data_sha256
 from .asking import AskedPair, LineCost, Pair, QuestionWriter, cost_of, total_cost
 from .build import write_down
-from .extend import nearest_contents
 from .plan import Partition, PlannedQuestion, drawn_passages, neighbours, plan_questions
 from .prompts import OneQuestion
 from .styles import EXAMPLES, joined, style_prompt, with_typos
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 DRAFTS = "written.jsonl"
 _BATCH = 32
+_SEARCHED_AT_ONCE = 256
 _SIMILAR = 20
 """Similar passages among which those of the same split are looked for."""
 
@@ -122,7 +125,7 @@ class DraftingSession:
         return joined(planned.passages, self._config.words)
 
     def _typed(self, planned: PlannedQuestion, draft: Draft) -> str:
-        return with_typos(draft.text, f"{self._synthetic.seed} {draft.key}") if planned.style == "typo" else draft.text
+        return with_typos(draft.text, f"0 {draft.key}") if planned.style == "typo" else draft.text
 
     def _prompt(self, planned: PlannedQuestion) -> FormPrompt:
         return style_prompt(planned.style, planned.passages, self._config.about, self._config.words)
@@ -175,22 +178,21 @@ class DraftingSession:
         if not count or not answerable:
             return list(rows)
         # one search for all: passages of other splits are left out, and so are a question's own
-        questions = [Document(str(number), "", rows[number].draft.text) for number in answerable]
-        corpus = open_corpus(DatasetConfig(kind="beir", path=str(passages.folder)))
-        similar = nearest_contents(questions, passages.by_id, count + _SIMILAR, passages.env, corpus)
-        candidates: dict[int, list[str]] = {number: [] for number in answerable}
-        for question, name in similar.above(float("-inf")):
-            number = answerable[question]
+        rankings = nearest_passages([rows[number].draft.text for number in answerable], count + _SIMILAR, passages)
+        pairs: dict[tuple[int, str], Pair] = {}
+        for number, names in zip(answerable, rankings, strict=True):
             planned = rows[number].planned
             sources = {passage.id for passage in planned.passages}
-            same_split = self._partition.split_of.get(passages.document_of[name]) == planned.split
-            if same_split and name not in sources and len(candidates[number]) < count:
-                candidates[number].append(name)
-        pairs = {
-            (number, name): (rows[number].draft.text, joined([passages.by_id[name]], self._config.words))
-            for number, names in candidates.items()
-            for name in names
-        }
+            others = (
+                name
+                for name in names
+                if name not in sources and self._partition.split_of.get(passages.document_of[name]) == planned.split
+            )
+            for name in islice(others, count):
+                pairs[number, name] = (
+                    rows[number].draft.text,
+                    joined([passages.by_id[name]], self._config.words),
+                )
         verdicts = self._judged(pairs.values())
         also: dict[int, list[str]] = {}
         for (number, name), pair in pairs.items():
@@ -225,13 +227,28 @@ class Partners:
         """The passages most similar to each drawn one that has no neighbour, searched with its first words."""
         drawn = drawn_passages(self._partition, self._synthetic).values()
         alone = [passage for of_split in drawn for passage in of_split if passage.id not in self._following]
-        queries = [Document(passage.id, "", joined([passage], 32).text) for passage in alone]
-        corpus = open_corpus(DatasetConfig(kind="beir", path=str(self._passages.folder)))
-        similar = nearest_contents(queries, self._eligible, _SIMILAR, self._passages.env, corpus)
-        ranked: dict[str, list[str]] = {passage.id: [] for passage in alone}
-        for question, name in similar.above(float("-inf")):
-            ranked[alone[question].id].append(name)
-        return ranked
+        queries = [joined([passage], 32).text for passage in alone]
+        rankings = nearest_passages(queries, _SIMILAR, self._passages)
+        return {
+            passage.id: [name for name in names if name in self._eligible]
+            for passage, names in zip(alone, rankings, strict=True)
+        }
+
+
+def nearest_passages(queries: Sequence[str], depth: int, passages: CorpusPassages) -> list[list[str]]:
+    """The ids of the first `depth` passages for every query, by the retriever of the environment.
+
+    Raises IndexFolderError if the index is missing or of another corpus.
+    """
+    index = open_index(passages.env.index_folder)
+    check_corpus(index, open_corpus(DatasetConfig(kind="beir", path=str(passages.folder))))
+    retriever = open_retriever(index, passages.env)
+    rankings: list[list[str]] = []
+    for part in in_batches(queries, _SEARCHED_AT_ONCE):
+        probes = [Probe(terms=(Term(text=query),)) for query in part]
+        ranked = retriever.rank(probes, [min(depth, len(index.documents))] * len(probes))
+        rankings += [list(map(index.documents.id, ranking.documents.tolist())) for ranking in ranked]
+    return rankings
 
 
 def _draft(key: str, answer: OneQuestion | None, failure: str, spent: LineCost) -> Draft:

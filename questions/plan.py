@@ -13,6 +13,8 @@ from ..data.sampling import draw, sample_key
 from ..data.types import Document
 from ..errors import DataError
 
+VALIDATION, TEST = 0.1, 0.2
+"""Shares of the questions; no test questions are written where users have given some."""
 SPLITS = ("train", "validation", "test")
 """All of which a training run and its evaluation need."""
 
@@ -48,9 +50,9 @@ def divide(
 
     Without `with_test` there is no test split. Raises DataError if there are fewer documents than splits.
     """
-    shares = {"train": 1 - config.validation - config.test * with_test, "validation": config.validation}
+    shares = {"train": 1 - VALIDATION - TEST * with_test, "validation": VALIDATION}
     if with_test:
-        shares["test"] = config.test
+        shares["test"] = TEST
     of_document: dict[str, list[Document]] = {}
     for passage in passages:
         of_document.setdefault(document_of[passage.id], []).append(passage)
@@ -60,7 +62,7 @@ def divide(
             "need one each, because no document may be in two splits. Give more documents, divide a long one into "
             "several files, or lower synthetic.min_words."
         )
-    order = sorted(of_document, key=lambda name: (-len(of_document[name]), sample_key(config.seed, name)))
+    order = sorted(of_document, key=lambda name: (-len(of_document[name]), sample_key(0, name)))
     lacking = {split: share * len(passages) for split, share in shares.items()}
     split_of: dict[str, str] = {}
     for number, name in enumerate(order):
@@ -78,8 +80,7 @@ def divide(
 def drawn_passages(partition: Partition, config: SyntheticConfig) -> dict[str, list[Document]]:
     """The passages of each split that get questions, in the order of the draw; all, if more questions are requested."""
     return {
-        split: draw(passages, _count(split, partition, config), config.seed)
-        for split, passages in partition.passages.items()
+        split: draw(passages, _count(split, partition, config), 0) for split, passages in partition.passages.items()
     }
 
 
@@ -107,8 +108,8 @@ def neighbours(passages: Sequence[Document], document_of: Mapping[str, str]) -> 
 
 
 def _count(split: str, partition: Partition, config: SyntheticConfig) -> int:
-    validation = max(1, round(config.validation * config.count))
-    test = max(1, round(config.test * config.count)) if "test" in partition.passages else 0
+    validation = max(1, round(VALIDATION * config.count))
+    test = max(1, round(TEST * config.count)) if "test" in partition.passages else 0
     return {"train": max(1, config.count - validation - test), "validation": validation, "test": test}[split]
 
 

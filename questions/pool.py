@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..data.types import Document
 from ..envs.retrievers.question_index import AnswerabilityEntry, question_id
 from ..storage import data_sha256
-from .asking import AskedPair, LineAnswers
+from .asking import LineAnswers
 
 Vetted = tuple[str, Sequence[str]]
 """A question and the ids of the contents that people say answer it."""
@@ -24,11 +24,6 @@ class Pool:
     questions: list[Document]
     answers: list[AnswerabilityEntry]
     """Grouped by question."""
-
-    @property
-    def pairs(self) -> set[tuple[str, str]]:
-        """(question id, content id) of every answer."""
-        return {(answer.question, answer.content) for answer in self.answers}
 
 
 def written_pool(records: Iterable[LineAnswers]) -> Pool:
@@ -51,23 +46,15 @@ def written_pool(records: Iterable[LineAnswers]) -> Pool:
     )
 
 
-def down_sampled(pool: Pool, mean: float | None, unit: str, seed: int, contents: int) -> Pool:
-    """The pool with fewer questions; `contents` is how many were asked about.
+def down_sampled(pool: Pool, mean: float | None, seed: int, contents: int) -> Pool:
+    """round(mean · `contents`) questions of the pool, where `contents` is how many were asked about.
 
-    `set`: round(mean · contents) questions of all. `content`: at most `mean` questions of each content; a question with
-    several contents is kept if any of them keeps it. With the same seed a smaller sample is a subset of a larger one.
+    With the same seed a smaller sample is a subset of a larger one.
     """
     if mean is None:
         return pool
     shuffled = sorted((question.id for question in pool.questions), key=lambda name: data_sha256([seed, name]))
-    if unit == "set":
-        selected = set(shuffled[: round(mean * contents)])
-    else:
-        order = {name: number for number, name in enumerate(shuffled)}
-        of_content: dict[str, list[str]] = {}
-        for answer in pool.answers:
-            of_content.setdefault(answer.content, []).append(answer.question)
-        selected = {name for ids in of_content.values() for name in sorted(ids, key=order.__getitem__)[: int(mean)]}
+    selected = set(shuffled[: round(mean * contents)])
     return Pool(
         [question for question in pool.questions if question.id in selected],
         [answer for answer in pool.answers if answer.question in selected],
@@ -83,30 +70,8 @@ def with_vetted(pool: Pool, vetted: Iterable[Vetted]) -> Pool:
         texts.setdefault(name, Document(name, "", " ".join(text.split())))
         for content in contents:
             answers[name, content] = AnswerabilityEntry(question=name, content=content, source="vetted", judged=True)
-    return with_answers(Pool(list(texts.values()), []), answers.values())
-
-
-def with_answers(pool: Pool, added: Iterable[AnswerabilityEntry]) -> Pool:
-    """The pool with more answers to its questions, grouped by question; of duplicate pairs the first is kept."""
-    position = {question.id: number for number, question in enumerate(pool.questions)}
-    answers: dict[tuple[str, str], AnswerabilityEntry] = {}
-    for answer in [*pool.answers, *added]:
-        answers.setdefault((answer.question, answer.content), answer)
-    return Pool(pool.questions, sorted(answers.values(), key=lambda answer: position[answer.question]))
-
-
-def judged_pairs(pool: Pool, records: Iterable[LineAnswers], pairs: Iterable[AskedPair]) -> dict[tuple[str, str], bool]:
-    """All verdicts on pairs of questions of the pool. Vetted pairs are always answered, whatever the judge says."""
-    ids = {question.id for question in pool.questions}
-    judgements = [(judged, record.id) for record in records for judged in record.judged]
-    judgements += [(pair.judged, pair.content) for pair in pairs]
-    verdicts: dict[tuple[str, str], bool] = {}
-    for judged, content in judgements:
-        name = question_id(judged.question)
-        if judged.answerable is not None and name in ids:
-            verdicts[name, content] = judged.answerable
-    verdicts.update({(answer.question, answer.content): True for answer in pool.answers if answer.source == "vetted"})
-    return verdicts
+    position = {name: number for number, name in enumerate(texts)}
+    return Pool(list(texts.values()), sorted(answers.values(), key=lambda answer: position[answer.question]))
 
 
 def counts_of(
@@ -115,7 +80,7 @@ def counts_of(
     """Counts of contents, questions and pairs at every stage, including everything that was dropped."""
     verdicts = [judged.answerable for record in records for judged in record.judged]
     with_question = {answer.content for answer in final.answers}
-    by_source = dict.fromkeys(("written", "vetted", "similar", "completed"), 0)
+    by_source = dict.fromkeys(("written", "vetted"), 0)
     for answer in final.answers:
         by_source[answer.source] += 1
     return {

@@ -23,8 +23,8 @@ from ..index.manifest import FileEntry, SealedFile
 
 QUESTIONS, ANSWERS, CONTENTS = "corpus.jsonl", "answers.jsonl", "contents.jsonl"
 
-Source = Literal["written", "vetted", "similar", "completed"]
-"""Why a content is taken to answer a question: it was written for it, people say so, it is similar, it was inferred."""
+Source = Literal["written", "vetted"]
+"""Why a content is taken to answer a question: it was written for it, or people say so."""
 
 
 class AnswerabilityEntry(Strict):

@@ -211,10 +211,6 @@ def test_what_cannot_be_is_refused(served, tmp_path):
         load_config(None, ["env.question_index={folder: a, index: b}"])
     with refused(ConfigError, "question_index.retriever", "qb-rag"):
         load_config(None, ["env.retriever=qb-rag", "env.question_index={folder: a, index: b, retriever: qb-rag}"])
-    with refused(ConfigError, "questions.extend", "threshold", "share"):
-        load_config(None, ["questions.extend={retriever: bm25, index: a}"])
-    with refused(ConfigError, "questions.mean", 1.5):
-        load_config(None, ["questions.sample=content", "questions.mean=1.5"])
     with refused(ConfigError, "qb-rag"):
         build_shard(served, 1, 2)
     with refused(IndexFolderError, tmp_path / "data"):

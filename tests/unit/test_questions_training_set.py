@@ -289,7 +289,7 @@ def test_shares_of_documents_of_different_size():
     sizes = [40, 20, 10, *[2] * 15]
     owners = [f"d{number}" for number, size in enumerate(sizes) for _ in range(size)]
     document_of = {passage.id: owner for passage, owner in zip(corpus, owners, strict=True)}
-    partition = divide(corpus, document_of, SyntheticConfig(validation=0.1, test=0.2))
+    partition = divide(corpus, document_of, SyntheticConfig())
     sizes = {split: len(passages) for split, passages in partition.passages.items()}
     assert sizes == {"train": 70, "validation": 10, "test": 20}
     with refused(DataError, 2):
