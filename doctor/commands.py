@@ -21,54 +21,43 @@ def doctor(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of CONFIG to change.")
     ] = None,
-    online: Annotated[
-        bool, typer.Option("--online", help="Ask servers too: whether logins are taken, models exist, services answer.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, help="Plan the memory of CONFIG on this many GPUs instead.")
+        int | None, typer.Option("--gpus", min=1, help="Only estimate the memory of CONFIG on this many GPUs.")
     ] = None,
     gpu_memory: Annotated[
-        float | None,
-        typer.Option("--gpu-memory", min=1, max=100_000, help="With --gpus: GB of each GPU, as in its name (80)."),
-    ] = None,
-    gpu: Annotated[
-        bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, speed, FAISS, vLLM, NCCL.")
-    ] = False,
+        float, typer.Option("--gpu-memory", min=1, max=100_000, help="With --gpus: GB of each GPU, as in its name.")
+    ] = 80,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, vLLM, NCCL.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there, a
-    check of the GPU fails, or the GPUs of --gpus do not suffice or could not start CONFIG."""
+    check of the GPU fails, or the GPUs of --gpus do not suffice."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
+    from .findings import as_data, as_text, ready
+
     if gpus is not None:
         if settings is None:
-            raise typer.BadParameter("--gpus plans a CONFIG: name one", param_hint="CONFIG")
-        if gpu or online:
-            problem = "it only plans memory: leave out --gpu and --online"
-            raise typer.BadParameter(problem, param_hint="--gpus")
-        from .layouts import estimate_layouts
+            raise typer.BadParameter("it estimates a CONFIG: name one", param_hint="--gpus")
+        from .memory import USABLE, memory
 
-        estimates = estimate_layouts(settings, gpus, 80 if gpu_memory is None else gpu_memory)
-        typer.echo(json.dumps(estimates.as_data(), indent=2) if as_json else estimates.as_text())
-        raise typer.Exit(0 if estimates.fits and not estimates.refusal else 2)
-    if gpu_memory is not None:
-        raise typer.BadParameter("it needs --gpus, the number of GPUs", param_hint="--gpu-memory")
-    from .findings import as_data, as_text, ready
-    from .machine import answer, machine, start_probe
-    from .surroundings import surroundings
+        findings = [memory(settings, {"gpus": [["", gpu_memory * USABLE]] * gpus, "bf16": True})]
+    else:
+        from .machine import answer, machine, start_probe
+        from .surroundings import surroundings
 
-    probe = start_probe()  # it takes the longest
-    external = surroundings(online)
-    probed = answer(probe)
-    findings = [*machine(settings.run_folder.parent if settings else Path("."), probed), *external]
-    if settings is not None:
-        from ..envs.memory import available_bytes
-        from .memory import memory
-        from .needs import needs
+        probe = start_probe()  # it takes the longest
+        external = surroundings()
+        probed = answer(probe)
+        findings = [*machine(settings.run_folder.parent if settings else Path("."), probed), *external]
+        if settings is not None:
+            from ..envs.memory import available_bytes
+            from .memory import memory
+            from .needs import needs
 
-        findings += needs(settings, str(config), online)
-        findings.append(memory(settings, probed.get("torch", {}), available_bytes()))
+            findings += needs(settings, str(config))
+            findings.append(memory(settings, probed.get("torch", {}), available_bytes()))
     if gpu:
         from .gpu import gpu_findings
 

@@ -35,8 +35,6 @@ BFLOAT16_FACTOR = 2.0
 gradients of the same weights, which were rounded to bfloat16."""
 LOGP_ERROR = 0.1
 """Largest mean difference, in nats, between vLLM's greedy log-probabilities and those of transformers."""
-RECALL = 0.99
-"""Smallest share of the ten nearest vectors that a GPU has to find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,6 @@ class Workload:
     vocabulary: int = 32_000
     lengths: tuple[int, int, int, int] = (250, 150, 450, 150)
     """Tokens of prompt, first turn, documents and second turn of a tree with branching [4, 4]."""
-    vectors: int = 100_000
     reduced: int = 1 << 26
     """Number of float32 values that the GPUs add up."""
 
@@ -113,59 +110,6 @@ def gradients(device: "torch.device", work: Workload) -> Finding:
     detail = f"relative error of gradients against flat float32 rows: {', '.join(said)}"
     remedy = "" if equal else "train with train.packing=false, and report this"
     return Finding(ABOUT, "gradients", "ok" if equal else "failed", detail, remedy)
-
-
-def update(device: "torch.device", work: Workload) -> Finding:
-    """Tokens a second and memory of the forward and backward pass of a tree, under autocast to bfloat16."""
-    import torch
-
-    rows, model, said = _tree(work, device), _policy(work, device), []
-    cuda = device.type == "cuda"
-    for kind in (*_kinds(device), None):
-        seconds, memory = [], ""
-        for _ in range(3):  # the first call compiles and allocates
-            model.zero_grad(set_to_none=True)
-            if cuda:
-                torch.cuda.reset_peak_memory_stats()
-            started = time.perf_counter()
-            with torch.autocast(device.type, torch.bfloat16):
-                tokens = _backward(model, rows, kind)
-            if cuda:
-                torch.cuda.synchronize()
-                memory = f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
-            seconds.append(time.perf_counter() - started)
-        said.append(f"{kind or 'flat'} {tokens / min(seconds):,.0f} tokens/s ({min(seconds):.3f} s{memory})")
-    return Finding(ABOUT, "update", "ok", f"forward and backward pass of a 4 × 4 tree: {', '.join(said)}")
-
-
-def faiss(device: "torch.device", work: Workload) -> Finding:
-    """The nearest vectors by a flat index on the GPU and on the CPU."""
-    import numpy as np
-
-    remedy = install_command("gpu")
-    if find_spec("faiss") is None:
-        return Finding(ABOUT, "faiss", "missing", "not installed", remedy)
-    import faiss as library
-
-    from ..envs.retrievers.gpu_index import to_gpu
-
-    if not hasattr(library, "StandardGpuResources") or not library.get_num_gpus():
-        detail = "built without CUDA, or sees no GPU: dense indexes stay on the CPU"
-        return Finding(ABOUT, "faiss", "missing", detail, remedy)
-    random = np.random.default_rng(0)
-    vectors = random.standard_normal((work.vectors, 384), dtype=np.float32)
-    queries = random.standard_normal((100, 384), dtype=np.float32)
-    exact = library.IndexFlatIP(384)
-    exact.add(vectors)
-    moved = to_gpu(exact, 0, "float32")
-    moved.search(queries, 10)
-    started = time.perf_counter()
-    nearest = moved.search(queries, 10)[1]
-    seconds = time.perf_counter() - started
-    pairs = zip(nearest, exact.search(queries, 10)[1], strict=True)
-    recall = sum(len(set(one) & set(other)) for one, other in pairs) / (10 * len(queries))
-    detail = f"{work.vectors:,} vectors: {100 / seconds:,.0f} searches/s, {recall:.1%} of the ten nearest of the CPU"
-    return Finding(ABOUT, "faiss", "ok" if recall >= RECALL else "failed", detail, "" if recall >= RECALL else remedy)
 
 
 def vllm(device: "torch.device", work: Workload) -> Finding:
@@ -248,7 +192,7 @@ def _all_reduce(rank: int, device: str, count: int, size: int, folder: str) -> N
 
 
 CHECKS: dict[str, Callable[["torch.device", Workload], Finding]] = {
-    "gradients": gradients, "update": update, "faiss": faiss, "vllm": vllm, "nccl": nccl,
+    "gradients": gradients, "vllm": vllm, "nccl": nccl,
 }  # fmt: skip
 
 

@@ -1,82 +1,69 @@
-"""Compares a run's estimated memory with this machine, or with the GPUs that its Slurm script requests."""
+"""Compares a run's estimated memory with the GPUs of a machine, or with those that its Slurm script requests."""
 
-import logging
 import os
 from dataclasses import replace
 from typing import Any
 
 from ..configs.schema import PolicyConfig, RunConfig
-from ..slurm.preflight import capacity_of, warn_if_too_large
 from ..slurm.requests import request_of
 from ..train.arguments import check_combinations, trains_bfloat16
 from ..train.memory.advice import remedies
-from ..train.memory.estimate import GIB, MemoryEstimate, MemoryPlanner, ProcessLayout, planner_of
+from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryPlanner, ProcessLayout, planner_of
 from ..train.memory.host import host_memory
 from ..train.memory.model_shape import shape_of
 from .findings import Finding
 
-log = logging.getLogger(__name__)
-
 NAME = "memory"
+_UNKNOWN = "not estimated: nothing says how large policy.model {!r} is"
+USABLE = H100_GIB / 80
+"""GiB that can be allocated of each GB in the name of a card."""
 
 
-def memory(config: RunConfig, accelerator: dict[str, Any], available: int) -> Finding:
-    """Compare with this machine's GPUs where there are some (`accelerator`: what torch reports), else with its
-    `available` bytes of memory, and where these are too few with the job script of the config."""
+def memory(config: RunConfig, accelerator: dict[str, Any], available: int = 0) -> Finding:
+    """Compare with the GPUs of `accelerator` (what torch reports) where there are some, else with `available` bytes of
+    memory, and where these are too few with the job script of the config."""
     shape = shape_of(config.policy.model)
     if shape is None:
-        detail = f"not estimated: nothing says how large policy.model {config.policy.model!r} is"
+        detail = _UNKNOWN.format(config.policy.model)
         return Finding("config", NAME, "missing", detail, "give a folder with config.json, or a name with its size")
     planner = planner_of(config, shape)
     gpus, fast = accelerator.get("gpus", []), bool(accelerator.get("bf16", False))
     if gpus:
         smallest = min(size for _, size in gpus)
-        candidates = layouts(config.policy, len(gpus), smallest, fast)
-        return _finding(planner, candidates, "this machine's")
+        return _finding(planner, _layouts(config.policy, len(gpus), smallest, fast), "the GPUs")
     local = planner.estimate(ProcessLayout(gpu_gib=None, bfloat16=fast))
     if config.rollout.engine == "transformers" and local.fits(available):
         return Finding("config", NAME, "ok", f"{local.lines()[0]}; {available / GIB:.1f} GiB are free")
     request = request_of(config.env, config.policy)
-    return _finding(planner, [request.layout], f"those of slurm/{request.script}.sh,")
+    return _finding(planner, [request.layout], f"those of slurm/{request.script}.sh")
 
 
 def preview_training(config: RunConfig) -> list[str]:
     """Check settings against each other and the processes that train: those of a launcher, one where one GPU is
-    enough, else those of the config's job script. Gives the estimate for that script, for people, and warns if it does
-    not fit, and if only the script's DeepSpeed trains the config. The device is not looked at.
-
-    Raises ConfigError.
+    enough, else those of the config's job script. Gives the estimate for that script, for people. Raises ConfigError.
     """
     request = request_of(config.env, config.policy)
-    launched = os.environ.get("WORLD_SIZE")
+    layout = request.layout
     shape = shape_of(config.policy.model)
     planner = planner_of(config, shape) if shape is not None else None
     alone = planner is not None and planner.estimate(ProcessLayout()).fits()
-    sharded = launched is None and not alone and request.layout.zero > 0
-    check_combinations(config, int(launched or (1 if alone else request.layout.processes)), sharded)
-    if sharded and trains_bfloat16(config.policy):
-        log.warning(
-            "policy.dtype is bfloat16 and all weights are trained: that needs the float32 copies of DeepSpeed ZeRO. "
-            "slurm/%s.sh starts it (%s); elsewhere use accelerate launch with configs/deepspeed/zero%d.json",
-            request.script,
-            request.layout.description,
-            request.layout.zero,
-        )
+    launched = os.environ.get("WORLD_SIZE")
+    processes = int(launched or (1 if alone else layout.processes))
+    check_combinations(config, processes, launched is None and not alone and layout.zero > 0)
     if planner is None:
-        return [f"memory: not estimated, since nothing says how large policy.model {config.policy.model!r} is"]
-    layout = request.layout
-    expected = planner.estimate(layout)
-    warn_if_too_large(expected)
-    first, *parts = expected.lines()
-    verdict = f"{'fits' if expected.fits() else 'does not fit'} {capacity_of(layout)}"
-    lines = [f"memory of slurm/{request.script}.sh, estimated: {first}; {verdict}", *(f"  {part}" for part in parts)]
+        return [f"memory: {_UNKNOWN.format(config.policy.model)}"]
+    finding = _finding(planner, [layout], f"those of slurm/{request.script}.sh")
     host = host_memory(planner, layout)
     phase = max(host, key=lambda name: host[name])
-    lines.append(f"  host memory of a node: {host[phase] / GIB:.1f} GiB, in the {phase}")
-    return lines if expected.fits() else [*lines, f"  {advice(planner, layout)}"]
+    return [
+        f"memory: {finding.said}",
+        *(f"  {part}" for part in planner.estimate(layout).lines()[1:]),
+        f"  host memory of a node: {host[phase] / GIB:.1f} GiB, in the {phase}",
+        *([f"  {finding.remedy}"] if finding.remedy else []),
+    ]
 
 
-def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
+def _layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
     one = ProcessLayout(1, 0, size, fast)
     several = replace(one, processes=count)
@@ -87,16 +74,18 @@ def layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[P
 
 
 def _finding(planner: MemoryPlanner, candidates: list[ProcessLayout], owner: str) -> Finding:
-    estimates: list[MemoryEstimate] = [planner.estimate(layout) for layout in candidates]
-    fitting = next((candidate for candidate in estimates if candidate.fits()), None)
-    if fitting is not None:
-        return Finding("config", NAME, "ok", f"{fitting.lines()[0]}; {owner} fit: {capacity_of(fitting.layout)}")
-    smallest = min(estimates, key=lambda candidate: candidate.peak)
-    detail = f"{smallest.lines()[0]}; {owner} have {capacity_of(smallest.layout)}"
-    return Finding("config", NAME, "needed", detail, advice(planner, smallest.layout))
+    estimates = [planner.estimate(layout) for layout in candidates]
+    best = next((one for one in estimates if one.fits()), None) or min(estimates, key=lambda one: one.peak)
+    size = f"{best.layout.gpu_gib or 0:.0f} GiB each, of which {HEADROOM:.0%} may be taken"
+    detail = f"{best.lines()[0]}; {owner} have {size}"
+    return (
+        Finding("config", NAME, "ok", detail)
+        if best.fits()
+        else Finding("config", NAME, "needed", detail, _advice(planner, best.layout))
+    )
 
 
-def advice(planner: MemoryPlanner, layout: ProcessLayout) -> str:
+def _advice(planner: MemoryPlanner, layout: ProcessLayout) -> str:
     """The nearest settings that fit, and what they take."""
     changes, after = remedies(planner, layout)
     if not changes:

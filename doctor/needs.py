@@ -15,24 +15,24 @@ from ..sources import install_command, resolve_model
 from .findings import Finding
 
 
-def needs(config: RunConfig, config_name: str, online: bool) -> list[Finding]:
+def needs(config: RunConfig, config_name: str) -> list[Finding]:
     """Everything that a run of this config needs; `config_name` is the config as the user typed it."""
-    findings = [_model("policy.model", config.policy.model, online)]
+    findings = [_model("policy.model", config.policy.model)]
     for name, member in environments(config).items():
         prefix = f"{name}: " if name else ""
         if member.client.urls == "local":
-            findings += _local(prefix, member.env, config_name, online)
+            findings += _local(prefix, member.env, config_name)
         else:
-            findings += [_service(f"{prefix}client.urls", url, online) for url in member.client.urls]
+            findings += [_finding(f"{prefix}client.urls", True, url) for url in member.client.urls]
         if member.rewriter.name == "hcqr" and member.rewriter.llm is not None:
-            findings.append(_llm(f"{prefix}rewriter.llm", member.rewriter.llm, online))
+            findings.append(_llm(f"{prefix}rewriter.llm", member.rewriter.llm))
     if config.reward.kind == "answer":
-        findings.append(_llm("reward.answer.reader", config.reward.answer.reader, online))
+        findings.append(_llm("reward.answer.reader", config.reward.answer.reader))
     findings += _packages(config.rollout, config.tracking)
     return findings
 
 
-def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) -> Iterator[Finding]:
+def _local(prefix: str, env: EnvironmentConfig, config_name: str) -> Iterator[Finding]:
     from ..envs.recipes import recipe_of
     from ..envs.retrievers.registry import required_indexes
 
@@ -45,7 +45,7 @@ def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) 
         yield _finding(f"{prefix}env.retriever", False, str(error))
         return
     for model in sorted(models):
-        yield _model(f"{prefix}env.model", model, online)
+        yield _model(f"{prefix}env.model", model)
     if any(settings.remote is not None for settings in indexes):
         yield _package(f"{prefix}env.remote", "opensearchpy", "opensearch")
     if any(settings.engine == "milvus" for settings in indexes):
@@ -54,7 +54,7 @@ def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) 
         remedy = f"{install_command('cpu')}; for GPUs {install_command('gpu')}"
         yield _finding(f"{prefix}env.retriever", False, "a dense retriever, and FAISS is not installed", remedy)
     if env.rerank is not None:
-        yield _model(f"{prefix}env.rerank", env.rerank.model, online)
+        yield _model(f"{prefix}env.rerank", env.rerank.model)
     for settings in indexes:
         present = (Path(settings.index).expanduser() / "manifest.json").is_file()
         detail = settings.index if present else f"{settings.index} holds no index"
@@ -86,7 +86,7 @@ def _dataset(name: str, env: EnvironmentConfig) -> Finding:
     return _finding(name, present, detail, "querylect data get NAME fetches a benchmark; else set env.dataset.path")
 
 
-def _model(name: str, model: str, online: bool) -> Finding:
+def _model(name: str, model: str) -> Finding:
     if model.startswith("python:"):
         return _finding(name, True, model)
     try:
@@ -96,56 +96,24 @@ def _model(name: str, model: str, online: bool) -> Finding:
     if Path(path).is_dir():
         valid = any(any(Path(path).glob(kind)) for kind in ("config.json", "*.gguf", "modules.json", "*/config.json"))
         return _finding(name, valid, model if valid else f"{model} holds no model: neither config.json nor a GGUF file")
-    return _on_the_hub(name, model, online)
+    return _on_the_hub(name, model)
 
 
-def _on_the_hub(name: str, model: str, online: bool) -> Finding:
-    from huggingface_hub import HfApi, try_to_load_from_cache
+def _on_the_hub(name: str, model: str) -> Finding:
+    from huggingface_hub import try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(model, "config.json"), str):
         return _finding(name, True, f"{model}, in the Hub's cache")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         detail = f"{model} is not in the Hub's cache, and HF_HUB_OFFLINE is set"
         return _finding(name, False, detail, f"hf download {model}, where there is a network")
-    if not online:
-        return Finding("config", name, "missing", f"{model} is fetched from the Hub at the first use", "--online looks")
-    try:
-        HfApi().model_info(model, timeout=20)
-    except Exception as error:  # noqa: BLE001 (huggingface_hub lets the errors of its HTTP client through)
-        detail = f"{model} cannot be had from the Hub ({type(error).__name__})"
-        return _finding(name, False, detail, "check the name, the network, and `hf auth login`")
-    return _finding(name, True, f"{model}, on the Hub")
+    return Finding("config", name, "missing", f"{model} is fetched from the Hub at the first use")
 
 
-def _service(name: str, url: str, online: bool) -> Finding:
-    if not online:
-        return _finding(name, True, f"{url} (--online asks it)")
-    status = _status(f"{url.rstrip('/')}/readyz")
-    if isinstance(status, str):
-        return _finding(name, False, f"{url} does not answer ({status})", "start it with `querylect serve`")
-    return _finding(name, status == 200, f"{url} is ready" if status == 200 else f"{url} is not ready (HTTP {status})")
-
-
-def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
+def _llm(name: str, llm: LlmConfig) -> Finding:
     if llm.base_url is None:
-        return _model(f"{name}.model", llm.model, online)
-    name, url = f"{name}.base_url", llm.base_url
-    if not online:
-        return _finding(name, True, f"{url} (--online asks it)")
-    status = _status(f"{url.rstrip('/')}/models")  # without the key: any answer will do
-    if isinstance(status, str):
-        return _finding(name, False, f"{url} does not answer ({status})")
-    return _finding(name, status < 500, f"{url} answers" if status < 500 else f"{url} answers HTTP {status}")
-
-
-def _status(url: str) -> int | str:
-    """The HTTP status of a GET, or the type of the error where nothing answers."""
-    import httpx
-
-    try:
-        return httpx.get(url, timeout=10).status_code
-    except httpx.HTTPError as error:
-        return type(error).__name__
+        return _model(f"{name}.model", llm.model)
+    return _finding(f"{name}.base_url", True, llm.base_url)
 
 
 def _packages(rollout: RolloutConfig, tracking: TrackingConfig) -> Iterator[Finding]:

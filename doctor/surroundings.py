@@ -1,6 +1,5 @@
 """Optional packages, the cluster, and who is logged in where; no token is ever shown."""
 
-import logging
 import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -11,14 +10,12 @@ from packaging.requirements import Requirement
 from ..sources import install_command, known_extras
 from .findings import Finding
 
-log = logging.getLogger(__name__)
-
 FOR_DEVELOPERS = ("dev",)
 
 
-def surroundings(online: bool) -> list[Finding]:
-    """Extras, Slurm, and the logins of Weights & Biases and the Hub; `online` also asks whether these are taken."""
-    return [*extras(), _slurm(), _wandb(online), _hub(online)]
+def surroundings() -> list[Finding]:
+    """Extras, Slurm, and the logins of Weights & Biases and the Hub."""
+    return [*extras(), _slurm(), _wandb(), _hub()]
 
 
 def extras() -> list[Finding]:
@@ -58,43 +55,24 @@ def _slurm() -> Finding:
     return Finding("cluster", "slurm", "ok", f"partitions: {', '.join(partitions) or 'none'} (* is the default)")
 
 
-def _wandb(online: bool) -> Finding:
-    from ..train.sync import credentials, is_rejection, login_problem
+def _wandb() -> Finding:
+    from ..train.sync import credentials
 
     try:
         login = credentials()
     except ImportError as error:
         return Finding("accounts", "wandb", "missing", f"cannot be imported: {error}", install_command("train"))
     if login is None:
-        detail = "nobody is logged in: runs are tracked offline"
-        return Finding(
-            "accounts", "wandb", "missing", detail, "wandb login, then tracking.wandb=online or querylect sync"
-        )
-    if online and (problem := login_problem(login)):
-        if is_rejection(problem):
-            return Finding(
-                "accounts", "wandb", "missing", f"the login is not taken ({problem})", "wandb login --relogin"
-            )
-        return Finding("accounts", "wandb", "missing", f"logged in, and the server does not answer ({problem})")
-    return Finding("accounts", "wandb", "ok", "logged in" + (", and the server takes it" if online else ""))
+        detail, remedy = "nobody is logged in: runs are tracked offline", "wandb login, then querylect sync"
+        return Finding("accounts", "wandb", "missing", detail, remedy)
+    return Finding("accounts", "wandb", "ok", "logged in")
 
 
-def _hub(online: bool) -> Finding:
+def _hub() -> Finding:
     if find_spec("huggingface_hub") is None:
         return Finding("accounts", "hub", "missing", "no huggingface_hub", install_command("local"))
-    from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import get_token
 
     if get_token() is None:
         return Finding("accounts", "hub", "missing", "nobody is logged in: enough for public models", "hf auth login")
-    if not online:
-        return Finding("accounts", "hub", "ok", "logged in")
-    try:
-        user = HfApi().whoami()
-    except HfHubHTTPError as error:
-        detail = f"the token is not taken (HTTP {error.response.status_code})"
-        return Finding("accounts", "hub", "missing", detail, "hf auth login")
-    except Exception as error:  # huggingface_hub lets the errors of its HTTP client through
-        log.debug("asking the Hub failed", exc_info=error)
-        return Finding("accounts", "hub", "missing", f"logged in, and the Hub does not answer ({type(error).__name__})")
-    return Finding("accounts", "hub", "ok", f"logged in as {user.get('name', 'somebody')}, and the Hub takes it")
+    return Finding("accounts", "hub", "ok", "logged in")

@@ -12,16 +12,14 @@ from pathlib import Path
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
 from ..errors import ClusterError, ConfigError
-from ..storage import storage, writing
+from ..storage import storage
 from .launch import (
-    UNWRITABLE,
     Job,
     JobTarget,
     LaunchOptions,
-    describe_job,
+    describe_jobs,
     make_job,
     placement_of,
-    refuse_short_time,
     requested_options,
     require_sbatch,
     script_of,
@@ -56,23 +54,17 @@ class SweepArrays:
     """Tasks that run at the same time; None: as many as the cluster gives."""
 
 
-def jobs_of_sweep(
-    arrays: SweepArrays, options: LaunchOptions, sources: Sequence[Path] | None = None
-) -> list[list[Job]]:
-    """Chains of jobs; `sources` are config files to read instead.
-
-    Raises ConfigError as `jobs_of`, and if the runs ask for different nodes or GPUs.
-    """
-    refuse_short_time(options.time)
+def jobs_of_sweep(arrays: SweepArrays, options: LaunchOptions) -> list[list[Job]]:
+    """Chains of jobs. Raises ConfigError as `jobs_of`, and if the runs ask for different nodes or GPUs."""
     chains = []
     if arrays.training:
-        chains.append(_training(arrays, options, sources or [run.config_file for run in arrays.training]))
+        chains.append(_training(arrays, options))
     if arrays.evaluating:
         chains.append([_evaluation("eval-trained", arrays, arrays.evaluating, options)])
     return chains
 
 
-def _training(arrays: SweepArrays, options: LaunchOptions, sources: Sequence[Path]) -> list[Job]:
+def _training(arrays: SweepArrays, options: LaunchOptions) -> list[Job]:
     configs = [run.config for run in arrays.training]
     for config in configs:
         refuse_paths(config)
@@ -84,7 +76,7 @@ def _training(arrays: SweepArrays, options: LaunchOptions, sources: Sequence[Pat
         )
     ((script, adapters),) = needs
     request = requested_options(options) | {"array": _span(len(configs), arrays.at_once)}
-    before = [f"configs=({shlex.join(map(str, sources))})"]
+    before = [f"configs=({shlex.join(str(run.config_file) for run in arrays.training)})"]
     target = JobTarget(arrays.name, arrays.folder, adapters, "sweep")
     training = make_job("train", script, f'"${{configs[{TASK} - 1]}}"', request, target, options, before=before)
     if not arrays.evaluate:
@@ -138,16 +130,7 @@ def launch_sweep(arrays: SweepArrays, options: LaunchOptions) -> list[tuple[str,
     return submitted
 
 
-def describe_sweep(arrays: SweepArrays, options: LaunchOptions, folder: Path) -> str:
-    """All jobs as text, with what the first task of each would run. `folder` is temporary.
-
-    Raises StorageError where `folder` cannot be written.
-    """
-    paths = {folder / f"{number}.yaml": run.config_file for number, run in enumerate(arrays.training, start=1)}
-    for (path, _), run in zip(paths.items(), arrays.training, strict=True):
-        with writing(path, UNWRITABLE):
-            path.write_text(dump_config(run.config), encoding="utf-8")
+def describe_sweep(arrays: SweepArrays, options: LaunchOptions) -> str:
+    """All jobs as text."""
     jobs = [job for chain in jobs_of_sweep(arrays, options) for job in chain]
-    tried = [job for chain in jobs_of_sweep(arrays, options, list(paths)) for job in chain]
-    pairs = zip(jobs, tried, strict=True)
-    return "\n".join(describe_job(job, other, arrays.folder / "job", paths, folder) for job, other in pairs)
+    return describe_jobs(jobs, arrays.folder / "job")

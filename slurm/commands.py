@@ -1,7 +1,5 @@
 """The command `querylect launch`. Heavy imports stand inside."""
 
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,10 +36,8 @@ def launch(
     """Train CONFIG on a Slurm cluster: write the job into the run folder, submit it, print its id."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ()))
-    from .launch import LaunchOptions, request_with
-    from .launch import dry_run as describe
+    from .launch import LaunchOptions, describe_jobs, jobs_of
     from .launch import launch as submit
-    from .preflight import check_job
 
     needed = 1 + vllm_server + retriever_nodes
     if nodes is None and needed > 1:
@@ -52,10 +48,8 @@ def launch(
             f"Ask for at least {needed}."
         )
     launch_options = LaunchOptions(nodes, gpus, time, partition, account, vllm_server, retriever_nodes, shards)
-    check_job(settings, request_with(launch_options, settings.env, settings.policy).layout)
     if dry_run:
-        with tempfile.TemporaryDirectory() as folder:
-            typer.echo(describe(settings, launch_options, chain, Path(folder)), nl=False)
+        typer.echo(describe_jobs(jobs_of(settings, launch_options, chain), settings.run_folder / "job"), nl=False)
         return
     for number, script in submit(settings, launch_options, chain):
         typer.echo(f"{number} {script}")

@@ -1,8 +1,7 @@
 """Prints what a job script needs from a config as shell assignments: `python -m querylect.slurm.facts [--gpus N
 [--on-all]] CONFIG [KEY=VALUE …]`, where N GPUs are to train, with --on-all also adapters.
 
-Exit code 2 and one sentence where the config is wrong, or could not be trained by these processes; a warning where they
-do not fit. Light: it runs at the start of every job.
+Exit code 2 and one sentence where the config is wrong. Light: it runs at the start of every job.
 """
 
 import shlex
@@ -15,7 +14,6 @@ from ..configs.load import load_config
 from ..configs.mix import environments
 from ..errors import ConfigError, QuerylectError
 from ..logs import set_up_logging
-from .preflight import check_job
 from .requests import SHARDINGS, refuse_paths, training_layout
 
 
@@ -29,8 +27,6 @@ def facts(
     settings = load_config(config, overrides)
     refuse_paths(settings)
     layout = training_layout(settings.policy, gpus or 0, on_all)
-    if gpus is not None:
-        check_job(settings, layout)
     runs = environments(settings)
     served = {name: run for name, run in runs.items() if run.client.urls == "local"}
     tokens = sorted({run.client.token_env for run in served.values()})

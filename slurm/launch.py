@@ -11,25 +11,21 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.mix import environments
-from ..configs.schema import EnvironmentConfig, PolicyConfig, RunConfig
-from ..errors import ClusterError, ConfigError
-from ..storage import storage, writing
-from .requests import FOLDER, ONE_GPU, SCRIPTS, Request, command_of, header, refuse_paths, request_of
+from ..configs.schema import EnvironmentConfig, RunConfig
+from ..errors import ClusterError, ConfigError, in_one_line
+from ..storage import storage
+from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header, refuse_paths
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
-UNWRITABLE = "Free some space there, or choose another folder with TMPDIR."
-WARNING_SECONDS = 600
-"""How long before the time limit the scripts have Slurm warn a training job (--signal)."""
 WORD = re.compile(r"[A-Za-z0-9_][\w.,:+@/-]*")
 """What --time, --partition and --account may be: they stand in #SBATCH lines."""
-TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +67,15 @@ class Job:
     """Arguments of sbatch, which come before what the cluster file exports."""
 
 
-def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, config_source: Path | None = None) -> list[Job]:
+def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool) -> list[Job]:
     """The jobs in their order; each but the first waits until the one before has ended well.
 
-    Their scripts read the config that `launch` writes, or `read`. Raises ConfigError for a path or an option that no
-    script can hold, and for a time limit that is over when the warning before it comes.
+    Their scripts read the config that `launch` writes. Raises ConfigError for a path or an option that no
+    script can hold.
     """
     refuse_paths(config)
-    refuse_short_time(options.time)
     run = config.run_folder
-    config_path = str(config_source or run / "job" / "config.yaml")
+    config_path = str(run / "job" / "config.yaml")
     target = JobTarget(config.name, run, config.policy.lora is not None)
     train = make_job(
         "train", script_of(config.env, options), shlex.quote(config_path), requested_options(options), target, options
@@ -148,17 +143,6 @@ def require_sbatch(command: str, otherwise: str) -> None:
         )
 
 
-def refuse_short_time(time: str | None) -> None:
-    """Raise ConfigError for a time limit that is over when the warning before it comes."""
-    seconds = seconds_of(time) if time is not None else None
-    if seconds is not None and 0 < seconds <= WARNING_SECONDS:
-        raise ConfigError(
-            f"--time {time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
-            "is told to save and goes back into the queue: it would never make progress. Give it more, such as "
-            "1:00:00."
-        )
-
-
 def submit_chain(jobs: Sequence[Job], scripts: Sequence[Path], dependency: str = "afterok") -> list[tuple[str, Path]]:
     """Submit each job with the dependency on the one before; the ids and scripts.
 
@@ -184,11 +168,6 @@ def script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
     return SCRIPTS.get(env.retriever, "grpo_contriever")
 
 
-def request_with(options: LaunchOptions, env: EnvironmentConfig, policy: PolicyConfig) -> Request:
-    """What a job that trains `policy` asks for."""
-    return request_of(env, policy, script_of(env, options), options.nodes, options.gpus, options.retriever_nodes)
-
-
 def requested_options(options: LaunchOptions) -> dict[str, str]:
     """What the options ask for, by names of sbatch. Raises ConfigError for a value that is no word."""
     values = {"nodes": options.nodes, "time": options.time, "partition": options.partition, "account": options.account}
@@ -202,19 +181,6 @@ def requested_options(options: LaunchOptions) -> dict[str, str]:
 def placement_of(options: LaunchOptions) -> dict[str, str]:
     """The part of `requested_options` that holds for jobs of another size, too."""
     return {name: value for name, value in requested_options(options).items() if name in ("partition", "account")}
-
-
-def seconds_of(time: str) -> int | None:
-    """A time limit in Slurm's formats (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S); None for any other text."""
-    match = TIME.match(time)
-    if match is None:
-        return None
-    numbers = [int(match[part]) for part in ("first", "second", "third") if match[part] is not None]
-    if match["days"] is not None:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-        return ((int(match["days"]) * 24 + hours) * 60 + minutes) * 60 + seconds
-    hours, minutes, seconds = numbers if len(numbers) == 3 else [0, *numbers, 0][:3]
-    return (hours * 60 + minutes) * 60 + seconds
 
 
 def make_job(
@@ -270,65 +236,19 @@ def write_script(folder: Path, job: Job) -> Path:
 def _submit(arguments: Sequence[str]) -> str:
     """The id of the submitted job."""
     cluster = os.path.abspath(os.environ.get("QUERYLECT_CLUSTER") or FOLDER / "cluster.sh")
-    if not os.access(cluster, os.R_OK):
-        raise ClusterError(
-            f"the cluster file {cluster} cannot be read. Name another one in QUERYLECT_CLUSTER, or unset it."
-        )
     # What the file itself prints is no answer of sbatch, and a last line that fails is nothing wrong.
     command = ["bash", "-c", 'source "$0"; exec sbatch --parsable "$@"', cluster, *arguments]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
-        raise ClusterError(_refusal(process.stderr, cluster))
+        raise ClusterError(
+            f"Slurm refused the job ({in_one_line(process.stderr)}). Change --nodes, --gpus, --time, --partition, "
+            f"--account or what {cluster} exports."
+        )
     return process.stdout.strip().splitlines()[-1].split(";")[0]
 
 
-def _refusal(stderr: str, cluster: str) -> str:
-    """What Slurm says, in one sentence, with what to do."""
-    lines = [line.split("error: ", 1)[-1].strip() for line in stderr.splitlines() if line.strip()]
-    reason = "; ".join(dict.fromkeys(lines)) or "it gave no reason"
-    remedy = f"Change --nodes, --gpus, --time or what {cluster} exports."
-    if "ccount" in stderr:  # "Invalid account or account/partition combination" names both
-        remedy = f"Name yours with --account or as SBATCH_ACCOUNT in {cluster}."
-    elif "artition" in stderr:
-        remedy = f"{_partitions()}Name one with --partition or as SBATCH_PARTITION in {cluster}."
-    elif any(fragment in stderr for fragment in ("ontroller", "onnect failure", "onfiguration source")):
-        remedy = "Slurm's controller does not answer from here: ask `sinfo`, and launch again later."
-    return f"Slurm refused the job ({reason}). {remedy}"
-
-
-def _partitions() -> str:
-    process = subprocess.run(["sinfo", "--noheader", "--format=%R"], capture_output=True, text=True, check=False)
-    names = sorted(set(process.stdout.split())) if process.returncode == 0 else []
-    return f"There are: {', '.join(names)}. " if names else ""
-
-
-def dry_run(config: RunConfig, options: LaunchOptions, chain: bool, folder: Path) -> str:
-    """All jobs as text: their scripts, and the components, nodes and commands of each. `folder` is temporary.
-
-    Raises StorageError where `folder` cannot be written.
-    """
-    config_file, job_folder = folder / "config.yaml", config.run_folder / "job"
-    with writing(config_file, UNWRITABLE):
-        config_file.write_text(dump_config(config), encoding="utf-8")
-    jobs = zip(jobs_of(config, options, chain), jobs_of(config, options, chain, config_file), strict=True)
-    paths = {config_file: job_folder / "config.yaml"}
-    return "\n".join(describe_job(job, tried, job_folder, paths, folder) for job, tried in jobs)
-
-
-def describe_job(job: Job, tried: Job, job_folder: Path, paths: Mapping[Path, Path], folder: Path) -> str:
-    """A job as text: its script, and what its components would run. `folder` is temporary.
-
-    `tried` is the same job with config files that exist; `paths` has the true path of each.
-    Raises ClusterError if its dry run fails, StorageError where `folder` cannot be written.
-    """
-    with writing(folder, UNWRITABLE):
-        script = write_script(folder, tried)
-    process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
-    if process.returncode:
-        silent = f"the dry run of {script.name} ended with code {process.returncode} and said nothing: run it again."
-        raise ClusterError(process.stderr.strip() or silent)
-    plan = process.stdout
-    for path, true_path in paths.items():
-        plan = plan.replace(str(path), shlex.quote(str(true_path)))
-    command = shlex.join(["sbatch", *job.options, str(job_folder / script.name)])
-    return f"── {job.name}: {command}\n{job.text}\n{plan}"
+def describe_jobs(jobs: Sequence[Job], folder: Path) -> str:
+    """The commands that submit jobs of `folder`, each with its script, as text."""
+    return "\n".join(
+        f"── {job.name}: {shlex.join(['sbatch', *job.options, str(folder / job.name)])}.sh\n{job.text}" for job in jobs
+    )

@@ -5,9 +5,9 @@
 # When one of them ends before its time, the others are ended too, its last lines are shown and the job has failed.
 # USR1, what Slurm sends ahead of the time limit, has the trainer save, and puts the job back into the queue.
 #
-# RETRIEVER_NODES=n      the last n nodes serve the retriever, the others train; in a heterogeneous job its second
-#                        group serves. Else it runs beside the trainer, or as a child on every node of several
-# RETRIEVER_DEVICE=cpu   no GPU for the retriever; no other value is taken
+# RETRIEVER_NODES=n      the last n nodes serve the retriever, the others train. Else it runs beside the trainer, or as a
+#                        child on every node of several
+# RETRIEVER_DEVICE=cpu   no GPU for the retriever
 # VLLM_GPUS=n            the last n GPUs of the only node that trains serve vLLM, the others train
 # SHARDING=zero2         what several processes split: zero2 or zero3 (DeepSpeed), fsdp2, or nothing (ddp). Unset: zero2
 #                        where all weights are trained, ddp for adapters
@@ -25,17 +25,11 @@ set +eu   # the user's own file: it may end with a test that fails, and ask for 
 # shellcheck source=slurm/cluster.sh
 source "$cluster"
 set -eu
-for variable in ZERO SHARDING; do [ -z "${!variable+set}" ] || export "${variable?}"; done   # querylect reads them
+[ -z "${SHARDING+set}" ] || export SHARDING   # querylect reads it
 for variable in RETRIEVER_NODES VLLM_GPUS NODES GPUS_PER_NODE; do
     [[ "${!variable:-0}" =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
-        { echo "The variable $variable is '${!variable}'; expected a whole number of at most six digits. Set one, or" \
-            "unset it." >&2; exit 2; }
+        { echo "The variable $variable is '${!variable}'; expected a whole number. Set one, or unset it." >&2; exit 2; }
 done
-[[ "${READY_SECONDS:-0}" =~ ^[0-9]{1,6}([.][0-9]{1,6})?$ ]] ||
-    { echo "The variable READY_SECONDS is '$READY_SECONDS'; expected a number of seconds, such as 1800. Set one, or unset" \
-        "it." >&2; exit 2; }
-[[ "${RETRIEVER_DEVICE:-}" =~ ^(cpu)?$ ]] ||
-    { echo "The variable RETRIEVER_DEVICE is '$RETRIEVER_DEVICE'; expected cpu. Set that, or unset it." >&2; exit 2; }
 
 querylect="${QUERYLECT:-.venv/bin/querylect}"
 [ -x "$querylect" ] || [ "${#container[@]}" != 0 ] || querylect="$(command -v "${QUERYLECT:-querylect}")" ||
@@ -76,22 +70,16 @@ say() { echo "$(date +%T) $*"; }
 
 trainers=() servers=() retrievers=()
 seen_by_trainer=() seen_by_vllm=()
-group=()
 
 # Shares the nodes of the job out; the first one, where this script runs, trains. $1: how many of them serve vLLM.
 share_out_nodes() {
     local nodes=() serving="${RETRIEVER_NODES:-0}" generating="$1"
-    local list="${SLURM_JOB_NODELIST_HET_GROUP_0:-${SLURM_JOB_NODELIST:-}}"
-    if [ -n "$list" ]; then
-        mapfile -t nodes < <(scontrol show hostnames "$list")
+    if [ -n "${SLURM_JOB_NODELIST:-}" ]; then
+        mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     elif [ -n "$dry" ]; then
         mapfile -t nodes < <(seq -f node-%g "$(asked_nodes)")
     else
         nodes=("$(hostname)")
-    fi
-    if [ -n "${SLURM_JOB_NODELIST_HET_GROUP_1:-}" ]; then
-        mapfile -t retrievers < <(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1")
-        group=(--het-group=1) serving=0
     fi
     local training=$((${#nodes[@]} - serving - generating))
     if [ "$training" -lt 1 ]; then
@@ -146,10 +134,8 @@ address_of() {
 start_on() {
     local name="$1" node="$2"
     shift 2
-    local options=(--nodes=1 --ntasks=1 --nodelist="$node" --overlap --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}")
-    local among=()
-    [[ " ${retrievers[*]:-} " != *" $node "* ]] || among=("${group[@]}")
-    start "$name" srun "${options[@]}" "${among[@]}" "${step[@]}" "${container[@]}" "$@"
+    start "$name" srun --nodes=1 --ntasks=1 --nodelist="$node" --overlap \
+        --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "${step[@]}" "${container[@]}" "$@"
 }
 
 # A port that other jobs on a node do not take: $1 from 0 to 7. Where a program can be given port 0, that is better.
@@ -174,11 +160,7 @@ start() {
         show_command "$@"
         return
     fi
-    if [ "$name" = trainer ]; then
-        "$@" >>"$run/logs/$name.log" 2>&1 &   # with the lock of the run, 9: one that outlives its job still holds it
-    else
-        "$@" >>"$run/logs/$name.log" 2>&1 9>&- &
-    fi
+    "$@" >>"$run/logs/$name.log" 2>&1 &
     running[$name]=$!
     [ -z "$stopped" ] || stop "$stopped"   # a signal that came before
     say "$name started, its output in $run/logs/$name.log"
@@ -202,7 +184,7 @@ one_ended() {
             unset "running[$name]"
             return
         done
-        sleep 1 9>&- &
+        sleep 1 &
         nap=$!
         wait "$nap" || true
     done
@@ -259,14 +241,14 @@ end_all() {
     done
     for ((tries = 1; tries <= most; tries++)); do
         for process in "${running[@]}"; do
-            if kill -0 "$process" 2>/dev/null; then sleep 0.1 9>&-; continue 2; fi
+            if kill -0 "$process" 2>/dev/null; then sleep 0.1; continue 2; fi
         done
         break
     done
     for process in "${running[@]}"; do kill -9 "$process" 2>/dev/null || true; done
     running=()
     [ "$tries" -le "$most" ] || say "a component had to be killed"
-    [ -z "$services" ] || rm -rf "$services"
+    [ -z "$services" ] || [ -n "$dry" ] || rm -rf "$services"
 }
 
 # Ends the job. 75: a signal came before the run had ended, and USR1 alone wants it back; who cancels a job (TERM) does not.
@@ -306,17 +288,12 @@ newest_checkpoint() {
 
 # ── Parts of a training job ─────────────────────────────────────────────────────────────────────────────────────────
 
-# Takes the run folder: of two jobs of one run the second is refused, and nobody else reads what is handed over in it.
+# The folders of the run. The trainer's own lock refuses a second job of one run; each has a folder for its services,
+# and nobody else reads what is handed over in it.
 open_run() {
+    services="$run/services-${SLURM_JOB_ID:-$([ -n "$dry" ] && echo JOB || echo $$)}"
     [ -z "$dry" ] || return 0
     mkdir -p "$run/logs"
-    exec 9>>"$run/.job"
-    if ! flock -n 9; then
-        echo "Another job works in $run: $(cat "$run/.job"). Wait for it, cancel it, or choose another name=…." >&2
-        exit 2
-    fi
-    echo "job ${SLURM_JOB_ID:-$$} on $(hostname)" >"$run/.job"
-    services="$run/services"
     rm -rf "$services"
     (umask 077 && mkdir "$services" && python -c 'import secrets; print(secrets.token_urlsafe(32))' >"$services/token") ||
         { echo "The job's token cannot be written to $services/token. Free some space, or choose output=…." >&2; exit 2; }
@@ -349,11 +326,11 @@ start_retrievers() {
         [ -z "$dry" ] || echo "retriever: the trainer's own, one on every node"
         return 0
     fi
-    export QUERYLECT_SERVICES="$run/services"
+    export QUERYLECT_SERVICES="$services"
     local environment node name device=() chosen count=0 token_env
     for token_env in "${token_envs[@]}"; do
         unset "$token_env"   # a token of the shell that submitted comes before the file
-        export "${token_env}_FILE=$run/services/token"
+        export "${token_env}_FILE=$services/token"
     done
     [ "${RETRIEVER_DEVICE:-}" != cpu ] || device=(env CUDA_VISIBLE_DEVICES=)
     for environment in "${serving[@]}"; do
@@ -362,17 +339,17 @@ start_retrievers() {
         if [ "${#retrievers[@]}" = 0 ]; then
             count=$((count + 1))
             start "$name" "${device[@]}" "${container[@]}" "$querylect" serve "${arguments[@]}" "${chosen[@]}" \
-                --tell "$run/services/$name.json"
+                --tell "$services/$name.json"
         fi
         local base="$name"
         for node in "${retrievers[@]}"; do
             count=$((count + 1)) name="$base-$node"
             start_on "$name" "$node" "${device[@]}" "$querylect" serve "${arguments[@]}" "${chosen[@]}" \
-                --tell "$run/services/$name.json" --facing "$(address_of "${trainers[0]}")"
+                --tell "$services/$name.json" --facing "$(address_of "${trainers[0]}")"
         done
     done
     start waiting "${container[@]}" "$bin/python" -m querylect.slurm.ready \
-        "$run/services" "$count" "${READY_SECONDS:-1800}"
+        "$services" "$count" "${READY_SECONDS:-1800}"
     must_end_well waiting
 }
 

@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, PolicyConfig, RunConfig
 from ..errors import ConfigError
 from ..train.fsdp import check_fsdp_processes
@@ -43,26 +42,13 @@ class Request:
 
 
 def refuse_paths(config: RunConfig) -> None:
-    """Raise ConfigError for a path that the commands of a job would take for something else.
-
-    Spaces, quotes, `#`, `$` and the like work.
-    """
-    paths = {"output": config.output, "policy.model": config.policy.model}
-    for name, member in environments(config).items():
-        if member.client.urls == "local":
-            paths[f"mix.environments.{name}.env.index" if name else "env.index"] = member.env.index
-    for setting, path in paths.items():
-        if CONTROL.search(path):
-            problem = (
-                "holds a line break or another control character, which no line of a job script or its log can hold"
+    """Raise ConfigError for a path that no line of a job script can hold; spaces, quotes, `#` and `$` work."""
+    for setting, path in (("output", config.output), ("policy.model", config.policy.model)):
+        if CONTROL.search(path) or path.startswith("-") or "\\" in path:
+            raise ConfigError(
+                f"{setting} is {path!r}: a job's path holds no control character and no backslash, and does not begin "
+                "with '-'. Rename it."
             )
-        elif path.startswith("-"):
-            problem = "begins with '-', which commands take for an option"
-        elif setting == "output" and "\\" in path:
-            problem = "holds a backslash, after which Slurm does not name the job's log"
-        else:
-            continue
-        raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.")
 
 
 def training_layout(policy: PolicyConfig, gpus: int, on_all: bool) -> ProcessLayout:
@@ -71,11 +57,6 @@ def training_layout(policy: PolicyConfig, gpus: int, on_all: bool) -> ProcessLay
 
     Adapters are trained by one process, unless the script trains `on_all`. Raises ConfigError for another sharding.
     """
-    if (stage := os.environ.get("ZERO")) is not None:
-        raise ConfigError(
-            f"the variable ZERO is {stage!r}; it has become SHARDING. Set SHARDING="
-            f"{f'zero{stage}' if stage else 'ddp'} and unset ZERO."
-        )
     sharding = os.environ.get("SHARDING", "zero2" if policy.lora is None else "ddp")
     if sharding not in SHARDINGS:
         raise ConfigError(
@@ -103,20 +84,8 @@ def command_of(script: str) -> str:
     return body[1]
 
 
-def request_of(
-    env: EnvironmentConfig,
-    policy: PolicyConfig,
-    script: str | None = None,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    retriever_nodes: int = 0,
-) -> Request:
-    """What a script (None: that of the retriever) asks for when it trains `policy`; None: the script's own numbers of
-    nodes and of GPUs per node."""
-    script = script or SCRIPTS.get(env.retriever, "grpo_contriever")
-    options, command = header(script), command_of(script)
-    generating = int(command.rpartition(" ")[2]) if "--vllm-nodes" in command else 0
-    training = (int(options["nodes"]) if nodes is None else nodes) - generating - retriever_nodes
-    per_node = int(options["gpus-per-node"]) if gpus is None else gpus
-    on_all = command.startswith("train_job_on_all")
-    return Request(script, training_layout(policy, training * per_node, on_all))
+def request_of(env: EnvironmentConfig, policy: PolicyConfig) -> Request:
+    """What the script of a retriever asks for when it trains `policy`."""
+    script = SCRIPTS.get(env.retriever, "grpo_contriever")
+    options = header(script)
+    return Request(script, training_layout(policy, int(options["nodes"]) * int(options["gpus-per-node"]), on_all=False))

@@ -1,8 +1,6 @@
 """The command `querylect sweep`. Heavy imports are inside the function."""
 
 import shlex
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -74,8 +72,7 @@ def sweep(
 
         arrays = arrays_of(plan, evaluate, at_once)
         if dry_run:
-            with tempfile.TemporaryDirectory() as folder:
-                typer.echo(describe_sweep(arrays, options, Path(folder)), nl=False)
+            typer.echo(describe_sweep(arrays, options), nl=False)
             return
         for number, script in launch_sweep(arrays, options):
             typer.echo(f"{number} {script}")

@@ -21,8 +21,7 @@ from ..configs.schema import RunConfig
 from ..configs.sweep import SweepConfig
 from ..errors import ConfigError, QuerylectError, in_one_line
 from ..rollouts.preflight import check_run
-from ..slurm.launch import LaunchOptions, request_with
-from ..slurm.preflight import check_job
+from ..slurm.launch import LaunchOptions
 from ..storage import data_sha256, write_text
 from ..train.arguments import check_combinations, check_settings
 from ..train.run_folder import changed_keys
@@ -101,9 +100,7 @@ def plan_sweep(
             run = SweepRun(values, load_config(config, [*overrides, *settings]))
             if local:
                 check_settings(run.config, 1)
-            elif options is not None:
-                check_job(run.config, request_with(options, run.config.env, run.config.policy).layout)
-            else:
+            elif options is None:
                 check_combinations(run.config, run.config.rollout.vllm.tensor_parallel_size)
             runs.append(run)
         except QuerylectError as error:

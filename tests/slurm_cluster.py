@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import psutil
 import pytest
 
 from .several import free_port
+from .waiting import until
 
 NODES = ("node-a", "node-b")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -87,13 +87,10 @@ class Cluster:
         description = self.run("scontrol", "show", "job", job, "-o").stdout
         return re.search(r"JobState=(\w+)", description)[1]
 
-    def wait(self, job: str, seconds: float = 240) -> str:
+    def wait(self, job: str) -> str:
         """The state in which a job ended."""
-        until = time.monotonic() + seconds
-        while (state := self.state(job)) not in ENDED:
-            assert time.monotonic() < until, f"job {job} is {state}"
-            time.sleep(0.2)
-        return state
+        until(lambda: self.state(job) in ENDED, lambda: f"job {job} is {self.state(job)}")
+        return self.state(job)
 
 
 def start(folder: Path) -> Cluster:
@@ -125,11 +122,12 @@ def _start_daemons(cluster: Cluster, key: Path) -> None:
     cluster.run("slurmctld")
     for node in NODES:
         cluster.run("slurmd", "-N", node)
-    until = time.monotonic() + 120
-    while cluster.run("sinfo", "--noheader", "--Node", "--format=%t", check=False).stdout.split() != ["idle"] * 2:
-        logs = "\n".join(path.read_text()[-2000:] for path in folder.glob("slurm*.log"))
-        assert time.monotonic() < until, f"the nodes do not come up:\n{logs}"
-        time.sleep(0.1)
+
+    def are_idle() -> bool:
+        states = cluster.run("sinfo", "--noheader", "--Node", "--format=%t", check=False).stdout.split()
+        return states == ["idle"] * len(NODES)
+
+    until(are_idle, lambda: "\n".join(path.read_text()[-2000:] for path in folder.glob("slurm*.log")))
 
 
 def stop(cluster: Cluster) -> None:
@@ -145,7 +143,7 @@ def stop(cluster: Cluster) -> None:
             process.terminate()
         except psutil.NoSuchProcess:
             continue
-    _, left = psutil.wait_procs([*daemons, *job_processes], timeout=10)
+    _, left = psutil.wait_procs([*daemons, *job_processes], timeout=60)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()

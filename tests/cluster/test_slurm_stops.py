@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from ..slurm_cluster import processes
+from ..waiting import until
 
 SLURM = Path(__file__).parents[2] / "slurm"
 WAIT = "while true; do read -t 1 <>pipe; done"
@@ -23,7 +23,6 @@ STANDINS = {
         esac
         exec "{sys.executable}" "$@" """,
     "querylect": f"""
-        [ ! -e /proc/$$/fd/9 ] || echo "$1 holds the run" >>calls
         case "$1" in
             serve)
                 echo "${{QUERYLECT_TOKEN-no token}} $(stat -c %a "$QUERYLECT_TOKEN_FILE")" >>calls
@@ -65,11 +64,8 @@ def job(tmp_path):
 
 def signalled(process, number, folder):
     """The exit code after a signal that comes once the trainer is there."""
-    until = time.monotonic() + 120
-    while "launched" not in (folder / "calls").read_text():
-        assert time.monotonic() < until
-        assert process.poll() is None, (folder / "log").read_text()
-        time.sleep(0.05)
+    until(lambda: "launched" in (folder / "calls").read_text() or process.poll() is not None)
+    assert process.poll() is None, (folder / "log").read_text()
     process.send_signal(number)
     return process.wait(120)
 
@@ -103,7 +99,7 @@ def test_a_launcher_that_is_told_to_end_saves_and_does_not_come_back(job, tmp_pa
 )
 def test_a_signal_before_the_trainer_listens_loses_nothing(job, tmp_path, number, calls):
     assert signalled(job("grpo_bm25.sh", SERVED), number, tmp_path) == 75
-    assert (tmp_path / "calls").read_text().splitlines() == ["train holds the run", "launched", *calls]
+    assert (tmp_path / "calls").read_text().splitlines() == ["launched", *calls]
 
 
 @pytest.mark.parametrize(("restarts", "gets_on"), [("1", True), ("0", True), ("1", False)])
@@ -121,19 +117,19 @@ def test_a_run_that_never_gets_on_is_not_requeued_for_ever(job, tmp_path, restar
 
 
 def test_a_service_takes_the_token_of_the_job_and_leaves_nothing_behind(job, tmp_path):
-    """It dies while it is waited for: what waits goes with it, and the lock of the run was not its own to hold."""
+    """It dies while it is waited for: what waits goes with it."""
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "manifest.json").touch()
     process = job("grpo_bm25.sh", f"output={tmp_path}/runs", "env.index=index", QUERYLECT_TOKEN="of the shell")
     assert process.wait(120) == 1
     assert "retriever ended with exit code 3" in (tmp_path / "log").read_text()
     assert (tmp_path / "calls").read_text() == "no token 600\n"
-    services = str(tmp_path / "runs" / "tiny" / "services")
+    services = str(tmp_path / "runs" / "tiny" / "services-41")
     assert not [snapshot.cmdline for snapshot in processes() if services in snapshot.cmdline]
 
 
 def test_a_token_that_cannot_be_written_is_one_sentence(job, tmp_path):
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\n[ "$1" != -c ] || exit 1\nexec "{sys.executable}" "$@"\n')
     assert job("grpo_bm25.sh").wait(120) == 2
-    assert "The job's token cannot be written to runs/tiny/services/token." in (tmp_path / "log").read_text()
-    assert not (tmp_path / "runs" / "tiny" / "services").exists()
+    assert "The job's token cannot be written to runs/tiny/services-41/token." in (tmp_path / "log").read_text()
+    assert not (tmp_path / "runs" / "tiny" / "services-41").exists()

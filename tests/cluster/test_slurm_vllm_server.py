@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from ..waiting import until
 
 SLURM = Path(__file__).parents[2] / "slurm"
 
@@ -56,10 +57,7 @@ def test_one_node_serves_the_other_trains_and_both_end_together(job, tmp_path):
     calls = tmp_path / "calls"
 
     def wait_for(text):
-        until = time.monotonic() + 120
-        while text not in (calls.read_text() if calls.exists() else ""):
-            assert time.monotonic() < until, (tmp_path / "log").read_text()
-            time.sleep(0.05)
+        until(lambda: calls.exists() and text in calls.read_text(), (tmp_path / "log").read_text)
 
     wait_for("querylect train")
     wait_for("\ntrl vllm-serve")

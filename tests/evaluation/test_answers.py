@@ -228,33 +228,6 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     assert all(entry["answer"] is not None for entry in read_answers(tmp_path / "o" / "answers.md"))
 
 
-@pytest.mark.parametrize("link", ["answers", "answers/m/.answers.lock", "eval.jsonl", "cells/.lock"])
-def test_links_beside_records_from_elsewhere_are_not_followed(link, config, records, server, tmp_path, capsys):
-    path = lines(tmp_path / "mine.yaml", [config().model_dump(mode="json")])
-    source = records
-    if link == "cells/.lock":  # beside nothing that is read or written: a link out of a run
-        source = records.parent
-        (source / "config.yaml").write_text("name: theirs\n")
-    command = ["answers", str(source), "--config", str(path)]
-    precious = tmp_path / "precious"
-    if link == "answers":
-        precious.mkdir()
-    else:
-        precious.write_bytes(records.read_bytes() if link == "eval.jsonl" else b"{}")
-    before = sorted(precious.iterdir()) if precious.is_dir() else precious.read_bytes()
-    linked = records.parent / link
-    linked.parent.mkdir(parents=True, exist_ok=True)
-    linked.unlink(missing_ok=True)
-    linked.symlink_to(precious)
-    assert end(*command) == 2
-    error = capsys.readouterr().err
-    assert f"{link}={precious}" in error.replace("\n", "")
-    assert "--trust" in error
-    assert before == (sorted(precious.iterdir()) if precious.is_dir() else precious.read_bytes())
-    assert not server.bodies
-    assert end(*command, "--trust") == 0
-
-
 def test_raw_questions_alone_need_no_records(config, server, tmp_path):
     settings = config(top=[2])
     page = answer_questions(settings.model_copy(update={"output": str(tmp_path)}), None, tmp_path / "out")

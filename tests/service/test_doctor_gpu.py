@@ -7,7 +7,6 @@ import sys
 from functools import partial
 from types import SimpleNamespace
 
-import faiss
 import pytest
 import torch
 from querylect.cli import main
@@ -19,7 +18,7 @@ from ..forked import fork_server
 from ..vllm_doubles import vllm  # noqa: F401 (fixture)
 
 CPU = torch.device("cpu")
-TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4), vectors=500, reduced=1000)
+TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4), reduced=1000)
 
 
 def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
@@ -58,26 +57,6 @@ def test_one_wrong_key_in_bfloat16_alone_fails_the_gradients(hidden_key, monkeyp
     assert gpu.gradients(CPU, TINY).state == "failed"
 
 
-def test_an_update_is_timed_packed_and_flat():
-    finding = gpu.update(CPU, TINY)
-    assert finding.state == "ok"
-    assert finding.said.count("tokens/s") == 2
-
-
-def test_faiss_on_a_gpu_is_compared_with_the_processor(monkeypatch):
-    monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
-    assert gpu.faiss(CPU, TINY).state == "missing"
-    monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda _resources, _gpu, index, _options: index, raising=False)
-    monkeypatch.setattr(faiss, "GpuClonerOptions", SimpleNamespace, raising=False)
-    assert gpu.faiss(CPU, TINY).state == "ok"
-    wrong = faiss.IndexFlatIP(384)
-    wrong.add(torch.randn(500, 384).numpy())
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *_: wrong, raising=False)
-    assert gpu.faiss(CPU, TINY).state == "failed"
-
-
 def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm, monkeypatch):
     finding = gpu.vllm(CPU, TINY)
     assert finding.state == "ok", finding.said
@@ -114,14 +93,14 @@ def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
     monkeypatch.setattr(gpu.subprocess, "run", run)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     checks = {name: lambda device, work, name=name: Finding("gpu", name, "ok", str(device)) for name in gpu.CHECKS}
-    checks["faiss"] = lambda device, work: 1 / 0
+    checks["other"] = lambda device, work: 1 / 0
     monkeypatch.setattr(gpu, "CHECKS", checks)
     findings = {finding.name: finding for finding in gpu.gpu_findings(7)}
-    assert started == list(findings) == ["gradients", "update", "faiss", "vllm", "nccl"]
+    assert started == list(findings) == ["gradients", "vllm", "nccl", "other"]
     states = {name: finding.state for name, finding in findings.items()}
-    assert states == {"gradients": "failed", "update": "ok", "faiss": "failed", "vllm": "failed", "nccl": "ok"}
+    assert states == {"gradients": "failed", "vllm": "failed", "nccl": "ok", "other": "failed"}
     assert "Segmentation fault" in findings["gradients"].said
-    assert "ZeroDivisionError" in findings["faiss"].said
+    assert "ZeroDivisionError" in findings["other"].said
     assert "7 s" in findings["vllm"].said
     assert findings["nccl"].said == "cuda"
 
@@ -134,7 +113,7 @@ def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
     monkeypatch.setattr(machine, "start_probe", lambda: None)
     monkeypatch.setattr(machine, "answer", lambda _probe: {})
     monkeypatch.setattr(machine, "machine", lambda *_: [])
-    monkeypatch.setattr(surroundings, "surroundings", lambda _online: [])
+    monkeypatch.setattr(surroundings, "surroundings", lambda: [])
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--gpu", "--json"])
     assert (ended.value.code or 0) == code
