@@ -4,11 +4,9 @@ Only `main` turns errors into exit codes: 2 for what the user can fix, 1 for oth
 `StoppedError` has 75.
 """
 
-import errno
 import gc
 import logging
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -96,19 +94,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # typer wraps these two in its own SystemExit
         cause = stop.__context__.__cause__ if stop.__context__ else None
         if isinstance(cause, KeyboardInterrupt):
-            sys.exit(_interrupted(arguments, cause))
+            sys.exit(_interrupted(cause))
         if isinstance(cause, EOFError):
             sys.exit(_unexpected(cause))
         raise
     except KeyboardInterrupt as stop:
-        sys.exit(_interrupted(arguments, stop))
+        sys.exit(_interrupted(stop))
     except QuerylectError as error:
         log.debug("where the error arose", exc_info=error)
         if not error.already_reported:
             _print_stderr(f"{error.label}: {error}")
         sys.exit(error.exit_code)
-    except OSError as error:
-        sys.exit(_unusable_path(error) if error.errno in _OF_THE_PATH and error.filename else _unexpected(error))
+    except PermissionError as error:
+        _print_stderr(f"error: {error}")
+        sys.exit(UserError.exit_code)
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
 
@@ -129,44 +128,11 @@ def _print_stderr(text: str) -> None:
         typer.echo(text, err=True)
 
 
-_CONTINUES = {
-    "adapt",
-    "sweep",
-    "index build",
-    "index questions",
-    "data get",
-    "data prepare",
-    "data documents",
-    "data questions",
-    "eval",
-    "answers",
-    "paper",
-    "export",
-    "train",
-}
-"""Commands that go on from what is finished when they are given again."""
-
-
-def _interrupted(arguments: Sequence[str], stop: KeyboardInterrupt) -> int:
+def _interrupted(stop: KeyboardInterrupt) -> int:
     """Say how to go on, once for all processes of a run; `stop` may bring the option that this takes."""
     if os.environ.get("RANK", "0") == "0":
-        options = [option for option in stop.args if option not in arguments]
-        command = shlex.join(["querylect", *arguments, *options])
-        if "RANK" in os.environ:
-            command = " and ".join(["the same command", *options])
-        continues = stop.args or " ".join(arguments[:1]) in _CONTINUES or " ".join(arguments[:2]) in _CONTINUES
-        _print_stderr(f"Interrupted. Continue with: {command}" if continues else "Interrupted.")
+        _print_stderr(f"Interrupted. Go on with the same command{''.join(f' and {option}' for option in stop.args)}.")
     return 130
-
-
-_OF_THE_PATH = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
-"""Errors of the system that say something about a path, wherever it is used."""
-
-
-def _unusable_path(error: OSError) -> int:
-    log.debug("where the error arose", exc_info=error)
-    _print_stderr(f"error: {error.filename} cannot be used ({error.strerror}). Name another path, or allow this one.")
-    return UserError.exit_code
 
 
 def _unexpected(error: BaseException) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..configs.differences import flat
 from ..configs.load import dump_config
-from ..configs.schema import RolloutConfig, RunConfig
+from ..configs.schema import RunConfig
 from ..errors import ConfigError
 from ..storage import KeyedJournal, only_command, write_text
 from .stages import AdaptOptions, Stage, StageProgress, stages_of
@@ -69,9 +69,6 @@ def _refuse_other_settings(stage: Stage, started: StartedStage | None, options: 
 
 
 def changed_settings(previous: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """The dotted names of settings that differ; a removed setting of `rollout` counts only if it had an effect."""
+    """The dotted names of settings that differ."""
     old, new = dict(flat(previous)), dict(flat(now))
-    for name, without_effect in RolloutConfig.removed.items():
-        if old.get(f"rollout.{name}") == without_effect:
-            del old[f"rollout.{name}"]
     return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
-from ..configs.schema import RolloutConfig
 from ..data.sampling import QuestionSample
 from ..envs.plan import SearchPlan
 from ..errors import ModelError
@@ -211,14 +210,6 @@ class ExportedRollout(_Entry):
     history_tokens: Annotated[int, Field(ge=1)] = 512
     k: Annotated[int, Field(ge=1)]
     """Number of documents that a search plan requests."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_removed(cls, values: object) -> object:
-        for name, neutral in RolloutConfig.removed.items():
-            if isinstance(values, dict) and values.get(name, neutral) != neutral:
-                raise ValueError(f"{name} is {values[name]!r}, and the setting was removed: {neutral!r} is expected")
-        return values
 
     @property
     def used_turn(self) -> int:

@@ -457,17 +457,6 @@ def test_a_file_that_cannot_be_used_is_told_with_what_to_do(tmp_path, text, fact
         read_exported(tmp_path)
 
 
-def test_a_removed_setting_is_passed_over_without_effect_and_else_refused(folder, tmp_path):
-    values = json.loads((folder / FILE).read_text())
-    for weight in (0.0, 0.6):
-        values["rollout"]["keep_rewrites_weight"] = weight
-        (tmp_path / FILE).write_text(json.dumps(values))
-        if weight == 0:
-            assert read_exported(tmp_path) == read_exported(folder)
-    with refused(ModelError, "keep_rewrites_weight is 0.6", "removed", values["querylect"]):
-        read_exported(tmp_path)
-
-
 def test_entries_that_a_later_version_adds_are_passed_over(folder, tmp_path):
     values = json.loads((folder / FILE).read_text())
     values["later"], values["chat"]["later"] = 1, 2
