@@ -65,8 +65,6 @@ class SystemConfig(Section):
     """The model; None: the `policy` of the evaluation, unless `run` is set."""
     llm: LlmConfig | None = None
     """A prompted (frozen) model instead of a policy: at an OpenAI-compatible endpoint, or local."""
-    prompts: str | None = None
-    """With `llm`: its prompt in your own words, a YAML file or a folder of STAGE.txt files (docs/methods.md)."""
     rewriter: RewriterConfig | None = None
     rollout: RolloutConfig | None = None
     """Token budgets, documents shown, engine. Its branching, temperature and top_p are not used."""
@@ -97,8 +95,6 @@ class SystemConfig(Section):
             raise ValueError("run and policy exclude each other: a run brings its policy; remove one of the two")
         if self.llm is not None and (self.run is not None or self.policy is not None):
             raise ValueError("llm is asked instead of a policy; remove llm, or run and policy")
-        if self.prompts is not None and self.llm is None:
-            raise ValueError("prompts are those of a prompted model, and llm is missing; name it, or remove prompts")
         return self
 
     @model_validator(mode="after")

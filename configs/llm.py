@@ -11,9 +11,6 @@ AnswerForm = Literal["json", "lines"]
 """Format of structured answers: one JSON object, or labelled lines, which small models follow more reliably
 (docs/llms.md)."""
 
-ResponseFormat = Literal["repair", "always", "never"]
-"""When an endpoint is asked for structured outputs (`LlmConfig.response_format`)."""
-
 
 class LlmConfig(Section):
     """A prompted (frozen) language model (docs/llms.md)."""
@@ -26,10 +23,6 @@ class LlmConfig(Section):
     """Name of the environment variable with the endpoint's API key; if it is unset, no key is sent."""
     extra: dict[str, object] = {}
     """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""
-    response_format: ResponseFormat = "repair"
-    """Endpoint: when structured outputs are requested (`response_format` with the answer's JSON schema; vLLM, OpenAI).
-    repair: in the second attempt, after an answer that could not be read. An endpoint that refuses the field is asked
-    without it."""
     opens_thinking: bool = False
     """Endpoint: set it to true if the chat template opens <think> in the prompt and the server does not separate
     thoughts (DeepSeek-R1, QwQ, Qwen3-Thinking): an answer without </think> then counts as thinking that was cut off."""
@@ -49,18 +42,10 @@ class LlmConfig(Section):
     """Response cache file. auto: querylect/llm.sqlite in the user's cache folder. None: no cache."""
 
 
-class WordedLlmConfig(LlmConfig):
-    """A prompted (frozen) language model that answers, judges or writes questions."""
-
-    prompts: str | None = None
-    """YAML file, or folder of STAGE.txt files, with your own wording of its prompts by stage, such as that of a paper
-    (docs/llms.md); None: this project's."""
-
-
 class ReaderConfig(Section):
     """A reader that answers from retrieved documents, and how its answers are scored."""
 
-    reader: WordedLlmConfig = WordedLlmConfig()
+    reader: LlmConfig = LlmConfig()
     gold: str | None = None
     """JSON-lines file of correct answers by question id; None: those in the dataset's queries.jsonl (wordnet: the
     defined words)."""

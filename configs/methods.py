@@ -12,15 +12,7 @@ _ONLY = [""]
 """Sources of a method that searches the only knowledge base."""
 
 
-class WordedConfig(Section):
-    """A method that asks a model."""
-
-    prompts: str | None = None
-    """Prompts in your own words: a YAML file with a text for each stage, or a folder of STAGE.txt files
-    (docs/methods.md). None: those of this project."""
-
-
-class AskingConfig(WordedConfig):
+class AskingConfig(Section):
     """Sampling settings of methods that rewrite or expand the query."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -114,7 +106,7 @@ class ThinkQeConfig(OneQueryConfig):
     """Words of each document shown to the model."""
 
 
-class MethodAnswersConfig(WordedConfig):
+class MethodAnswersConfig(Section):
     """A method that can write the final answer."""
 
     answers: bool = True
@@ -127,7 +119,7 @@ class DirectGenConfig(MethodAnswersConfig):
     """`direct_gen`: no retrieval."""
 
 
-class CotConfig(WordedConfig):
+class CotConfig(Section):
     """`cot`: no retrieval, step-by-step reasoning."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -199,7 +191,7 @@ class MisknowConfig(ReadingConfig):
         return self
 
 
-class QaRagConfig(WordedConfig):
+class QaRagConfig(Section):
     """`qa_rag`: search with a generated answer."""
 
     k: Annotated[int, Field(ge=1)] = 10
@@ -229,7 +221,7 @@ class RerankMethodConfig(Section):
         return self
 
 
-class MainRagConfig(WordedConfig):
+class MainRagConfig(Section):
     """`main_rag`: answer from each document separately, and judge each."""
 
     k: Annotated[int, Field(ge=1)] = 15

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
-from .llm import AnswerForm, LlmConfig, WordedLlmConfig
+from .llm import AnswerForm, LlmConfig
 from .load import read_yaml, validated
 from .names import Name
 from .section import Section
@@ -158,27 +158,8 @@ class PaperTable(Section):
     rows: list[str] = []
     """Systems in the order of the paper; if empty, all."""
     columns: Annotated[list[TableColumn], Field(min_length=1)]
-    generators: Literal["across", "down"] = "across"
-    """Layout of the paper's generators: across (side by side within each column) or down (as rows)."""
     unit: Literal["percent", "share", "number"] = "percent"
     """Number format. percent: 0.374 is printed as 37.4. share: as 0.37. number: one decimal, for other quantities."""
-
-
-class PaperCase(Section):
-    """A case study: one question step by step, for some systems; the first of the task that they all answered."""
-
-    title: str
-    """Title."""
-    published: str = ""
-    """Name in data/papers of the paper's own case study."""
-    task: str
-    """The task that the question is from."""
-    rows: Annotated[list[str], Field(min_length=1)]
-    """Systems shown."""
-    right: list[str] = []
-    """Those of them whose answer has to be right."""
-    wrong: list[str] = []
-    """Those of them whose answer has to be wrong."""
 
 
 class PaperConfig(Section):
@@ -207,11 +188,11 @@ class PaperConfig(Section):
     form: AnswerForm = "json"
     """Format of structured answers to methods and judges: JSON, as in the papers, or labelled lines, which small models
     follow more reliably."""
-    reader: WordedLlmConfig = WordedLlmConfig()
+    reader: LlmConfig = LlmConfig()
     """The model that answers the questions."""
     writer: LlmConfig | None = None
     """The model that methods prompt, except for answers and drafts, which the reader writes; None: the reader."""
-    judge: WordedLlmConfig | None = None
+    judge: LlmConfig | None = None
     """The model that judges; None: the reader."""
     reranker: RerankConfig | None = None
     """Cross-encoder for the methods that need one."""
@@ -226,18 +207,8 @@ class PaperConfig(Section):
     """System without retrieval, the reference for the gains within each label of the utility judge."""
     shifts: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
     """Pairs of systems whose retrieved documents are compared (retrieval shift)."""
-    shift_k: Annotated[int, Field(ge=1)] = 5
-    """Top documents of each ranking that are compared."""
     sweeps: list[Sweep] = []
     tables: list[PaperTable] = []
-    cases: list[PaperCase] = []
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_method(cls, values: object) -> object:
-        if isinstance(values, dict) and "method" in values:
-            raise ValueError("method, the name of the paper's own system, was never read and is gone; remove it")
-        return values
 
     @field_validator("tasks", "environments", "systems")
     @classmethod
@@ -271,10 +242,6 @@ class PaperConfig(Section):
         for sweep in self.sweeps:
             yield "sweeps", [*sweep.systems, *sweep.beside], systems
             yield "sweeps", [sweep.task], tasks
-        for case in self.cases:
-            yield f"the case {case.title!r}", [*case.rows], systems
-            yield f"the case {case.title!r}", [*case.right, *case.wrong], case.rows
-            yield f"the case {case.title!r}", [case.task], tasks
         for table in self.tables:
             yield f"the table {table.title!r}", table.rows, systems
             yield f"the table {table.title!r}", [column.task for column in table.columns], [*tasks, AVERAGE, POOLED]
@@ -337,16 +304,6 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
             )
             for sweep in paper.sweeps
             if set(sweep.systems) & set(chosen_systems) and sweep.task in chosen_tasks
-        ],
-        "cases": [
-            case.model_copy(
-                update={
-                    part: [name for name in getattr(case, part) if name in chosen_systems]
-                    for part in ("rows", "right", "wrong")
-                }
-            )
-            for case in paper.cases
-            if case.task in chosen_tasks and set(case.rows) & set(chosen_systems)
         ],
         "tables": [
             table.model_copy(

@@ -4,15 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .llm import AnswerForm, WordedLlmConfig
+from .llm import AnswerForm, LlmConfig
 from .section import Section
 
 
 class QuestionsConfig(Section):
     """Questions that a language model generates for every content of a corpus (docs/qb-rag.md)."""
 
-    writer: WordedLlmConfig = WordedLlmConfig()
-    judge: WordedLlmConfig | None = None
+    writer: LlmConfig = LlmConfig()
+    judge: LlmConfig | None = None
     """The model that judges whether a content answers a question; None: the writer."""
     per_content: Annotated[int, Field(ge=1)] = 20
     """Questions requested per content; a model may write more or fewer."""

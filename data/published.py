@@ -3,7 +3,7 @@
 Each score has its table, its generator (the answering model) and the setting in which it was measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,34 +32,12 @@ class PublishedFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedStep:
-    """What one system did in a case study."""
-
-    system: str
-    steps: Mapping[str, str]
-    """What it wrote, searched, found and answered, by step and in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedCase:
-    """A case study: a question that a paper shows step by step."""
-
-    table: str
-    task: str
-    question: str
-    answers: Sequence[str]
-    """The right answers."""
-    rows: Sequence[PublishedStep]
-
-
-@dataclass(frozen=True, slots=True)
 class Published:
-    """The scores and case studies of one paper."""
+    """The scores of one paper."""
 
     citation: str
     notes: Sequence[str]
     figures: Sequence[PublishedFigure]
-    cases: Sequence[PublishedCase] = ()
 
 
 NOTHING_PUBLISHED = Published("", (), ())
@@ -94,8 +72,4 @@ def published(name: str) -> Published:
                 for generator, value in zip(group["generators"], values, strict=True)
                 if value is not None
             ]
-    cases = [
-        PublishedCase(**{**case, "rows": tuple(PublishedStep(system, steps) for system, steps in case["rows"].items())})
-        for case in content.get("cases", ())
-    ]
-    return Published(content["citation"], tuple(content.get("notes", ())), tuple(figures), tuple(cases))
+    return Published(content["citation"], tuple(content.get("notes", ())), tuple(figures))

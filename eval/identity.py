@@ -17,7 +17,6 @@ from ..data.history import lines_of
 from ..data.types import Document, Qrels, Question, Utterance
 from ..errors import ModelError
 from ..provenance import installed_versions
-from ..rewriters import prompted
 from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
@@ -178,7 +177,7 @@ def _prompts(rewriter: RewritingStrategy, turns: int) -> list[object]:
     ]
     rewrites = [rewriter.read(question, completion, 1) for completion in _EXAMPLE_COMPLETIONS]
     plans = [rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None for rewrite in rewrites]
-    return [rewriter.name, rewriter.opening, rewriter.first(question), follow_ups, plans, prompted.VERSION]
+    return [rewriter.name, rewriter.opening, rewriter.first(question), follow_ups, plans]
 
 
 def digest(value: Mapping[str, object] | Sequence[object]) -> str:

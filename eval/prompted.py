@@ -10,7 +10,7 @@ An endpoint's tokenizer is not available, so the budgets of documents (`rollout.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..configs.evaluation import SystemConfig
@@ -22,9 +22,6 @@ from ..envs.plan import SearchPlan
 from ..envs.schemas import Step, StepResult
 from ..llms.access import Llm
 from ..llms.base import Message, SamplingParams
-from ..llms.wording import Wording
-from ..methods.rewritten import first_prompt
-from ..methods.wording import in_own_words
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import FrozenAnswer, ask_turn, cut_to_words
 from ..rewriters.stop import keep
@@ -68,17 +65,16 @@ def model_answers(
     client: StepClient,
     rewriter: RewritingStrategy,
     rollout: RolloutConfig,
-    wordings: Mapping[str, Wording],
 ) -> Iterator[Answered]:
-    """Yield the answers of a system to one batch after another: of a policy, or of a prompted model, whose first prompt
-    `wordings` may replace. Raises as `Grower.grow`, `Llm.ask` and the client."""
+    """Yield the answers of a system to one batch after another: of a policy, or of a prompted model.
+    Raises as `Grower.grow`, `Llm.ask` and the client."""
     if not isinstance(model, Llm):
         for answered in answers(parts, asking, model, client, rewriter, rollout):
             records = records_of_trees(name, answered.trees, asking.metrics, asking.paths, answered.seconds)
             yield Answered(len(answered.trees), records)
         return
     for part in parts:
-        batch = _Batch(part, name, asking, system, rewriter, rollout, wordings)
+        batch = _Batch(part, name, asking, system, rewriter, rollout)
         for _ in range(asking.turns):
             batch.ask(model)
             batch.search(client)
@@ -95,7 +91,6 @@ class _Batch:
     system: SystemConfig
     rewriter: RewritingStrategy
     rollout: RolloutConfig
-    wordings: Mapping[str, Wording]
     records: list[EvalRecord] = field(default_factory=list)
     missing: dict[AnswerKey, str] = field(default_factory=dict)
     turn: int = 0
@@ -103,14 +98,10 @@ class _Batch:
 
     def __post_init__(self) -> None:
         self.paths = [
-            _Path(question, sample, self._first(cut_history(question, self.rollout.history_tokens)))
+            _Path(question, sample, list(self.rewriter.first(cut_history(question, self.rollout.history_tokens))))
             for sample in range(self.asking.paths)
             for question in self.part
         ]
-
-    def _first(self, question: Question) -> list[Message]:
-        prompt = first_prompt(self.rewriter, question)
-        return list((in_own_words(prompt, question, self.wordings) or prompt).messages)
 
     @property
     def _open(self) -> list[_Path]:

@@ -8,7 +8,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig, SystemConfig
@@ -21,9 +20,7 @@ from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse
-from ..llms.wording import Wording, read_wordings
-from ..methods.wording import in_own_words, rewriter_stages
-from ..rewriters.base import FirstStage, RewritingStrategy
+from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import joins
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import find_checkpoint, task_model, with_prompt
@@ -211,8 +208,6 @@ class RewritingSystem(System):
         policy, rollout, settings = self.config.policy, self.config.rollout, self.rewriter_settings(environment.name)
         rewriter = self.rewriter(environment)
         identity = {**self.weights, **system_identity(self.settings, policy, rollout, settings, rewriter, self.seed)}
-        if self._wordings:
-            identity["wordings"] = [wording.version for wording in self._wordings.values()]
         if any(question.history for question in environment.everything):
             identity["history"] = history_prompts(rewriter, rollout)
         return identity
@@ -266,26 +261,12 @@ class RewritingSystem(System):
             lost=mark_missing,
             history_words=rollout.history_tokens,
             spent=lambda question, replies: spent.update({question.id: replies}),
-            reword=self._reworded,
         )
         yield Answered(len(pending.questions) - len(remaining), [], missing)
         parts = batches(remaining, pending.batch)
-        for batch in model_answers(
-            parts, self.name, asking, self.settings, engine, client, rewriter, rollout, self._wordings
-        ):
+        for batch in model_answers(parts, self.name, asking, self.settings, engine, client, rewriter, rollout):
             records = [with_first_stage(record, spent.get(record.question_id, ())) for record in batch.records]
             yield replace(batch, records=records)
-
-    @cached_property
-    def _wordings(self) -> Mapping[str, Wording]:
-        """The prompts in the user's words, by stage. Raises ConfigError as `read_wordings`."""
-        path, stages = self.settings.prompts, rewriter_stages(self.config.rewriter.name)
-        return read_wordings(stages, path, f"systems.{self.name}.prompts") if path is not None else {}
-
-    def _reworded(self, question: Question, stage: FirstStage) -> FirstStage:
-        """The stage in the user's words, which ask for JSON, where there are any for it."""
-        prompt = in_own_words(stage.ask.prompt, question, self._wordings)
-        return stage if prompt is None else replace(stage, ask=replace(stage.ask, prompt=prompt), form="json")
 
     @property
     def training_environments(self) -> list[RunConfig]:

@@ -3,13 +3,11 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
-from ..configs.llm import ResponseFormat
 from .base import Backend, Costs, LlmResponse, MissingResponse, Prompt, SamplingParams
 from .cache import ReplyCache
-from .wording import Wording
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +22,11 @@ class Llm:
         self,
         backend: Backend,
         cache: ReplyCache | None = None,
-        response_format: ResponseFormat = "never",
-        wordings: Mapping[str, Wording] | None = None,
+        schemas: bool = False,
     ) -> None:
-        """`response_format` says which structured answers are asked for with their schema; `wordings` replace the
-        prompts of their stages."""
-        self.backend, self.cache, self.response_format = backend, cache, response_format
-        self.wordings = wordings or {}
+        """`schemas` says whether the backend takes JSON schemas: an answer that does not fit is asked for again with
+        its schema."""
+        self.backend, self.cache, self.schemas = backend, cache, schemas
         self.costs = Costs()
 
     def __enter__(self) -> Self:
@@ -47,13 +43,7 @@ class Llm:
     @property
     def identity(self) -> dict[str, object]:
         """The model as plain data, for results that name it."""
-        worded = {"prompts": sorted(wording.version for wording in self.wordings.values())} if self.wordings else {}
-        return {**self.backend.identity, **worded}
-
-    def worded(self, prompt: Prompt) -> Prompt:
-        """The prompt in the user's words, where there are any for its stage."""
-        wording = self.wordings.get(prompt.stage)
-        return wording.prompt(prompt.fields) if wording is not None else prompt
+        return dict(self.backend.identity)
 
     def ask(
         self,
@@ -68,7 +58,6 @@ class Llm:
         `missing` with the index of each prompt without a reply and the reason. Raises ConfigError if the endpoint
         refuses everything, EngineUnavailableError if it does not answer at all, ModelError for an unusable local model.
         """
-        prompts = [self.worded(prompt) for prompt in prompts]
         keys = [self.key(prompt, draw) for prompt in prompts]
         replies = self.cache.get(list(dict.fromkeys(keys))) if self.cache is not None else {}
         uncached = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in replies}
@@ -103,7 +92,6 @@ class Llm:
 
     def key(self, prompt: Prompt, draw: SamplingParams) -> str:
         """sha256 over the model and everything in the request: equal keys mean the same call."""
-        prompt = self.worded(prompt)
         payload = {
             "form": _KEY_FORM,
             "model": self.identity,

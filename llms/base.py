@@ -41,10 +41,6 @@ class Prompt:
     prefill."""
     schema: str = ""
     """The JSON schema of the answer, as JSON, for endpoints with structured outputs; "" for any text."""
-    stage: str = ""
-    """The stage of a method that it belongs to, by which it can be replaced (methods/wording.py)."""
-    fields: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Its parts besides the question, by placeholder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,6 @@ class Endpoint:
         identity: dict[str, object] = {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
         if config.opens_thinking:
             identity["opens_thinking"] = True
-        if config.response_format != "repair":
-            identity["response_format"] = config.response_format
         return identity
 
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:

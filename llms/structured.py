@@ -3,8 +3,7 @@
 The object may be anywhere in the reply, with keys in any case; lines (llms/lines.py) are accepted where JSON was asked
 for, and JSON for lines. Ambiguous answers are invalid: several different objects, an object that was cut off, a
 placeholder, a value that does not fit. The model is then asked once more and shown its text and the problems; an
-endpoint gets the JSON schema in that repair, or always (`LlmConfig.response_format`). If the second text is invalid
-too, it is recorded as a failure.
+endpoint gets the JSON schema in that repair. If the second text is invalid too, it is recorded as a failure.
 
 Callers write a prompt once (`FormPrompt`). As lines it becomes a chat: the task, an example and its answer, then the
 case; the answer begins with its first label, which is prefilled for a local model. In a repair, the valid first parts
@@ -14,6 +13,7 @@ are prefilled too.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -24,7 +24,7 @@ from . import lines
 from .access import Llm
 from .base import LlmResponse, Message, Prompt, SamplingParams
 from .json_answers import find_values
-from .prose import answer_of, is_refusal, without_fences
+from .prose import answer_of, without_fences
 
 Form = TypeVar("Form", bound=BaseModel, covariant=True)
 
@@ -62,9 +62,6 @@ class FormPrompt:
     """JSON: whether the request follows the case or precedes it."""
     field_hints: Mapping[str, str] = field(default_factory=dict)
     """Lines: a description of each part, by key, if the task does not give it."""
-    stage: str = ""
-    """As in `Prompt`, like `fields`."""
-    fields: Mapping[str, str] = field(default_factory=dict)
 
     def worded(self, form: type[BaseModel], way: AnswerForm = "json") -> Prompt:
         """The prompt for an answer written in that way."""
@@ -76,13 +73,11 @@ class FormPrompt:
                 chat.append(Message(role="user", content=f"{prefix}{example.case}"))
                 chat.append(Message(role="assistant", content=lines.render(example.answer)))
             chat.append(Message(role="user", content=self.case if chat else f"{task}\n\n{self.case}"))
-            return Prompt(
-                tuple(chat), version_in(self.version, way), lines.opening(form), stage=self.stage, fields=self.fields
-            )
+            return Prompt(tuple(chat), version_in(self.version, way), lines.opening(form, {}))
         request = self.request or instructions(form)
         parts = [self.task, self.case, request] if self.request_last else [self.task, request, self.case]
         content = "\n\n".join(part for part in parts if part)
-        return Prompt((Message(role="user", content=content),), self.version, stage=self.stage, fields=self.fields)
+        return Prompt((Message(role="user", content=content),), self.version)
 
 
 def version_in(version: str, way: AnswerForm) -> str:
@@ -117,18 +112,14 @@ def ask_structured(
     """
     if draw.n != 1:
         raise ValueError(f"n is {draw.n}; a structured answer is one text")
-    plain_prompts = [
-        llm.worded(prompt if isinstance(prompt, Prompt) else prompt.worded(form, way)) for prompt in prompts
-    ]
-    schema = strict_schema(form) if way == "json" else ""
-    if llm.response_format == "always":
-        plain_prompts = [replace(prompt, schema=schema) for prompt in plain_prompts]
+    plain_prompts = [prompt if isinstance(prompt, Prompt) else prompt.worded(form, way) for prompt in prompts]
     outcomes: list[Structured[Form]] = [
         _read_reply(reply, form, way) if reply is not None else Structured() for reply in llm.ask(plain_prompts, draw)
     ]
     failed = [index for index, outcome in enumerate(outcomes) if outcome.failure]
     repairs = [_repair(plain_prompts[index], outcomes[index], form, way) for index in failed]
-    if llm.response_format != "never":
+    if llm.schemas and way == "json" and repairs:
+        schema = strict_schema(form)
         repairs = [replace(prompt, schema=schema) for prompt in repairs]
     for index, reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
         if reply is not None:
@@ -144,55 +135,36 @@ def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool =
     if failure:
         return Structured(failure=f"the answer: {failure}", text=text)
     ways: Sequence[AnswerForm] = ("json", "lines") if way == "json" else ("lines", "json")
-    first, second = (_read_one(split.answer, form, syntax, finished) for syntax in ways)
-    # Of two failures, the one of the form that the answer is written in says more.
-    labelled = bool(lines.split_at_labels(split.answer, lines.labels_of(form))[1]) if way == "lines" else True
-    foreign = second.value is not None or (bool(second.text) and not labelled)
-    outcome = first if first.value is not None or not foreign else second
-    if outcome.value is None and is_refusal(split.answer) and not find_values(split.answer):
-        outcome = Structured(failure="the answer: refusal")
+    outcomes = [_read_one(split.answer, form, syntax, finished) for syntax in ways]
+    outcome = next((outcome for outcome in outcomes if outcome.value is not None), outcomes[0])
     return replace(outcome, text=text)
 
 
 def _read_one(answer: str, form: type[Form], way: AnswerForm, finished: bool) -> Structured[Form]:
+    """One value of the form; two that differ are ambiguous."""
+    candidates: list[object]
     if way == "lines":
-        return _read_lines(answer, form, finished)
-    outcomes = [outcome for value in find_values(answer, finished) for outcome in _validated(value, form)]
-    values = [outcome.value for outcome in outcomes if outcome.value is not None]
+        candidates = [lines.read_lines(without_fences(answer), form, finished)]
+    else:
+        candidates = [inner for value in find_values(answer, finished) for inner in _objects(value)]
+    values, problem = list[Form](), ""
+    for candidate in candidates:
+        try:
+            values.append(form.model_validate(lines.fitted(candidate, form) if way == "json" else candidate))
+        except ValidationError as error:
+            errors = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
+            problem = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the answer'}: {e['msg']}" for e in errors)
     if values and all(value == values[0] for value in values):
         return Structured(value=values[0])
     if values:
-        return Structured(failure="the answer: several objects of the form, which differ; write one", text=answer)
-    if outcomes:
-        return replace(outcomes[-1], text=answer)
-    return Structured(failure="the answer: no complete JSON object")
+        return Structured(failure="the answer: several objects of the form, which differ; write one")
+    return Structured(failure=problem or "the answer: no complete JSON object")
 
 
-def _read_lines(answer: str, form: type[Form], finished: bool) -> Structured[Form]:
-    try:
-        parsed = lines.read_lines(without_fences(answer), form, finished)
-    except TypeError:  # a form that lines cannot express: only JSON was asked for
-        return Structured(failure="the answer: no lines")
-    (outcome,) = _validated(dict(parsed.values), form)[:1]
-    if not parsed.failure:
-        return outcome
-    return Structured(failure=f"{parsed.failure}; {outcome.failure}" if outcome.failure else parsed.failure)
-
-
-def _validated(value: object, form: type[Form]) -> list[Structured[Form]]:
-    """The outcome for a value, and for the objects inside it where it is none of the form itself."""
-    outcome: Structured[Form]
-    try:
-        outcome = Structured(value=form.model_validate(lines.fitted(value, form)))
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
-        problems = [f"{'.'.join(map(str, entry['loc'])) or 'the answer'}: {entry['msg']}" for entry in errors]
-        outcome = Structured(failure="; ".join(problems))
-    if outcome.value is not None:
-        return [outcome]
+def _objects(value: object) -> list[object]:
+    """A value, and the objects inside it."""
     members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    nested = [inner for member in members if isinstance(member, dict) for inner in _validated(member, form)]
-    return [inner for inner in nested if inner.value is not None] or [outcome]
+    return [value, *(inner for member in members if isinstance(member, dict) for inner in _objects(member))]
 
 
 def strict_schema(form: type[BaseModel]) -> str:
@@ -225,18 +197,14 @@ def _repair(prompt: Prompt, outcome: Structured[BaseModel], form: type[BaseModel
 
 
 def _valid_prefix(outcome: Structured[BaseModel], form: type[BaseModel]) -> dict[str, object]:
-    """The values of the first parts of an invalid answer in lines, up to the first invalid part."""
-    finished = outcome.replies[-1].texts[0].finished
-    values = lines.read_lines(answer_of(outcome.text).answer, form, finished).values
+    """The values of the first fields of an invalid answer in lines, up to the first invalid one."""
+    values = lines.read_lines(answer_of(outcome.text).answer, form, outcome.replies[-1].texts[0].finished)
     try:
         form.model_validate(values)
     except ValidationError as error:
         invalid = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
-        valid: dict[str, object] = {}
-        for key in (part.key for part in lines.parts_of(form)):
-            if key in invalid or key not in values:
-                return valid
-            valid[key] = values[key]
+        keys = list(takewhile(lambda key: key not in invalid, (field.key for field in lines.fields_of(form))))
+        return {key: values[key] for key in keys if key in values}
     return {}
 
 

@@ -65,4 +65,4 @@ def one_call(question: Question, config: ChrConfig) -> FormPrompt:
     request = (
         'Return nothing but a JSON object with the keys "H_plus" and "H_minus": {"H_plus": "...", "H_minus": "..."}'
     )
-    return FormPrompt(role_of(config), case_text(question), VERSION, _EXAMPLES, request, stage="hypotheses")
+    return FormPrompt(role_of(config), case_text(question), VERSION, _EXAMPLES, request)

@@ -108,13 +108,13 @@ def pick_prompt(question: Question, documents: Sequence[Document], words: int) -
         'write every sentence on a line of its own, in double quotes:\nDocument 1:\n"a key sentence"\n\n'
         f"{case_text(question, options=False)}\nDocuments found:\n{context}"
     )
-    return user_prompt(content, PICK, "pick", documents=context)
+    return user_prompt(content, PICK)
 
 
 def passage_prompt(question: Question) -> Prompt:
     """The prompt that asks for a passage without any document."""
     task = "Write a passage that answers the question, and nothing else."
-    return user_prompt(f"{task}\n\n{case_text(question, options=False)}", PASSAGE, "passage")
+    return user_prompt(f"{task}\n\n{case_text(question, options=False)}", PASSAGE)
 
 
 def numbered(documents: Sequence[Document], words: int) -> str:

@@ -148,11 +148,11 @@ def predictor_prompt(question: Question, document: str) -> Prompt:
     """The prompt of the first agent (figure 7)."""
     task = f"{_PREDICTOR} {_CHOICE}" if question.options else _PREDICTOR
     content = f"{task}\n\nDocument: {document}\n\n{case_text(question)}"
-    return user_prompt(content, PREDICTOR_VERSION, "predictor", document=document)
+    return user_prompt(content, PREDICTOR_VERSION)
 
 
 def judge_prompt(question: Question, document: str, answer: str) -> Prompt:
     """The prompt of the second agent (figure 8)."""
     answer = answer or "(empty)"
     parts = [_JUDGE, f"Document: {document}", case_text(question), f"Answer: {answer}", _JUDGE_QUESTION]
-    return user_prompt("\n\n".join(parts), JUDGE_VERSION, "judge", document=document, answer=answer)
+    return user_prompt("\n\n".join(parts), JUDGE_VERSION)

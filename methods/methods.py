@@ -28,7 +28,6 @@ from .rerank import Rerank
 from .rewritten import Rewritten, version_of
 from .thinkqe import ThinkQe
 from .training_free import TrainingFreeMethod, training_free
-from .wording import reworded
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -121,8 +120,7 @@ def make_method(name: str, settings: Mapping[str, object], card: RetrieverCard |
     Raises ConfigError as `method_settings`, and for settings that do not fit the retriever.
     """
     config = method_settings(name, settings)
-    method = METHODS[name].build(config, card)
-    return reworded(name, method, config.prompts) if isinstance(config, settings_of.WordedConfig) else method
+    return METHODS[name].build(config, card)
 
 
 def method_settings(name: str, settings: Mapping[str, object]) -> Section:

@@ -79,7 +79,6 @@ _QUERIES = (
     "thing, and other than the queries that were made before."
 )
 
-_STAGES: Mapping[type[BaseModel], str] = {Kept: "filter", Extracted: "extract", Judged: "judge", Queries: "queries"}
 _HEADINGS = {
     "passages": "Passages",
     "information": "Information",
@@ -184,8 +183,7 @@ class Migres:
         """The reply to one step. Raises _FormError where there is none, or none of that form."""
         sections = [f"## {_HEADINGS[name]}\n{text}" for name, text in fields.items()]
         case = "\n\n".join([*sections, f"{history_text(question)}## Question\n{question_text(question)}"])
-        stage = _STAGES[form]
-        prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False, stage=stage, fields=fields)
+        prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False)
         answer = yield AskForm(prompt, form, SamplingParams(max_tokens=self.settings.form_tokens))
         if answer.value is None:
             raise _FormError(notes.unread(form.__name__, answer))

@@ -177,9 +177,8 @@ def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:
         f"## First answer\n{draft or '(empty)'}",
     ]
     examples = "\n\n".join(f"{example.case}\n{example.json}" for example in _EXAMPLES)
-    fields = {"passages": passages, "draft": draft or "(empty)"}
     request = f"{instructions(Judgement)}\n\n## Examples\n{examples}"
-    return FormPrompt(_JUDGE, "\n\n".join(case), VERSION, _EXAMPLES, request, False, stage="judge", fields=fields)
+    return FormPrompt(_JUDGE, "\n\n".join(case), VERSION, _EXAMPLES, request, False)
 
 
 def _reasoning(judgement: Structured[Judgement]) -> str:

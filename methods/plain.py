@@ -88,4 +88,4 @@ class StdRag:
 def cot_prompt(question: Question) -> Prompt:
     """The chain-of-thought prompt."""
     task = _COT.format(form=_CHOICE if question.options else _SHORT)
-    return user_prompt(f"{task}\n\n{case_text(question)}", COT_VERSION, "reader")
+    return user_prompt(f"{task}\n\n{case_text(question)}", COT_VERSION)

@@ -62,4 +62,4 @@ class QaRag:
 
 def answer_prompt(question: Question) -> Prompt:
     """The prompt for the answer to search with."""
-    return user_prompt(f"{_TASK}\n\n{case_text(question)}", VERSION, "answer")
+    return user_prompt(f"{_TASK}\n\n{case_text(question)}", VERSION)

@@ -129,8 +129,7 @@ def reader_prompt(
     if section:
         parts.append("## Missing knowledge\n" + section)
     parts += [f"{history_text(question)}## Question\n{question_text(question)}", "## Answer"]
-    listing = numbered(passages, words)
-    return user_prompt("\n\n".join(parts), READER_VERSION, "reader", passages=listing, further=section)
+    return user_prompt("\n\n".join(parts), READER_VERSION)
 
 
 def _further(further: Further, words: int, start: int) -> str:
@@ -150,9 +149,9 @@ def _example(question: Question, passages: bool) -> str:
     return f"{example}\n{_EXAMPLE_OPTIONS}\nAnswer: B" if question.options else f"{example}\nAnswer: Kristiania"
 
 
-def user_prompt(text: str, version: str, stage: str, **fields: str) -> Prompt:
-    """A prompt of one user message, for a stage of a method; `fields` are its parts besides the question."""
-    return Prompt((Message(role="user", content=text),), version, stage=stage, fields=fields)
+def user_prompt(text: str, version: str) -> Prompt:
+    """A prompt of one user message."""
+    return Prompt((Message(role="user", content=text),), version)
 
 
 def numbered(documents: Sequence[Document], words: int, start: int = 1) -> str:

@@ -18,8 +18,6 @@ from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.structured import Structured, version_in
 from ..rewriters.base import Exemplified, RewritingStrategy, Staged
 from ..rewriters.frozen import read_reply, repair
-from ..rewriters.hcqr import HcqrRewriter
-from ..rewriters.stop import StoppableRewriter
 from .method import GARBLED, MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
 
@@ -48,7 +46,7 @@ class Rewritten:
                 return failed(answer)
             self.rewriter.learn(question, answer.value)
             notes["first_stage"] = answer.value.model_dump(mode="json")
-        prompt = replace(first_prompt(self.rewriter, question), version=self.version)
+        prompt = Prompt(tuple(self.rewriter.first(question)), self.version, self.rewriter.opening)
         small = None
         if isinstance(self.rewriter, Exemplified):
             small = replace(prompt, messages=tuple(self.rewriter.first_with_example(question)))
@@ -67,13 +65,6 @@ class Rewritten:
         if rewrite.plan is None:
             return Outcome(failure=rewrite.failure, notes=notes)
         return (yield from searched(rewrite.plan, notes))
-
-
-def first_prompt(rewriter: RewritingStrategy, question: Question) -> Prompt:
-    """The prompt of a rewriter's first turn, as a stage that can be worded otherwise."""
-    inner = rewriter.rewriter if isinstance(rewriter, StoppableRewriter) else rewriter
-    fields = inner.fields(question) if isinstance(inner, HcqrRewriter) else {}
-    return Prompt(tuple(rewriter.first(question)), opening=rewriter.opening, stage="rewriter", fields=fields)
 
 
 def searched(plan: SearchPlan, notes: Mapping[str, object], source: str = "") -> Steps:

@@ -85,4 +85,4 @@ def expand_prompt(question: Question, documents: Sequence[Document], words: int)
         "and which they leave out. Then write one passage that answers the question with correct, detailed facts, "
         "those of the passages where they bear on it. After </think> write the passage and nothing else."
     )
-    return user_prompt(content, EXPAND, "expand", documents=numbered(documents, words))
+    return user_prompt(content, EXPAND)

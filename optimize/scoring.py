@@ -155,7 +155,7 @@ class Scorer:
         self, part: Sequence[Question], asking: Asking, rewriter: SmallRewriter, client: StepClient
     ) -> list[EvalRecord]:
         settings, rollout = SystemConfig(llm=self._config.optimize.task, turns=self.turns), self._config.rollout
-        (answered,) = model_answers([part], "task", asking, settings, self._model, client, rewriter, rollout, {})
+        (answered,) = model_answers([part], "task", asking, settings, self._model, client, rewriter, rollout)
         if answered.missing:
             raise EngineUnavailableError(
                 f"optimize.task gave no answer to {len(answered.missing)} of {len(part)} questions "

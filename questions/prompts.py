@@ -9,11 +9,9 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
-from ..data.types import Document, Question
+from ..data.types import Document
 from ..llms.base import Message, Prompt
 from ..llms.structured import FormPrompt, WorkedExample
-from ..llms.wording import QUESTIONS
-from ..methods.wording import question_fields
 
 WRITER_VERSION = "qb-rag-questions-1"
 JUDGE_VERSIONS = {"structured": "qb-rag-judge-1", "yes_no": "qb-rag-judge-yes-no-1"}
@@ -93,8 +91,6 @@ def writer_prompt(content: Document, count: int, origin: str, words: int) -> For
         (_WRITER_EXAMPLE,),
         request,
         request_last=False,
-        stage=QUESTIONS,
-        fields={"content": cut(content, words), "count": str(count), "origin": origin},
     )
 
 
@@ -111,21 +107,14 @@ def judge_prompt(question: str, content: Document, words: int) -> FormPrompt:
         JUDGE_VERSIONS["structured"],
         (_JUDGE_EXAMPLE,),
         request,
-        stage="answerable",
-        fields=_fields(question, content, words),
     )
 
 
 def yes_no_prompt(question: str, content: Document, words: int) -> Prompt:
     """The prompt for the judge that asks for a verdict in one word."""
     text = "\n\n".join([_JUDGE, _pair(question, content, words), "Answer with Yes or No and nothing else."])
-    fields = _fields(question, content, words)
     messages = (Message(role="user", content=text),)
-    return Prompt(messages, JUDGE_VERSIONS["yes_no"], stage="answerable_yes_no", fields=fields)
-
-
-def _fields(question: str, content: Document, words: int) -> dict[str, str]:
-    return {**question_fields(Question("", question)), "content": cut(content, words)}
+    return Prompt(messages, JUDGE_VERSIONS["yes_no"])
 
 
 def _pair(question: str, content: Document, words: int) -> str:

@@ -86,10 +86,6 @@ def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRe
         task=lambda question: f"{role_of(config.chr)}\n\n{case_text(question)}",
         field_hints=("the target hypothesis", "the mimic hypothesis"),
         plan=plan,
-        roles=(
-            r"h[ _]?(?:plus|\+|⁺)|(?:positive|target)(?: hypothesis)?(?: \(?h[ _]?(?:plus|\+|⁺)\)?)?",
-            r"h[ _]?(?:minus|[-−–⁻])|(?:negative|mimic)(?: hypothesis)?(?: \(?h[ _]?(?:minus|[-−–⁻])\)?)?",
-        ),
         long=True,
     )
 

@@ -82,11 +82,6 @@ class HcqrRewriter(PartsRewriter):
             plan=self._plan,
             example=(_EXAMPLE_QUESTION, _EXAMPLE_QUERIES),
             options=False,
-            roles=(
-                r"support\w*(?: evidence)?|confirm\w*(?: evidence)?|evidence",
-                r"distin\w+|differen\w+(?: diagnosis)?|discriminat\w+",
-                r"key[ -]?(?:clinical )?(?:features?|facts?)|features?|specific\w*(?: features?)?",
-            ),
         )
 
     def stage(self, question: Question) -> FirstStage:
@@ -209,5 +204,4 @@ def _formulator_prompt(question: Question, choice: bool) -> FormPrompt:
         examples,
         request,
         field_hints=hints,
-        stage="formulator",
     )

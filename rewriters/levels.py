@@ -13,9 +13,8 @@ from ..data.types import Document, Question
 from ..llms.base import THINK_CLOSE, THINK_OPEN, Message
 from .base import Rewrite
 from .card import RetrieverCard
-from .parse import REWRITE_CLOSE, REWRITE_OPEN, render
+from .parse import REWRITE_CLOSE, REWRITE_OPEN, read_tagged, render
 from .plans import AnswerReader, planned
-from .prompted import read_tagged
 
 _KIND_IN_WORDS = {
     "bm25": "lexical BM25",

@@ -1,4 +1,4 @@
-"""The strict parser of `<think>…</think><rewrite>…</rewrite>`, for a policy in training (`prompted.py` for others).
+"""The strict parser of `<think>…</think><rewrite>…</rewrite>`, for a policy in training (`read_tagged` for others).
 
 Pure functions of the text sampled in one turn. The prompt is never parsed, so tags in instructions, examples or
 documents earn nothing; and since an answer must begin with `<think>`, every answer fails if a caller puts the prompt in
@@ -9,15 +9,24 @@ else but end-of-turn marks. A think part ends at the first `</think>`; a rewrite
 hold anything but the four tags themselves: `p < 0.05` and `</b>` are text.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..envs.plan import is_unicode
 from ..llms.base import THINK_CLOSE, THINK_OPEN
-from ..llms.prose import without_end_of_turn
+from ..llms.lines import is_placeholder
+from ..llms.prose import REFUSAL, answer_of, is_refusal, passage_of, unquoted, without_end_of_turn
 
 REWRITE_OPEN, REWRITE_CLOSE = "<rewrite>", "</rewrite>"
 TAGS = (THINK_OPEN, THINK_CLOSE, REWRITE_OPEN, REWRITE_CLOSE)
+
+_REWRITE = re.compile(r"<\s*rewrite\s*>(.*?)<\s*/\s*rewrite\s*>", re.IGNORECASE | re.DOTALL)
+_REWRITE_TAG = re.compile(r"<\s*/?\s*rewrite\s*>", re.IGNORECASE)
+
+_REWRITE_LINE = re.compile(
+    r"^\W*(?:\w+ )?(?:rewrite|query)(?: is)?\W*[:：$] ?[*_ \t]*(\S.*)$", re.IGNORECASE | re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +105,36 @@ def without_think(text: str) -> tuple[str, str, str]:
         return "", text, ""
     think, closed, answer = text.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
     return think.strip(), answer.strip(), "" if closed else "unclosed think"
+
+
+def read_tagged(text: str, max_rewrites: int, placeholders: Sequence[str] = ()) -> Parsed:
+    """The rewrites in the tags of a prompted model, whatever it writes around them.
+
+    `placeholders` are the texts that the prompt itself shows in tags.
+    """
+    split = answer_of(text)
+    if split.failure or not is_unicode(split.answer):
+        return Parsed(split.thinking, failure=split.failure or "invalid unicode")
+    bodies = [" ".join(body.split()) for body in _REWRITE.findall(split.answer)]
+    rewrites = tuple(dict.fromkeys(body for body in bodies if body not in placeholders))
+    if not _REWRITE_TAG.search(split.answer):
+        rewrites = tuple(dict.fromkeys(map(unquoted, _REWRITE_LINE.findall(split.answer))))[:2]
+        rewrites = rewrites if len(rewrites) == 1 else ()
+    failure = ""
+    if any(map(_REWRITE_TAG.search, bodies)) or len(bodies) * 2 < len(_REWRITE_TAG.findall(split.answer)):
+        failure = "unclosed rewrite"
+    elif not rewrites:
+        failure = REFUSAL if is_refusal(split.answer) else "missing rewrite"
+    elif any(not rewrite or is_placeholder(rewrite) for rewrite in rewrites):
+        failure = "empty rewrite"
+    elif len(rewrites) > max_rewrites:
+        failure = "too many rewrites"
+    return Parsed(split.thinking, failure=failure) if failure else Parsed(split.thinking, rewrites)
+
+
+def read_passage(text: str) -> Parsed:
+    """The passage that is the whole answer of a prompted model."""
+    if not is_unicode(text):
+        return Parsed(failure="invalid unicode")
+    passage = passage_of(text)
+    return Parsed(passage.thinking, (passage.answer,) if passage.answer else (), passage.failure)

@@ -4,25 +4,51 @@ An answer is a sequence of parts, each beginning with its label at the start of 
 and in order, optional thinking in <think> tags before them, and nothing else. Markup of chat models around a label
 (`**Query 1:**`, `- Query 1:`) is skipped; a part may span several lines, without a blank one. Nothing needs escaping,
 so a model of some hundred million parameters can learn the form from the reward; its first label is prefilled
-(`opening`). `prompted.py` reads the answers of models that are not trained.
+(`opening`). `read_labelled` reads the answers of models that are not trained: labels in any markup, a JSON object, or
+a numbered list of as many parts.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Message
-from ..llms.lines import is_placeholder, label_pattern, split_at_labels
-from ..llms.prose import without_end_of_turn
+from ..llms.json_answers import find_values
+from ..llms.lines import is_placeholder, label_pattern, plain, split_at_labels
+from ..llms.prose import (
+    REFUSAL,
+    answer_of,
+    is_refusal,
+    is_remark,
+    paragraphs,
+    unquoted,
+    without_end_of_turn,
+    without_fences,
+)
 from .base import Rewrite
 from .levels import case_text, describe_results
 from .parse import Parsed, without_think
 from .plans import planned
-from .prompted import read_labelled
 
 _BLANK = re.compile(r"\n[ \t]*\n")
+_TAG = re.compile(r"<(\w+)[^<>]*>([^<>]+)</\1>")
+_ROW = re.compile(r"^[ \t]*\|(.*)\|[ \t]*$", re.MULTILINE)
+_FINAL = re.compile(
+    r"^\W*(?:final|refined|revised|improved) (?:\w+ )?(?:quer|question|version|answer)\w*\W*$", re.I | re.M
+)
+"""A heading above the parts that count, after a draft."""
+_PURPOSE = re.compile(r"[\[({<][^\])}>\n]{1,40}[\])}>][*_]*[ \t]+(?!(?:AND|OR|NOT)\b)")
+_TITLE = re.compile(r"(?:\*\*|__)[^*_\n]{1,60}?(?::(?:\*\*|__)|(?:\*\*|__):)[ \t]*")
+_BULLET = re.compile(r"[ \t>]*[-*•–][ \t]+")
+_ASKS = re.compile(r"quer|question|version|search|rewrit|paraphras", re.IGNORECASE)
+_NUMBERED = re.compile(
+    r"^[^\w\n]{0,8}(?P<name>(?:[^\W\d_]{2,}[-_ #]*){0,2})(?P<number>\d{1,2})"
+    r"[*_`\" ]*(?:\([^()\n]*\))?[*_ ]*(?:[:：.)、]|[-–—=→>]+(?=[ \t]))[*_`]*[ \t]*",
+    re.MULTILINE,
+)
+"""A numbered item, with at most two words before its number."""
 NOTHING_FOUND = "Your last answer found no documents: it did not keep to the form, or nothing matched it."
 
 
@@ -34,7 +60,7 @@ def read_parts(text: str, labels: Sequence[str]) -> Parsed:
     think, answer, failure = without_think(text)
     if failure or not answer:
         return Parsed(think, failure=failure or "empty answer")
-    preamble, marks = split_at_labels(answer, labels)
+    marks = split_at_labels(answer, labels, strict=True)
     actual = [label for label, _ in marks]
     if set(actual) != set(labels):
         return Parsed(think, failure="missing part")
@@ -42,11 +68,113 @@ def read_parts(text: str, labels: Sequence[str]) -> Parsed:
         return Parsed(think, failure="repeated part")
     if actual != list(labels):
         return Parsed(think, failure="parts out of order")
-    if preamble.strip() or any(_BLANK.search(body.strip()) for _, body in marks):
+    if not label_pattern(labels[0], strict=True).match(answer) or any(_BLANK.search(body.strip()) for _, body in marks):
         return Parsed(think, failure="text outside parts")
     texts = tuple(" ".join(body.split()) for _, body in marks)
     empty = any(not text or is_placeholder(text) for text in texts)
     return Parsed(think, failure="empty part") if empty else Parsed(think, texts)
+
+
+def read_labelled(text: str, labels: Sequence[str], long: bool = False) -> Parsed:
+    """The parts of a prompted model's answer, each on one line; `long` parts may have several paragraphs."""
+    split = answer_of(text)
+    if split.failure or not is_unicode(split.answer):
+        return Parsed(split.thinking, failure=split.failure or "invalid unicode")
+    texts, failure = list[str](), ""
+    for answer in dict.fromkeys((_FINAL.split(split.answer)[-1], split.answer)):
+        if not texts:
+            texts, failure = _parts_of(answer, labels, long)
+    if not texts:
+        return Parsed(split.thinking, failure=REFUSAL if is_refusal(split.answer) else failure)
+    heads = [_PURPOSE.match(part) for part in texts]
+    if len(texts) > 1 and all(heads):  # each part begins with what it is for: "[support] …"
+        texts = [part[head.end() :] for part, head in zip(texts, heads, strict=True) if head]
+    if any(not part or is_placeholder(part) or is_refusal(part) for part in texts):
+        return Parsed(split.thinking, failure="empty part")
+    return Parsed(split.thinking, tuple(texts))
+
+
+def _parts_of(text: str, labels: Sequence[str], long: bool) -> tuple[list[str], str]:
+    """The parts, or what is wrong."""
+    if texts := _in_values(text, labels):
+        return texts, ""
+    body = without_fences(text)
+    if body.startswith(labels[0]):  # all parts may stand on one line
+        body = re.sub(rf"(?<=\S)[;,→ \t]+(?=(?:{'|'.join(map(re.escape, labels))})[:：])", "\n", body)
+    parts = {(number, _part(part, long)) for number, part in _marks(body, labels)}
+    by_number = dict(parts)
+    if len(parts) > len(by_number) or len(by_number) > len(labels):
+        return [], "too many parts" if len(by_number) > len(labels) else "repeated part"
+    complete = len(by_number) == len(labels)
+    return [by_number[number] for number in sorted(by_number)] if complete else [], "missing part"
+
+
+def _in_values(text: str, labels: Sequence[str]) -> list[str]:
+    """The parts of the only JSON object with a key for each, list or run of tags with as many texts; else []."""
+    found: list[list[str]] = []
+    values = find_values(text)
+    tags = [body for name, body in _TAG.findall(text) if _ASKS.search(name)]
+    for value in [*values, values, tags, _column(text)]:
+        if isinstance(value, dict):
+            by_key = {plain(key): item for key, item in value.items()}
+            listed = next(
+                (item for key, item in value.items() if _ASKS.search(key) and not isinstance(item, str)), value
+            )
+            named = [by_key.get(plain(label)) for label in labels]
+            value = named if None not in named else list(listed.values()) if isinstance(listed, dict) else listed
+        texts = [_query_in(item) if isinstance(item, dict) else item for item in value or ()]
+        if len(texts) == len(labels) and all(isinstance(item, str) for item in texts):
+            found.append([unquoted(" ".join(str(item).split())) for item in texts])
+    return found[0] if found and all(texts == found[0] for texts in found) else []
+
+
+def _column(text: str) -> list[str]:
+    """The cells of a table's column of queries."""
+    rows = [[cell.strip(" *`") for cell in row.split("|")] for row in _ROW.findall(text)]
+    if len(rows) < 3:
+        return []
+    named = [number for number, head in enumerate(rows[0]) if _ASKS.search(head)]
+    column = next((number for number in named if not rows[2][number].isdigit()), len(rows[0]) - 1)
+    return [row[column] for row in rows[2:] if named and len(row) == len(rows[0])]
+
+
+def _query_in(item: Mapping[str, object]) -> object:
+    return next((value for key, value in item.items() if _ASKS.search(key) or key in ("text", "content")), None)
+
+
+def _marks(text: str, labels: Sequence[str]) -> list[tuple[int, str]]:
+    """The number of each part, from 0, and the text behind its label; else the items of a list numbered from 1, if what
+    is written before it announces queries."""
+    following = re.sub(r"\d+$", lambda number: str(int(number[0]) + 1), labels[-1])  # one too many
+    all_labels = list(dict.fromkeys([*labels, following]))
+    marks = [(all_labels.index(label), part) for label, part in split_at_labels(text, all_labels)]
+    if marks or following == labels[-1]:
+        return marks
+    numbers = list(_NUMBERED.finditer(text))
+    before = text[: numbers[0].start()].strip().splitlines() if numbers else []
+    if not numbers:
+        rest = [line for line in text.splitlines() if line.strip()]
+        announced = bool(rest) and rest[0].endswith(":") and _ASKS.search(rest[0]) is not None
+        listed = rest[1:] if announced else rest
+        bulleted = all(map(_BULLET.match, listed))
+        return [(n, _BULLET.sub("", line)) for n, line in enumerate(listed)] if announced or bulleted else []
+    if before and len(before[-1].split()) > 1 and not numbers[0]["name"] and not _ASKS.search(before[-1]):
+        return []
+    ends = [*(mark.start() for mark in numbers), len(text)][1:]
+    return [(int(mark["number"]) - 1, text[mark.end() : end]) for mark, end in zip(numbers, ends, strict=True)]
+
+
+def _part(body: str, long: bool) -> str:
+    """The text of a part on one line: its first line, or its paragraphs without closing remarks."""
+    if not long:
+        lines = [line.strip() for line in body.splitlines() if re.search(r"\w", line)]
+        titled = len(lines) > 1 and lines[0].endswith("**") and lines[0].count("**") == 1
+        line = unquoted(_TITLE.sub("", (lines or [""])[titled]))
+        return unquoted(line.removesuffix("**")) if line.count("**") == 1 else line
+    blocks = paragraphs(body)
+    while len(blocks) > 1 and is_remark(blocks[-1]):
+        blocks.pop()
+    return unquoted(" ".join(" ".join(blocks).split()))
 
 
 def form_of(labels: Sequence[str], field_hints: Sequence[str]) -> str:
@@ -75,8 +203,6 @@ class PartsRewriter:
     """The instruction of later turns, before the form."""
     options: bool = True
     """Whether later turns show the question's answer options, if any, as `task` does."""
-    roles: tuple[str, ...] = ()
-    """Regular expressions of what prompted models call each part besides its label."""
     long: bool = False
     """Whether a part may have several paragraphs."""
 
@@ -104,9 +230,10 @@ class PartsRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn after its opening; the model may repeat the first label."""
-        has_opening = label_pattern(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
+        text_starts = text.lstrip()
+        has_opening = label_pattern(self.labels[0], strict=True).match(text_starts) or text_starts.startswith("<think>")
         parsed = read_parts(text if has_opening else f"{self.opening} {text}", self.labels)
         return planned(question, parsed, self.plan)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        return planned(question, read_labelled(text, self.labels, self.roles, self.long), self.plan)
+        return planned(question, read_labelled(text, self.labels, self.long), self.plan)

@@ -12,9 +12,8 @@ from ..envs.plan import SearchPlan
 from ..llms.base import Message
 from .base import Rewrite
 from .levels import case_text, describe_results
-from .parse import parse_plain
+from .parse import parse_plain, read_passage
 from .plans import planned
-from .prompted import read_passage
 
 AGAIN = (
     "Write another passage, a better one to search with: take up the names, terms and style of the documents that come "

@@ -23,9 +23,8 @@ from ..llms.base import Message
 from .base import Rewrite
 from .card import RetrieverCard
 from .levels import question_text
-from .parse import REWRITE_OPEN, parse, parse_plain, render
+from .parse import REWRITE_OPEN, parse, parse_plain, read_passage, read_tagged, render
 from .plans import AnswerReader, planned
-from .prompted import read_passage, read_tagged
 
 PROMPTS = Path(__file__).parent / "prompts"
 _PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")

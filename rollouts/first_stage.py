@@ -40,18 +40,17 @@ def ask_first_stage(
     lost: Callable[[Question, str], None] = lambda question, reason: None,
     history_words: int | None = None,
     spent: Callable[[Question, Sequence[LlmResponse]], None] = lambda question, replies: None,
-    reword: Callable[[Question, FirstStage], FirstStage] = lambda question, stage: stage,
 ) -> list[Question]:
     """The questions that can be asked, in their order, after `rewriter` has learned what their first stage says.
 
     `base` is asked where `rewriter.llm` is None; of a policy it is the model as it was before any training. Several
     processes pass a `once` that asks in one of them and gives the answers to all. `lost` is called with every question
-    that falls out, and why; `spent` with the replies of every question, in the process that asks. `reword` may
-    replace a prompt. It shows at most the newest `history_words` of a history. Raises ConfigError where no question is
+    that falls out, and why; `spent` with the replies of every question, in the process that asks. It shows at
+    most the newest `history_words` of a history. Raises ConfigError where no question is
     left, and as `Llm.ask`.
     """
     with StageModels(base) as models:
-        failures = learn_first_stage(rewriter, questions, models, once, history_words, spent, reword)
+        failures = learn_first_stage(rewriter, questions, models, once, history_words, spent)
     remaining = [question for question, reason in zip(questions, failures, strict=True) if not reason]
     for question, reason in zip(questions, failures, strict=True):
         if reason:
@@ -70,14 +69,12 @@ def learn_first_stage(
     once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),
     history_words: int | None = None,
     spent: Callable[[Question, Sequence[LlmResponse]], None] = lambda question, replies: None,
-    reword: Callable[[Question, FirstStage], FirstStage] = lambda question, stage: stage,
 ) -> list[str]:
     """For each question "", after `rewriter` has learned what its first stage says, or why it has no answer."""
     if not isinstance(rewriter, Staged):
         return [""] * len(questions)
     shortened = [question if history_words is None else cut_history(question, history_words) for question in questions]
     stages = {i: stage for i, question in enumerate(shortened) if (stage := rewriter.stage(question)) is not None}
-    stages = {index: reword(shortened[index], stage) for index, stage in stages.items()}
     asked = [questions[index] for index in stages]
     failures = [""] * len(questions)
 

@@ -35,32 +35,6 @@ class Scripted:
                 deliver(index, LlmResponse((text,), 1, 1))
 
 
-class ByStage:
-    """Answers by the stage that a system prompt names (see `every_placeholder`), and keeps the prompts of each."""
-
-    identity = {"model": "staged"}  # noqa: RUF012
-
-    def __init__(self, answers, default):
-        self.answers, self.default, self.prompts = answers, default, {}
-
-    def generate(self, prompts, draw, deliver, costs):
-        for index, prompt in enumerate(prompts):
-            stage = prompt.messages[0]["content"].removeprefix("Stage ")
-            self.prompts.setdefault(stage, []).append(prompt)
-            text = Text(self.answers.get(stage, self.default), True, {"Yes": -0.1, "No": -2.0})
-            deliver(index, LlmResponse((text,) * draw.n, 1, 1))
-
-    def users(self, stage):
-        """The user prompts of a stage."""
-        return [prompt.messages[1]["content"] for prompt in self.prompts[stage]]
-
-
-def every_placeholder(stage, fields):
-    """A user's text for a stage, with these placeholders."""
-    names = [field.rstrip("?") for field in fields]
-    return {"system": f"Stage {stage}", "user": "\n".join(f"<{name}>{{{name}}}" for name in names)}
-
-
 class Shelf:
     """Finds for each query the documents that a table holds for it, queries of one plan in turns."""
 

@@ -28,8 +28,6 @@ class PaperRecord(ReaderRecord):
     """All that the reader wrote; None where the method answered, or nobody did."""
     judged: Mapping[str, JudgeScore]
     """The verdicts by judge; a judge who had nothing to judge is not there."""
-    shown: tuple[str, ...] = ()
-    """The beginnings of the first documents, for case studies."""
     notes: Mapping[str, Any]
     """What the method said on the way."""
     prompts: tuple[str, ...]
@@ -45,12 +43,10 @@ class PaperRecord(ReaderRecord):
 
     @property
     def cut_at_limit(self) -> bool | None:
-        """Whether the method or the reader wrote a text that was cut at its token limit; None where neither wrote, or
-        an earlier version did not count."""
+        """Whether the method or the reader wrote a text that was cut at its token limit; None where neither wrote."""
         if self.text is None and not self.spent["calls"]:
             return None
-        texts = self.spent.get("cut")
-        return None if texts is None else bool(texts or self.cut)
+        return bool(self.spent["cut"] or self.cut)
 
     @property
     def whole(self) -> bool:

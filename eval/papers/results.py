@@ -17,7 +17,6 @@ from ..tasks.judge_prompts import LABELS, MIMIC_LABELS
 from ..tasks.judges import BY_SOURCE, JudgeScore
 from ..tasks.records import by_row
 from ..tasks.shift import Shift, retrieval_shift
-from .cases import CaseRow, case_rows
 from .records import PaperRecord
 
 COSTS = ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens", "reader_tokens")
@@ -26,6 +25,8 @@ CUT_AT_LIMIT = "cut_at_limit"
 LOWER_IS_BETTER = ("declined",)
 ALL = "all"
 """`accuracy:all`: a metric over all questions, where one without a value counts 0."""
+SHIFT_K = 5
+"""Top documents of two rankings that a retrieval shift compares (the CHR paper, section 4.4)."""
 DUR = "dur"
 """The decision-useful rate: contexts that entail the right answer or are useful for it (the HCQR paper, 4.6)."""
 
@@ -105,25 +106,12 @@ class ShiftRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedMeans:
-    """One metric of a task over the questions for which every system has it: equal n for all."""
-
-    task: str
-    metric: str
-    n: int
-    means: Mapping[str, float | None]
-    """By system; those without a value for any question are left out."""
-
-
-@dataclass(frozen=True, slots=True)
 class PaperResults:
     """Everything that the tables are made of."""
 
     rows: Sequence[PaperRow]
     comparisons: Sequence[PaperComparison] = ()
     shifts: Sequence[ShiftRow] = ()
-    cases: Sequence[CaseRow] = ()
-    shared: Sequence[SharedMeans] = ()
 
     def figure(self, task: str, system: str, metric: str) -> Mean:
         """One figure, a share or a cost; a mean of nothing where there is none."""
@@ -144,9 +132,7 @@ def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperR
         _row(task, system, paper.tasks[task].kind == "choice", by_question, cells.get((task, paper.alone), {}))
         for (task, system), by_question in cells.items()
     ]
-    return PaperResults(
-        rows, _comparisons(paper, cells), _shifts(paper, cells), case_rows(paper, cells), _shared_means(cells)
-    )
+    return PaperResults(rows, _comparisons(paper, cells), _shifts(paper, cells))
 
 
 def values_of(record: PaperRecord) -> dict[str, float | None]:
@@ -223,22 +209,6 @@ def _labelled(by_question: Mapping[str, PaperRecord], judge: str, label: str) ->
     }
 
 
-def _shared_means(cells: Cells) -> list[SharedMeans]:
-    """For each task and metric, over the questions for which all systems that have it at all have a value."""
-    values: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-    for (task, system), by_question in cells.items():
-        for question, record in by_question.items() if "[" not in system else ():
-            for metric, value in record.scores.items():
-                if value is not None:
-                    values.setdefault((task, metric), {}).setdefault(system, {})[question] = value
-    rows = []
-    for (task, metric), by_system in values.items():
-        questions = set.intersection(*map(set, by_system.values()))
-        means = {name: mean_of(own[question] for question in questions).value for name, own in by_system.items()}
-        rows.append(SharedMeans(task, metric, len(questions), means))
-    return rows
-
-
 def _comparisons(paper: PaperConfig, cells: Cells) -> list[PaperComparison]:
     tests: list[tuple[tuple[str, str, str, str], ExactComparison]] = []
     for (task, system), by_question in cells.items():
@@ -281,6 +251,6 @@ def _shifts(paper: PaperConfig, cells: Cells) -> list[ShiftRow]:
                 if record.scores.get("accuracy") == 1 and key in b and b[key].scores.get("accuracy") == 0
             ]
             for label, only in (("all", None), ("right", right)):
-                shift = retrieval_shift(_rankings(a), _rankings(b), paper.shift_k, only)
+                shift = retrieval_shift(_rankings(a), _rankings(b), SHIFT_K, only)
                 rows.append(ShiftRow(name, first, second, label, shift))
     return rows

@@ -22,7 +22,7 @@ from ..tasks.gold import Gold
 from ..tasks.items import Items
 from ..tasks.judges import JUDGES, Case, JudgeScore, Setting, judged
 from ..tasks.metrics import letter
-from ..tasks.reader import ReaderAnswer, generator_prompt, read_answer, shortened
+from ..tasks.reader import ReaderAnswer, generator_prompt, read_answer
 from ..tasks.records import keyed_records
 from .knowledge_bases import KnowledgeBase, environment_of, naming, sources_of
 from .records import PaperRecord
@@ -30,8 +30,6 @@ from .records import PaperRecord
 _FORM = 5
 """Part of every key: to be raised where a record gets another meaning."""
 
-_SHOWN, _SHOWN_WORDS = 3, 60
-"""Documents that a case study shows, and words of each."""
 DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
 OPEN_METRICS = ("em", "accuracy", "f1")
 
@@ -133,7 +131,6 @@ class SystemRun:
                 cut=cut,
                 scores={},
                 judged={},
-                shown=tuple(shortened(document, _SHOWN_WORDS) for document in outcome.documents[:_SHOWN]),
                 notes=dict(outcome.notes),
                 prompts=result.prompts,
                 spent={

@@ -10,11 +10,8 @@ from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
 from ...markdown_tables import markdown_table
 from ..behaviour import cut_warning
-from ..table import decimal, p_cell, percentage, points
-from ..tasks.judge_prompts import LABELS
+from ..table import decimal, p_cell, percentage
 from ..tasks.metrics import TITLES
-from .cases import HEAD as CASE_HEAD
-from .cases import case_lines
 from .results import ALL, COSTS, CUT_AT_LIMIT, DUR, NOTHING, Mean, PaperResults, PaperRow, mean_of
 from .sweeps import setting_label, sweep_points, swept
 
@@ -39,10 +36,6 @@ NAMES = {
 }
 
 
-Figures = Mapping[tuple[str, str, str, str], PublishedFigure]
-"""By task, metric, generator and system."""
-
-
 class PaperPage:
     """The sections of results.md."""
 
@@ -56,12 +49,7 @@ class PaperPage:
         parts = [f"# {self.paper.title or self.paper.name}", self.reference.citation, CHECK, _models(facts), LEGEND]
         for paper_table in self.paper.tables:
             parts += [f"## {paper_table.title}", *self._table(paper_table)]
-        for case in self.paper.cases:
-            steps = case_lines(case, HERE, self.results.cases, self.reference.cases)
-            parts += [f"## {case.title}", table(CASE_HEAD, [[a, self._label(b), *cells] for a, b, *cells in steps])]
-        parts += self._shared()
         parts += self._missing()
-        parts += self._utility()
         parts += self._shift()
         for i, sweep in enumerate(self.paper.sweeps, start=1):
             parts += self._sweep(sweep, curves.get(i))
@@ -81,37 +69,19 @@ class PaperPage:
         }
         settings = dict.fromkeys(figure.setting for figure in figures.values() if figure.setting)
         source = [f"Paper: {paper_table.published}; {'; '.join(settings)}."] if settings else []
-        build = self._generators_down if paper_table.generators == "down" else self._generators_across
-        return [build(paper_table, paper_table.rows or list(self.paper.systems), figures), *source]
-
-    def _generators_across(self, paper_table: PaperTable, rows: Sequence[str], figures: Figures) -> str:
-        """Generators side by side within each column, ours first."""
         columns = [(column, _generators(figures, [column])) for column in paper_table.columns]
         head = ["system"]
         for column, generators in columns:
             task = self.paper.tasks[column.task].title if column.task in self.paper.tasks else ""
             head += [f"{task or column.task} {_name(column.metric)}: {HERE}", *generators]
         lines = []
-        for row in rows:
+        for row in paper_table.rows or list(self.paper.systems):
             line = [self._label(row)]
             for column, generators in columns:
                 line.append(self._measured(paper_table, row, column))
                 line += [_published(figures.get((column.task, column.metric, name, row))) for name in generators]
             lines.append(line)
-        return table(head, lines)
-
-    def _generators_down(self, paper_table: PaperTable, rows: Sequence[str], figures: Figures) -> str:
-        """A block of rows for each generator, ours first."""
-        columns = paper_table.columns
-        head = ["generator", "system", *(f"{column.task} {_name(column.metric)}" for column in columns)]
-        lines = [
-            [HERE, self._label(row), *(self._measured(paper_table, row, column) for column in columns)] for row in rows
-        ]
-        for name in _generators(figures, columns):
-            for row in rows:
-                cells = [_published(figures.get((column.task, column.metric, name, row))) for column in columns]
-                lines.append([name, self._label(row), *cells])
-        return table(head, lines)
+        return [table(head, lines), *source]
 
     def _measured(self, paper_table: PaperTable, system: str, column: TableColumn) -> str:
         """Our figure; an average only where every task of it has one."""
@@ -128,21 +98,6 @@ class PaperPage:
             for name in (column.metric, f"{column.metric}:{ALL}")
         )
         return _cell(figure, over_all, _UNITS[paper_table.unit])
-
-    def _shared(self) -> list[str]:
-        """Every system on the same questions; nothing where all have all of them already."""
-        shared = self.results.shared
-        asked = {(row.task, row.system): row.questions for row in self.results.rows}
-        if all(column.n == asked[column.task, system] for column in shared for system in column.means):
-            return []
-        systems = dict.fromkeys(system for column in shared for system in column.means)
-        head = ["system", *(f"{column.task} {_name(column.metric)}, n = {column.n}" for column in shared)]
-        rows = [[self._label(name), *(percentage(column.means.get(name)) for column in shared)] for name in systems]
-        return [
-            "## The same questions for every system",
-            table(head, rows),
-            "Only questions for which every system has a value; a system without any value is left out.",
-        ]
 
     def _missing(self) -> list[str]:
         judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))
@@ -171,22 +126,6 @@ class PaperPage:
         share, label = row.means.get(CUT_AT_LIMIT, NOTHING).value, f"{self._label(row.system)} in {row.task}"
         remedy = "Raise the limits of tokens in its settings, method_max_tokens if set, or max_tokens of the reader."
         return cut_warning(label, share, remedy)
-
-    def _utility(self) -> list[str]:
-        rows = [row for row in self.results.rows if "accuracy:entailed" in row.means]
-        if not rows:
-            return []
-        lines = []
-        for row in rows:
-            cells = []
-            for label in LABELS.values():
-                accuracy, gain = row.means[f"accuracy:{label}"], row.means[f"gain:{label}"]
-                cells += [_cell(row.means[label]), f"{_cell(accuracy)} / {_cell(gain, unit=points)}"]
-            lines.append([row.task, self._label(row.system), *cells])
-        head = ["task", "system"]
-        for label in LABELS.values():
-            head += [f"{label.replace('_', ' ').upper()} %", "accuracy / gain over no retrieval"]
-        return ["## Contexts by label", table(head, lines)]
 
     def _shift(self) -> list[str]:
         if not self.results.shifts:
@@ -307,7 +246,9 @@ def _models(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _generators(figures: Figures, columns: Sequence[TableColumn]) -> list[str]:
+def _generators(
+    figures: Mapping[tuple[str, str, str, str], PublishedFigure], columns: Sequence[TableColumn]
+) -> list[str]:
     """The generators that the paper has for these columns."""
     return list(
         dict.fromkeys(key[2] for column in columns for key in figures if key[:2] == (column.task, column.metric))

@@ -4,7 +4,7 @@ Increase a version with every change of its judge's wording or schema: every res
 schema is part of the prompt.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import FormPrompt, WorkedExample
-from ...methods.wording import question_fields
 from ...rewriters.levels import case_text, lettered
 from .gold import Gold
 from .reader import numbered, shortened
@@ -205,110 +204,84 @@ _ATTRIBUTED_EXAMPLE = WorkedExample(
 
 def utility(item: Gold, documents: Sequence[Document], words: int) -> FormPrompt:
     """How useful the context is for the right answer."""
-    fields = {"documents": _listed(documents, words), "right_answer": _right_option(item)}
-    parts = [*_choice(item), f"Context:\n{fields['documents']}"]
-    return _prompt("utility", UTILITY, _UTILITY, parts, _UTILITY_EXAMPLE, item.question, fields)
+    return _prompt(UTILITY, _UTILITY, [*_choice(item), f"Context:\n{_listed(documents, words)}"], _UTILITY_EXAMPLE)
 
 
 def mimic(item: Gold, plus: str, minus: str) -> FormPrompt:
     """How good the mimic of a pair of hypotheses is."""
-    parts = [*_choice(item), f"Target: {plus}", f"Mimic: {minus}"]
-    fields = {"target": plus, "mimic": minus, "right_answer": _right_option(item)}
-    return _prompt("mimic", MIMIC, _MIMIC, parts, _MIMIC_EXAMPLE, item.question, fields)
+    return _prompt(MIMIC, _MIMIC, [*_choice(item), f"Target: {plus}", f"Mimic: {minus}"], _MIMIC_EXAMPLE)
 
 
 def answerable(question: Question, document: Document, words: int) -> FormPrompt:
     """Whether one document answers the question."""
-    fields = {"document": shortened(document, words)}
-    parts = [f"Text: {fields['document']}", case_text(question, options=False)]
-    return _prompt("relevancy", RELEVANCY, _ANSWERABLE, parts, _ANSWERABLE_EXAMPLE, question, fields)
+    parts = [f"Text: {shortened(document, words)}", case_text(question, options=False)]
+    return _prompt(RELEVANCY, _ANSWERABLE, parts, _ANSWERABLE_EXAMPLE)
 
 
 def declined(question: Question, answer: str) -> FormPrompt:
     """Whether an answer declines."""
-    parts = [case_text(question, options=False), f"Reply: {answer}"]
-    return _prompt("declined", DECLINED, _DECLINED, parts, _DECLINED_EXAMPLE, question, {"answer": answer})
+    return _prompt(DECLINED, _DECLINED, [case_text(question, options=False), f"Reply: {answer}"], _DECLINED_EXAMPLE)
 
 
 def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> FormPrompt:
     """Whether the documents support an answer."""
-    fields = {"documents": _listed(documents, words), "answer": answer}
-    parts = [f"Documents:\n{fields['documents']}", case_text(question, options=False), f"Reply: {answer}"]
-    return _prompt("faithfulness", FAITHFULNESS, _FAITHFUL, parts, _FAITHFUL_EXAMPLE, question, fields)
+    parts = [f"Documents:\n{_listed(documents, words)}", case_text(question, options=False), f"Reply: {answer}"]
+    return _prompt(FAITHFULNESS, _FAITHFUL, parts, _FAITHFUL_EXAMPLE)
 
 
 def to_the_point(question: Question, answer: str) -> FormPrompt:
     """Whether an answer addresses the question."""
     parts = [case_text(question, options=False), f"Reply: {answer}"]
-    fields = {"answer": answer}
-    return _prompt("answer_relevancy", ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE, question, fields)
+    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE)
 
 
 def golden(item: Gold, words: int) -> Prompt:
     """Generate a golden answer from the question's content documents."""
-    documents = _listed(item.contents, words)
-    parts = [_GOLDEN, f"Text:\n{documents}", case_text(item.question, options=False)]
-    messages = (Message(role="user", content="\n\n".join(parts)),)
-    fields = {**question_fields(item.question), "documents": documents}
-    return Prompt(messages, GUIDELINE, stage="guideline_answer", fields=fields)
+    parts = [_GOLDEN, f"Text:\n{_listed(item.contents, words)}", case_text(item.question, options=False)]
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), GUIDELINE)
 
 
 def key_points(question: Question, answer: str) -> FormPrompt:
     """Extract the guideline, the key points, of a golden answer."""
     parts = [case_text(question, options=False), f"Ideal answer: {answer}"]
-    return _prompt("guideline_points", GUIDELINE, _POINTS, parts, _POINTS_EXAMPLE, question, {"ideal_answer": answer})
+    return _prompt(GUIDELINE, _POINTS, parts, _POINTS_EXAMPLE)
 
 
 def adherence(question: Question, points: Sequence[str], answer: str) -> FormPrompt:
     """How much of the guideline an answer covers."""
-    fields = {"points": "\n".join(f"- {point}" for point in points), "answer": answer}
-    parts = [case_text(question, options=False), f"Guideline:\n{fields['points']}", f"Answer: {answer}"]
-    return _prompt("guideline_score", GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE, question, fields)
+    listed = "\n".join(f"- {point}" for point in points)
+    parts = [case_text(question, options=False), f"Guideline:\n{listed}", f"Answer: {answer}"]
+    return _prompt(GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE)
 
 
 def needed(item: Gold) -> FormPrompt:
     """The statements of fact needed for the right answer."""
     right = item.answers[0] + "".join(f" (or: {answer})" for answer in item.answers[1:])
-    parts, fields = [case_text(item.question, options=False), f"Answer: {right}"], {"right_answer": right}
-    stage = "context_recall_statements"
-    return _prompt(stage, CONTEXT_RECALL, _NEEDED, parts, _NEEDED_EXAMPLE, item.question, fields)
+    parts = [case_text(item.question, options=False), f"Answer: {right}"]
+    return _prompt(CONTEXT_RECALL, _NEEDED, parts, _NEEDED_EXAMPLE)
 
 
 def attributed(question: Question, documents: Sequence[Document], statements: Sequence[str], words: int) -> FormPrompt:
     """Which of the statements the context supports."""
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
-    fields = {"documents": _listed(documents, words), "statements": listed}
-    parts = [case_text(question, options=False), f"Documents:\n{fields['documents']}", f"Statements:\n{listed}"]
-    stage = "context_recall_attributions"
-    return _prompt(stage, CONTEXT_RECALL, _ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE, question, fields)
+    documents_part = f"Documents:\n{_listed(documents, words)}"
+    parts = [case_text(question, options=False), documents_part, f"Statements:\n{listed}"]
+    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE)
 
 
 def _choice(item: Gold) -> list[str]:
+    assert item.right is not None, "the judge takes multiple choice"
     options = lettered(item.question.options)
     return [
         case_text(item.question, options=False),
         "Options:\n" + "\n".join(options),
-        f"Right answer: {_right_option(item)}",
+        f"Right answer: {options[item.right]}",
     ]
-
-
-def _right_option(item: Gold) -> str:
-    assert item.right is not None, "the judge takes multiple choice"
-    return lettered(item.question.options)[item.right]
 
 
 def _listed(documents: Sequence[Document], words: int) -> str:
     return "\n".join(numbered(documents, words)) or "(none was found)"
 
 
-def _prompt(
-    stage: str,
-    version: str,
-    task: str,
-    parts: Sequence[str],
-    example: WorkedExample,
-    question: Question,
-    fields: Mapping[str, str],
-) -> FormPrompt:
-    fields = {**question_fields(question), **fields}
-    return FormPrompt(task, "\n\n".join(parts), version, (example,), stage=stage, fields=fields)
+def _prompt(version: str, task: str, parts: Sequence[str], example: WorkedExample) -> FormPrompt:
+    return FormPrompt(task, "\n\n".join(parts), version, (example,))

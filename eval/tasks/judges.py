@@ -101,15 +101,8 @@ def judged(runner: Runner, judge: Judge, cases: Sequence[Case], setting: Setting
     results = runner.run(_JudgeMethod(judge, cases, setting), [Question(str(index), "") for index in indices])
     verdicts: list[JudgeScore | None] = [None] * len(cases)
     for index, result in zip(indices, results, strict=True):
-        verdicts[index] = replace(JudgeScore(**result.outcome.notes), version=_version(judge, runner))
+        verdicts[index] = replace(JudgeScore(**result.outcome.notes), version=version_in(judge.version, runner.form))
     return verdicts
-
-
-def _version(judge: Judge, runner: Runner) -> str:
-    """The version of the judge's prompts, and of the texts that replace some of them."""
-    worded = runner.llm.wordings.values() if runner.llm is not None else ()
-    stages = [wording for wording in worded if f"{wording.stage}_".startswith(f"{judge.name}_")]
-    return "+".join([version_in(judge.version, runner.form), *(wording.version for wording in stages)])
 
 
 class _JudgeMethod:

@@ -15,7 +15,6 @@ from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.prose import marked_answer, short_answer, without_end_of_turn, without_thinking
-from ...methods.wording import question_fields
 from ...rewriters.levels import case_text, one_line
 from .choice import choice_fields, chosen
 
@@ -67,7 +66,7 @@ def reader_prompt(question: Question, documents: Sequence[Document], words: int)
     passages = numbered(documents, words)
     parts = [_DOCUMENTS if documents else _ALONE]
     parts += [*passages, case_text(question), _CHOICE if question.options else _SHORT]
-    return _prompt(parts, ANSWERS_VERSION, question, passages, "choice" if question.options else "open")
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), ANSWERS_VERSION)
 
 
 def generator_prompt(
@@ -83,16 +82,7 @@ def generator_prompt(
         case_text(question),
         _instruction(bool(question.options), style),
     ]
-    kind = "choice" if question.options else "content" if style == "grounded" else "open"
-    return _prompt(parts, f"{GENERATOR_VERSION}/{style}", question, passages, kind, field)
-
-
-def _prompt(
-    parts: Sequence[str], version: str, question: Question, passages: Sequence[str], kind: str, field: str = ""
-) -> Prompt:
-    stage = f"answer_{kind}" if passages else f"alone_{kind}"
-    fields = {**question_fields(question), "documents": "\n\n".join(passages), "field": field}
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), version, stage=stage, fields=fields)
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), f"{GENERATOR_VERSION}/{style}")
 
 
 def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:

@@ -7,7 +7,7 @@ import signal
 import textwrap
 
 import pytest
-from querylect.configs.llm import WordedLlmConfig
+from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import QuestionsConfig
 from querylect.data.types import Document
 from querylect.envs.retrievers.question_index import open_question_index, verify_question_index
@@ -145,13 +145,11 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     server = ChatServer(lambda body: model.reply(body["messages"][0]["content"]))
     server.always = lambda body: (400, {}) if "Text: About citrus" in str(body) else None
     with run_app(server.app) as url:
-        config = QuestionsConfig(
-            writer=WordedLlmConfig(model="scripted", base_url=f"{url}/v1", cache=None), per_content=3
-        )
+        config = QuestionsConfig(writer=LlmConfig(model="scripted", base_url=f"{url}/v1", cache=None), per_content=3)
         with refused(IncompleteError, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
     assert open_question_index(folder_of(corpus)).description.questions == 6
-    unreachable = WordedLlmConfig(model="scripted", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
+    unreachable = LlmConfig(model="scripted", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
     with pytest.raises(EngineUnavailableError):
         write_question_index(config.model_copy(update={"writer": unreachable}), corpus, tmp_path / "other")
     assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
@@ -265,7 +263,7 @@ def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F
 def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
     add = tmp_path / "live.jsonl"
     add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
-    config = QuestionsConfig(writer=WordedLlmConfig(model=str(tmp_path / "nowhere")))
+    config = QuestionsConfig(writer=LlmConfig(model=str(tmp_path / "nowhere")))
     description = write_question_index(config, corpus, folder_of(corpus), add=add)
     assert matrix_of(folder_of(corpus)) == {HEAD: ["triptan", "aspirin"]}
     assert (description.asked, description.counts["contents_without_a_question"]) == ({}, 4)
@@ -277,7 +275,7 @@ def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
 def test_an_index_of_vetted_questions_alone_is_taken_over_without_asking(tmp_path, corpus):  # noqa: F811
     add = tmp_path / "live.jsonl"
     add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
-    nobody = QuestionsConfig(writer=WordedLlmConfig(model=str(tmp_path / "nowhere")))
+    nobody = QuestionsConfig(writer=LlmConfig(model=str(tmp_path / "nowhere")))
     write_question_index(nobody, corpus, folder_of(corpus), add=add)
     description = write_question_index(nobody, corpus, tmp_path / "copy", start=folder_of(corpus))
     assert (matrix_of(tmp_path / "copy"), description.asked) == ({HEAD: ["triptan", "aspirin"]}, {})

@@ -23,10 +23,8 @@ from querylect.eval.placement import question_set
 from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
 from querylect.eval.report.examples import choose_examples
 from querylect.eval.run_table import final_comparisons, tabulate_run
-from querylect.llms.wording import read_wordings
 from querylect.methods.csqe import passage_prompt
 from querylect.methods.thinkqe import expand_prompt
-from querylect.methods.wording import question_fields
 from querylect.rewriters.base import Staged
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import REWRITERS, make_rewriter
@@ -97,18 +95,6 @@ def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
     messages = make_rewriter(RewriterConfig(name="small", prompt=str(path)), CARD).first(QUESTION)
     assert messages[1]["content"] == "And it?\n(after:\nUser: a {question}\n)"
     assert messages[-1]["content"] == f"And a bigger one?\n(after:\n{LINES}\n)"
-
-
-def test_words_of_a_user_take_the_history_where_they_say_or_in_front(tmp_path):
-    for text, expected in {
-        "Q: {question}\nSaid: {history}": f"Q: And a bigger one?\nSaid: {LINES}",
-        "Q: {question}": f"{LINES}\n\nQ: And a bigger one?",
-    }.items():
-        (tmp_path / "cot.yaml").write_text(json.dumps({"reader": text}), encoding="utf-8")
-        wording = read_wordings({"reader": ()}, str(tmp_path / "cot.yaml"), "prompts")["reader"]
-        assert wording.prompt(question_fields(QUESTION)).messages[-1]["content"] == expected
-        alone = wording.prompt(question_fields(ALONE)).messages[-1]["content"]
-        assert alone == text.replace("{question}", "And a bigger one?").replace("{history}", "")
 
 
 def test_a_search_plan_holds_the_last_turn_alone():

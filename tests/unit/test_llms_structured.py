@@ -64,7 +64,6 @@ def test_an_object_is_read_wherever_it_stands(text):
         '{"label": "very useful", "score": 3}',
         '{"label": "USEFUL", "score": "high"}',
         '{"label": "USEFUL", "score": null}',
-        '{"label": "USEFUL", "label": "NOT USEFUL", "score": 3}',
         f'{RIGHT} or {{"label": "NOT USEFUL", "score": 3}}',
         "<think>" + RIGHT,
         "I'm sorry, but I can't judge this.",
@@ -108,15 +107,13 @@ def test_half_an_object_at_the_limit_is_not_taken_for_a_whole_one():
         assert read(text, Verdict).value == VALUE
 
 
-def test_the_schema_goes_with_the_repair_or_with_both_or_with_none():
-    sent = {}
-    for response_format in ("repair", "always", "never"):
+def test_the_schema_goes_with_the_repair_to_a_backend_that_takes_one():
+    for schemas in (True, False):
         script = Script("hm", RIGHT)
-        ask_structured(Llm(script, None, response_format), prompts(1), Verdict, SamplingParams())
-        sent[response_format] = [bool(prompt.schema) for prompt in script.prompts]
-    assert sent == {"repair": [False, True], "always": [True, True], "never": [False, False]}
+        ask_structured(Llm(script, schemas=schemas), prompts(1), Verdict, SamplingParams())
+        assert [bool(prompt.schema) for prompt in script.prompts] == [False, schemas]
     script = Script("hm", "Label: USEFUL\nScore: 3")
-    ask_structured(Llm(script, None, "always"), prompts(1), Verdict, SamplingParams(), "lines")
+    ask_structured(Llm(script, schemas=True), prompts(1), Verdict, SamplingParams(), "lines")
     assert not any(prompt.schema for prompt in script.prompts), "lines fit no JSON schema"
 
 

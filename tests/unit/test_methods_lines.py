@@ -80,6 +80,6 @@ def test_what_keeps_to_no_line_is_recorded_and_no_answer():
     method = make_method("chr", {}, None)
     outcome, _ = run(method, lambda prompt: '{"H_plus": "a"}', lines=True, wiki=Shelf(WIKI))
     assert outcome.failure == GARBLED
-    assert outcome.notes["problem"].startswith("H_minus: Field required")
+    assert "H_minus: Field required" in outcome.notes["problem"]
     outcome, _ = run(migres(), lambda prompt: "不", lines=True, wiki=Shelf(WIKI))
     assert (outcome.failure, outcome.notes["unreadable"]["text"]) == (GARBLED, "不")

@@ -52,6 +52,4 @@ def test_a_prompted_model_may_write_more_around_its_answer():
     chatty = f"Sure! Here is my judgement:\n\n**Thought:**{SECOND}\n\nI hope this helps!"
     assert rewriter.read(QUESTION, chatty, 2) == rewriter.parse(QUESTION, f"Thought:{SECOND}", 2)
     assert rewriter.parse(QUESTION, chatty, 2).plan is None, "training stays strict"
-    ordinals = f"Thought:{SECOND}".replace("Query 1:", "First query:").replace("Query 2:", "Second query:")
-    assert rewriter.read(QUESTION, ordinals, 2) == rewriter.parse(QUESTION, f"Thought:{SECOND}", 2)
     assert rewriter.read(QUESTION, f"Thought:{SECOND}\nQuery 3: dogs", 2).failure == "too many parts"

@@ -34,7 +34,7 @@ REFUSED = [
     ("Query 1: a\nQuery 2: b", "missing part"),
     ("I'm sorry, but I can't help with that.", "refusal"),
     ("<think>Query 1: a\nQuery 2: b\nQuery 3: c", "unclosed think"),
-    ("1. a\n2. b\n3. c\n4. d", "missing part"),
+    ("1. a\n2. b\n3. c\n4. d", "too many parts"),
     ("Query 1: <the supporting query>\nQuery 2: b\nQuery 3: c", "empty part"),
     ("", "empty answer"),
 ]

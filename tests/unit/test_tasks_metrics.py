@@ -184,7 +184,6 @@ def test_a_reasoned_answer_stands_in_its_last_line():
         ("The answer is 12.\n\nIt is a number.", "12."),
         ("The answer is: The answer is 12", "12"),
         ("The answers are many.", "The answers are many."),
-        ("答案：可以服用。\n多休息。\n\n祝好", "可以服用。\n多休息。"),
         ("Ada\nAnswer: Tom", "Ada\nAnswer: Tom"),
     ],
 )
