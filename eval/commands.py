@@ -55,11 +55,8 @@ def drift(
     ] = None,
     permutations: Annotated[int, typer.Option("--permutations", help="Draws behind each p.")] = 1999,
     bootstrap: Annotated[int, typer.Option("--bootstrap", help="Resamples behind each interval.")] = 1000,
-    terms: Annotated[int, typer.Option("--terms", help="Telling words shown of each retriever.")] = 12,
     seed: Annotated[int, typer.Option("--seed", help="Of all draws.")] = 0,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of drift.json, drift.md and drift.html.")
-    ] = Path("drift"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of drift.json and drift.md.")] = Path("drift"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison of other queries.")] = False,
     verbose: Verbose = False,
 ) -> None:
@@ -87,7 +84,6 @@ def drift(
         sigma=sigma,
         permutations=permutations,
         bootstrap=bootstrap,
-        terms=terms,
         seed=seed,
     )
     typer.echo(write_drift(paths, settings, output, overwrite))

@@ -6,7 +6,6 @@ from dataclasses import asdict, astuple, dataclass
 from ..identity import digest
 from .mmd import Drift, Estimator
 from .queries import RetrieverQueries
-from .words import Profile, TellingTerm
 
 KINDS = ("semantic", "structural")
 
@@ -27,7 +26,6 @@ class DriftSettings:
     """None: the median distance between queries."""
     permutations: int = 1999
     bootstrap: int = 1000
-    terms: int = 12
     seed: int = 0
 
 
@@ -45,6 +43,8 @@ class Pair:
     """By kind."""
     p_holm: Mapping[str, float]
     """Holm-adjusted over all pairs and both kinds."""
+    sampled_from: tuple[int, int] | None = None
+    """Queries before a sample was drawn; None where all are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +62,6 @@ class DriftResults:
     """Size of the TF-IDF vocabulary, which covers the queries of all retrievers."""
     systems: Sequence[RetrieverQueries]
     pairs: Sequence[Pair]
-    profiles: Mapping[str, Profile]
-    variety_of: int
-    """Sample size in words at which variety is measured."""
-    terms: Mapping[str, Sequence[TellingTerm]]
-    examples: Sequence[tuple[str, Mapping[str, str]]]
-    """Questions that all retrievers succeeded on, with each retriever's query."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceEntry:
-    """One retriever in drift.json."""
-
-    name: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class DriftFile:
-    """What a report reads from drift.json."""
-
-    created: str
-    success: str
-    settings: DriftSettings
-    notes: Sequence[str]
-    systems: Sequence[SourceEntry]
-    pairs: Sequence[Pair]
-    versions: Mapping[str, str]
 
 
 def pair_of(pairs: Sequence[Pair], first: str, second: str) -> Pair | None:

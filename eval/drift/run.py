@@ -1,44 +1,43 @@
 """Drift between retrievers: RE-MMD² between their successful queries (Yuan et al., appendix C).
 
 `measure` takes the queries of two or more retrievers. For each pair it computes the semantic and the structural drift
-with interval, p and Holm-adjusted p; for each retriever, its profile and most distinctive terms. The results record
-everything that affects a number (model, σ, definition of success, counts, seed).
+with interval, p and Holm-adjusted p. The results record everything that affects a number (model, σ, definition of
+success, counts, seed).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.sampling import spread
 from ...errors import ConfigError, DataError
 from ...llms.embedding import Encode, open_encoder
 from ...logs import progress_bar
 from ..placement import refuse_other
 from ..records import now
 from ..statistics import holm
-from .draws import PooledSides
-from .kernels import Gaussian, Linear, Vectors, median_sigma
-from .mmd import Estimator, Kernel, compare
-from .queries import QuestionKey, RetrieverQueries, read_system, success_of
+from .mmd import Estimator, PooledSides, Vectors, compare, gaussian, linear, median_sigma
+from .queries import RetrieverQueries, read_system, success_of
 from .results import KINDS, DriftResults, DriftSettings, Pair, drift_identity
-from .words import count_words, profile, telling_terms, tf_idf, variety_size
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 SIGMA_SAMPLE = 2000
 """Number of vectors for the median distance."""
-EXAMPLES = 8
-"""Questions that are shown with the query of every retriever."""
+LARGEST = 8_000
+"""Queries of a pair that are compared; of more, a sample of the questions is. A kernel's matrix then has 512 MB."""
 _ENCODED_AT_ONCE = 1024
 
 
 def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Path, overwrite: bool = False) -> Path:
-    """Measure the drift between `sources` (name → file or folder) and write drift.json, .md and .html into `output`.
+    """Measure the drift between `sources` (name → file or folder) and write drift.json and drift.md into `output`.
 
-    Returns the path of drift.html. Raises ConfigError where `output` holds a comparison of other queries or settings
+    Returns the path of drift.md. Raises ConfigError where `output` holds a comparison of other queries or settings
     (unless `overwrite`), ConfigError and DataError for inputs that cannot be compared, ModelError for a model that does
     not embed, StorageError where the folder cannot be written.
     """
@@ -62,7 +61,6 @@ def check(settings: DriftSettings, names: Sequence[str]) -> None:
     for name, value, minimum in (
         ("--permutations", settings.permutations, 1),
         ("--bootstrap", settings.bootstrap, 1),
-        ("--terms", settings.terms, 0),
     ):
         if value < minimum:
             raise ConfigError(f"{name} is {value}; expected at least {minimum}.")
@@ -73,14 +71,11 @@ def check(settings: DriftSettings, names: Sequence[str]) -> None:
 def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
     """Compare every pair of systems. Raises DataError where a pair has too few questions or no words, or σ is 0."""
     sides = {(i, j): _sides(systems[i], systems[j], settings.shared) for i, j in combinations(range(len(systems)), 2)}
-    queries = [query for system in systems for query in system.queries]
-    parts = [slice(*ends) for ends in pairwise(np.cumsum([0, *(len(system.queries) for system in systems)]).tolist())]
-    words = count_words([query.text for query in queries])
-    if not words.vocabulary:
-        raise DataError("no query has a word (letters or digits); there is nothing to compare.")
-    features = tf_idf(words.counts)
-    vectors = _embedded([query.text for query in queries], encode)
-    sigma, sigma_said = _sigma([vectors[part] for part in parts], settings)
+    texts = [query.text for system in systems for query in system.queries]
+    starts = np.cumsum([0, *(len(system.queries) for system in systems)]).tolist()
+    features = tf_idf(texts)
+    vectors = _embedded(texts, encode)
+    sigma, sigma_said = _sigma([vectors[slice(*ends)] for ends in pairwise(starts)], settings)
     keys = [key for system in systems for key in system.keys]
     numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
     questions = np.array([numbers[key] for key in keys])
@@ -88,14 +83,19 @@ def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode
     measured: list[Pair] = []
     for (i, j), (left, right) in sides.items():
         a, b = systems[i], systems[j]
-        rows = np.concatenate([parts[i].start + left, parts[j].start + right])
-        layout = PooledSides(len(left), np.unique(questions[rows], return_inverse=True)[1])
-        kernels: dict[str, Kernel] = {"semantic": Gaussian(vectors[rows], sigma), "structural": Linear(features[rows])}
+        rows = np.concatenate([starts[i] + left, starts[j] + right])
+        n, sampled_from = len(left), None
+        if len(rows) > LARGEST:
+            sampled_from = (len(left), len(right))
+            chosen = _sample(questions[rows], settings.seed)
+            rows, n = rows[chosen], int(chosen[:n].sum())
+        layout = PooledSides(n, np.unique(questions[rows], return_inverse=True)[1])
         drifts = {}
-        for kind, kernel in kernels.items():
+        for kind in KINDS:
+            matrix = gaussian(vectors[rows], sigma) if kind == "semantic" else linear(features[rows])
             with progress_bar(f"{a.name} and {b.name}, {kind}") as progress:
                 drifts[kind] = compare(
-                    kernel,
+                    matrix,
                     layout,
                     permutations=settings.permutations,
                     resamples=settings.bootstrap,
@@ -108,34 +108,47 @@ def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode
             Pair(
                 first=a.name,
                 second=b.name,
-                queries=(len(left), len(right)),
+                queries=(n, len(rows) - n),
                 questions=(int((first > 0).sum()), int((second > 0).sum())),
                 shared=int(((first > 0) & (second > 0)).sum()),
                 drifts=drifts,
                 p_holm={},
+                sampled_from=sampled_from,
             )
         )
     adjusted = iter(holm([pair.drifts[kind].p for pair in measured for kind in KINDS]))
-    pairs = [replace(pair, p_holm={kind: next(adjusted) for kind in KINDS}) for pair in measured]
-    size = variety_size(words, parts)
-    terms = telling_terms(words, parts, settings.terms)
     return DriftResults(
         settings=settings,
         success=success_of(settings.success).said,
         model=model,
         sigma=sigma,
         sigma_said=sigma_said,
-        vocabulary=len(words.vocabulary),
+        vocabulary=features.shape[1],
         systems=systems,
-        pairs=pairs,
-        profiles={
-            system.name: profile(system, words.counts[part], size, resamples=settings.bootstrap, seed=settings.seed)
-            for system, part in zip(systems, parts, strict=True)
-        },
-        variety_of=size,
-        terms={system.name: system_terms for system, system_terms in zip(systems, terms, strict=True)},
-        examples=_examples(systems),
+        pairs=[replace(pair, p_holm={kind: next(adjusted) for kind in KINDS}) for pair in measured],
     )
+
+
+def tf_idf(texts: Sequence[str]) -> "csr_matrix":
+    """TF-IDF of the words of each text, in rows of length 1: count · (ln((1 + texts) / (1 + texts with the word)) + 1).
+
+    A word is a run of letters, digits and underscores in lower case; single letters and stop-words count, because both
+    are part of how queries are worded. Raises DataError where no text has a word.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    try:
+        return TfidfVectorizer(token_pattern=r"\w+", dtype=np.float64).fit_transform(texts)
+    except ValueError as error:
+        raise DataError("no query has a word (letters or digits); there is nothing to compare.") from error
+
+
+def _sample(questions: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+    """Which of the pooled queries are compared: all of randomly drawn questions, with at most LARGEST queries."""
+    _, of_query, sizes = np.unique(questions, return_inverse=True, return_counts=True)
+    order = np.random.default_rng([seed, 3]).permutation(len(sizes))
+    kept = order[np.cumsum(sizes[order]) <= LARGEST]
+    return np.isin(of_query, kept)
 
 
 def _sides(a: RetrieverQueries, b: RetrieverQueries, shared: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -185,18 +198,3 @@ def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, st
         else f"all {count:,}"
     )
     return sigma, f"median distance between two queries (of {sample})"
-
-
-def _examples(systems: Sequence[RetrieverQueries]) -> list[tuple[str, Mapping[str, str]]]:
-    """Evenly spaced questions among those that all systems have, with the first query of each system."""
-    by_system: list[dict[QuestionKey, str]] = []
-    for system in systems:
-        first: dict[QuestionKey, str] = {}
-        for key, query in zip(system.keys, system.queries, strict=True):
-            first.setdefault(key, query.text)
-        by_system.append(first)
-    shared = sorted(key for key in set.intersection(*map(set, by_system)) if key[1])
-    return [
-        (key[1], {system.name: texts[key] for system, texts in zip(systems, by_system, strict=True)})
-        for key in spread(shared, EXAMPLES)
-    ]
