@@ -561,20 +561,14 @@ def _evaluate_spec(
 
 @app.command()
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER…", help="Evaluations of specs, drift, and runs, finished or not.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, finished or not.")],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file; report.html in the evaluation, of runs alone training.html."),
+        Path | None, typer.Option("--output", "-o", help="The file; training.html in the (common) folder of the runs.")
     ] = None,
-    questions: Annotated[
-        int, typer.Option("--questions", min=1, help="Questions that a system helped, and hurt, to show of each.")
-    ] = 10,
     verbose: Verbose = False,
 ) -> None:
-    """Draw evaluations, drift and training on one page, or the training curves of runs alone; print its path."""
+    """Draw the training curves of runs on one page, seeds of one configuration as a band; print its path."""
     set_up_logging(verbose)
-    from .eval.report.folder_report import write_report
+    from .eval.report.curves import write_curves
 
-    typer.echo(write_report(folders, output, questions))
+    typer.echo(write_curves(runs, output))

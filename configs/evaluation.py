@@ -151,8 +151,6 @@ class SpecConfig(Section):
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
     """Metrics: ndcg@k, recall@k, mrr@k, map@k, p@k, success@k, judged@k, mrr, map and r-precision; the first one is
     used in the significance tests."""
-    costs: bool = False
-    """Whether the table of systems and datasets has columns with the costs per question."""
     batch: Annotated[int, Field(ge=1)] = 64
     """Questions per batch; results are written after each batch. A killed evaluation loses at most one batch."""
     permutations: Annotated[int, Field(ge=1)] = 10_000

@@ -286,16 +286,12 @@ class EvalConfig(Section):
     """Permutations of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
     """Bootstrap samples of the confidence intervals."""
-    examples: Annotated[int, Field(ge=0)] = 12
-    """Examples in the report of rewrites before and after training."""
     training_free: list[TrainingFreeName] = list(TRAINING_FREE)
     """Training-free baselines to compare with; []: none (docs/evaluation.md)."""
     tuning_questions: Annotated[int, Field(ge=0)] = 300
     """Maximum validation questions for tuning the weights of `training_free`; 0: use the default weights."""
     hyde: bool = True
     """Compare with HyDE by the untrained policy, with the token budget of all `turns` for its passage."""
-    costs: bool = False
-    """Whether tables.md and tables.tex have columns with the costs per question."""
 
 
 class MixMemberConfig(Section):

@@ -37,17 +37,16 @@ def compare_with_published(
     metrics: Sequence[str],
     depth: int,
     batch: int,
-    versions: Mapping[str, str] | None = None,
 ) -> list[BaselineCheck]:
     """Compare the raw questions of an environment with published figures.
 
     The full split is measured, whatever the limit, because published figures are for the full split. The answers are
-    stored in the cell of the raw questions in `folder` (`versions` as in `make_cell`), so nothing is searched twice.
+    stored in the cell of the raw questions in `folder`, so nothing is searched twice.
     Raises EnvironmentUnavailableError if a question has no score.
     """
     metrics = metrics if METRIC in metrics else [METRIC]
     everything = replace(environment, questions=environment.everything)
-    raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split, versions)
+    raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split)
     if raw.pending():
         answer_in_environment([raw], None, batch, continues=False)
     values = {record.question_id: value for record in raw.records() if (value := record.metrics[METRIC]) is not None}

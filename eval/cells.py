@@ -9,7 +9,7 @@ import gc
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ..llms.access import Llm
 from ..logs import progress_bar
 from ..rollouts.engines.base import Engine
 from .environments import EvalEnvironment
+from .identity import answering_versions
 from .journal import RERUN, Journal, finished
 from .records import METRICS, EvalRecord
 from .systems import Pending, System, TrainingFreeSystem
@@ -108,13 +109,10 @@ class Cell:
         return [question for question in questions if question.id not in done]
 
 
-def make_cell(
-    folder: Path, environment: EvalEnvironment, system: System, split: str, versions: Mapping[str, str] | None = None
-) -> Cell:
+def make_cell(folder: Path, environment: EvalEnvironment, system: System, split: str) -> Cell:
     """The cell of a system in an environment; its journal is in the folder CELLS of `folder`.
 
-    With `versions` of packages, answers of other versions are not reused. Raises ConfigError where the system does not
-    fit the environment.
+    Raises ConfigError where the system does not fit the environment.
     """
     identity: dict[str, object] = {
         "place": environment.identity,
@@ -122,7 +120,7 @@ def make_cell(
         "metrics": sorted(system.asking.metrics, key=_metric_order),
         "split": split,
         "system": system.identity(environment),
-        **({"versions": dict(versions)} if versions is not None else {}),
+        "versions": answering_versions(),
     }
     return Cell(environment, system, Journal(folder / CELLS, identity))
 

@@ -5,7 +5,7 @@ between is here: cells are created, raw questions are compared with published fi
 records that count are read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,8 +32,6 @@ class Evaluation:
     """Documents per ranking."""
     batch: int
     """Questions that are asked, and stored, together."""
-    versions: Mapping[str, str] | None = None
-    """Versions of packages; answers of others are not reused. None: whatever versions."""
     continues: bool = False
     """Whether a cell that fails is noted, and the others continue; otherwise its error is raised."""
     environments: list[EvalEnvironment] = field(default_factory=list)
@@ -62,7 +60,7 @@ class Evaluation:
         raw = [RawSystem(self.metrics, self.depth, name) for name in unwritten_systems(environment.questions)]
         for system in (*raw, *systems):
             try:
-                self.cells.append(make_cell(self.folder, environment, system, self.split, self.versions))
+                self.cells.append(make_cell(self.folder, environment, system, self.split))
             except QuerylectError as error:
                 if not self.continues:
                     raise
@@ -74,9 +72,7 @@ class Evaluation:
         Raises as `compare_with_published`; if the evaluation `continues`, the cells of the environment fail instead.
         """
         try:
-            checks = compare_with_published(
-                environment, self.folder, self.split, self.metrics, self.depth, self.batch, self.versions
-            )
+            checks = compare_with_published(environment, self.folder, self.split, self.metrics, self.depth, self.batch)
         except QuerylectError as error:
             fail([cell for cell in self.cells if cell.environment is environment], error, self.continues)
             report(f"{environment.title}: not measured; {error}")

@@ -1,23 +1,25 @@
 """Everything an answer depends on, as plain data: weights, prompts, settings, index and judgements.
 
 Weight files are hashed by size and content: whole up to 64 MiB, in evenly spaced samples beyond. That is enough:
-retraining changes a file everywhere. Prompts are hashed as rendered, so an edited prompt file or another version of a
-rewriter is another system.
+retraining changes a file everywhere. Prompts, and how answers are read, are known by the source of this package's
+rewriters and by the user's prompt file.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+from .. import rewriters
 from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from ..data.history import lines_of
-from ..data.types import Document, Qrels, Question, Utterance
+from ..data.types import Qrels, Question
 from ..errors import ModelError
 from ..provenance import installed_versions
-from ..rewriters.base import RewritingStrategy, Staged
+from ..rewriters.small import prompt_path
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
 from ..version import __version__
@@ -27,14 +29,6 @@ WHOLE = 64 * 2**20
 SAMPLES, SAMPLE = 64, 2**20
 
 _MODEL_SUFFIXES = {".py", ".safetensors", ".json", ".gguf", ".jinja", ".txt", ".model", ".bin"}
-
-_EXAMPLE_COMPLETIONS = (
-    "<think>t</think><rewrite>one</rewrite><rewrite>two</rewrite>",
-    "<think>t</think><rewrite>one</rewrite>",
-    "t</think><rewrite>one</rewrite>",
-    "plain",
-)
-"""Completions that different parsers turn into different search plans."""
 
 
 def model_identity(name: str) -> str:
@@ -103,15 +97,9 @@ def answering_versions() -> dict[str, str]:
 
 
 def system_identity(
-    system: SystemConfig,
-    policy: PolicyConfig,
-    rollout: RolloutConfig,
-    settings: RewriterConfig,
-    rewriter: RewritingStrategy,
-    seed: int,
+    system: SystemConfig, policy: PolicyConfig, rollout: RolloutConfig, rewriter: RewriterConfig, seed: int
 ) -> dict[str, object]:
-    """Everything but the weights that a rewriting system's answers depend on. `rewriter` is the one built of `settings`
-    for this environment."""
+    """Everything but the weights that a rewriting system's answers depend on."""
     sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
     if system.llm is not None:
         model: dict[str, object] = {"passages": system.passages}
@@ -123,13 +111,24 @@ def system_identity(
         }
     return {
         **model,
-        "prompts": digest(_prompts(rewriter, system.turns)),
-        "rewriter": settings.model_dump(mode="json", exclude=settings.unread),
+        "prompt": prompt_path(rewriter.prompt).read_text(encoding="utf-8") if rewriter.name == "small" else "",
+        "rewriters": _source_of_rewriters(),
+        "rewriter": rewriter.model_dump(mode="json", exclude=rewriter.unread),
         "turns": system.turns,
         "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
-        "shown": [rollout.documents, rollout.document_tokens, rollout.observation_tokens],
+        "shown": [
+            rollout.documents, rollout.document_tokens, rollout.observation_tokens, rollout.history_tokens,
+        ],
         "sampling": sampled if system.sampled else None,
-    }
+    }  # fmt: skip
+
+
+@cache
+def _source_of_rewriters() -> str:
+    """A hash of the code and the prompts of the rewriters."""
+    folder = Path(rewriters.__file__).parent
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".yaml"))
+    return digest([[path.name, path.read_text(encoding="utf-8")] for path in files])
 
 
 def judgements_identity(qrels: Qrels | None) -> str | None:
@@ -157,27 +156,6 @@ def exclusions_identity(questions: Sequence[Question]) -> str | None:
     """A hash of the documents that each question excludes; None where none does."""
     excluded = {question.id: sorted(question.excluded) for question in questions if question.excluded}
     return digest(excluded) if excluded else None
-
-
-def history_prompts(rewriter: RewritingStrategy, rollout: RolloutConfig) -> dict[str, object]:
-    """How a system shows what was said before a question; a part of its identity where questions have a history."""
-    question = Question("?", "{question}", history=(Utterance("user", "{said}"), Utterance("assistant", "{answered}")))
-    if isinstance(rewriter, Staged):
-        rewriter.learn_example(question)
-    return {"history_tokens": rollout.history_tokens, "prompt": digest([*rewriter.first(question)])}
-
-
-def _prompts(rewriter: RewritingStrategy, turns: int) -> list[object]:
-    """The rewriter's prompts around a placeholder question and documents, and its plans for example completions."""
-    question, documents = Question("?", "{question}", ("{one}", "{other}")), [Document("?", "{title}", "{text}")] * 2
-    if isinstance(rewriter, Staged):
-        rewriter.learn_example(question)
-    follow_ups = [
-        [rewriter.follow_up(question, hits, turn) for hits in (documents, [])] for turn in range(2, turns + 1)
-    ]
-    rewrites = [rewriter.read(question, completion, 1) for completion in _EXAMPLE_COMPLETIONS]
-    plans = [rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None for rewrite in rewrites]
-    return [rewriter.name, rewriter.opening, rewriter.first(question), follow_ups, plans]
 
 
 def digest(value: Mapping[str, object] | Sequence[object]) -> str:

@@ -9,15 +9,13 @@ RUN/evaluations/SPLIT-N-CHECKPOINT-HASH/     every other evaluation of the run
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..configs.differences import FREE_TO_CHANGE, among, flat
-from ..configs.schema import RunConfig
+from ..configs.differences import flat
 from ..data.history import lines_of
 from ..data.types import Question
-from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..storage import parse_json
 from .identity import digest
@@ -26,15 +24,6 @@ log = logging.getLogger(__name__)
 
 EVALUATIONS = "evaluations"
 """Folder of the other evaluations of a run."""
-
-_IGNORED_SETTINGS = (
-    "name", "output", "seed", "env", "train", "optimize", "answers", "questions", "synthetic", "mix", "reward",
-    "policy.lora", "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed",
-    "eval.split", "eval.leaks", "eval.costs",
-    "rollout.branching", "rollout.temperature", "rollout.top_p", "rollout.engine",
-    *(name for name in FREE_TO_CHANGE if name not in ("eval", "rollout.max_prompt_tokens")),
-)  # fmt: skip
-"""Settings that change no greedy answer. The environment and the questions have their own parts in the identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,46 +67,17 @@ def question_set(questions: Sequence[Question]) -> str:
     )
 
 
-def evaluation_identity(
-    config: RunConfig,
-    info: EnvironmentInfo,
-    questions: Sequence[Question],
-    systems: Collection[str],
-    checkpoint_hash: str,
-) -> dict[str, object]:
-    """The identity of one evaluation of a run. `info` is the environment's description of itself."""
-    return {
-        "split": config.eval.split,
-        "number of questions": len(questions),
-        "question set": question_set(questions),
-        "checkpoint": checkpoint_hash,
-        "systems": sorted(systems),
-        "environment": info.model_dump(include={"name", "index_hash", "settings_hash", "gain"}),
-        "settings": answer_settings(config),
-    }
-
-
-def answer_settings(config: RunConfig) -> dict[str, object]:
-    """The settings that greedy answers depend on, by dotted name."""
-    settings = {key: value for key, value in flat(config.model_dump(mode="json")) if not among(key, _IGNORED_SETTINGS)}
-    return {**settings, "search_depth": config.search_depth}
-
-
 def differences(previous: Mapping[str, object] | None, current: Mapping[str, object]) -> Iterator[str]:
     """The differences between two identities, such as "split: test → validation"; none without a previous one.
 
-    Added parts (`questions`: another task, another dataset) and settings that only one version has do not count.
+    Added parts (`questions`: another task, another dataset) do not count.
     """
-    if previous is None:
-        return
-    old, new = dict(flat(previous)), dict(flat(current))
-    for key, value in old.items():
-        if key in new and new[key] != value:
-            yield f"{key}: {_short(value)} → {_short(new[key])}"
-        elif key not in new and key.startswith("questions."):
+    new = dict(flat(current))
+    for key, value in flat(previous or {}):
+        if key not in new:
             yield f"{key} is left out"
-    if not previous:
-        yield "an earlier version wrote it, without saying what was asked"
+        elif new[key] != value:
+            yield f"{key}: {_short(value)} → {_short(new[key])}"
 
 
 def refuse_other(path: Path, identity: Mapping[str, object], overwrite: bool = False) -> None:
@@ -132,14 +92,12 @@ def refuse_other(path: Path, identity: Mapping[str, object], overwrite: bool = F
 
 
 def _identity(path: Path) -> dict[str, object] | None:
-    """The identity in a results file; {} where it has none, None where the file does not exist."""
+    """The identity in a results file; None where it has none, or there is no such file."""
     try:
-        values = parse_json(path.read_text(encoding="utf-8")).get("identity")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        identity = parse_json(path.read_text(encoding="utf-8")).get("identity")
     except (OSError, ValueError, AttributeError):
-        return {}
-    return values if isinstance(values, dict) else {}
+        return None
+    return identity if isinstance(identity, dict) else None
 
 
 def _short(value: object) -> str:

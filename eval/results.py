@@ -9,65 +9,14 @@ from pydantic import TypeAdapter
 
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
-from ..data.sampling import QuestionSample
 from ..envs.schemas import EnvironmentInfo
 from ..provenance import versions
-from ..rewriters.card import RetrieverCard
 from ..storage import parse_json
 from .behaviour import percent
-from .cells import FailedCell
 from .records import METRICS
 from .run_table import MAIN_METRIC, RunTable, explanation, headline
 from .statistics import PairedComparison
 from .table import Arm, Comparison, Row, Table, TableScore, decimal
-from .transfer import Transfer
-
-
-@dataclass(frozen=True, slots=True)
-class CellEntry:
-    """One system in one environment on one dataset."""
-
-    system: str
-    dataset: str
-    environment: str
-    questions: int
-    turns: list[int]
-    samples: int | None
-    fingerprint: str
-    records: str
-    """File of the records, relative to the folder of the evaluation."""
-    missing: dict[str, int]
-    """How many answers the model failed to give, by reason."""
-    sample: QuestionSample | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentEntry:
-    """One environment on one dataset."""
-
-    dataset: str
-    environment: str
-    retriever: RetrieverCard
-    identity: Mapping[str, object]
-    documents: int | None = None
-    corpus: str = ""
-    """Hash of the corpus."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpecResults:
-    """What a report reads from the results of a spec, besides the tables."""
-
-    created: str
-    name: str
-    family: str
-    """The comparisons that Holm's correction covers, in words."""
-    cells: Sequence[CellEntry]
-    failed: Sequence[FailedCell]
-    places: Sequence[EnvironmentEntry]
-    notes: Sequence[str]
-    versions: Mapping[str, str]
-    transfer: Transfer | None = None
 
 
 @dataclass(frozen=True, slots=True)

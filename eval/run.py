@@ -6,7 +6,7 @@ stopped evaluation resumes.
 eval.jsonl       every record that counts (eval/records.py)
 results.json     the table, the verdict, and their provenance
 tables.md tables.tex scores.csv comparisons.csv    the table for a README, for a paper and for programs
-report.html      the same on one page, with training curves and examples
+report.html      the same on one page, with every comparison, training curves and examples
 cells/           the answers by fingerprint (eval/journal.py)
 """
 
@@ -15,13 +15,15 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
+from ..configs.differences import flat
 from ..configs.evaluation import SystemConfig
 from ..configs.mix import chosen, environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import EvalConfig, RewriterConfig, RunConfig
+from ..data.corpus import open_corpus
 from ..data.references import BaselineCheck
 from ..data.sampling import sampled
-from ..data.types import Dataset, Question
+from ..data.types import AllDocuments, Dataset, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
@@ -35,12 +37,13 @@ from .baselines import refuse_wrong
 from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service
 from .evaluation import Evaluation
-from .identity import answering_versions, folder_identity, model_identity, task_identity, weights_identity
+from .identity import folder_identity, model_identity, task_identity, weights_identity
 from .leakage import HeldOut, held_out_questions, refuse_training_split, without_trained_elsewhere, write_leaks_file
-from .placement import Placement, answer_settings, evaluation_identity, question_set
+from .placement import Placement, question_set
 from .records import (
     HYDE,
     METRICS,
+    RAW,
     TRAINED,
     UNTRAINED,
     WARM_START,
@@ -48,17 +51,18 @@ from .records import (
     now,
     write_json,
     write_records,
-    write_text,
 )
 from .report.curves import draw_run
-from .report.examples import choose_examples, gold_titles
-from .report.run_report import render
-from .results import provenance, run_json
+from .report.examples import Examples, choose_examples
+from .report.figures import Drawing
+from .results import Provenance, provenance, run_json
 from .run_baselines import hyde_rollout
-from .run_table import LEGEND, RUN_FAMILY, RunTable, tabulate_run
+from .run_table import LEGEND, RUN_FAMILY, RunTable, explanation, headline, tabulate_run
 from .systems import RewritingSystem, System, TrainingFreeSystem
-from .text import Page, downloads, write_tables
-from .training_free import Tuning, validation_questions
+from .table import Answers, Arm
+from .tabulate import answers_of
+from .text import Page, write_pages
+from .training_free import Tuning
 from .wide_table import wide_table
 
 DEPTH = 10
@@ -181,8 +185,9 @@ def place_results(
 
 def _evaluated_settings(config: RunConfig) -> list[object]:
     """The settings that select the questions and determine the answers."""
-    question_settings = (config.eval.split, config.eval.limit, config.eval.sample_seed)
-    return [question_settings, {name: answer_settings(member) for name, member in environments(config).items()}]
+    asked = config.eval.model_dump(include={"split", "limit", "sample_seed", "turns", "training_free", "hyde"})
+    members = [(name, member.env, member.rewriter) for name, member in environments(config).items()]
+    return [asked, config.policy, config.rollout, members]
 
 
 class RunEnvironment:
@@ -207,12 +212,10 @@ class RunEnvironment:
 
     @cached_property
     def dataset(self) -> Dataset | None:
-        """The dataset of a local environment, for gold titles and the licence; None for a remote one."""
+        """The questions of a local environment's dataset, its name and its licence; None for a remote one."""
         if self.config.client.urls != "local":
             return None
-        from ..data.load import load_dataset
-
-        return load_dataset(self.config.env.dataset)
+        return open_corpus(self.config.env.dataset).questions(AllDocuments())
 
     @cached_property
     def described(self) -> EvalEnvironment:
@@ -251,18 +254,24 @@ def evaluate_systems(
     refuse_training_split(config.eval)
     info, environment = evaluated.info, evaluated.described
     settings, dataset = config.eval, evaluated.dataset
-    metrics = run / "metrics.jsonl" if run is not None else None
-    drawings = draw_run(config, metrics) if metrics is not None and metrics.is_file() else []
     checkpoint_hash = _checkpoint_hash(checkpoint, systems)
     run_provenance = provenance(config, info, checkpoint, checkpoint_hash, dataset.licence if dataset else "")
     placement = destination if isinstance(destination, Placement) else Placement(destination)
-    questions, names = environment.questions, [system.name for system in systems]
-    identity = evaluation_identity(config, info, questions, names, checkpoint_hash)
+    questions = environment.questions
+    identity: dict[str, object] = {
+        "split": settings.split,
+        "number of questions": len(questions),
+        "question set": question_set(questions),
+        "checkpoint": checkpoint_hash,
+        "systems": sorted(system.name for system in systems),
+        "environment": info.model_dump(include={"name", "index_hash", "settings_hash", "gain"}),
+        "answers": {system.name: system.identity(environment) for system in systems},
+    }
     title = f"{settings.split}-{len(questions)}-{checkpoint.name if checkpoint is not None else 'untrained'}"
     folder = placement.settle(identity, title)
     with only_command(folder / CELLS):
         evaluation = _evaluation(settings, folder)
-        evaluation.add(environment, [*systems, *_training_free(settings, config.seed, environment)])
+        evaluation.add(environment, [*systems, *_training_free(settings, config.seed)])
         evaluation.answer()
         records = [record for of_cell in evaluation.records().values() for record in of_cell]
         write_records(folder / "eval.jsonl", records)
@@ -276,17 +285,9 @@ def evaluate_systems(
             "baselines": [asdict(verdict) for verdict in baselines],
         }
         write_json(folder / "results.json", content)
-        tables = _tables(config.name, settings, results, info.name)
-        write_tables(folder, tables)
-        page = render(
-            results,
-            provenance=run_provenance,
-            drawings=drawings,
-            examples=choose_examples(records, settings.examples, _gold(dataset, settings.split)),
-            created=created,
-            downloads=downloads(tables),
-        )
-        write_text(folder / "report.html", page)
+        drawings = draw_run(config, run) if run is not None else []
+        page = page_of_run(config, results, run_provenance, info.name, drawings, [examples_of_run(records)])
+        write_pages(folder, page)
     return folder / "report.html"
 
 
@@ -308,19 +309,52 @@ def _tabulate(
     return replace(results, sample=sample, turn=turn, missing=missing, judged=judged)
 
 
-def _tables(run: str, settings: EvalConfig, results: RunTable, dataset: str) -> Page:
-    """The table files of a run; they have no transfer."""
+def page_of_run(
+    config: RunConfig,
+    results: RunTable,
+    source: Provenance,
+    dataset: str,
+    drawings: Sequence[Drawing],
+    examples: Sequence[Examples],
+) -> Page:
+    """The content of the files of a run."""
+    settings = config.eval
     samples = {dataset: results.sample} if results.sample is not None else None
+    facts = [
+        ("Policy", source.policy),
+        ("Checkpoint", source.checkpoint),
+        ("Seed", str(source.seed)),
+        ("Data licence", source.licence),
+        *((name, str(value)) for name, value in flat(source.environment.model_dump())),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in source.versions.items())),
+    ]
     return Page(
-        title=run,
+        title=config.name,
+        headline=headline(results),
+        explanation=explanation(results, settings.split),
         family=RUN_FAMILY.format(permutations=settings.permutations),
         metrics=METRICS,
         tables=[results.table],
-        wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, settings.costs, samples),
+        wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, samples),
         transfer=None,
         notes=[note for note in results.notes if note not in results.table.notes],
         about=[],
+        drawings=drawings,
+        examples=[one for one in examples if one.rows],
+        facts=facts,
+        config=source.config,
     )
+
+
+def examples_of_run(records: Sequence[EvalRecord]) -> Examples:
+    """Rewrites of the trained policy beside the untrained one's and the raw question, at their last turns."""
+    ids = list(dict.fromkeys(record.question_id for record in records))
+    sides: dict[str, Answers] = {}
+    for name in (RAW, UNTRAINED, TRAINED):
+        by_turn = answers_of(ids, [record for record in records if record.system == name], samples=1)
+        if by_turn:
+            sides[Arm(name, max(by_turn)).label] = by_turn[max(by_turn)]
+    return choose_examples(sides, METRICS[0])
 
 
 def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
@@ -331,13 +365,9 @@ def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
     return folder_identity(checkpoint) if checkpoint is not None else ""
 
 
-def _training_free(settings: EvalConfig, seed: int, environment: EvalEnvironment) -> list[TrainingFreeSystem]:
+def _training_free(settings: EvalConfig, seed: int) -> list[TrainingFreeSystem]:
     """The training-free baselines of `eval.training_free`, whose weights are chosen on validation questions."""
     tuning = Tuning(settings.split, settings.tuning_questions, METRICS, seed, DEPTH)
-    if settings.training_free:
-        with environment.connect() as client:
-            validation, _ = validation_questions(client, environment.everything, tuning)
-        tuning = replace(tuning, drawn=question_set(validation))
     return [TrainingFreeSystem(name, name, None, tuning, METRICS, DEPTH) for name in settings.training_free]
 
 
@@ -365,12 +395,4 @@ def _evaluation(settings: EvalConfig, folder: Path) -> Evaluation:
         metrics=METRICS,
         depth=DEPTH,
         batch=ANSWERED_AT_ONCE,
-        versions=answering_versions(),
     )
-
-
-def _gold(dataset: Dataset | None, split: str) -> dict[str, str]:
-    if dataset is None or split not in dataset.splits:
-        return {}
-    names = {document.id: document.title or document.text[:80] for document in dataset.corpus}
-    return gold_titles(dataset.splits[split].qrels, names)

@@ -8,7 +8,6 @@ from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
 from ..errors import ConfigError
 from ..rollouts.checkpoints import WARM_START_FOLDER, has_warm_start, task_model
-from .placement import answer_settings
 from .records import HYDE, UNTRAINED
 
 _WARM_START = "warm-start"
@@ -35,17 +34,6 @@ def with_run_baselines(spec: SpecConfig) -> SpecConfig:
                 present.append(settings)
         systems[name] = system
     return spec.model_copy(update={"systems": systems})
-
-
-def untrained_twin(spec: SpecConfig, name: str) -> str | None:
-    """The system of a spec that is the policy of a trained system before training; None if there is none."""
-    system = spec.systems[name]
-    config = _config_of_run(system)
-    if config is None or _untrained(system):
-        return None
-    untrained = _settings(spec, system.model_copy(update={"checkpoint": UNTRAINED}), config)
-    settings = {label: _settings(spec, twin, _config_of_run(twin)) for label, twin in spec.systems.items()}
-    return next((label for label, twin in settings.items() if twin == untrained), None)
 
 
 def hyde_rollout(rollout: RolloutConfig, turns: int) -> RolloutConfig:
@@ -107,8 +95,13 @@ def _settings(spec: SpecConfig, system: SystemConfig, config: RunConfig | None) 
     best = Path(system.run).expanduser() / "best" if system.run else None
     task = task_model(config.optimize, best) if config is not None else None
     how = system.model_dump(exclude={"run", "checkpoint", "policy", "rewriter", "rollout"})
-    untrained = RunConfig().model_copy(update={"policy": policy, "rewriter": rewriter, "rollout": rollout})
-    return answer_settings(untrained), mix, task, how
+    return policy.model_dump(exclude={"lora"}), rewriter, rollout.model_dump(include=_SHAPES_ANSWERS), mix, task, how
+
+
+_SHAPES_ANSWERS = {
+    "max_new_tokens", "max_prompt_tokens", "documents", "document_tokens", "observation_tokens", "history_tokens",
+}  # fmt: skip
+"""Settings of a rollout that greedy answers depend on."""
 
 
 def _untrained(system: SystemConfig) -> bool:

@@ -70,21 +70,10 @@ class RunTable:
         assert score is not None, "every row of a run has a score"
         return score
 
-    def label(self, arm: Arm) -> str:
-        """The display name of a row; the best training-free baseline is marked."""
-        return f"{arm.label} (best training-free)" if arm.system == self.best_free else arm.label
-
     def comparison(self, arm: Arm, baseline: Arm) -> Comparison | None:
         """The comparison of `arm` with `baseline`; None where it was not made."""
         matches = (row for row in self.table.comparisons if row.arm == arm and row.baseline == baseline)
         return next(matches, None)
-
-
-def arms_of(records: Iterable[EvalRecord]) -> list[Arm]:
-    """The arms in the order of the table."""
-    arms = {Arm(record.system, record.turn) for record in records}
-    order = _order(arm.system for arm in arms)
-    return sorted(arms, key=lambda arm: (order.index(arm.system), arm.turn))
 
 
 def tabulate_run(

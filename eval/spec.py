@@ -3,15 +3,15 @@
 If a cell cannot be run (a missing model, a service that does not answer), its failure is recorded and reported at the
 end; the other cells continue. The results are rewritten after every evaluation from the answers in the cells:
 
-tables.md tables.tex tables.html    one table of systems and datasets, three times, and what was written
-scores.csv comparisons.csv          every mean with its interval, and every tested difference
-leaks.jsonl                         questions that a system was trained on, or nearly so, if there are any
-results.json                        the figures, all comparisons, the cells, failures, and the spec
-transfer.svg transfer.tex           policies × environments, if the spec has differently trained policies
+tables.md tables.tex          one table of systems and datasets, what was written, and the transfer of policies
+report.html                   the same on one page, with every comparison and examples
+scores.csv comparisons.csv    every mean with its interval, and every tested difference
+leaks.jsonl                   questions that a system was trained on, or nearly so, if there are any
+results.json                  the figures, all comparisons, the cells, failures, and the spec
 questions/DATASET.ENVIRONMENT.SYSTEM.jsonl    every record that counts (eval/records.py)
-trec/DATASET/                       topics, qrels and a run for each system and turn
-plan.yaml                           the spec with every setting
-cells/                              the answers by fingerprint (eval/journal.py)
+trec/DATASET/                 topics, qrels and a run for each system and turn
+plan.yaml                     the spec with every setting
+cells/                        the answers by fingerprint (eval/journal.py)
 """
 
 import logging
@@ -32,15 +32,14 @@ from .evaluation import Evaluation
 from .export import write_trec_files
 from .journal import RERUN
 from .leakage import LEAKS, TrainedQuestions, leak_records, refuse_trained, write_leaks_file
-from .learning_cost import learning_table
 from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text
-from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
+from .results import table_json
 from .run_baselines import is_warm_start, with_run_baselines
-from .spec_tables import build_tables, family, wide_table_of
+from .spec_tables import build_tables, examples_of, family, headline, wide_table_of
 from .systems import RewritingSystem, System, system_of_spec
-from .text import Page, html, transfer_latex, write_tables
-from .transfer import Transfer, draw_transfer, standalone_svg, trained_in, transfer
+from .text import Page, write_pages
+from .transfer import trained_in, transfer
 
 log = logging.getLogger(__name__)
 
@@ -230,7 +229,6 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
         and (environment := trained_in(system, spec, cards))
     }
     matrix = transfer(tables[-1], spec.metrics[0], training) if tables else None
-    drawing = draw_transfer(matrix) if matrix is not None else None
     shutil.rmtree(folder / "questions", ignore_errors=True)
     for cell in cells:
         if records[cell]:
@@ -239,20 +237,30 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
     shutil.rmtree(trec, ignore_errors=True)
     notes += write_trec_files(trec, spec, cells, records, evaluation.licences) if spec.trec else []
     samples = {one.dataset: one.sample for one in evaluation.environments if one.sample is not None}
-    wide = wide_table_of(spec, tables, samples)
-    provenance, learning = _provenance_lines(evaluation), learning_table(spec, tables)
-    page = Page(spec.name, family(spec), spec.metrics, tables, wide, matrix, notes, provenance, learning)
-    write_text(folder / "tables.html", html(page, drawing))
-    write_tables(folder, page)
-    if drawing is not None and matrix is not None:
-        write_text(folder / "transfer.svg", standalone_svg(drawing))
-        write_text(folder / "transfer.tex", transfer_latex(matrix))
-    else:
-        for name in ("transfer.svg", "transfer.tex"):
-            (folder / name).unlink(missing_ok=True)
+    page = Page(
+        title=spec.name,
+        headline=headline(spec, tables),
+        explanation="",
+        family=family(spec),
+        metrics=spec.metrics,
+        tables=tables,
+        wide=wide_table_of(spec, tables, samples),
+        transfer=matrix,
+        notes=notes,
+        about=_provenance_lines(evaluation),
+        examples=examples_of(spec, cells, records),
+        facts=[(one.title, _environment_facts(one)) for one in evaluation.environments],
+        config=dump_spec(spec),
+    )
+    write_pages(folder, page)
     write_leaks_file(folder, evaluation.leaks)
-    content = _results_json(evaluation, page, matrix)
-    write_json(folder / "results.json", content)
+    write_json(folder / "results.json", _results_json(evaluation, page))
+
+
+def _environment_facts(environment: EvalEnvironment) -> str:
+    hashes = {"corpus": environment.corpus_hash, **environment.identity}
+    names = [f"{name} {str(hashes[name])[:12]}" for name in ("corpus", "index", "judgements") if hashes.get(name)]
+    return f"{environment.card.name}, {environment.documents:,} documents; {', '.join(names)}"
 
 
 def _failure_sentence(failure: FailedCell, verb: str = "") -> str:
@@ -279,45 +287,48 @@ def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
     return [*lines, f"To make it again: querylect eval plan.yaml. {version_list}."]
 
 
-def _results_json(evaluation: SpecEvaluation, page: Page, matrix: Transfer | None) -> dict[str, object]:
-    cells = [
-        CellEntry(
-            system=cell.system.name,
-            dataset=cell.environment.dataset,
-            environment=cell.environment.name,
-            questions=len(cell.environment.questions),
-            turns=cell.turns,
-            samples=cell.system.asking.samples,
-            fingerprint=cell.journal.fingerprint,
-            records=_records_path(cell),
-            missing=cell.missing() if cell.failure is None else {},
-            sample=cell.environment.sample,
-        )
-        for cell in evaluation.cells
-    ]
-    environments = [
-        EnvironmentEntry(env.dataset, env.name, env.card, env.identity, env.documents, env.corpus_hash)
-        for env in evaluation.environments
-    ]
-    results = SpecResults(
-        created=now(),
-        name=evaluation.spec.name,
-        family=page.family,
-        cells=cells,
-        failed=evaluation.failures,
-        places=environments,
-        notes=page.notes,
-        versions=versions(),
-        transfer=matrix,
-    )
+def _results_json(evaluation: SpecEvaluation, page: Page) -> dict[str, object]:
     return {
-        **asdict(results),
+        "created": now(),
         "identity": evaluation.identity,
+        "name": evaluation.spec.name,
+        "headline": page.headline,
+        "family": page.family,
+        "notes": page.notes,
         "tables": [table_json(table) for table in page.tables],
+        "transfer": asdict(page.transfer) if page.transfer is not None else None,
         "baselines": [
             {"dataset": environment.dataset, "environment": environment.name, **asdict(verdict)}
             for environment, verdict in evaluation.baselines
         ],
+        "cells": [
+            {
+                "system": cell.system.name,
+                "dataset": cell.environment.dataset,
+                "environment": cell.environment.name,
+                "questions": len(cell.environment.questions),
+                "turns": cell.turns,
+                "samples": cell.system.asking.samples,
+                "fingerprint": cell.journal.fingerprint,
+                "records": _records_path(cell),
+                "missing": cell.missing() if cell.failure is None else {},
+                "sample": asdict(cell.environment.sample) if cell.environment.sample is not None else None,
+            }
+            for cell in evaluation.cells
+        ],
+        "failed": [asdict(failure) for failure in evaluation.failures],
+        "places": [
+            {
+                "dataset": one.dataset,
+                "environment": one.name,
+                "retriever": asdict(one.card),
+                "identity": one.identity,
+                "documents": one.documents,
+                "corpus": one.corpus_hash,
+            }
+            for one in evaluation.environments
+        ],
+        "versions": versions(),
         "plan": evaluation.spec.model_dump(mode="json"),
     }
 

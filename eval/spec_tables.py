@@ -1,11 +1,13 @@
 """The tables of a spec: one per dataset (and per part of it), and the average over datasets."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
-from ..configs.evaluation import BEST_FREE, UNWRITTEN, SpecConfig
+from ..configs.evaluation import BEST_FREE, RAW, UNWRITTEN, SpecConfig
 from ..data.sampling import QuestionSample
 from .cells import Cell
 from .records import UNTRAINED, EvalRecord
+from .report.examples import Examples, choose_examples
 from .run_baselines import baseline_label
 from .table import ALPHA, NAMES, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
 from .tabulate import answers_of, split_by_part, tabulate
@@ -54,7 +56,53 @@ def wide_table_of(
     spec: SpecConfig, tables: Sequence[Table], samples: Mapping[str, QuestionSample] | None = None
 ) -> WideTable | None:
     """The table of systems and datasets; None without a table. `samples`: of the datasets that were not asked whole."""
-    return wide_table(tables, spec.metrics[0], spec.split, legend(spec), spec.costs, samples) if tables else None
+    return wide_table(tables, spec.metrics[0], spec.split, legend(spec), samples) if tables else None
+
+
+def headline(spec: SpecConfig, tables: Sequence[Table]) -> str:
+    """In how many combinations of dataset and environment something is significantly better than the raw question, or
+    than the first baseline if raw is not among them."""
+    main = RAW if RAW in spec.baselines else spec.baselines[0]
+    outcomes = [
+        (f"on {table.title} in {name}", any(row.outcome == "better" for row in rows))
+        for table in tables
+        if not table.average
+        for name in table.environments
+        if (rows := [row for row in table.comparisons if (row.environment, row.baseline.system) == (name, main)])
+    ]
+    if not outcomes:
+        return f"No system could be compared with {phrase(main)}."
+    beaten = sum(better for _, better in outcomes)
+    subject = "Something" if beaten else "Nothing"
+    if len(outcomes) == 1:
+        return f"{subject} beats {phrase(main)} {outcomes[0][0]}."
+    share = f"{beaten} of" if beaten else "any of"
+    return f"{subject} beats {phrase(main)} in {share} {len(outcomes)} combinations of dataset and environment."
+
+
+def examples_of(
+    spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell, Sequence[EvalRecord]]
+) -> list[Examples]:
+    """Example rewrites of every system with a model, at its last turn, beside the raw questions."""
+    tables = []
+    raw = {cell.environment.label: cell for cell in cells if cell.system.name == RAW}
+    for cell in cells:
+        origin = raw.get(cell.environment.label)
+        if cell.system.engine_key is None or origin is None:
+            continue
+        answers = [
+            answers_of(
+                [question.id for question in side.environment.questions], records[side], side.system.asking.paths
+            )
+            for side in (origin, cell)
+        ]
+        if all(answers):
+            (_, before), (turn, after) = (max(of_turns.items(), key=itemgetter(0)) for of_turns in answers)
+            name = label(spec, Arm(cell.system.name, turn))
+            sides = {phrase(RAW): before, name: after}
+            chosen = choose_examples(sides, spec.metrics[0], f"{name} {cell.environment.label}")
+            tables += [chosen] if chosen.rows else []
+    return tables
 
 
 def spec_of_tables(spec: SpecConfig) -> TableSpec:

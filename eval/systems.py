@@ -32,7 +32,6 @@ from .answering import Answered, Asking, batches, run_raw
 from .environments import EvalEnvironment
 from .identity import (
     digest,
-    history_prompts,
     llm_identity,
     model_identity,
     system_identity,
@@ -140,7 +139,6 @@ class TrainingFreeSystem(System):
             "training_free": self.baseline,
             "grid": digest([dict(weights) for weights in GRIDS[self.baseline]]),
             "by": [self.tuning.questions, self.metrics[0], self.tuning.seed],
-            **({"validation": self.tuning.drawn} if self.tuning.drawn else {}),
         }
 
     def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
@@ -205,12 +203,10 @@ class RewritingSystem(System):
 
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
-        policy, rollout, settings = self.config.policy, self.config.rollout, self.rewriter_settings(environment.name)
-        rewriter = self.rewriter(environment)
-        identity = {**self.weights, **system_identity(self.settings, policy, rollout, settings, rewriter, self.seed)}
-        if any(question.history for question in environment.everything):
-            identity["history"] = history_prompts(rewriter, rollout)
-        return identity
+        self.rewriter(environment)
+        settings = self.rewriter_settings(environment.name)
+        identity = system_identity(self.settings, self.config.policy, self.config.rollout, settings, self.seed)
+        return {**self.weights, **identity, "retriever": asdict(environment.card)}
 
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""

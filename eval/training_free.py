@@ -95,8 +95,6 @@ class Tuning:
     """Seed for drawing the validation questions."""
     depth: int = 10
     """Documents per ranking."""
-    drawn: str = ""
-    """A hash of the drawn validation questions, for a cell's identity; "" leaves them out of it."""
 
 
 def tune(

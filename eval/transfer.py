@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from ..configs.environment import EnvironmentConfig
 from ..configs.evaluation import RAW, SpecConfig
 from ..rewriters.card import RetrieverCard
-from .pages.figures import SERIES, Drawing, Square, heat_map
 from .systems import RewritingSystem
-from .table import Arm, Table, decimal, signed
+from .table import Arm, Table
 
-_COLOURS = "--ink: #1b2130; --line: #dfe2ea; --series-1: #2456c7; --series-2: #b34a0f; --sans: system-ui, sans-serif"
-"""Colours of a standalone drawing; on a page, the page's style sheet sets them."""
 _RETRIEVER_FIELDS = {"retriever", "model", "recipe", "rerank", "hybrid", "question_index", "engine"}
-_DARKEST = 0.75
-"""Opacity of the cell with the largest gain or loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +82,3 @@ def transfer(table: Table, metric: str, trained_in: Mapping[str, str]) -> Transf
     if len({policy.trained_in for policy in policies}) < 2:
         return None
     return Transfer(table.title, metric, list(table.environments), policies)
-
-
-def draw_transfer(matrix: Transfer, name: str = "transfer") -> Drawing:
-    """The matrix as a heat map: blue for a gain over the raw question, orange for a loss."""
-    gains = [gain for policy in matrix.policies for gain in policy.gains.values() if gain is not None]
-    largest = max(map(abs, gains), default=0.0) or 1.0
-    title = f"Transfer: {matrix.title}"
-    caption = (
-        f"Mean {matrix.metric} of each policy (row, with the environment that it was trained in) in each environment "
-        "(column), and its difference from the raw question there. Framed: the environment of its training."
-    )
-
-    def square(policy: Policy, environment: str) -> Square:
-        value, gain = policy.values[environment], policy.gains[environment]
-        text = decimal(value) + (f"\n{signed(gain)}" if gain is not None else "")
-        shade, colour = _DARKEST * abs(gain or 0.0) / largest, SERIES[0] if (gain or 0.0) >= 0 else SERIES[1]
-        return Square(text, shade, colour, framed=policy.at_home(environment))
-
-    squares = [[square(policy, environment) for environment in matrix.environments] for policy in matrix.policies]
-    rows = [f"{policy.system}\n({policy.trained_in})" for policy in matrix.policies]
-    return Drawing(title, caption, [heat_map(rows, matrix.environments, squares, name, f"{title}. {caption}")])
-
-
-def standalone_svg(drawing: Drawing) -> str:
-    """The drawing as a file of its own."""
-    opening, body = drawing.svgs[0].split(">", 1)
-    return f"{opening}><style>:root {{ {_COLOURS}; }}</style>{body}\n"

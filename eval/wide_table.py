@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..data.sampling import QuestionSample
-from .table import ALPHA, Legend, MeanCosts, Table, decimal, listed, whole_datasets
+from .table import ALPHA, Legend, Table, decimal, listed, whole_datasets
 
-COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds")
 MEAN = "mean"
 
 
@@ -26,22 +25,11 @@ class WideCell:
 class WideTable:
     """The table as text."""
 
-    groups: list[tuple[str, int]]
-    """Environments with their number of columns; empty if there is only one environment."""
     head: list[str]
-    """Names of the columns after the first: datasets (environments, if there is only one dataset), then costs."""
+    """Names of the columns after the first: datasets, environments, or both, joined by ` · `."""
     rows: list[tuple[str, list[WideCell]]]
     caption: str
     """One sentence."""
-
-    @property
-    def flat_head(self) -> list[str]:
-        """The names of the columns with their environment, for a format that has one line of them."""
-        names = [group for group, columns in self.groups for _ in range(columns)]
-        return [
-            *(f"{column} · {group}" if group else column for group, column in zip(names, self.head, strict=False)),
-            *self.head[len(names) :],
-        ]
 
 
 def wide_table(
@@ -49,13 +37,12 @@ def wide_table(
     metric: str,
     split: str,
     legend: Legend,
-    costs: bool = False,
     samples: Mapping[str, QuestionSample] | None = None,
 ) -> WideTable:
     """The wide table of `tables`: one per dataset, and their average if there are several; parts are left out.
 
-    `costs` adds columns with mean costs per question. `samples`, by dataset, are those whose questions are a random
-    sample; the caption says so. Raises ValueError for no table.
+    `samples`, by dataset, are those whose questions are a random sample; the caption says so. Raises ValueError for no
+    table.
     """
     columns = whole_datasets(tables)
     if not columns:
@@ -64,10 +51,10 @@ def wide_table(
     environments = last.environments
     pairs = [(name, table) for name in environments for table in columns if name in table.environments]
     head = [table.dataset or MEAN for _, table in pairs]
-    grouped = len(columns) > 1 and len(environments) > 1
-    groups = [(name, sum(name == item for item, _ in pairs)) for name in environments] if grouped else []
-    if len(columns) == 1 and len(environments) > 1:
-        head = list(environments)
+    if len(environments) > 1:
+        head = [
+            f"{dataset} · {name}" if len(columns) > 1 else name for dataset, (name, _) in zip(head, pairs, strict=True)
+        ]
     rows = []
     for row in last.rows:
         cells = []
@@ -75,16 +62,11 @@ def wide_table(
             score = table.score(row.arm, name)
             value = decimal(table.mean(row.arm, name, metric))
             cells.append(WideCell(value, score.marks, score.best) if score is not None else WideCell(value))
-        cells += [WideCell(cell) for cell in cost_cells(row.costs)] if costs else []
         rows.append((row.label, cells))
     marks = {mark for _, cells in rows for cell in cells for mark in cell.marks}
     datasets = [table for table in columns if table.dataset or not table.average]
     used = [entry for entry in legend if marks & {*entry[:2]}]
-    caption = _caption(metric, split, datasets, environments, used, samples or {})
-    return WideTable(groups, [*head, *(COSTS if costs else ())], rows, caption + (_COSTS_CAPTION if costs else "."))
-
-
-_COSTS_CAPTION = "; costs are means per question, earlier turns included."
+    return WideTable(head, rows, _caption(metric, split, datasets, environments, used, samples or {}))
 
 
 def _caption(
@@ -113,7 +95,7 @@ def _caption(
             f"; {better}: significantly better than {than}, {worse}: significantly worse (paired permutation tests, "
             f"Holm-corrected, p < {ALPHA})"
         )
-    return text
+    return f"{text}."
 
 
 def metric_label(name: str) -> str:
@@ -121,16 +103,3 @@ def metric_label(name: str) -> str:
     metric, at, k = name.partition("@")
     labels = {"ndcg": "nDCG", "recall": "Recall", "mrr": "MRR", "map": "MAP", "p": "P", "r-precision": "R-precision"}
     return labels.get(metric, metric.capitalize()) + at + k
-
-
-def cost_cells(costs: MeanCosts | None) -> list[str]:
-    """The costs as cells, in the order of `COSTS`."""
-    if costs is None:
-        return ["–"] * len(COSTS)
-    return [
-        "–" if costs.calls is None else f"{costs.calls:.4g}",
-        "–" if costs.tokens_in is None else f"{costs.tokens_in:.0f}",
-        "–" if costs.tokens_out is None else f"{costs.tokens_out:.1f}",
-        f"{costs.searches:.2f}",
-        f"{costs.seconds:.3f}",
-    ]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ..configs.evaluation import RAW
 from ..configs.schema import RewardConfig
-from ..eval.learning_cost import learning_cost
 from ..eval.records import TRAINED
 from ..markdown_tables import markdown_table
 from ..rollouts.turns import best_record, best_value
@@ -66,7 +65,6 @@ def _row(run: SweepRun, exit_code: int | None) -> SweepRow:
     config = run.config
     record = best_record(run.folder)
     best = best_value(record, config.reward.objective, len(config.rollout.branching)) if record is not None else None
-    cost = learning_cost(run.folder)
     return SweepRow(
         run=run.name,
         overrides=run.overrides,
@@ -76,8 +74,14 @@ def _row(run: SweepRun, exit_code: int | None) -> SweepRow:
         best_validation=best,
         best_step=int(record["step"] or 0) if record is not None else None,
         final=[_final_score(name, path) for name, path in run.result_files.items() if path.is_file()],
-        minutes=cost.minutes if cost is not None else None,
+        minutes=_minutes(run.folder),
     )
+
+
+def _minutes(folder: Path) -> float | None:
+    seconds = [step.get("seconds/step") for step in logged_objects(folder / "metrics.jsonl")]
+    seconds += [validation.get("seconds") for validation in logged_objects(folder / "validation.jsonl")]
+    return sum(second or 0.0 for second in seconds) / 60 if seconds else None
 
 
 def _objective(reward: RewardConfig) -> str:

@@ -16,16 +16,13 @@ from ...configs.differences import among, flat, free_to_change
 from ...configs.run_settings import load_run_config
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, DataError
-from ...storage import parse_json
-from ..pages.figures import Drawing
-from ..pages.templates import render_page
+from ...storage import logged_objects
 from ..records import now, write_text
-from .curve_figures import FIGURES, RUN_FIGURES, Curve, CurveFigure, draw_curves
+from .figures import FIGURES, VALIDATION, Curve, CurveFigure, Drawing, draw_curves
+from .page import render_page
 
 SAME = ("name", "output", "seed")
 """Settings in which the runs of a group may differ, besides those that do not affect learning."""
-SHOWN_DIFFERENCES = 24
-"""Maximum rows in the table of differing settings; further settings are listed below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +34,6 @@ class TrainingRun:
     metrics: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
     finished: bool
-
-    @property
-    def settings(self) -> list[tuple[str, str]]:
-        """Dotted names and values of its settings, as text."""
-        return [(name, str(value)) for name, value in flat(self.config.model_dump(mode="json"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +48,13 @@ def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
     """Write the page about the runs in `paths` and return its path.
 
     The default path is training.html in the run folder, or in the common parent folder of several runs. Raises
-    ConfigError for a folder without a run, DataError for a log that cannot be read or if no run has logged a step.
+    ConfigError for a folder without a run, DataError if no run has logged a step.
     """
     runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if not any(run.metrics for run in runs):
         message = f"{', '.join(map(str, paths))}: no step was logged yet; there is no curve to draw."
         raise DataError(message)
-    above = Path(os.path.commonpath([run.path for run in runs]))
-    target = output or above / "training.html"
+    target = output or Path(os.path.commonpath([run.path for run in runs]))
     if target.is_dir():
         target = target / "training.html"
     write_text(target, render_curves(runs, now()))
@@ -71,97 +62,52 @@ def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
 
 
 def read_run(path: Path) -> TrainingRun:
-    """Read a run folder, finished or not. Raises ConfigError and DataError."""
-    config_path = path / "config.yaml"
-    if not config_path.is_file():
+    """Read a run folder, finished or not. Raises ConfigError."""
+    if not (path / "config.yaml").is_file():
         message = f"{path} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote."
         raise ConfigError(message)
-    logs = [path / "metrics.jsonl", path / "validation.jsonl"]
-    metrics, validation = (read_metrics(log) if log.exists() else [] for log in logs)
+    metrics, validation = (read_metrics(path / name) for name in ("metrics.jsonl", "validation.jsonl"))
     return TrainingRun(path, load_run_config(path, trust=True), metrics, validation, (path / "final").is_dir())
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Read metrics.jsonl, one object per training step, in the order of steps.
-
-    If a step was logged twice, by a run that was stopped and resumed, its last line counts. An incomplete last line is
-    ignored: the run is writing it or died doing so. Raises DataError if any other line is not an object with a `step`.
-    """
-    steps: dict[int, dict[str, float]] = {}
-    try:
-        complete, _, _ = path.read_bytes().rpartition(b"\n")
-        lines = complete.decode().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"training metrics {path} cannot be read ({error}).") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            steps[int(row["step"])] = row
-        except (ValueError, TypeError, KeyError) as error:
-            raise DataError(
-                f'{path}, line {number}: expected a JSON object with a "step", found {line[:80]!r}.'
-            ) from error
+    """The steps of a log, in their order; of a step that a resumed run logged twice, the last line counts."""
+    steps = {int(row["step"]): row for row in logged_objects(path) if "step" in row}
     return [steps[step] for step in sorted(steps)]
 
 
 def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     """The page as HTML. `created` is the time, as text."""
     groups = grouped(runs)
-    labels, differing = [group.label for group in groups], differences(groups)
-    drawings = [draw_curves(figure, curves, labels) for figure, curves in drawn(groups)]
+    labels = [group.label for group in groups]
+    turns = sorted({turn for run in runs for turn in _turns(run.metrics, "reward")})
     return render_page(
         "curves.html.j2",
-        title=" · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} configurations",
-        groups=groups,
-        rows=[_row(number, group, run) for number, group in enumerate(groups, start=1) for run in group.runs],
-        turns=sorted({turn for run in runs for turn in _turns(run.metrics, "reward")}),
-        differences=differing[:SHOWN_DIFFERENCES],
-        more_differences=[name for name, _ in differing[SHOWN_DIFFERENCES:]],
-        drawings=drawings,
-        validated=any(run.validation for run in runs),
-        seeds=any(len(group.runs) > 1 for group in groups),
+        title=" · ".join(labels) if len(groups) < 4 else f"{len(groups)} configurations",
+        head=["Run", "seed", "steps", *(f"reward, turn {turn}" for turn in turns), "best validation", "s/step"],
+        rows=[_row(run, turns) for group in groups for run in group.runs],
+        drawings=[draw_curves(figure, curves, labels) for figure, curves in drawn(groups)],
         created=created,
     )
 
 
-def draw_run(config: RunConfig, metrics: Path) -> list[Drawing]:
-    """The curves of one run, for the page of its evaluation, with those of validation.jsonl beside its `metrics`.
-
-    Raises DataError for a log that cannot be read.
-    """
-    validation = metrics.parent / "validation.jsonl"
-    validated = read_metrics(validation) if validation.exists() else []
-    group = SeedGroup("", [TrainingRun(metrics.parent, config, read_metrics(metrics), validated, finished=True)])
-    return [draw_curves(figure, curves, [""]) for figure, curves in drawn([group], RUN_FIGURES)]
+def draw_run(config: RunConfig, run: Path) -> list[Drawing]:
+    """The curves of one run folder, for the page of its evaluation."""
+    metrics, validation = (read_metrics(run / name) for name in ("metrics.jsonl", "validation.jsonl"))
+    group = SeedGroup("", [TrainingRun(run, config, metrics, validation, finished=True)])
+    return [draw_curves(figure, curves, [""]) for figure, curves in drawn([group])]
 
 
-def drawn(
-    groups: Sequence[SeedGroup], figures: Sequence[CurveFigure] = FIGURES
-) -> Iterator[tuple[CurveFigure, list[Curve]]]:
+def drawn(groups: Sequence[SeedGroup]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
     """The figures that have data, with their curves; one validation figure per reward metric of the runs."""
     metrics = [group.runs[0].config.reward.signal for group in groups]
-    for figure in figures:
-        if figure.source == "metrics":
-            variants = [(figure, curves_of(groups, figure.name, figure.source))]
-        else:
-            variants = [
-                (
-                    replace(figure, id=f"{figure.id}-{metric.replace('@', '-')}", unit=f"mean {metric}"),
-                    [
-                        curve
-                        for curve in curves_of(groups, metric.partition("@")[0], figure.source)
-                        if metrics[curve.group] == metric
-                    ],
-                )
-                for metric in dict.fromkeys(metrics)
-            ]
-        yield from (
-            (figure, curves)
-            for figure, curves in variants
-            if curves and not (figure.optional and not any(map(any, (curve.high for curve in curves))))
-        )
+    for metric in dict.fromkeys(metrics):
+        found = curves_of(groups, metric.partition("@")[0], "validation")
+        if curves := [curve for curve in found if metrics[curve.group] == metric]:
+            yield replace(VALIDATION, unit=f"mean {metric}"), curves
+    for figure in FIGURES:
+        if curves := curves_of(groups, figure.name, figure.source):
+            yield figure, curves
 
 
 def grouped(runs: Sequence[TrainingRun]) -> list[SeedGroup]:
@@ -169,8 +115,10 @@ def grouped(runs: Sequence[TrainingRun]) -> list[SeedGroup]:
     by_settings: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
     for run in runs:
         free = (*SAME, *free_to_change(run.config.train))
-        key = tuple((name, value) for name, value in run.settings if not among(name, free))
-        by_settings.setdefault(key, []).append(run)
+        settings = flat(run.config.model_dump(mode="json"))
+        by_settings.setdefault(tuple((key, str(value)) for key, value in settings if not among(key, free)), []).append(
+            run
+        )
     labels: list[str] = []
     for members in by_settings.values():
         label = _label(members)
@@ -182,58 +130,35 @@ def curves_of(groups: Sequence[SeedGroup], name: str, source: str) -> list[Curve
     """A figure's curves, one per group and turn; the turn is 0 if `name` is logged once per step."""
     curves = []
     for index, group in enumerate(groups):
-        logs = [run.metrics if source == "metrics" else run.validation for run in group.runs]
-        logs = [log for log in logs if log]
+        logs = [log for run in group.runs if (log := run.metrics if source == "metrics" else run.validation)]
         for turn in sorted({turn for log in logs for turn in _turns(log, name)}):
             key = f"{name}/turn{turn}" if turn else name
             series = [{int(row["step"]): float(row[key]) for row in log if _finite(row.get(key))} for log in logs]
             series = [values for values in series if values]
-            if not series:
+            steps = sorted(set.intersection(*map(set, series))) if series else []
+            if not steps:
                 continue
-            steps = sorted(set.intersection(*(set(values) for values in series)))
             columns = [[values[step] for values in series] for step in steps]
-            if steps:
-                curve = Curve(
-                    group=index,
-                    turn=turn,
-                    steps=steps,
-                    mean=[fmean(column) for column in columns],
-                    low=[min(column) for column in columns],
-                    high=[max(column) for column in columns],
-                    seeds=len(series),
-                )
-                curves.append(curve)
+            mean, low, high = ([fold(column) for column in columns] for fold in (fmean, min, max))
+            curves.append(Curve(index, turn, steps, mean, low, high, len(series)))
     return curves
 
 
-def differences(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]]]:
-    """The settings in which groups differ, each with its values by group."""
-    runs = [group.runs[0] for group in groups]
-    values = [dict(run.settings) for run in runs]
-    every = sorted({name for settings in values for name in settings})
-    free = [(*SAME, *free_to_change(run.config.train)) for run in runs]
-    names = [name for name in every if not all(among(name, sections) for sections in free)]
-    rows = [(name, [settings.get(name, "–") for settings in values]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
-
-
-def _row(number: int, group: SeedGroup, run: TrainingRun) -> dict[str, object]:
-    """A run's row in the table, with numbers as text."""
+def _row(run: TrainingRun, turns: Sequence[int]) -> list[str]:
+    """A run's row in the table."""
     tenth = run.metrics[-max(1, len(run.metrics) // 10) :]
     last = run.metrics[-1]["step"] if run.metrics else 0
     key = f"{run.config.reward.signal.split('@')[0]}/turn{len(run.config.rollout.branching)}"
     judged = [row for row in run.validation if _finite(row.get(key))]
     best = max(judged, key=lambda row: row[key], default=None)
-    return {
-        "group": (number - 1) % 8 + 1,
-        "label": group.label,
-        "name": run.path.name,
-        "seed": run.config.seed,
-        "steps": f"{last} of {run.config.train.steps}" + ("" if run.finished else ", not finished"),
-        "rewards": {turn: _mean(tenth, f"reward/turn{turn}") for turn in _turns(run.metrics, "reward")},
-        "best": "–" if best is None else f"{best[key]:.3f} at step {best['step']}",
-        "seconds": _mean(run.metrics, "seconds/step", "{:.1f}"),
-    }
+    return [
+        run.path.name,
+        str(run.config.seed),
+        f"{last} of {run.config.train.steps}" + ("" if run.finished else ", not finished"),
+        *(_mean(tenth, f"reward/turn{turn}") for turn in turns),
+        "–" if best is None else f"{best[key]:.3f} at step {best['step']}",
+        _mean(run.metrics, "seconds/step", "{:.1f}"),
+    ]
 
 
 def _mean(rows: Sequence[Mapping[str, float]], key: str, form: str = "{:.3f}") -> str:

@@ -16,7 +16,6 @@ from querylect.data.beir import load_beir
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
 from querylect.envs.index_names import index_name, member_settings
-from querylect.envs.plan import Probe, Term
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.environments import SpecEnvironments, chosen_environments, searched_here
@@ -25,6 +24,7 @@ from querylect.eval.systems import RewritingSystem
 from querylect.eval.transfer import trained_in
 from querylect.rewriters.card import RetrieverCard
 
+from ..lessons import PROMPT
 from ..raising import refused
 
 ONE, TWO = DatasetConfig(kind="beir", path="/data/one"), DatasetConfig(kind="beir", path="/data/two")
@@ -216,13 +216,16 @@ def test_what_changes_no_answer_does_not():
 def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
     explore = {"rewriter": RewriterConfig(name="explore").model_dump()}
     assert identity_of(explore, card="bm25") != identity_of(explore, card="contriever")
-    assert identity_of(card="bm25") == identity_of(card="contriever")
 
 
-def test_another_way_of_reading_answers_is_another_system(monkeypatch):
-    original = identity_of()
-    monkeypatch.setattr("querylect.rewriters.plans.AnswerReader._probe", lambda *_: Probe(terms=(Term(text="x"),)))
-    assert identity_of() != original
+def test_another_prompt_file_is_another_system(tmp_path):
+    prompt = tmp_path / "prompt.yaml"
+    prompt.write_text(PROMPT)
+    small = {"rewriter": {"name": "small", "prompt": str(prompt)}}
+    first = identity_of(small)
+    assert identity_of(small) == first
+    prompt.write_text(PROMPT.replace("Name the medicine", "Say the medicine"))
+    assert identity_of(small) != first
 
 
 def test_answer_options_are_part_of_a_place():
@@ -302,7 +305,7 @@ def test_an_index_name_differs_where_it_names_another_collection():
     def name(**milvus):
         return index_name(EnvironmentConfig(engine="milvus", milvus=MilvusConfig(**milvus)))
 
-    assert name() == name(search_params={"ef": 9}, deadline=1.0, connections=9) != index_name(EnvironmentConfig())
+    assert name() == name(search_params={"ef": 9}, deadline=100.0, connections=9) != index_name(EnvironmentConfig())
     variants = [{"uri": "http://h:1"}, {"collection": "x"}, {"database": "x"}, {"index_type": "HNSW"}]
     assert len({name(), *(name(**values) for values in variants)}) == 5
     assert index_name(EnvironmentConfig(milvus=MilvusConfig(uri="http://h:1"))) == index_name(EnvironmentConfig())

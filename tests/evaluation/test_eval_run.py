@@ -10,7 +10,7 @@ import pytest
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.data.leakage import read_left_out
-from querylect.data.types import Dataset, Document, Question
+from querylect.data.types import Document, Question
 from querylect.envs.builder.build import build_index
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, Step, StepResult
@@ -133,22 +133,6 @@ def run(folder, environment=None, config=None, systems=None, **more):
     return evaluate_systems(RunEnvironment(config or remote(), environment), toys, folder, **more)
 
 
-def test_the_dataset_of_a_local_environment_is_loaded_once(monkeypatch):
-    loaded = []
-
-    def load(config):
-        loaded.append(config)
-        return Dataset("the dataset", [], {}, licence="CC0")
-
-    monkeypatch.setattr("querylect.data.load.load_dataset", load)
-    environment = RunEnvironment(RunConfig(), Environment())
-    assert environment.described.published_as == ("the dataset", "bm25")
-    assert environment.dataset.licence == "CC0"
-    assert environment.described is environment.described
-    assert len(loaded) == 1
-    assert RunEnvironment(remote(), Environment()).dataset is None
-
-
 def test_an_evaluation_writes_records_results_and_report(tmp_path):
     report = run(tmp_path / "out")
     assert report == tmp_path / "out" / "report.html"
@@ -192,16 +176,6 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     assert results["provenance"]["environment"]["index_hash"] == "a" * 64
 
 
-def test_tables_have_columns_of_costs_only_where_they_are_asked_for(tmp_path):
-    run(tmp_path / "plain")
-    assert "LLM calls" not in (tmp_path / "plain/tables.md").read_text()
-    run(tmp_path / "with-costs", config=remote(costs=True))
-    (head,) = [line for line in (tmp_path / "with-costs/tables.md").read_text().splitlines() if "LLM calls" in line]
-    assert [cell.strip() for cell in head.split("|")[-6:-1]] == [
-        "LLM calls", "tokens read", "tokens written", "retrievals", "seconds",
-    ]  # fmt: skip
-
-
 def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
     environment = Environment()
     answered = policy(environment, 3)
@@ -235,19 +209,6 @@ def test_answers_of_another_version_are_not_reused(tmp_path, monkeypatch):
         toy = Toy("untrained", policy(environment, 1))
         evaluate_systems(RunEnvironment(remote(), environment), [toy], tmp_path)
         assert toy.question_count == expected
-
-
-def test_other_validation_questions_are_another_choice_of_weights(tmp_path):
-    environment = Environment(sets={"test": 20, "validation": 2})
-    environment.validation = [Question("v0", "hay fever"), Question("v1", "loss of hair")]
-
-    def weights_files():
-        run(tmp_path, environment, remote(training_free=["first_titles"]))
-        return len(list(tmp_path.glob("cells/*/weights.json")))
-
-    assert (weights_files(), weights_files()) == (1, 1)
-    environment.validation = [Question("v0", "hay fever"), Question("v1", "loss of appetite")]
-    assert weights_files() == 2
 
 
 def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
@@ -382,9 +343,6 @@ def test_what_cannot_be_written_or_read_is_told_before_any_question_is_answered(
     (tmp_path / "file").write_text("")
     with refused(StorageError, tmp_path / "file" / "out"):
         run(tmp_path / "file" / "out", systems={"untrained": never})
-    (tmp_path / "metrics.jsonl").write_text("{\n")
-    with refused(DataError, tmp_path / "metrics.jsonl", "line 1"):
-        run(tmp_path / "out", run=tmp_path, systems={"untrained": never})
 
 
 def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
@@ -415,13 +373,6 @@ def beir(folder, **client):
             "client": client,
         }
     )
-
-
-def test_gold_titles_are_shown_only_where_the_environment_is_local(tmp_path):
-    folder = beir_folder(tmp_path / "beir")
-    assert "relevant: Title of epistaxis" in run(tmp_path / "local", config=beir(folder)).read_text()
-    remote = beir(folder, urls=["http://127.0.0.1:1"])
-    assert "relevant:" not in run(tmp_path / "remote", config=remote).read_text()
 
 
 def test_a_local_environment_is_started_asked_and_stopped(tmp_path, monkeypatch):
@@ -493,11 +444,10 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     assert again["identity"] == original["identity"], "the same evaluation is written in place"
     for part in ("systems", "comparisons"):
         assert again[part] == original[part], "the same seed gives the same results"
-    run(tmp_path, config=remote(permutations=50, bootstrap=60, examples=1))  # what changes no answer
+    run(tmp_path, config=remote(permutations=50, bootstrap=60))  # what changes no answer
     environment = Environment()
     variants = {
         "limit": {"config": remote(limit=3)},
-        "turns": {"config": remote(turns=1)},
         "systems": {"systems": {"untrained": policy(environment, 1)}},
         "questions": {"environment": Environment(test=[*TEST[:-1], Question("t19", f"{TEST[19].text} really")])},
     }
@@ -513,9 +463,6 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     assert len(list((tmp_path / "evaluations").iterdir())) == len(variants), "each has one place"
     run(Placement(tmp_path, overwrite=True), config=remote(limit=3))
     assert json.loads((tmp_path / "results.json").read_text())["questions"] == 3
-    (tmp_path / "results.json").write_text("{}", encoding="utf-8")
-    with refused(ConfigError, tmp_path / "results.json"):
-        run(tmp_path)
 
 
 def test_the_run_folder_is_for_the_settings_of_the_run(tmp_path):

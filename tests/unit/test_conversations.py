@@ -21,7 +21,7 @@ from querylect.eval.answering import TEXTS, unwritten_systems
 from querylect.eval.journal import finished
 from querylect.eval.placement import question_set
 from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
-from querylect.eval.report.examples import choose_examples
+from querylect.eval.run import examples_of_run
 from querylect.eval.run_table import final_comparisons, tabulate_run
 from querylect.methods.csqe import passage_prompt
 from querylect.methods.thinkqe import expand_prompt
@@ -217,8 +217,7 @@ def test_a_record_answers_its_question_only_after_the_same_history(tmp_path):
 
 
 def test_examples_of_a_report_show_what_was_said_before_a_question():
-    records = [record(QUESTION), record(QUESTION, "untrained"), record(QUESTION, "trained")]
-    (row,) = choose_examples(records, 3).rows
+    (row,) = examples_of_run([record(QUESTION), record(QUESTION, "untrained"), record(QUESTION, "trained")]).rows
     assert row.question == "What does hammer mean? · a tool\nfor nails · And a bigger one?"
 
 

@@ -2,9 +2,11 @@
 
 import pytest
 from querylect.eval.records import EvalRecord
-from querylect.eval.report.examples import choose_examples, gold_titles
-from querylect.eval.run_table import arms_of, explanation, headline, tabulate_run
+from querylect.eval.report.examples import choose_examples
+from querylect.eval.run import examples_of_run
+from querylect.eval.run_table import explanation, headline, tabulate_run
 from querylect.eval.table import Arm, format_p, signed
+from querylect.eval.tabulate import answers_of
 
 RAW, U1, U2, T1, T2 = Arm("raw", 0), Arm("untrained", 1), Arm("untrained", 2), Arm("trained", 1), Arm("trained", 2)
 
@@ -27,11 +29,6 @@ def records(**columns):
 
 def table(rows):
     return tabulate_run(rows, resamples=500, permutations=2000, seed=0)
-
-
-def test_arms_stand_in_the_order_raw_untrained_trained():
-    rows = records(trained2=[0.1], trained1=[0.1], raw=[0.1], untrained2=[0.1], untrained1=[0.1])
-    assert arms_of(rows) == [RAW, U1, U2, T1, T2]
 
 
 def test_systems_are_compared_with_raw_and_trained_with_untrained_per_turn():
@@ -134,37 +131,34 @@ def test_numbers_for_readers():
     assert [format_p(p) for p in (1.0, 0.0312, 0.001, 0.0001)] == ["= 1.000", "= 0.031", "= 0.001", "< 0.001"]
 
 
+def sides(**columns):
+    """The answers of each column, by its name."""
+    ids = [f"q{n:02}" for n in range(len(next(iter(columns.values()))))]
+    answers = {name: answers_of(ids, records(**{name: values}), 1) for name, values in columns.items()}
+    return {name: next(iter(by_turn.values())) for name, by_turn in answers.items()}
+
+
 def test_examples_are_the_largest_gains_losses_and_spread_unchanged():
     baseline = [0.5] * 12
     trained = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
-    chosen = choose_examples(records(raw=baseline, untrained2=baseline, trained2=trained), 6)
-    examples = [(row.group, row.question.removeprefix("text of ")) for row in chosen.rows]
-    gains, losses = [("gain", "q01"), ("gain", "q02")], [("loss", "q03"), ("loss", "q05")]
-    assert examples == [*gains, *losses, ("unchanged", "q06"), ("unchanged", "q09")]
+    chosen = choose_examples(sides(raw=baseline, untrained2=baseline, trained2=trained), "ndcg@10", count=6)
+    examples = [(row.change, row.question.removeprefix("text of ")) for row in chosen.rows]
+    gains, losses = [(0.4, "q01"), (0.2, "q02")], [(-0.4, "q03"), (-0.2, "q05")]
+    assert examples == [*gains, *losses, (0.0, "q06"), (0.0, "q09")]
     assert "3 gained, 3 lost and 6 stayed the same" in chosen.rule
-    assert chosen.arms == (RAW, U2, T2)
+    assert chosen.labels == ["raw", "untrained2", "trained2"]
     rewrites = [side.rewrites for side in chosen.rows[0].sides]
-    assert rewrites == [("raw0 of q01",), ("untrained2 of q01",), ("trained2 of q01",)]
+    assert rewrites == [(), ("untrained2 of q01",), ("trained2 of q01",)]
 
 
 def test_examples_leave_the_places_of_an_empty_group_empty():
-    chosen = choose_examples(records(raw=[0.5] * 9, untrained1=[0.5] * 9, trained1=[0.6] * 9), 6)
-    assert [row.group for row in chosen.rows] == ["gain", "gain"]
-    assert choose_examples(records(raw=[None], untrained1=[0.1], trained1=[0.5]), 6).rows == [], "without a score"
-    assert choose_examples(records(raw=[0.1], untrained1=[0.5]), 0).rows == [], "none is asked for"
+    chosen = choose_examples(sides(raw=[0.5] * 9, trained1=[0.6] * 9), "ndcg@10", count=6)
+    assert [row.change for row in chosen.rows] == [0.1, 0.1]
+    assert choose_examples(sides(raw=[None], trained1=[0.5]), "ndcg@10").rows == [], "without a score"
+    assert choose_examples(sides(raw=[0.1]), "ndcg@10").rows == [], "nothing to compare"
 
 
-def test_examples_show_the_rank_of_the_first_relevant_document():
-    rows = records(raw=[1 / 3], untrained1=[0.0], trained1=[1.0])
-    (row,) = choose_examples(rows, 3).rows
-    assert [side.rank for side in row.sides] == [3, None, 1]
-
-
-def test_examples_without_training_compare_untrained_with_raw():
-    chosen = choose_examples(records(raw=[0.1], untrained1=[0.5]), 3)
-    assert (chosen.arms, chosen.rows[0].change) == ((RAW, U1), pytest.approx(0.4))
-
-
-def test_gold_title_is_that_of_the_best_grade():
-    qrels = {"q1": {"d1": 1, "d2": 3, "d3": 3}, "q2": {"d9": 1}, "q3": {}}
-    assert gold_titles(qrels, {"d2": "Two", "d3": "Three", "d9": ""}) == {"q1": "Two", "q2": "d9"}
+def test_the_examples_of_a_run_are_of_the_last_turns():
+    rows = records(raw=[0.1], untrained1=[0.2], untrained2=[0.3], trained1=[0.4], trained2=[0.5])
+    assert examples_of_run(rows).labels == ["Raw question", "Untrained, turn 2", "Trained, turn 2"]
+    assert examples_of_run(records(raw=[0.1], untrained1=[0.5])).labels == ["Raw question", "Untrained, turn 1"]

@@ -15,13 +15,12 @@ from querylect.data.types import Question
 from querylect.eval import tabulate as under_test
 from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
-from querylect.eval.report.verdicts import headline
-from querylect.eval.spec_tables import build_tables, spec_of_tables, wide_table_of
+from querylect.eval.spec_tables import build_tables, headline, spec_of_tables, wide_table_of
 from querylect.eval.statistics import Stratum, bootstrap_ci, compare_strata, mean_cis
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
-from querylect.eval.text import Page, html, latex, markdown, table_files, transfer_latex
-from querylect.eval.transfer import draw_transfer, transfer
+from querylect.eval.text import Page, html, latex, markdown
+from querylect.eval.transfer import transfer
 
 RAW, ONE, TWO = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2)
 
@@ -86,7 +85,9 @@ BOTH = {"prompted": {}, "trained": {}}
 def page(tables, matrix=None, settings=None):
     settings = settings or spec()
     wide = wide_table_of(settings, tables)
-    return Page("a <plan> & more", "Family.", settings.metrics, tables, wide, matrix, ["note_1"], ["about"])
+    return Page(
+        "a <plan> & more", "Headline.", "", "Family.", settings.metrics, tables, wide, matrix, ["note_1"], ["about"]
+    )
 
 
 def test_a_note_gives_the_queries_that_the_retriever_read_only_in_part():
@@ -257,16 +258,6 @@ def test_the_transfer_matrix_takes_the_last_turn():
     assert [policy.gains["bm25"] for policy in transfer_matrix.policies] == [0.25, 0.0]
 
 
-def test_the_heat_map_shows_gains_and_losses_by_colour_and_number(matrix):
-    (drawing,) = draw_transfer(matrix[1]).svgs
-    fills = re.findall(r"fill: var\(--series-(\d)\); opacity: ([\d.]+)", drawing)
-    assert [colour for colour, _ in fills] == ["1", "2", "1", "1"]
-    shades = [float(shade) for _, shade in fills]
-    assert shades[1] == pytest.approx(shades[0] / 2)
-    assert all(label in drawing for label in ("0.750", "+0.500", "−0.250"))
-    assert drawing.startswith("<svg")
-
-
 def test_there_is_no_matrix_of_policies_with_one_school(matrix):
     table, _ = matrix
     assert transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "bm25"}) is None
@@ -307,22 +298,21 @@ def cells_of(text, form):
     return [row[1:] for row in table_rows]
 
 
-def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
+def test_nine_datasets_make_one_table_with_the_same_figures_in_every_form():
     settings = spec(datasets={f"set_{number}": None for number in range(9)}, systems=BOTH)
     tables = nine_datasets(settings)
     results_page = page(tables, settings=settings)
-    tex = latex(results_page.wide, "nine")
-    assert len(re.findall(r"\\begin\{table\*?\}", tex)) == len(re.findall(r"\\end\{table\*?\}", tex)) == 1
-    assert tex.count(r"\begin{tabular}{l" + "r" * 10 + "}") == tex.count(r"\caption{") == 1
+    tex = latex(results_page)
     assert tex.count("{") == tex.count("}")
-    assert {line.count(" & ") for line in tex.splitlines() if line.endswith(r"\\")} == {10}
-    figures = cells_of(tex, latex)
+    first = tex[: tex.index(r"\end{table*}")]
+    assert first.count(r"\begin{tabular}{l" + "r" * 10 + "}") == first.count(r"\caption{") == 1
+    figures = cells_of(first, latex)
     assert figures[0] == [*(f"set_{number}" for number in range(9)), "mean"]
     assert figures[1][:5] == ["0.000", "0.100", "0.200", "0.300", "0.400"]
     assert figures[1][8:] == ["*0.800", "*0.400"]
     assert (figures[2][0], figures[2][8:]) == ("*0.500†", ["–", "–"])
     assert figures[3][0] == "0.200†"
-    assert cells_of(html(results_page, None), html) == figures
+    assert cells_of(html(results_page), html) == figures
     assert cells_of(markdown(results_page), markdown)[: len(figures)] == figures
     assert results_page.wide.caption == (
         "nDCG@10 on the test split of 9 datasets with bm25; bold: the best of a column; †: significantly better than "
@@ -330,18 +320,20 @@ def test_nine_datasets_make_one_float_with_the_same_figures_in_every_form():
     )
 
 
-def test_latex_has_a_second_float_of_what_is_written_where_a_model_writes():
+def test_what_is_written_and_what_it_costs_stand_beside_each_other():
     rewrites = [("q0",), ("other",), ("other",), ("q9",)]
     rows = [replace(record(f"q{n}", 0.5, 1), rewrites=words, cut=n < 2) for n, words in enumerate(rewrites)]
     raw = [record(f"q{n}", 0.25) for n in range(4)]
-    cells = {(ONE, "bm25"): answered(rows, 1), (RAW, "bm25"): answered(raw, 0)}
-    tex = table_files(page([table_of_answers(cells)]))["tables.tex"]
-    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == tex.count(r"\label{tab:") == 2
-    rewrites_table = tex[tex.rindex(r"\begin{table}") :]
-    assert r"rewrites & cut at limit & in format & repeats the question & with fall-back \\" in rewrites_table
-    assert r"prompted, turn 1 & 50.0\% & 100.0\% & 25.0\% & 0.500 \\" in rewrites_table
-    assert "raw question" not in rewrites_table
-    assert table_files(page([table_of(bm25_raw=[0.5] * 3)]))["tables.tex"].count(r"\begin{table}") == 1
+    results_page = page([table_of_answers({(ONE, "bm25"): answered(rows, 1), (RAW, "bm25"): answered(raw, 0)})])
+    head, *_ = [line for line in markdown(results_page).splitlines() if "cut at limit" in line]
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == [
+        "cut at limit", "in format", "repeats the question", "with fall-back", "LLM calls", "tokens read",
+        "tokens written", "retrievals", "seconds",
+    ]  # fmt: skip
+    line = "| prompted, turn 1 | 50.0% | 100.0% | 25.0% | 0.500 | 1 | 7 | 5.0 | 1.00 | 0.000 |"
+    assert line in markdown(results_page)
+    assert "| raw question | – | – | – | – | 0 | 7 | 0.0 | 1.00 | 0.000 |" in markdown(results_page)
+    assert r"prompted, turn 1 & 50.0\% & 100.0\% & 25.0\% & 0.500 & 1 & 7" in latex(results_page)
 
 
 def test_the_caption_says_how_questions_were_drawn():
@@ -358,27 +350,15 @@ def test_the_caption_says_how_questions_were_drawn():
 LONG_NAMES = [f"collection-of-field-{number}" for number in range(9)]
 
 
-@pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
-def test_a_wide_latex_table_is_scaled_to_its_line_and_its_long_names_are_upright(environments):
-    wide = wide_table_of(spec(systems=BOTH), nine_datasets(spec(), environments))
-    assert r"\rotatebox" not in latex(wide, "nine")
-    tex = latex(replace(wide, head=[*LONG_NAMES, "mean"] * len(environments)), "nine")
-    assert tex.startswith("% needs \\usepackage{booktabs,graphicx}\n\\begin{table*}\n")
-    fitted = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" + "\n" + r"\begin{tabular}"
-    assert tex.count(fitted) == tex.count(r"\end{tabular}}") == 1
-    assert tex.count(r"\rotatebox{90}{") == 10 * len(environments)
-    assert r" & \rotatebox{90}{collection-of-field-8} & \rotatebox{90}{mean} " in tex
-
-
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex (Debian: texlive-latex-recommended)")
 @pytest.mark.parametrize("options", ["", "twocolumn"])
 @pytest.mark.parametrize("environments", [("bm25",), ("bm25", "minilm")])
 def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, options, environments):
-    settings = spec(systems=BOTH, costs=True)
-    wide = wide_table_of(settings, nine_datasets(settings, environments))
-    long = [*[*LONG_NAMES, "mean"] * len(environments), *wide.head[10 * len(environments) :]]
-    text = latex(replace(wide, head=long), "nine")
+    settings = spec(systems=BOTH)
+    results_page = page(nine_datasets(settings, environments), settings=settings)
+    wide = replace(results_page.wide, head=[*LONG_NAMES, "mean"] * len(environments))
     head = rf"\documentclass[{options}]{{article}}\usepackage{{booktabs,graphicx}}"
+    text = latex(replace(results_page, wide=wide))
     (tmp_path / "paper.tex").write_text(f"{head}\\begin{{document}}\n{text}\\end{{document}}\n")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
@@ -386,20 +366,14 @@ def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, optio
     assert "Overfull" not in done.stdout
 
 
-def test_environments_group_the_columns_and_cost_columns_come_by_a_setting():
-    settings = spec(systems=BOTH, costs=True)
+def test_columns_are_named_by_dataset_and_environment_where_there_are_several_of_both():
+    settings = spec(systems=BOTH)
     values = {"bm25_raw": [0.5] * 3, "minilm_raw": [0.25] * 3, "bm25_prompted1": [0.25] * 3}
     parts = [part(name, **values) for name in ("one", "two")]
     tables = [tabulate(settings, dataset.title, [(1.0, dataset)]) for dataset in parts]
     wide = wide_table_of(settings, [*tables, tabulate(settings, "Average", [(0.5, dataset) for dataset in parts])])
-    assert wide.groups == [("bm25", 3), ("minilm", 3)]
-    assert wide.head[:6] == ["one", "two", "mean"] * 2
-    assert wide.head[6:] == ["LLM calls", "tokens read", "tokens written", "retrievals", "seconds"]
-    assert [cell.value for cell in wide.rows[1][1]] == ["0.250"] * 3 + ["–"] * 3 + ["1", "7", "5.0", "1.00", "0.000"]
-    tex = latex(wide, "x")
-    assert r" & \multicolumn{3}{c}{bm25} & \multicolumn{3}{c}{minilm} & & & & & \\" in tex
-    assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-7}" in tex
-    assert wide.flat_head[2:5] == ["mean · bm25", "one · minilm", "two · minilm"]
+    assert wide.head == [f"{name} · {env}" for env in ("bm25", "minilm") for name in ("one", "two", "mean")]
+    assert [cell.value for cell in wide.rows[1][1]] == ["0.250"] * 3 + ["–"] * 3
     assert wide_table_of(spec(), tables[:1]).head == ["bm25", "minilm"]
 
 
@@ -467,30 +441,29 @@ def test_every_metric_has_an_interval():
     assert (row.scores["bm25"].low, row.scores["bm25"].high) == intervals["ndcg@10"]
 
 
-def test_a_headline_says_what_the_raw_question_reaches_where_nothing_else_ran():
-    first, second = table_of(bm25_raw=[0.5] * 3), table_of(title="two", bm25_raw=[0.25] * 3)
-    sentence, mood = headline([], spec(), [first])
-    assert (sentence, mood) == ("Only the raw question was evaluated: ndcg@10 is 0.500 on one in bm25.", "mixed")
-    assert not first.score(RAW, "bm25").best, "a column of one figure has no best"
-    sentence, _ = headline([], spec(), [first, second])
-    assert "between 0.250 (on two in bm25) and 0.500 (on one in bm25)" in sentence
-    lost = table_of(bm25_raw=[0.5] * 3, bm25_prompted1=[None] * 3)
-    assert headline([], spec(), [lost])[0] == "No system could be compared with the raw question."
-
-
 def test_the_transfer_matrix_is_the_same_in_every_form(matrix):
     table, transfer_matrix = matrix
     results_page = page([table], transfer_matrix)
-    plain, web = markdown(results_page), html(results_page, draw_transfer(transfer_matrix))
+    plain, web, tex = markdown(results_page), html(results_page), latex(results_page)
     assert "| prompted (bm25) | **0.750 (+0.500)** | 0.250 (−0.250) |" in plain
-    assert r"prompted (bm25) & \textbf{0.750 (+0.500)} & 0.250 ($-$0.250) \\" in transfer_latex(transfer_matrix)
+    assert r"prompted (bm25) & \textbf{0.750 (+0.500)} & 0.250 ($-$0.250) \\" in tex
+    assert "<td><strong>0.750 (+0.500)</strong></td><td>0.250 (−0.250)</td>" in web
     assert "a &lt;plan&gt; &amp; more" in web
-    assert web.count("<svg") == 1
+
+
+def test_the_headline_counts_where_something_beats_the_raw_question():
+    better = table_of(bm25_raw=[0.0, 0.5] * 60, bm25_prompted1=[0.5, 1.0] * 60)
+    worse = table_of(title="two", bm25_raw=[0.5] * 30, bm25_prompted2=[0.1] * 30)
+    assert headline(spec(), [better]) == "Something beats the raw question on one in bm25."
+    assert headline(spec(), [worse]) == "Nothing beats the raw question on two in bm25."
+    both = headline(spec(baselines=["prompted", "raw"]), [better, worse])
+    assert both == "Something beats the raw question in 1 of 2 combinations of dataset and environment."
+    assert headline(spec(), [table_of(bm25_raw=[0.5] * 3)]) == "No system could be compared with the raw question."
 
 
 def test_latex_marks_are_commands():
     table = table_of(title="a_b & 1%", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30)
-    tex = latex(wide_table_of(spec(), [table]), "x")
+    tex = latex(page([table]))
     assert r"\textbf{0.500}$^{\dagger}$" in tex
     assert r" & a\_b \& 1\% \\" in tex
     assert "†" not in tex

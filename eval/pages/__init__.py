@@ -1,1 +1,0 @@
-"""Templates, styles and drawings shared by all pages."""
