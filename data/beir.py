@@ -1,6 +1,7 @@
 """Datasets as BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/{train,dev,test}.tsv` (Thakur et al. 2021).
 
-Every file may be gzipped. Questions may also be TREC topics (`topics.*` or `queries.tsv`) and judgements TREC qrels.
+Every file may be gzipped. Questions may also be lines of id and text (`queries.tsv` or `topics.tsv`), and judgements
+those of TREC.
 A split holds exactly the questions with a judgement above 0 in its qrel file, in the order of the questions file; every
 judged document of a split is in the corpus. Omissions are counted in `Dataset.notes`.
 """
@@ -23,7 +24,7 @@ from .types import Dataset, Document, Question, Split, relevant
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _QREL_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
-_QUESTION_FILES = ("queries.jsonl", "queries.tsv", *(f"topics{suffix}" for suffix in (".tsv", ".txt", ".xml", ".trec")))
+_QUESTION_FILES = ("queries.jsonl", "queries.tsv", "topics.tsv")
 
 
 def load_beir(

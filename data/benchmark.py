@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from ..errors import DataError
 from .types import SPLITS, Dataset, Document, Qrels, Question, Split, relevant
 
-_TREC_DL = re.compile(r"msmarco-passage[^/]*/.*trec-dl|(?:(?:beir|mteb)/)?msmarco(?:/|$)", re.IGNORECASE)
-"""TREC Deep Learning, passages; the test split of BEIR's and MTEB's MS MARCO is that of 2019."""
+_TREC_DL = re.compile(r"(?:beir/)?msmarco(?:/|$)", re.IGNORECASE)
+"""TREC Deep Learning, passages; the test split of BEIR's MS MARCO is that of 2019."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Benchmark:
 
 
 def relevance_level_of(name: str) -> int:
-    """The level of a benchmark, by its name in ir_datasets or on the Hub.
+    """The level of a benchmark, by its name.
 
     2 for the passages of TREC Deep Learning, where grade 1 is "related" and binary metrics count 2 and 3 (Craswell et
     al. 2020), else 1.

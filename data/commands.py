@@ -43,8 +43,7 @@ def get(
     from .known import look_up
 
     benchmark = look_up(name)
-    with progress_bar(f"fetching {name}") as progress:
-        folder = fetch(benchmark, to or _folder(name), copy, revision, progress=progress)
+    folder = fetch(benchmark, to or _folder(name), copy, revision)
     on_card = card_licence(folder)
     typer.echo(folder)
     if benchmark.licence:
@@ -158,8 +157,6 @@ def check(
 
 def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetConfig:
     """Dataset settings of a benchmark that was fetched, or of its local copy `copy`."""
-    if name.startswith("ir_datasets/"):
-        return dataset_settings({"kind": "ir_datasets", "path": name.removeprefix("ir_datasets/")})
     from .benchmark import relevance_level_of
     from .fetched import source_of
     from .known import known

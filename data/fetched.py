@@ -1,6 +1,5 @@
 """Reads `source.json` of a folder that `querylect data get` wrote: its source, and the sha256 of every file."""
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from ..errors import DataError
 from ..storage import file_sha256, parse_json
 
 SOURCE = "source.json"
-_CHUNK = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +63,3 @@ def changed_files(folder: Path, files: dict[str, str]) -> list[str]:
         for name, expected in files.items()
         if not (folder / name).is_file() or file_sha256(folder / name) != expected
     ]
-
-
-def git_blob_of(path: Path) -> str:
-    """The git blob id of a file, by which the Hub identifies files outside of large file storage."""
-    digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    with path.open("rb") as file:
-        while part := file.read(_CHUNK):
-            digest.update(part)
-    return digest.hexdigest()

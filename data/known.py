@@ -1,8 +1,7 @@
 """Catalogue of `querylect data get`: where a benchmark is published, in which form, under which licence.
 
-`ragbench`, `finagentbench`, `beir/NAME`, and the question sets and corpora of the papers are in known.yaml. `mteb/NAME`
-is looked up in the library mteb, an optional extra; `hub:OWNER/NAME` is any dataset on the Hub with tables of
-documents, questions and judgements.
+`ragbench`, `finagentbench`, `beir/NAME`, and the question sets and corpora of the papers are in known.yaml;
+`hub:OWNER/NAME` is any dataset on the Hub with tables of documents, questions and judgements.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,6 @@ from typing import Any
 
 from ..configs.yaml12 import parse_yaml
 from ..errors import DataError
-from ..sources import install_command
 
 _BEIR_LICENCE = "BEIR (Thakur et al. 2021); {}, as its authors report"
 _TABLES = ("README.md", "corpus*", "corpus/*", "queries*", "queries/*")
@@ -84,18 +82,16 @@ def known() -> Mapping[str, KnownBenchmark]:
 
 
 def look_up(name: str) -> KnownBenchmark:
-    """The benchmark of that name. Raises DataError if there is none, or if the library mteb is needed and missing."""
+    """The benchmark of that name. Raises DataError if there is none."""
     benchmark = known().get(name)
     if benchmark is not None:
         return benchmark
-    if name.startswith("mteb/"):
-        return _mteb(name)
     if name.startswith("hub:"):
         repo = name.removeprefix("hub:")
         return KnownBenchmark(name, "mteb", f"tables of {repo}", "", (HubFiles(repo, ("*",)),))
     raise DataError(
-        f"no benchmark {name!r} is known; known are {', '.join(known())}, mteb/NAME for a retrieval task of MTEB, and "
-        "hub:OWNER/NAME for a dataset on the Hub with tables of documents, questions and judgements."
+        f"no benchmark {name!r} is known; known are {', '.join(known())}, and hub:OWNER/NAME for a dataset on the Hub "
+        "with tables of documents, questions and judgements."
     )
 
 
@@ -103,9 +99,7 @@ def listed() -> Iterator[tuple[str, str, str]]:
     """(name, description, licence note) for each line of `querylect data list`."""
     for entry in known().values():
         yield entry.name, entry.about, entry.licence
-    yield "mteb/NAME", "any retrieval task of MTEB by name (needs the extra mteb)", "as the task's metadata say"
     yield "hub:OWNER/NAME", "tables of documents, questions and judgements on the Hub", "as its card says"
-    yield "ir_datasets ID", "any id of ir_datasets (needs that extra): prepare and dataset.kind", "as its page says"
 
 
 def _from_entry(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
@@ -130,32 +124,4 @@ def _beir(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
         ignore_identical_ids=True,
         counts={name: entry[name] for name in ("documents", "questions", "judgements")},
         split=entry["split"],
-    )
-
-
-def _mteb(name: str) -> KnownBenchmark:
-    try:
-        import mteb
-    except ImportError as error:
-        raise DataError(
-            f"{name!r} is looked up in the library mteb, which is not installed. Install it: "
-            f"{install_command('mteb')}; or name the repository yourself: querylect data get hub:OWNER/NAME."
-        ) from error
-    task_name = name.removeprefix("mteb/")
-    try:
-        task = mteb.get_task(task_name)
-    except (KeyError, ValueError) as error:
-        raise DataError(f"MTEB has no task {task_name!r} ({error}). Its tasks: `mteb available-tasks`.") from error
-    metadata = task.metadata
-    if metadata.type not in ("Retrieval", "InstructionRetrieval") or "text" not in metadata.modalities:
-        raise DataError(
-            f"the MTEB task {task_name!r} is of type {metadata.type}; expected a retrieval task over texts."
-        )
-    return KnownBenchmark(
-        name=name,
-        kind="mteb",
-        about=metadata.description,
-        licence=f"{metadata.license or 'no licence stated'}, as MTEB reports; {metadata.reference or ''}".rstrip("; "),
-        repositories=(HubFiles(metadata.dataset["path"], ("*",), revision=metadata.dataset.get("revision")),),
-        ignore_identical_ids=bool(getattr(task, "ignore_identical_ids", False)),
     )

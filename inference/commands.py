@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_TOPICS = (".tsv", ".xml", ".trec")
-"""Suffixes of files with topics of TREC."""
-
 TrainedRewriter = Annotated[
     str, typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained).")
 ]
@@ -53,7 +50,7 @@ def rewrite(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Lines, JSON lines, TREC topics; standard input."),
+        typer.Option("--input", "-i", metavar="FILE", help="Lines, JSON lines, .tsv of ids and texts; standard input."),
     ] = None,
     history: Annotated[
         Path | None,
@@ -196,7 +193,7 @@ def mcp(
 
 @contextmanager
 def _open_lines(source: Path | None) -> Iterator[Iterable[str | bytes]]:
-    """The lines of a file (also a gzipped one) or of standard input, read lazily; topics of TREC become JSON lines."""
+    """The lines of a file (also a gzipped one) or of standard input, read lazily; those of a .tsv become JSON lines."""
     if source is None:
         yield getattr(sys.stdin, "buffer", sys.stdin)
         return
@@ -206,7 +203,7 @@ def _open_lines(source: Path | None) -> Iterator[Iterable[str | bytes]]:
     except OSError as error:
         raise DataError(f"{source} cannot be read ({error.strerror}). Give a file of questions.") from error
     with file:
-        if path.with_suffix("" if path.suffix == ".gz" else path.suffix).suffix in _TOPICS:
+        if path.with_suffix("" if path.suffix == ".gz" else path.suffix).suffix == ".tsv":
             from ..data.trec import read_topics
 
             yield (json.dumps({"id": name, "question": text}) for _, name, text in read_topics(path))

@@ -82,9 +82,12 @@ def serving(hub: Hub) -> Iterator[str]:
         def answer(self) -> None:
             path = self.path.partition("?")[0]
             dataset = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
+            tree = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/tree/[^/]+", path)
             file = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
             if dataset and dataset[1] in hub.repositories:
                 self.send(200, json.dumps(self.describe(dataset[1])).encode(), {"Content-Type": "application/json"})
+            elif tree and tree[1] in hub.repositories:
+                self.send(200, json.dumps(self.list(tree[1])).encode(), {"Content-Type": "application/json"})
             elif file and file[3] in hub.repositories.get(file[1], {}):
                 self.give(file[3], hub.repositories[file[1]][file[3]])
             else:
@@ -100,6 +103,14 @@ def serving(hub: Hub) -> Iterator[str]:
                     entry["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 130}
                 siblings.append(entry)
             return {"_id": "1", "id": repo, "sha": COMMIT, "private": False, "tags": [], "siblings": siblings}
+
+        def list(self, repo: str) -> list[dict]:
+            entries = self.describe(repo)["siblings"]
+            return [
+                {"type": "file", "path": entry["rfilename"], "size": entry["size"], "oid": entry["blobId"]}
+                | ({"lfs": {**entry["lfs"], "oid": entry["lfs"]["sha256"]}} if "lfs" in entry else {})
+                for entry in entries
+            ]
 
         def give(self, name: str, content: bytes) -> None:
             head = self.command == "HEAD"

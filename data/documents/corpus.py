@@ -1,22 +1,19 @@
 """Writes a folder of documents as a corpus in BEIR form, one line per passage.
 
 `passages.jsonl` beside it says of which document each passage is. A corpus in BEIR form is taken as it is: each of its
-documents is one passage. Files that were read are kept in `.NAME.parts` until the folder is written, so a killed call
-goes on with the others.
+documents is one passage.
 """
 
-import hashlib
 import logging
 import re
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from ...errors import DataError
 from ...logs import Progress
-from ...storage import KeyedJournal, data_sha256, file_sha256, only_writer, write_lines
+from ...storage import data_sha256, write_lines
 from ..beir import (
     corpus_file,
     document_line,
@@ -31,25 +28,12 @@ from ..beir import (
 from ..jsonl import identifier_of, read_records, text_of
 from ..leakage import fingerprint
 from ..types import Document
-from .formats import VERSION, SourceDocument, UnreadableDocumentError, is_readable, read_documents
+from .formats import SourceDocument, UnreadableDocumentError, is_readable, read_documents
 from .passages import OVERLAP, WORDS, passages_of, word_count
 
 log = logging.getLogger(__name__)
 
 PASSAGES = "passages.jsonl"
-_FILES_PER_WRITE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFile:
-    """The result of reading one file."""
-
-    key: str
-    """Hash of the file's name and content, and of the version of the reader."""
-    name: str
-    documents: tuple[SourceDocument, ...]
-    problem: str = ""
-    """Why the file holds no document; "" if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +86,18 @@ def write_corpus(
             return _describe(folder, source, summary, {"name": name, "licence": licence})
     refuse_existing(target)
     files, other_files = _files(source)
-    parts = target.with_name(f".{target.name}.parts")
-    taken = f"another process is reading documents for {target}. Wait for it, or give another folder."
-    with only_writer(parts, ".lock", "Give another folder with --to.", taken):
-        results = list(_read(files, parts, progress))
-        skipped = {file.name: file.problem for file in results if file.problem}
-        documents = [document for file in results for document in file.documents]
-        if not documents:
-            raise DataError(
-                f"{source} holds no readable document: {len(skipped)} of {len(files)} files were skipped"
-                f"{_first(skipped)}. Give Markdown, text, HTML, PDF or JSONL files."
-            )
-        cut = ((document.id, passages_of(document, words, overlap)) for document in documents)
-        with new_beir_folder(target, str(source)) as folder:
-            counts = _write_passages(folder, source, cut, distinct=True)
-            name = source.resolve().stem if source.is_file() else source.resolve().name
-            summary = replace(counts, skipped=skipped, other_files=other_files)
-            _describe(folder, source, summary, {"name": name, "words": words, "overlap": overlap})
-    shutil.rmtree(parts, ignore_errors=True)
-    return summary
+    documents, skipped = _read(files, progress)
+    if not documents:
+        raise DataError(
+            f"{source} holds no readable document: {len(skipped)} of {len(files)} files were skipped{_first(skipped)}. "
+            "Give Markdown, text, HTML, PDF or JSONL files."
+        )
+    cut = ((document.id, passages_of(document, words, overlap)) for document in documents)
+    with new_beir_folder(target, str(source)) as folder:
+        counts = _write_passages(folder, source, cut, distinct=True)
+        name = source.resolve().stem if source.is_file() else source.resolve().name
+        summary = replace(counts, skipped=skipped, other_files=other_files)
+        return _describe(folder, source, summary, {"name": name, "words": words, "overlap": overlap})
 
 
 def documents_of_passages(folder: Path) -> dict[str, str]:
@@ -167,42 +144,27 @@ def _files(source: Path) -> tuple[dict[str, Path], int]:
     return files, len(visible) - len(files)
 
 
-def _read(files: Mapping[str, Path], parts: Path, progress: Progress | None) -> Iterator[ReadFile]:
-    """Every file, read now or by an interrupted call."""
-    journal = KeyedJournal(parts / "read.jsonl", ReadFile, f"Remove {parts}; its files are then read again.")
-    pending: list[ReadFile] = []
+def _read(files: Mapping[str, Path], progress: Progress | None) -> tuple[list[SourceDocument], dict[str, str]]:
+    """The documents of every file, and why a file has none."""
+    documents: list[SourceDocument] = []
+    skipped: dict[str, str] = {}
     for number, (name, path) in enumerate(files.items(), start=1):
-        record = journal.get(key) if (key := _key(name, path)) else None
-        if record is None:
-            record = _read_one(key, name, path)
-            pending.append(record)
-        if len(pending) >= _FILES_PER_WRITE or number == len(files):
-            journal.append(pending)
-            pending = []
-        if record.problem:
-            log.warning("%s is skipped: %s", path, record.problem)
+        printable = name.encode("utf-8", "replace").decode()
+        try:
+            documents += _read_one(printable, name, path)
+        except UnreadableDocumentError as error:
+            skipped[printable] = str(error)
+            log.warning("%s is skipped: %s", path, error)
         if progress is not None:
             progress(number, len(files))
-        yield record
+    return documents, skipped
 
 
-def _key(name: str, path: Path) -> str:
-    try:
-        return hashlib.sha256(f"{VERSION}\n{file_sha256(path)}\n{name}".encode(errors="surrogatepass")).hexdigest()
-    except OSError:
-        return ""
-
-
-def _read_one(key: str, name: str, path: Path) -> ReadFile:
-    printable = name.encode("utf-8", "replace").decode()
+def _read_one(printable: str, name: str, path: Path) -> Sequence[SourceDocument]:
     if printable != name:
-        return ReadFile(key, printable, (), "its name is not UTF-8; rename it")
-    try:
-        # no tab or line break in an id, and no space, which the qrel files of other programs do not take
-        identifier = re.sub(r"[\s%]", lambda character: quote(character[0]), name)
-        return ReadFile(key, name, tuple(read_documents(path, identifier)))
-    except UnreadableDocumentError as error:
-        return ReadFile(key, name, (), str(error))
+        raise UnreadableDocumentError("its name is not UTF-8; rename it")
+    # no tab or line break in an id, and no space, which the qrel files of other programs do not take
+    return read_documents(path, re.sub(r"[\s%]", lambda character: quote(character[0]), name))
 
 
 def _write_passages(

@@ -14,9 +14,6 @@ from ...sources import install_command
 from ..jsonl import read_records, text_of
 from .markdown import HeadedText, split_markdown
 
-VERSION = 1
-"""Raise it when the same file is read differently."""
-
 _TEXT_KEYS, _ID_KEYS = ("text", "contents", "content", "body"), ("_id", "id")
 """Fields of a JSON line that hold a document's text and its id; the first that a line has counts."""
 

@@ -158,14 +158,10 @@ BEIR_LINES = b"""{"_id": "q1", "text": "my head hurts", "metadata": {"answer": "
     [
         ("queries.jsonl.gz", gzip.compress(BEIR_LINES)),
         ("topics.tsv.gz", gzip.compress(b"q1\tmy head hurts\n2\ttoo much sugar\n")),
-        (
-            "topics.trec",
-            b"<top><num> Number: q1\n<title> my head hurts\n</top><top><num> 2 <title>too much sugar</top>",
-        ),
     ],
-    ids=["beir.gz", "topics.gz", "topics"],  # not the bytes, of which those of gzip hold the time
+    ids=["beir.gz", "topics.gz"],  # not the bytes, of which those of gzip hold the time
 )
-def test_questions_of_beir_and_topics_of_trec_are_rewritten_under_their_ids(settings, capsys, tmp_path, name, content):
+def test_questions_of_beir_and_of_a_table_are_rewritten_under_their_ids(settings, capsys, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     code, records, _ = run(capsys, settings, "--input", tmp_path / name)
     assert code == 0

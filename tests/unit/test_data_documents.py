@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.documents import corpus
 from querylect.data.documents.corpus import documents_of_passages, source_digest, write_corpus
 from querylect.data.documents.formats import SourceDocument
 from querylect.data.documents.markdown import HeadedText, split_markdown
@@ -107,32 +106,6 @@ def test_a_repeated_passage_stands_once(tmp_path):
         (tmp_path / "docs" / name / "same.md").write_text("# Same\nThe same text.")
     summary = write_corpus(tmp_path / "docs", tmp_path / "corpus")
     assert (summary.documents, summary.passages, summary.repeated) == (2, 1, 1)
-
-
-def test_a_killed_call_goes_on_with_the_files_that_are_left(tmp_path, monkeypatch):
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    for number in range(40):
-        (docs / f"{number:02d}.txt").write_text(f"Text number {number}.")
-    original, read_names = corpus.read_documents, []
-
-    def until(limit):
-        def read_documents(path, name):
-            if len(read_names) == limit:
-                raise KeyboardInterrupt
-            read_names.append(name)
-            return original(path, name)
-
-        monkeypatch.setattr(corpus, "read_documents", read_documents)
-
-    until(35)
-    with pytest.raises(KeyboardInterrupt):
-        write_corpus(docs, tmp_path / "corpus")
-    assert not (tmp_path / "corpus").exists()
-    read_names.clear()
-    until(100)
-    assert write_corpus(docs, tmp_path / "corpus").documents == 40
-    assert read_names == [f"{number:02d}.txt" for number in range(32, 40)], "the files of two batches were kept"
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
