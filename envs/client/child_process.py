@@ -14,12 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError
@@ -28,115 +26,56 @@ from .discovery import PRIVATE
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS = 600.0
-"""How long opening the index and the encoder may take."""
 STOP_SECONDS = 8.0
-"""How long the child may take to finish what is under way before it is killed."""
-ORPHAN_STOP_SECONDS = 6.0
-"""The same after its parent has ended; then it exits at once."""
+"""How long the child may take to finish what is under way before it is killed, also after its parent has ended."""
 PARENT_SECONDS = 1.0
 """How often the child looks for its parent."""
-SHOWN_LINES = 20
 
 
 @contextmanager
-def local_service(config: EnvironmentConfig, ready_seconds: float = READY_SECONDS) -> Iterator[ServiceAddress]:
+def local_service(config: EnvironmentConfig) -> Iterator[ServiceAddress]:
     """Run the service of `config` on a free loopback port while the block runs; gives its URL and token.
 
     Raises what the service raised while it opened (IndexFolderError, DataError, …), and EnvironmentUnavailableError
-    with the child's last lines where it died or was not ready in time.
+    where it died.
     """
-    child = _Child(config)
+    token = secrets.token_urlsafe(32)
+    reports, report = Pipe(duplex=False)
+    with report:
+        command = [sys.executable, "-P", "-m", __name__, str(report.fileno()), str(os.getpid())]
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=2, pass_fds=[report.fileno()], start_new_session=True
+        )
     try:
-        url = child.wait_ready(ready_seconds)
-        log.info("local environment service at %s (process %d)", url, child.process.pid)
-        yield ServiceAddress(url, child.token)
-    finally:
-        child.stop()
-
-
-class _Child:
-    """The child process, its report and the last lines of its output."""
-
-    def __init__(self, config: EnvironmentConfig) -> None:
-        self.token = secrets.token_urlsafe(32)
-        self._report, report = Pipe(duplex=False)
-        settings = config.model_copy(update=PRIVATE).model_dump_json()
-        with report:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(report.fileno()), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=[report.fileno()],
-                start_new_session=True,
-            )
-        self._lines: deque[str] = deque(maxlen=SHOWN_LINES)
-        self._error_reported = False
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._reader = threading.Thread(target=self._read_lines, args=(self.process.stdout,), daemon=True)
-        self._reader.start()
-        with suppress(BrokenPipeError), self.process.stdin:
-            self.process.stdin.write(f"{settings}\n{self.token}\n".encode())
-
-    def wait_ready(self, seconds: float) -> str:
-        """The URL, once the service takes requests."""
-        with self._report as report:
-            if not report.poll(seconds):
-                raise self._failed("did not open its index in time")
+        assert child.stdin is not None
+        with suppress(BrokenPipeError), child.stdin:
+            child.stdin.write(f"{config.model_copy(update=PRIVATE).model_dump_json()}\n{token}\n".encode())
+        with reports:
             try:
-                outcome: str | QuerylectError = report.recv()
+                outcome: str | QuerylectError = reports.recv()
             except EOFError:
-                raise self._failed("ended before it was ready") from None
+                code = child.wait()
+                message = f"the local environment service ended before it was ready (exit code {code}); see its output."
+                raise EnvironmentUnavailableError(message) from None
         if isinstance(outcome, QuerylectError):
-            self._error_reported = True
             raise outcome
-        return outcome
+        log.info("local environment service at %s (process %d)", outcome, child.pid)
+        yield ServiceAddress(outcome, token)
+        if child.poll() is not None:
+            log.error("the local environment service had ended by itself (exit code %d)", child.returncode)
+    finally:
+        _stop(child)
 
-    def stop(self) -> None:
-        """End the child, by SIGTERM and then SIGKILL. It has ended when this returns, also after Ctrl-C meanwhile."""
-        exit_code = self.process.poll()
-        if exit_code is not None and not self._error_reported:
-            output = "\n".join(self._lines)
-            log.error("the local environment service had ended by itself (%s):\n%s", _ending(exit_code), output)
-        try:
-            self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_SECONDS)
-        finally:
-            if self.process.poll() is None:
-                log.warning("the local environment service did not end in %g s and is killed", STOP_SECONDS)
-                self.process.kill()
-                self.process.wait()
-            self._reader.join(1.0)
 
-    def _read_lines(self, stream: IO[bytes]) -> None:
-        with stream:
-            for raw in stream:
-                line = raw.decode(errors="replace").rstrip()
-                self._lines.append(line)
-                log.debug("service: %s", line)
-
-    def _failed(self, event: str) -> EnvironmentUnavailableError:
-        self._error_reported = True
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """End the child, by SIGTERM and then SIGKILL. It has ended when this returns, also after Ctrl-C meanwhile."""
+    try:
+        child.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
-        self._reader.join(0.5)
-        last = "\n".join(self._lines) or "(it wrote nothing)"
-        exit_code = self.process.poll()
-        state = "it still runs and is stopped now" if exit_code is None else _ending(exit_code)
-        message = f"the local environment service {event} ({state}). Its last lines:\n{last}"
-        return EnvironmentUnavailableError(message)
-
-
-def _ending(exit_code: int) -> str:
-    """How a process ended. Where a signal killed it as it reads a damaged file through mapped memory, what to check."""
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    by = signal.Signals(-exit_code)
-    hint = "; was an index file cut or overwritten while it was read? See querylect index verify"
-    return f"exit code {exit_code}, {by.name}{hint if by in (signal.SIGBUS, signal.SIGSEGV) else ''}"
+            child.wait(STOP_SECONDS)
+    finally:
+        child.kill()
+        child.wait()
 
 
 def _serve() -> None:
@@ -157,7 +96,6 @@ def _serve() -> None:
     try:
         serve(EnvironmentConfig.model_validate_json(settings), token=token, ready=send)
     except QuerylectError as error:
-        log.error("%s", error)
         send(error)
         sys.exit(error.exit_code)
 
@@ -167,7 +105,7 @@ def _stop_without_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(ORPHAN_STOP_SECONDS)
+    time.sleep(STOP_SECONDS)
     os._exit(1)
 
 

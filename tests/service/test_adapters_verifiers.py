@@ -17,6 +17,8 @@ from fastapi import FastAPI, Request, Response
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 
+from .test_client import PausesOnly
+
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 pytestmark = pytest.mark.skipif(
     shutil.which("uv", path=PATH) is None, reason="no uv, which verifiers runs its harness with"
@@ -104,14 +106,15 @@ def test_the_last_search_is_the_reward_and_a_reply_without_a_query_is_worth_noth
     assert "held no query" in str(requests[2]["messages"][-1]), "the episode goes on"
 
 
-def test_an_outage_is_an_error_and_never_a_reward(small_environment, run_app, model):
+def test_an_outage_is_an_error_and_never_a_reward(small_environment, run_app, model, monkeypatch):
     from verifiers.v1.utils.loaders import load_taskset
 
     with run_app(create_app(Environment.open(small_environment))) as stopped_url:
         config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[stopped_url], split="test")
         tasks = list(load_taskset(config))
+    monkeypatch.setattr("querylect.envs.client.client.RetryClock", lambda: PausesOnly().clock)
     with model(["triptan"]) as (address, _):
-        episode = play(stopped_url, address, tasks=tasks, deadline=0.5)
+        episode = play(stopped_url, address, tasks=tasks)
     assert not episode.ok
     assert "unscorable" in str(episode.errors)
     assert all("ndcg@10" not in trace.rewards for trace in episode.traces)
