@@ -11,7 +11,7 @@ FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port
                   "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
                   "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",
-                  "rollout.vllm", "rollout.server", "rollout.streaming",
+                  "rollout.vllm", "rollout.server",
                   "optimize.searches", "optimize.proposals", "synthetic",
                   *(f"{model}.{name}" for model in ("rewriter.llm", "optimize.reflection", "optimize.task",
                                                          "reward.answer.reader")

@@ -4,11 +4,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .curriculum import CurriculumConfig
 from .environment import ClientConfig as ClientConfig
 from .environment import DatasetConfig as DatasetConfig
 from .environment import EnvironmentConfig as EnvironmentConfig
@@ -33,10 +32,6 @@ class LoraConfig(Section):
     """Rank of the adapter matrices."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
     """Scale: the product of the adapter matrices is multiplied by alpha / r."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout rate of the adapters' inputs in training; above 0, sampled and trained policy differ slightly."""
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers to adapt; all-linear: all linear layers except the output layer."""
     last_layers: Annotated[int, Field(ge=1)] | None = None
     """Adapt only this many layers, counted from the output; the backward pass ends there. None: all layers."""
 
@@ -63,9 +58,6 @@ class VllmConfig(Section):
     """Share of the GPU memory for vLLM's weights, activations and KV cache; training needs the rest."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
     """GPUs (and training processes) per engine; a divisor of the number of training processes."""
-    max_model_len: Annotated[int, Field(ge=16)] | None = None
-    """Maximum tokens of prompt and answer together; None: rollout.max_prompt_tokens + rollout.max_new_tokens, which is
-    also the minimum."""
     enable_sleep_mode: bool = False
     """Free the engine's GPU memory between rollouts; its weights are sent again before the next one."""
     enforce_eager: bool = False
@@ -81,8 +73,6 @@ class VllmServerConfig(Section):
     """Port on this machine at which server and trainer set up the weight transfer."""
     timeout: Annotated[float, Field(ge=0)] = 240.0
     """Seconds to wait for the server to start."""
-    concurrency: Annotated[int, Field(ge=1)] = 64
-    """Maximum number of prompts that are answered at a time."""
     sync: bool = True
     """Send the policy's weights to the server. False: the server already serves exactly this policy; not allowed in
     training."""
@@ -98,22 +88,17 @@ class VllmServerConfig(Section):
         return url
 
 
-_Value = TypeVar("_Value", int, float)
-_Temperature = Annotated[float, Field(gt=0)]
-_Share = Annotated[float, Field(gt=0, le=1)]
-
-
 class RolloutConfig(Section):
     """Rollouts: how a tree of turns is sampled for a question."""
 
     branching: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 4]
     """Samples per node, by turn. [4, 4]: 4 first turns, each with 4 second turns. [16]: single-turn."""
-    temperature: _Temperature | Annotated[list[_Temperature], Field(min_length=1)] = 1.0
-    """Sampling temperature during rollouts: a number, or one per turn. Evaluation is greedy."""
-    top_p: _Share | Annotated[list[_Share], Field(min_length=1)] = 1.0
-    """Nucleus (top-p) of rollout sampling: a number, or one per turn. For values below 1 see docs/training.md."""
-    max_new_tokens: Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = 64
-    """Maximum sampled tokens of a turn: a number, or one per turn."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature during rollouts. Evaluation is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus (top-p) of rollout sampling. For values below 1 see docs/training.md."""
+    max_new_tokens: Annotated[int, Field(ge=1)] = 64
+    """Maximum sampled tokens of a turn."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
     """Maximum prompt tokens of any turn; later prompts contain the answers and documents of earlier turns."""
     documents: Annotated[int, Field(ge=1)] = 10
@@ -128,78 +113,24 @@ class RolloutConfig(Section):
     """Generation batch size in sequences (engine transformers; vLLM forms its own batches)."""
     engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"
     """Generation engine: the policy in transformers, vLLM on the same GPUs, or a vLLM server (docs/rollouts.md)."""
-    streaming: bool | Literal["auto"] = "auto"
-    """Search while sampling. With vLLM every turn is searched when it ends and the next one sampled at once, with
-    transformers a wave of `micro_batch` sequences is searched while the next is sampled. False: turn by turn. auto:
-    true for vllm_server, and for vllm where each process has its own engine."""
     vllm: VllmConfig = VllmConfig()
     server: VllmServerConfig = VllmServerConfig()
 
     @property
     def longest_sequence(self) -> int:
         """Tokens of the longest sequence that a policy is asked to sample or is trained on."""
-        budget = self.max_new_tokens
-        return self.max_prompt_tokens + (max(budget) if isinstance(budget, list) else budget)
+        return self.max_prompt_tokens + self.max_new_tokens
 
     @property
     def streams(self) -> bool:
-        """Whether trees are searched while they are sampled."""
-        if self.streaming == "auto":
-            return self.engine == "vllm_server" or (self.engine == "vllm" and self.vllm.tensor_parallel_size == 1)
-        return self.streaming
-
-    def new_tokens(self, turn: int) -> int:
-        """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
-        return _of_turn(self.max_new_tokens, turn)
-
-    def temperature_of(self, turn: int) -> float:
-        """The sampling temperature of a turn, 1 for the first; turns beyond the list have its last."""
-        return _of_turn(self.temperature, turn)
-
-    def top_p_of(self, turn: int) -> float:
-        """The nucleus of a turn, likewise."""
-        return _of_turn(self.top_p, turn)
+        """Whether trees are searched while they are sampled: with vLLM, unless processes share an engine."""
+        return self.engine == "vllm_server" or (self.engine == "vllm" and self.vllm.tensor_parallel_size == 1)
 
     def earlier_tokens(self, turn: int) -> int:
         """How many tokens the earlier answers and the shown documents may take in the prompt of a turn."""
         observation = self.documents * self.document_tokens
         observation = observation if self.observation_tokens is None else min(observation, self.observation_tokens)
-        return sum(self.new_tokens(earlier) + observation for earlier in range(1, turn))
-
-    @model_validator(mode="after")
-    def _check_max_model_len(self) -> "RolloutConfig":
-        limit = self.vllm.max_model_len
-        if self.engine == "vllm" and limit is not None and limit < self.longest_sequence:
-            raise ValueError(
-                f"rollout.vllm.max_model_len is {limit}, and a prompt and its answer may have {self.longest_sequence} "
-                "tokens (rollout.max_prompt_tokens + rollout.max_new_tokens); leave it out, or lower one of these"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_streaming(self) -> "RolloutConfig":
-        if self.streaming is True and self.engine == "vllm" and self.vllm.tensor_parallel_size > 1:
-            raise ValueError(
-                f"rollout.streaming is true and rollout.vllm.tensor_parallel_size {self.vllm.tensor_parallel_size}: "
-                "processes that share one engine ask it together, turn by turn; set streaming to auto"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_values_per_turn(self) -> "RolloutConfig":
-        turns = len(self.branching)
-        for name in ("max_new_tokens", "temperature", "top_p"):
-            value = getattr(self, name)
-            if isinstance(value, list) and len(value) != turns:
-                raise ValueError(
-                    f"rollout.{name} has {len(value)} values for {turns} turns (rollout.branching {self.branching}); "
-                    "give one per turn, or one number"
-                )
-        return self
-
-
-def _of_turn(value: _Value | list[_Value], turn: int) -> _Value:
-    return value[min(turn, len(value)) - 1] if isinstance(value, list) else value
+        return (turn - 1) * (self.max_new_tokens + observation)
 
 
 ANSWER, ANSWER_REWARD = "answer", "answer_reward"
@@ -217,8 +148,6 @@ class RewardConfig(Section):
     """w_f: reward = (1 − w_f)·metric + w_f·format; if the format fails, only the format term counts."""
     turn_weights: list[float] = [0.5, 1.0]
     """λ: weight of each turn's reward, first to last."""
-    truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Subtracted from the reward of a turn truncated at max_new_tokens; the reward can become negative."""
     search_price: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Price of a search, subtracted from the reward of a path for each of its turns that searches or has the wrong
     format; what a stop costs is in docs/stop.md."""
@@ -261,10 +190,6 @@ class TrackingConfig(Section):
     """Project name in Weights & Biases and trackio."""
     group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Weights & Biases: the group of the run; `querylect sweep` sets its name. None: no group."""
-    tags: list[Annotated[str, Field(min_length=1, max_length=64)]] = []
-    """Weights & Biases: tags of the run."""
-    table_steps: Annotated[int, Field(ge=0)] = 10
-    """Weights & Biases: steps between two tables of sampled trees; 0: none."""
 
 
 class EvalConfig(Section):
@@ -298,7 +223,7 @@ class MixMemberConfig(Section):
     """One environment of a mix; other settings are inherited from the run's `env`, `client` and `rewriter`."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Sampling weight: its share of a step's questions is weight / sum of weights, before the curriculum."""
+    """Sampling weight: its share of a step's questions is weight / sum of weights."""
     env: EnvironmentConfig = EnvironmentConfig()
     client: ClientConfig = ClientConfig()
     rewriter: RewriterConfig = RewriterConfig()
@@ -310,7 +235,6 @@ class MixConfig(Section):
 
     environments: Annotated[dict[str, MixMemberConfig], Field(min_length=1)]
     """Environments by name (lower-case letters, digits, - and _); the name is part of question ids and metric names."""
-    curriculum: CurriculumConfig = CurriculumConfig()
 
     @field_validator("environments")
     @classmethod
@@ -367,11 +291,6 @@ class RunConfig(Section):
         read = self.reward.answer.top if self.reward.kind == "answer" else 0
         return max(10, cutoff(self.reward.metric), self.rollout.documents, read)
 
-    @property
-    def draws_by_curriculum(self) -> bool:
-        """Whether a curriculum chooses the questions of a step; else they come in shuffled passes."""
-        return self.mix is not None or self.train.curriculum.prefer != "none"
-
     @model_validator(mode="before")
     @classmethod
     def _fill_members(cls, values: object) -> object:
@@ -407,24 +326,5 @@ class RunConfig(Section):
             raise ValueError(
                 f"{unsearched[0]} is answer and reward.kind is {self.reward.kind}: a path without a search has no "
                 f"ranking to score; use reward.kind: answer, or {unsearched[0]}: true, which searches the question"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_best_of(self) -> "RunConfig":
-        fewest = min(self.rollout.branching)
-        if self.train.best_of is not None and self.train.best_of > fewest:
-            raise ValueError(
-                f"train.best_of is {self.train.best_of} and a turn has {fewest} samples (rollout.branching "
-                f"{self.rollout.branching}); give at most {fewest}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_curriculum(self) -> "RunConfig":
-        if self.mix is not None and self.train.curriculum != CurriculumConfig():
-            raise ValueError(
-                "train.curriculum is that of a run on one environment, and this run has a mix, whose curriculum is "
-                "mix.curriculum; move the settings there"
             )
         return self

@@ -126,7 +126,7 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
 
     with TemporaryDirectory() as folder:
         _save(work, Path(folder))
-        shares = {"gpu_memory_utilization": 0.2, "max_model_len": 1024, "enable_sleep_mode": device.type == "cuda"}
+        shares = {"gpu_memory_utilization": 0.2, "enable_sleep_mode": device.type == "cuda"}
         sizes = {"max_prompt_tokens": 512, "max_new_tokens": 32}
         settings = {"policy": {"model": folder, "lora": None}, "rollout": {"engine": "vllm", "vllm": shares, **sizes}}
         config = RunConfig.model_validate(settings)

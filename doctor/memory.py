@@ -7,8 +7,7 @@ from typing import Any
 from ..configs.schema import PolicyConfig, RunConfig
 from ..slurm.requests import request_of
 from ..train.arguments import check_combinations, trains_bfloat16
-from ..train.memory.advice import remedies
-from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryPlanner, ProcessLayout, planner_of
+from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryPlanner, ProcessLayout, advice, planner_of
 from ..train.memory.host import host_memory
 from ..train.memory.model_shape import shape_of
 from .findings import Finding
@@ -81,14 +80,5 @@ def _finding(planner: MemoryPlanner, candidates: list[ProcessLayout], owner: str
     return (
         Finding("config", NAME, "ok", detail)
         if best.fits()
-        else Finding("config", NAME, "needed", detail, _advice(planner, best.layout))
+        else Finding("config", NAME, "needed", detail, advice(planner, best.layout))
     )
-
-
-def _advice(planner: MemoryPlanner, layout: ProcessLayout) -> str:
-    """The nearest settings that fit, and what they take."""
-    changes, after = remedies(planner, layout)
-    if not changes:
-        return "take a smaller policy.model, or larger GPUs"
-    outcome = "" if after.fits() else ", still too much: take a smaller policy.model, or more and larger GPUs"
-    return f"{', '.join(changes)}: {after.peak / GIB:.1f} GiB per GPU{outcome}"

@@ -115,7 +115,7 @@ def system_identity(
         "rewriters": _source_of_rewriters(),
         "rewriter": rewriter.model_dump(mode="json", exclude=rewriter.unread),
         "turns": system.turns,
-        "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
+        "new_tokens": [rollout.max_new_tokens] * system.turns,
         "shown": [
             rollout.documents, rollout.document_tokens, rollout.observation_tokens, rollout.history_tokens,
         ],

@@ -167,14 +167,12 @@ class _Batch:
                 path.chat.append(Message(role="user", content=message))
 
     def _draw(self, sample: int) -> SamplingParams:
-        tokens = self.rollout.new_tokens(self.turn)
+        tokens = self.rollout.max_new_tokens
         if not self.system.sampled:
             return SamplingParams(max_tokens=tokens)
         # an endpoint may increment the seed for several passages, so the seeds of samples are `passages` apart
         seed = (self.asking.seed * 1_000_003 + sample * self.system.passages) % 2**31
-        return SamplingParams(
-            self.system.passages, self.rollout.temperature_of(1), self.rollout.top_p_of(1), tokens, seed
-        )
+        return SamplingParams(self.system.passages, self.rollout.temperature, self.rollout.top_p, tokens, seed)
 
     def _record(self, path: _Path, answer: FrozenAnswer, result: StepResult | None) -> EvalRecord:
         rewrite = answer.rewrite

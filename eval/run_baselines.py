@@ -39,9 +39,7 @@ def with_run_baselines(spec: SpecConfig) -> SpecConfig:
 def hyde_rollout(rollout: RolloutConfig, turns: int) -> RolloutConfig:
     """The rollout of HyDE at the cost of so many turns: one passage with the tokens of all of them, limited by what the
     engine accepts."""
-    tokens = sum(rollout.new_tokens(turn) for turn in range(1, turns + 1))
-    if rollout.engine == "vllm" and rollout.vllm.max_model_len is not None:
-        tokens = min(tokens, rollout.vllm.max_model_len - rollout.max_prompt_tokens)
+    tokens = turns * rollout.max_new_tokens
     return rollout.model_copy(update={"max_new_tokens": tokens})
 
 

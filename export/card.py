@@ -244,9 +244,7 @@ def _rewarded(reward: Mapping[str, Any]) -> str:
 
 
 def _warm_start(settings: Mapping[str, object]) -> str:
-    if settings.get("kind") == "expert_iteration":
-        return f"{settings['rounds']} rounds of expert iteration on {settings['questions']} questions each"
-    return f"{settings['questions']} graded proposals imitated"
+    return f"imitation of graded answers to {settings['questions']} questions"
 
 
 def fenced(text: str, language: str) -> str:

@@ -109,7 +109,7 @@ def training(config: RunConfig, base: BaseModelSource) -> dict[str, JsonValue]:
         settings["dataset"] = config.env.dataset.kind
     else:
         weights: dict[str, JsonValue] = {name: member.weight for name, member in config.mix.environments.items()}
-        settings["mix"] = {"weights": weights, "curriculum": config.mix.curriculum.model_dump(mode="json")}
+        settings["mix"] = {"weights": weights}
     return settings
 
 
@@ -196,7 +196,7 @@ def _rollout(rollout: RolloutConfig, search_depth: int, used: UsedTurn) -> Expor
         turns=turns,
         turn=used.turn,
         turn_reason=used.reason,
-        max_new_tokens=[rollout.new_tokens(turn) for turn in range(1, turns + 1)],
+        max_new_tokens=[rollout.max_new_tokens] * turns,
         max_prompt_tokens=rollout.max_prompt_tokens,
         documents=rollout.documents,
         document_tokens=rollout.document_tokens,
@@ -246,7 +246,7 @@ def _answer(
     prompt = chat.first(rewriter.first(question), rewriter.opening)
     if len(prompt) > rollout.max_prompt_tokens:
         return None
-    sampling = Sampling(temperature=0.0, max_new_tokens=rollout.new_tokens(1))
+    sampling = Sampling(temperature=0.0, max_new_tokens=rollout.max_new_tokens)
     ids = loaded.engine.generate([prompt], 1, sampling)[0][0].ids
     text = chat.text(ids)
     return ExportedAnswer(text=text, ids=ids, plan=rewriter.parse(question, text, 1).plan)

@@ -67,7 +67,7 @@ class EndpointConversation:
     def answer(self, questions: Sequence[Question], chats: Sequence[ChatSoFar], turn: int) -> list[ChatAnswer]:
         """The greedy answer to each chat. Raises as `Llm.ask`."""
         missing: dict[int, str] = {}
-        draw = SamplingParams(max_tokens=self.rollout.new_tokens(turn))
+        draw = SamplingParams(max_tokens=self.rollout.max_new_tokens)
         ask = self._ask_policy if self.trained else self._ask_prompted
         answers = ask(questions, [chat.messages for chat in chats], turn, draw, missing)
         return [

@@ -244,13 +244,12 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, 
         "lora": None,
         "trust_remote_code": exported.policy.trust_remote_code,
     }
-    budget = rollout.max_new_tokens
     values: dict[str, object] = {
         "name": exported.run.name,
         "policy": policy,
         "rollout": {
             "branching": [1] * rollout.turns,
-            "max_new_tokens": [budget[min(turn, len(budget) - 1)] for turn in range(rollout.turns)],
+            "max_new_tokens": max(rollout.max_new_tokens),
             **rollout.model_dump(exclude={"turns", "turn", "turn_reason", "max_new_tokens", "k"}),
         },
         "reward": {"turn_weights": [1.0] * rollout.turns},

@@ -252,7 +252,7 @@ def _ask_policy(
             failed[order.id] = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
         else:
             branches[order.id] = branch
-    sampling = conversation.sampling(turn, greedy=True)
+    sampling = conversation.sampling(greedy=True)
     answers = conversation.generate(list(branches.values()), turn, 1, sampling) if branches else []
     return {
         name: (node.rewrite, node.text, Continuation(branch, node))

@@ -180,7 +180,7 @@ class Scorer:
                     f"({self._config.client.deadline:g} s){f'; last failure: {failure}' if failure else ''}. Check the "
                     "service and continue with --resume."
                 )
-            rewards.append(reward - settings.truncation_penalty * bool(record.cut))
+            rewards.append(reward)
             means[f"reward/turn{record.turn}"] = rewards[-1]
             means[metric_key(metric, record.turn)] = value
             means[f"format/turn{record.turn}"] = float(record.format_ok)

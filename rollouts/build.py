@@ -11,7 +11,7 @@ from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from .engines.base import Engine
 from .grow import Grower
-from .streaming import StreamingGrower, WaveGrower
+from .streaming import StreamingGrower
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,8 @@ def make_grower(
     engine: Engine, rewriter: RewritingStrategy, client: StepClient, rollout: RolloutConfig, reward: RewardConfig
 ) -> Grower:
     """What grows trees with this engine, and searches them turn by turn or while they are sampled."""
-    parts = engine, rewriter, client, rollout, reward
-    if not rollout.streams:
-        return Grower(*parts)
-    return WaveGrower(*parts) if rollout.engine == "transformers" else StreamingGrower(*parts)
+    kind = StreamingGrower if rollout.streams else Grower
+    return kind(engine, rewriter, client, rollout, reward)
 
 
 def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: EnvironmentApi, k: int) -> RewritingStrategy:

@@ -13,7 +13,6 @@ from ..data.history import newest
 from ..data.types import Question
 from ..errors import ModelError, in_one_line
 from ..llms.base import THINK_OPEN, Message
-from .chat_template import refusal, render
 from .tokenizer import Tokenizer
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
@@ -113,18 +112,16 @@ class Chat:
         return len(self._ids(text))
 
     def _render(self, messages: Sequence[Message]) -> str:
+        """The text of a chat up to the assistant's turn, rendered by transformers in a sandbox."""
         from jinja2 import TemplateError
-        from transformers import PreTrainedTokenizerBase
 
-        tokenizer = self.tokenizer
-        apply = type(tokenizer).apply_chat_template
-        if apply is not PreTrainedTokenizerBase.apply_chat_template:  # type: ignore[comparison-overlap]
-            # A tokenizer that writes its chats by itself, such as one that was loaded with policy.trust_remote_code.
-            try:
-                return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-            except TemplateError as error:
-                raise refusal(in_one_line(error)) from error
-        return render(tokenizer.get_chat_template(), messages, tokenizer.special_tokens_map)
+        try:
+            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise ModelError(
+                f"the chat template of the policy refuses the rewriter's messages ({in_one_line(error)}). "
+                "Choose another rewriter (rewriter.name) or another policy."
+            ) from error
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []

@@ -105,12 +105,12 @@ class Conversation:
         last_searched = node if node.rewrite.plan is not None else branch.last_searched
         return Branch(branch.tree, messages, prompt_ids, node, stream(branch.stream, number), last_searched)
 
-    def sampling(self, turn: int, greedy: bool) -> Sampling:
-        """How an answer of that turn is sampled."""
+    def sampling(self, greedy: bool) -> Sampling:
+        """How an answer is sampled."""
         return Sampling(
-            temperature=0.0 if greedy else self.rollout.temperature_of(turn),
-            top_p=1.0 if greedy else self.rollout.top_p_of(turn),
-            max_new_tokens=self.rollout.new_tokens(turn),
+            temperature=0.0 if greedy else self.rollout.temperature,
+            top_p=1.0 if greedy else self.rollout.top_p,
+            max_new_tokens=self.rollout.max_new_tokens,
         )
 
     def node(self, branch: Branch, sample: Completion, turn: int) -> Node:
@@ -121,7 +121,7 @@ class Conversation:
         if rewrite.stop:
             rewrite = keep(rewrite, last.rewrite.plan if last is not None else None)
         node = Node(turn, branch.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
-        node.reused, node.versions = rewrite.stop and last is not None, sample.versions
+        node.reused = rewrite.stop and last is not None
         return node
 
     def with_cut_history(self, question: Question) -> Question:

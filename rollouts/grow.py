@@ -64,7 +64,7 @@ class Grower(Conversation):
     def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool, streams: bool) -> None:
         """Grow the trees of these first turns; `streams`: from their random streams, not from torch's global one."""
         for turn, width in enumerate(branching, start=1):
-            grown = self.generate(branches, turn, width, self.sampling_of(branches, turn, greedy, streams))
+            grown = self.generate(branches, turn, width, self.sampling_of(branches, greedy, streams))
             started = time.perf_counter()
             self.search(grown)
             self.clock.add("retrieve", started)
@@ -73,9 +73,9 @@ class Grower(Conversation):
             if turn < len(branching):
                 branches = self.next_turns(grown, turn + 1, width)
 
-    def sampling_of(self, branches: Sequence[Branch], turn: int, greedy: bool, streams: bool) -> Sampling:
+    def sampling_of(self, branches: Sequence[Branch], greedy: bool, streams: bool) -> Sampling:
         """How the answers to these branches are sampled: from their random streams, or from torch's global one."""
-        sampling = self.sampling(turn, greedy)
+        sampling = self.sampling(greedy)
         return replace(sampling, streams=tuple(branch.stream for branch in branches)) if streams else sampling
 
     def next_turns(self, grown: Sequence[tuple[Branch, Node]], turn: int, width: int) -> list[Branch]:
@@ -149,6 +149,4 @@ class Grower(Conversation):
         return [*results, *(StepResult.without_search(name, metrics) for name in unsearched)]
 
     def _reward_of(self, node: Node, metric: float) -> float | None:
-        """The reward of a turn; one that was cut pays `reward.truncation_penalty`."""
-        reward = node_reward(metric, node.rewrite.format_ok, self.reward.format_weight)
-        return reward if reward is None or node.finished else reward - self.reward.truncation_penalty
+        return node_reward(metric, node.rewrite.format_ok, self.reward.format_weight)

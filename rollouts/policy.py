@@ -146,37 +146,27 @@ def cpu_has_fast_bfloat16() -> bool:
 def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel | PeftModel":
     """The model with fresh trainable LoRA weights in float32, whatever the type of the model, or unchanged with all
     weights trainable where `lora` is None.
-
-    Raises ConfigError where `lora.target_modules` names no part of the model.
     """
     if config.lora is None:
         return model
     from peft import LoraConfig, get_peft_model
 
     lora = config.lora
-    targets: str | list[str] = lora.target_modules
+    targets: str | list[str] = "all-linear"
     layers = None
     if lora.last_layers is not None:
         depth = int(model.config.get_text_config().num_hidden_layers)
         layers = list(range(max(0, depth - lora.last_layers), depth))
-        if targets == "all-linear":  # peft takes layers together with a list only
-            linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
-            targets = sorted(linear - {"lm_head"})
+        linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+        targets = sorted(linear - {"lm_head"})  # peft takes layers together with a list only
     adapters = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # annotated as int; any scale works
-        lora_dropout=lora.dropout,
         target_modules=targets,
         layers_to_transform=layers,
         task_type="CAUSAL_LM",
     )
-    try:
-        return get_peft_model(model, adapters)
-    except ValueError as error:
-        raise ConfigError(
-            f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({first_line(error, 200)}). "
-            "Take all-linear, or names of its layers such as [q_proj, v_proj]."
-        ) from error
+    return get_peft_model(model, adapters)
 
 
 def cast_adapters(model: nn.Module, config: PolicyConfig) -> None:

@@ -1,20 +1,17 @@
-"""Growing trees while they are searched (`rollout.streaming`).
+"""Growing trees while they are searched.
 
 StreamingGrower is for engines that take requests at any time (vLLM, a vLLM server): a turn is searched when it ends and
 the turn below it is sampled at once, so nothing waits for the longest answer of a turn. While SEARCHES_AT_ONCE requests
 are under way, turns that end are collected for the next one: the slower the service, the larger its batches. Every
 sample has the random stream of its position in the tree, whichever answer or search ends first, and children are in the
 order of their numbers.
-
-WaveGrower is for the transformers engine, which samples a batch to its end.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
@@ -74,43 +71,6 @@ def _draw_streams(branches: Sequence[Branch]) -> None:
         branch.stream = stream(start, number)
 
 
-@dataclass(slots=True)
-class _Wave:
-    turn: int
-    grown: list[tuple[Branch, Node]]
-    search: Future[None] = field(default_factory=Future)
-
-
-class WaveGrower(Grower):
-    """Grows trees in waves of questions: one wave is searched while the next is sampled.
-
-    Which questions form a wave depends on `rollout.micro_batch` alone and not on time, so that a run that is repeated
-    or resumed samples the same batches.
-    """
-
-    def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool, streams: bool) -> None:
-        """As `Grower.grow_from`; the time of `retrieve` is that in which nothing was sampled."""
-        size = max(1, self.rollout.micro_batch // branching[0])
-        waves = deque((branches[start : start + size], 1) for start in range(0, len(branches), size))
-        searching: _Wave | None = None
-        with _searcher() as searcher:
-            while waves or searching:
-                wave = None
-                if waves:
-                    asked, turn = waves.popleft()
-                    sampling = self.sampling_of(asked, turn, greedy, streams)
-                    wave = _Wave(turn, self.generate(asked, turn, branching[turn - 1], sampling))
-                if searching:
-                    started = time.perf_counter()
-                    searching.search.result()
-                    self.clock.add("retrieve", started)
-                    if (turn := searching.turn) < len(branching):
-                        waves.append((self.next_turns(searching.grown, turn + 1, branching[turn - 1]), turn + 1))
-                if wave:
-                    wave.search = searcher.submit(self.search, wave.grown)
-                searching = wave
-
-
 class _Answer(NamedTuple):
     """An answer that is sampled, or the turn that it became."""
 
@@ -159,7 +119,7 @@ class _Growth:
 
     def _ask(self, branch: Branch, turn: int) -> None:
         self.grower.check_length([branch.prompt_ids])
-        sampling = replace(self.grower.sampling(turn, self.greedy), streams=(branch.stream,))
+        sampling = replace(self.grower.sampling(self.greedy), streams=(branch.stream,))
         futures = self.grower.engine.submit(branch.prompt_ids, self.branching[turn - 1], sampling)
         self._sampling += len(futures)
         for number, future in enumerate(futures):

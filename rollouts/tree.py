@@ -48,8 +48,6 @@ class Node:
     """Whether the ranking is that of an earlier turn, because this one stopped and searched nothing itself."""
     cost: float = 0.0
     """The price of its search, which is not part of `reward`."""
-    versions: tuple[int, int] | None = None
-    """Updates that the weights had seen which sampled the first and the last completion id; None where not counted."""
     truncated: int | None = None
     """Texts of its plan that the retriever read only in part; None where nothing was searched, or this is unknown."""
 

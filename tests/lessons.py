@@ -171,7 +171,7 @@ def lesson_settings(lessons: EnvironmentConfig, url: str, speaking: Path, folder
     )
 
 
-ENDLESS = {"train.steps": 500, "train.guard.action": "warn"}
+ENDLESS = {"train.steps": 500, "train.guard": "warn"}
 """A run that only what a test does to it ends: tiny policies collapse within some tens of steps."""
 
 

@@ -95,24 +95,6 @@ def mean_over_a_whole_path(monkeypatch):
     monkeypatch.setattr(f"{TRAINER}.row_advantages", of_paths)
 
 
-def mean_over_signal_only(monkeypatch):
-    """`loss_type: bnpo` divides by the tokens of the turns with signal."""
-    monkeypatch.setattr(f"{TRAINER}.TreeTrainer._shares", lambda self, mask, sampled: 1.0)
-
-
-def cut_turns_trained(monkeypatch):
-    """Turns that were cut stay in the loss and in its normalizer."""
-    monkeypatch.setattr(f"{TRAINER}.row_mask", lambda trees, assigned, cut=False: row_mask(trees, assigned))
-
-
-def cut_turns_in_the_normalizer(monkeypatch):
-    """Turns that were cut are not trained, but their tokens still count in the normalizer."""
-    monkeypatch.setattr(
-        f"{TRAINER}.row_mask",
-        lambda trees, assigned, cut=False: row_mask(trees, assigned, cut and assigned is not None),
-    )
-
-
 def samples_of_a_nucleus_uncorrected(monkeypatch):
     """What was sampled with `top_p` below 1 is trained on as if it came from the policy itself."""
     monkeypatch.setattr(mismatch, "importance_weights", lambda differences, _: torch.ones_like(differences))

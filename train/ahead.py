@@ -3,43 +3,47 @@
 A thread samples from the engine's own copy of the weights. Step s is trained on trees whose weights are at most
 `staleness` updates older than those it changes; with 1, the trees of step s + 1 are sampled with the weights before
 update s, while update s runs. Every token keeps the log-probability with which it was drawn, so the loss corrects for
-the older weights as it does for another engine (`mismatch.py`), and every turn the versions of the weights.
+the older weights as it does for another engine (`mismatch.py`).
 
-The thread begins a step only with weights that are recent enough for it, so no turn of a tree is ever too old, however
-long sampling, searching, training or validation take: no tree has to be dropped. `take` checks it. When the copy is
-refreshed depends on `train.in_flight_updates`:
-
-- Off: between two steps of training, when the thread is between two steps of sampling. All turns of a tree have one
-  version. With staleness 1 everything is reproducible; above, how old the weights are depends on how long sampling
-  takes.
-- On: before every step of training, also in the middle of a step of sampling, between two calls of the engine or, where
-  it takes requests at any time, between two tokens. Training waits for the end of a call only while it lacks trees.
+The thread begins a step only with weights that are recent enough for it, so no tree is ever too old, however long
+sampling, searching, training or validation take. The copy is refreshed between two steps of training, when the thread
+is between two steps of sampling, so all turns of a step have one version. With staleness 1 everything is reproducible;
+above, how old the weights are depends on how long sampling takes.
 """
 
-import ctypes
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..rollouts.conversation import Clock
-from ..rollouts.engines.base import Weights
+from ..rollouts.engines.base import Engine, Weights
 from ..rollouts.grow import Grower
 from ..rollouts.tree import Tree
 from .distributed.processes import Processes
-from .in_flight import VersionedEngine
 
 log = logging.getLogger(__name__)
 
 Grow = Callable[[Grower, int], list[Tree]]
 """Grows this process's trees of a step with a grower. It has no collective calls."""
-_CLOSING_SECONDS = 5.0
+_CLOSING_SECONDS = 60.0
 
 
 class _Closed(BaseException):
-    """Raised in the thread, at any bytecode, to end it in the middle of a step."""
+    """Ends the thread in the middle of a step."""
+
+
+class _ClosableEngine:
+    """The engine, which raises _Closed instead of taking another call once the thread is to end."""
+
+    def __init__(self, engine: Engine, closed: threading.Event) -> None:
+        self._engine, self._closed = engine, closed
+
+    def __getattr__(self, name: str) -> Any:
+        if self._closed.is_set() and name != "cancel":
+            raise _Closed
+        return getattr(self._engine, name)
 
 
 class Sampled(NamedTuple):
@@ -48,6 +52,8 @@ class Sampled(NamedTuple):
     trees: list[Tree]
     seconds: dict[str, float]
     """The time of generation and retrieval, which runs beside the training."""
+    version: int
+    """Updates that the weights had seen which sampled them."""
 
 
 class TreesAhead:
@@ -56,22 +62,17 @@ class TreesAhead:
     """
 
     def __init__(
-        self,
-        staleness: int,
-        steps: int,
-        grower: Grower,
-        sampler: Weights,
-        grow: Grow,
-        processes: Processes,
-        in_flight: bool = False,
+        self, staleness: int, steps: int, grower: Grower, sampler: Weights, grow: Grow, processes: Processes
     ) -> None:
-        """`steps`: of the whole run; `in_flight`: `train.in_flight_updates`."""
-        self.staleness, self.in_flight = staleness, in_flight
+        """`steps`: of the whole run."""
+        self.staleness = staleness
         self._steps, self._sampler, self._grow, self._processes = steps, sampler, grow, processes
         self._changed = threading.Condition()
-        self._engine = VersionedEngine(grower.engine, self._changed)
+        self._closed = threading.Event()
         self._grower = copy(grower)  # with clocks of its own
-        self._grower.engine = self._engine
+        self._grower.engine = _ClosableEngine(grower.engine, self._closed)
+        self._version = -1
+        """Updates that the weights of the engine have seen."""
         self._ready: dict[int, Sampled] = {}
         self._failure: BaseException | None = None
         self._next: int | None = None
@@ -80,7 +81,7 @@ class TreesAhead:
         """The last step that may be sampled."""
         self._taken = -1
         """The step whose trees were taken last."""
-        self._busy = self._held = self._closed = False
+        self._busy = self._held = False
         self._thread = threading.Thread(target=self._run, name="trees-ahead", daemon=True)
 
     def take(self, step: int) -> Sampled:
@@ -90,10 +91,8 @@ class TreesAhead:
         """
         if self._next is None:
             self._begin(step)
-        elif self.in_flight and self._engine.version < step:  # else a validation has sent them
-            self._send_in_flight(step)
         sampled = self._processes.on_every_process(lambda: self._wait_for(step))
-        if not self.in_flight and self._engine.version < step:
+        if self._version < step:  # else a validation has sent them
             self._send_between_steps(step)
         with self._changed:
             self._taken, self._last = step, min(step + self.staleness, self._steps - 1)
@@ -118,13 +117,11 @@ class TreesAhead:
         self._release()
 
     def close(self) -> None:
-        """Sample no further step, and give up the one that is sampled: a process that ends while its thread computes in
-        PyTorch is aborted by the C++ runtime, with another exit code. Waits some seconds for the end of the thread."""
+        """Sample no further step, and give up the one under way at the next call of the engine.
+
+        A process that ends while its thread computes in PyTorch is aborted by the C++ runtime."""
+        self._closed.set()
         with self._changed:
-            self._closed = True
-            if self._busy:
-                thread = ctypes.c_ulong(self._thread.ident or 0)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Closed))
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(_CLOSING_SECONDS)
@@ -141,9 +138,8 @@ class TreesAhead:
 
     def _send(self, step: int) -> None:
         """Give the engine the weights that have seen `step` updates. Collective."""
-        self._engine.arriving = step
         self._sampler.refresh()
-        self._engine.version = step
+        self._version = step
 
     def _send_between_steps(self, step: int) -> None:
         """`_send`, unless the thread of a process is in the middle of a step. Until the weights are there no thread
@@ -161,25 +157,6 @@ class TreesAhead:
             self._held = False
             self._changed.notify_all()
 
-    def _send_in_flight(self, step: int) -> None:
-        """`_send` while trees grow, between two calls of the engine. Where one runs, this waits for its end as long as
-        the trees of `step` are not there; after that the weights are not sent: the call is for a later step, for which
-        those of the engine are recent enough. Collective."""
-
-        def between_calls() -> bool:
-            with self._changed:
-                self._engine.paused = True
-                self._changed.wait_for(lambda: not self._engine.sampling or step in self._ready)
-                return not self._engine.sampling
-
-        try:
-            if all(self._processes.all_gather(self._processes.on_every_process(between_calls))):
-                self._send(step)
-        finally:
-            with self._changed:
-                self._engine.paused = False
-                self._changed.notify_all()
-
     def _wait_for(self, step: int) -> Sampled:
         with self._changed:
             self._changed.wait_for(lambda: step in self._ready or self._failure is not None)
@@ -187,32 +164,29 @@ class TreesAhead:
                 assert self._failure is not None
                 raise self._failure
             sampled = self._ready.pop(step)
-        oldest = [node.versions[0] for tree in sampled.trees for node in tree.walk() if node.versions]
-        if (age := step - min(oldest, default=step)) > self.staleness:
-            raise RuntimeError(f"a tree of step {step + 1} is {age} updates old, {self.staleness} are allowed")
+        if (age := step - sampled.version) > self.staleness:
+            raise RuntimeError(f"the trees of step {step + 1} are {age} updates old, {self.staleness} are allowed")
         return sampled
 
     def _may_sample(self) -> bool:
         assert self._next is not None
-        recent = self._engine.version >= self._next - self.staleness
-        return self._closed or (self._next <= self._last and recent and not self._held)
+        recent = self._version >= self._next - self.staleness
+        return self._closed.is_set() or (self._next <= self._last and recent and not self._held)
 
     def _run(self) -> None:
-        with suppress(_Closed):
-            self._sample()
-
-    def _sample(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(self._may_sample)
-                if self._closed:
+                if self._closed.is_set():
                     return
                 assert self._next is not None
-                step, self._busy = self._next, True
+                step, version, self._busy = self._next, self._version, True
             failure, trees = None, list[Tree]()
             self._grower.clock, self._grower.searched = Clock(), Clock()
             try:
                 trees = self._grow(self._grower, step)
+            except _Closed:
+                return
             except BaseException as error:  # noqa: BLE001 (raised in the thread that trains)
                 failure = error
             with self._changed:
@@ -221,6 +195,6 @@ class TreesAhead:
                     self._failure = failure
                     self._changed.notify_all()
                     return
-                self._ready[step] = Sampled(trees, self._grower.clock.read())
+                self._ready[step] = Sampled(trees, self._grower.clock.read(), version)
                 self._next = step + 1
                 self._changed.notify_all()

@@ -32,7 +32,7 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
     check_shape(config.train, config.rollout, processes)
     if config.rollout.engine == "vllm":
         check_tensor_parallel(config.rollout.vllm, processes)
-    check_staleness(config.train, config.rollout, config.draws_by_curriculum)
+    check_staleness(config.train, config.rollout)
     check_trained_dtype(config.policy, config.train, sharded)
 
 
@@ -49,20 +49,10 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
             "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
             "of these."
         )
-    if settings.warm_start.questions and settings.warm_start.kind == "titles" and len(branching) < 2:
-        raise ConfigError(
-            f"train.warm_start.kind titles imitates a second turn, and rollout.branching is {branching}. Use two "
-            "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0."
-        )
     shared_engine = rollout.engine == "vllm_server" or (
         rollout.engine == "vllm" and rollout.vllm.tensor_parallel_size > 1
     )
-    if (
-        settings.warm_start.questions
-        and settings.warm_start.kind == "expert_iteration"
-        and processes > 1
-        and shared_engine
-    ):
+    if settings.warm_start.questions and len(branching) == 1 and processes > 1 and shared_engine:
         raise ConfigError(
             f"expert iteration samples in the main process of {processes}, and rollout.engine "
             f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
@@ -86,19 +76,12 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
         )
 
 
-def check_staleness(settings: TrainConfig, rollout: RolloutConfig, draws_by_curriculum: bool) -> None:
+def check_staleness(settings: TrainConfig, rollout: RolloutConfig) -> None:
     """Raise ConfigError where later steps cannot be sampled while a step is trained."""
-    if not settings.staleness:
-        return
-    if rollout.engine == "vllm":
+    if settings.staleness and rollout.engine == "vllm":
         raise ConfigError(
             f"train.staleness is {settings.staleness}, and rollout.engine vllm shares its GPU with the training. "
             "Use rollout.engine=vllm_server on other GPUs, or train.staleness=0."
-        )
-    if draws_by_curriculum:
-        raise ConfigError(
-            f"train.staleness is {settings.staleness}, and the questions of a step are drawn by the success of the "
-            "steps before it (a curriculum, or a mix of environments). Leave one of the two out."
         )
 
 
@@ -111,6 +94,9 @@ def check_report_to(settings: TrackingConfig) -> None:
                 f"({install_command(name)}), or leave {name} out."
             )
 
+
+MAX_GRAD_NORM = 1.0
+"""Gradient clipping: maximum norm of the gradient."""
 
 REMEDY = (
     "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device is faster in "
@@ -175,16 +161,15 @@ def trainable_dtype(policy: PolicyConfig, settings: TrainConfig) -> PolicyConfig
     return policy
 
 
-def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOConfig":
-    """TRL's settings for this run. Every micro-batch of a process holds complete trees."""
+def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: str | None = None) -> "GRPOConfig":
+    """TRL's settings for this run. Every micro-batch of a process holds complete trees. `run_name`: in trackers."""
     import torch
     from trl import GRPOConfig
 
     from ..rollouts.policy import torch_dtype
 
     settings, rollout = config.train, config.rollout
-    turns = range(1, len(rollout.branching) + 1)
-    rows = prod(rollout.branching) * len(turns)  # per tree: see train/rows.py
+    rows = prod(rollout.branching) * len(rollout.branching)  # per tree: see train/rows.py
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
@@ -198,26 +183,27 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOCon
         per_device_train_batch_size=rows * settings.questions_per_micro_batch,
         gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
         num_generations=rows,
-        max_completion_length=max(rollout.new_tokens(turn) for turn in turns),
-        temperature=rollout.temperature_of(1),
-        top_p=rollout.top_p_of(1),
+        max_completion_length=rollout.max_new_tokens,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
         learning_rate=settings.learning_rate,
         lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
         warmup_steps=settings.warmup_steps,
         **settings.trl_settings(),
         router_aux_loss_coef=0.0,  # packed rows return no router logits
         trust_remote_code=config.policy.trust_remote_code,
-        max_grad_norm=settings.max_grad_norm,
+        max_grad_norm=MAX_GRAD_NORM,
         logging_nan_inf_filter=False,
         scale_rewards="none",
-        shuffle_dataset=not config.draws_by_curriculum,
-        gradient_checkpointing=settings.gradient_checkpointing in (True, "reentrant"),
-        gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
+        shuffle_dataset=config.mix is None,
+        gradient_checkpointing=settings.gradient_checkpointing is True,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
         optim="adamw_torch",
         logging_steps=1,
         save_strategy="steps",
         save_steps=settings.save_steps,
-        report_to=[],  # the watcher hands the trackers its own records (tracking.py)
+        report_to=[],  # tracker_callbacks (tracking.py)
+        run_name=run_name,
         project=config.tracking.project,
         hub_private_repo=True,
         trackio_static_space_id=False,

@@ -23,8 +23,8 @@ def train(
 ) -> Path:
     """Train a policy against its environment and return the run folder, from which `Rewriter` loads it.
 
-    `config` is a packaged name, a YAML file or settings; `overrides` change it, as on the command line. In a notebook
-    and in a terminal, a panel shows rewards, pace and the rewrites of the latest steps while the run goes on.
+    `config` is a packaged name, a YAML file or settings; `overrides` change it, as on the command line. The log has
+    a line for each step, and a terminal a progress bar.
     `callbacks` are TrainerCallbacks of transformers, such as `on_log(args, state, control, logs=…)`.
 
     Raises as `querylect.train.run.train`; ConfigError for overrides of settings that are loaded already, and

@@ -14,14 +14,10 @@ app = typer.Typer()
 @app.command()
 def sync(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.")],
-    include_online: Annotated[
-        bool,
-        typer.Option("--include-online", help="Also what was tracked online, such as where a login expired midway."),
-    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Upload to Weights & Biases what runs that were tracked offline have left; print where each is seen."""
     set_up_logging(verbose)
     from .sync import sync as sync_runs
 
-    sync_runs(runs, include_online, typer.echo)
+    sync_runs(runs, typer.echo)

@@ -25,7 +25,9 @@ from typing import Literal
 
 from ..rewards.reward import trajectory_value, weight_of_turn
 from ..rollouts.tree import Node, Tree
-from .best_of_k import TIE, best_of_k_advantages
+
+TIE = 1e-9
+"""Values that differ by at most this are equal."""
 
 Scale = Literal["group", "batch", "none"]
 
@@ -75,29 +77,23 @@ def assign_credit(
     credit: Literal["turn", "trajectory"],
     weights: Sequence[float],
     scale: Scale,
-    best_of: int | None = None,
 ) -> Credit:
     """Advantages of all nodes of a step. `weights` are λ by turn; one-turn trees always use 1.
 
     `scale`: divide by the standard deviation of the group (`group`), of all values of the turn (`batch`), or by 1.
-    `best_of`: under `turn` credit, optimize the expected best of this many samples (best_of_k.py), not their mean.
     """
     groups = _turn_groups(trees, weights) if credit == "turn" else _trajectory_groups(trees, weights)
     spread = _spreads(groups, scale)
-    mean_of_all = credit == "turn" and scale != "group" and best_of is None
+    mean_of_all = credit == "turn" and scale != "group"
     strengths = _strengths(groups, trees) if mean_of_all else {}
     advantages: dict[int, float] = {}
     for group in groups:
         if not group.has_signal:
             continue
         divisor, mean = spread(group) / strengths.get(id(group), 1.0), fmean(group.scored)
-        if best_of is None:
-            unscaled = [None if value is None else value - mean for value in group.values]
-        else:
-            unscaled = best_of_k_advantages(group.values, best_of)
-        for member, value in zip(group.members, unscaled, strict=True):
+        for member, value in zip(group.members, group.values, strict=True):
             if value is not None:
-                advantages[id(member)] = value / divisor if abs(value) > TIE else 0.0
+                advantages[id(member)] = (value - mean) / divisor if abs(value - mean) > TIE else 0.0
     if credit == "trajectory":
         advantages = _mean_over_paths(trees, advantages, groups)
     return Credit(advantages, groups)

@@ -26,15 +26,10 @@ def log_ratios(trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
 
 
 def importance_weights(differences: Tensor, settings: TrainConfig) -> Tensor:
-    """The weights p / q of log-ratios (rows, tokens), truncated or masked at the bounds of `settings`."""
+    """The weights p / q of log-ratios (rows, tokens), truncated at `importance_sampling_clip_max`."""
     ratio = differences.exp()
-    lower, upper = settings.importance_sampling_clip_min, settings.importance_sampling_clip_max
-    if lower is None and upper is None:
-        return ratio
-    bounded = ratio.clamp(lower, upper)
-    return (
-        bounded if settings.importance_sampling_mode == "token_truncate" else torch.where(bounded == ratio, ratio, 0.0)
-    )
+    upper = settings.importance_sampling_clip_max
+    return ratio if upper is None else ratio.clamp(max=upper)
 
 
 class Mismatch:

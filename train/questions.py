@@ -1,4 +1,4 @@
-"""The questions of a run: which are trained on, in which mixture, and which validate."""
+"""The questions of a run: which are trained on, in which order of a mix, and which validate."""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ..rewriters.base import RewritingStrategy, Staged
 from .answers import without_reader
 from .distributed.processes import Processes
 from .grading import Grader, grader_of
-from .mix import Mixture
+from .mix import mixed_order
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ class TrainingData:
     train_split: list[Question]
     questions: list[Question]
     """Those of `train_split` that are trained on."""
-    mixture: Mixture | None
+    order: list[str] | None
+    """The ids of the questions of every step of a run with a mix; None for TRL's shuffled passes."""
     validation: list[Question]
 
 
@@ -63,9 +64,9 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
         )
     if config.train.warm_start.questions:
         questions = answered(questions)
-    mixture = processes.on_every_process(lambda: _make_mixture(config, questions))
+    order = processes.on_every_process(lambda: _order(config, questions))
     validation = processes.on_main_process(lambda: validation_questions(config.train, client, train_split))
-    return TrainingData(client, rewriter, train_split, questions, mixture, answered(validation))
+    return TrainingData(client, rewriter, train_split, questions, order, answered(validation))
 
 
 def _has_first_stage(rewriter: RewritingStrategy, questions: Sequence[Question]) -> bool:
@@ -99,17 +100,16 @@ def worth_training(
     return selected
 
 
-def _make_mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
-    """The Mixture of a run with a mix or a curriculum; None if TRL's shuffled passes are used.
-
-    Raises ConfigError if there are fewer questions than a step needs.
-    """
+def _order(config: RunConfig, questions: Sequence[Question]) -> list[str] | None:
+    """The order of a run with a mix. Raises ConfigError if there are fewer questions than a step needs."""
     if len(questions) < config.train.questions_per_step:
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
             f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
             "or add questions to the train split."
         )
-    if not config.draws_by_curriculum:
+    if config.mix is None:
         return None
-    return Mixture(config.train, config.mix, config.reward.signal, config.seed, questions)
+    weights = {name: member.weight for name, member in config.mix.environments.items()}
+    ids = [question.id for question in questions]
+    return mixed_order(weights, ids, config.train.steps, config.train.questions_per_step, config.seed)

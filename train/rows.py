@@ -51,6 +51,7 @@ class RolloutState(Protocol):
     resampled: dict[str, float]
     ahead: TreesAhead | None
     rollout_seconds: dict[str, float]
+    staleness: float
 
 
 class RolloutRows(TypedDict):
@@ -80,15 +81,10 @@ def row_advantages(trees: Sequence[Tree], credit: Credit) -> Tensor:
     return torch.tensor([0.0 if filling else credit.of(node) for node, filling in _rows(trees)])
 
 
-def row_mask(trees: Sequence[Tree], credit: Credit | None, mask_truncated: bool = False) -> Tensor:
-    """1 for the rows that enter the loss, (rows,): those with an advantage, or all of them if `credit` is None.
-
-    `mask_truncated` always excludes turns that were cut at their token limit. Rows that fill up are never in the loss.
-    """
-    keep = [
-        not filling and (credit is None or credit.has_signal(node)) and (node.finished or not mask_truncated)
-        for node, filling in _rows(trees)
-    ]
+def row_mask(trees: Sequence[Tree], credit: Credit | None) -> Tensor:
+    """1 for the rows that enter the loss, (rows,): those with an advantage, or all of them if `credit` is None. Rows
+    that fill up are never in the loss."""
+    keep = [not filling and (credit is None or credit.has_signal(node)) for node, filling in _rows(trees)]
     return torch.tensor(keep, dtype=torch.long)
 
 
@@ -120,7 +116,7 @@ def _take(trainer: RolloutState, ahead: TreesAhead, ids: Sequence[str]) -> list[
     trainer.grower.clock.add("wait", started)
     if [tree.question.id for tree in sampled.trees] != list(ids):
         raise RuntimeError("the trees that were sampled ahead are of other questions than the step has")
-    trainer.rollout_seconds = sampled.seconds
+    trainer.rollout_seconds, trainer.staleness = sampled.seconds, float(step - sampled.version)
     return sampled.trees
 
 

@@ -3,8 +3,9 @@
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
@@ -18,6 +19,7 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.client.multi import MixedClient
 from ..errors import (
     CheckpointError,
+    CollapseError,
     ConfigError,
     EngineUnavailableError,
     EnvironmentUnavailableError,
@@ -48,9 +50,6 @@ if TYPE_CHECKING:
     from .guard import CollapseGuard
     from .staged import StagedQuestions
     from .trainer import TreeTrainer
-    from .view import LineView
-    from .watch import Watcher
-    from .weight_changes import WeightChanges
 
 log = logging.getLogger(__name__)
 
@@ -99,16 +98,6 @@ class _Opened:
     folder: RunFolder
     checkpoint: Path | None
     provenance: Start
-
-
-@dataclass(frozen=True, slots=True)
-class _Monitors:
-    """What watches the steps; view and watcher in the main process alone."""
-
-    guard: "CollapseGuard"
-    changes: "WeightChanges"
-    view: "LineView | None" = None
-    watcher: "Watcher | None" = None
 
 
 def train(
@@ -260,7 +249,7 @@ def _warm_start(policy: _Policy, data: TrainingData, folder: RunFolder) -> None:
     from .warm_start import warm_start
 
     # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
-    pool = data.train_split if policy.config.train.warm_start.kind == "titles" else data.questions
+    pool = data.train_split if len(policy.config.rollout.branching) > 1 else data.questions
     warm_start(policy.config, policy.model, policy.grower, policy.sampler, pool, folder)
     with staged(folder.warm) as path:
         policy.model.save_pretrained(str(path))
@@ -269,31 +258,25 @@ def _warm_start(policy: _Policy, data: TrainingData, folder: RunFolder) -> None:
 
 
 def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened) -> None:
-    """Train and save. View and trackers are closed at the very end, also after an error."""
+    """Train and save. Trackers are closed at the very end, also after an error."""
     from ..rollouts.first_stage import StageModels
     from .distributed.abort import AbortStep
-    from .guard import refuse_collapse
     from .staged import StagedQuestions
 
-    processes, stopper, checkpoint = launch.processes, launch.stopper, opened.checkpoint
-    if data.mixture is not None and checkpoint is not None:
-        mixture = data.mixture
-        processes.on_every_process(lambda: mixture.load(checkpoint))
+    config, processes, stopper = policy.config, launch.processes, launch.stopper
     with ExitStack() as cleanup:
-        monitors = processes.on_every_process(lambda: _open_monitors(launch, policy, opened, cleanup))
-        models = cleanup.enter_context(StageModels(launch.config.policy))
-        history_words = launch.config.rollout.history_tokens
-        questions = StagedQuestions(data.rewriter, models, processes, launch.config.mix is not None, history_words)
-        trainer = _make_trainer(launch, data, policy, opened, monitors, questions)
+        models = cleanup.enter_context(StageModels(config.policy))
+        history_words = config.rollout.history_tokens
+        questions = StagedQuestions(data.rewriter, models, processes, config.mix is not None, history_words)
+        trainer = _make_trainer(launch, data, policy, opened, questions)
+        guard = processes.on_every_process(lambda: _add_callbacks(launch, data, policy, opened, trainer, cleanup))
         try:
-            _run_trainer(trainer, stopper, checkpoint)
+            _run_trainer(trainer, stopper, opened.checkpoint)
         finally:
             if trainer.ahead is not None:
                 trainer.ahead.close()
-            if monitors.view is not None:
-                monitors.view.close()
-        processes.on_main_process(lambda: refuse_collapse(monitors.guard, opened.folder, trainer.state.global_step))
-        if trainer.state.global_step < launch.config.train.steps:
+        processes.on_main_process(lambda: _refuse_collapse(guard, opened.folder))
+        if trainer.state.global_step < config.train.steps:
             if stopper.received == SIGINT:
                 raise KeyboardInterrupt
             raise AbortStep
@@ -301,83 +284,96 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
             trainer.save_policy(path)
 
 
-def _open_monitors(launch: _Launch, policy: _Policy, opened: _Opened, cleanup: ExitStack) -> _Monitors:
-    from ..rollouts.policy import torch_dtype
-    from .guard import CollapseGuard, logp_bound
-    from .tracking import CLOSING_SECONDS, STOPPING_SECONDS, open_trackers
-    from .view import open_view
-    from .warm_start import name_reference
-    from .watch import Watcher
-    from .weight_changes import WeightChanges
-
-    config, processes, folder = policy.config, launch.processes, opened.folder
-    bound = logp_bound(
-        config.train.guard.logp_difference, config.rollout, torch_dtype(config.policy), config.train.staleness
-    )
-    guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
-    changes = WeightChanges(config.seed, processes.all_gather)
-    name_reference(config.train, config.policy, folder, policy.model)
-    if not processes.is_main_process:
-        return _Monitors(guard, changes)
-    trackers = open_trackers(config, folder.path, opened.provenance)
-    cleanup.callback(lambda: trackers.close(CLOSING_SECONDS if launch.stopper.received is None else STOPPING_SECONDS))
-    view = open_view(f"{config.name} · {opened.provenance['environment']['name']}")
-    cleanup.callback(view.close)
-    return _Monitors(guard, changes, view, Watcher(folder, view, guard, trackers, changes))
+def _refuse_collapse(guard: "CollapseGuard", folder: RunFolder) -> None:
+    """Raise CollapseError if the guard ended the run."""
+    if guard.collapsed is not None:
+        where = folder.best if folder.best.exists() else folder.checkpoints
+        raise CollapseError(
+            f"the run stops: {guard.collapsed}. Earlier policies are in {where}; to train on all the same: --resume "
+            "train.guard=warn."
+        )
 
 
 def _make_trainer(
-    launch: _Launch,
-    data: TrainingData,
-    policy: _Policy,
-    opened: _Opened,
-    monitors: _Monitors,
-    questions: "StagedQuestions",
+    launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened, questions: "StagedQuestions"
 ) -> "TreeTrainer":
     from datasets import Dataset
     from transformers import PrinterCallback
 
-    from .distributed.collectives import collective_callbacks
+    from .tracking import tracking_id
     from .trainer import TreeTrainer
-    from .validation import Validator
+    from .warm_start import name_reference
 
-    config, processes, stopper, watcher = policy.config, launch.processes, launch.stopper, monitors.watcher
+    config, processes, path = policy.config, launch.processes, opened.folder.path
+    processes.on_every_process(lambda: name_reference(config.train, config.policy, opened.folder, policy.model))
     policy.sampler.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
-    prompts = data.mixture.slots if data.mixture is not None else [question.id for question in data.questions]
+    prompts = data.order or [question.id for question in data.questions]
+    name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(path)}")
     trainer = TreeTrainer(
         run=config,
         folder=opened.folder,
         grower=policy.grower,
         sampler=policy.sampler,
         questions={question.id: question for question in data.questions},
-        mixture=data.mixture,
         staged=questions,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processes=processes,
         model=policy.model,
-        args=grpo_config(config, opened.folder.checkpoints, processes.count),
+        args=grpo_config(config, opened.folder.checkpoints, processes.count, name),
         processing_class=policy.tokenizer,
-        callbacks=[monitors.changes, *collective_callbacks(processes, stopper, watcher), *launch.callbacks],
     )
     trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _add_callbacks(
+    launch: _Launch,
+    data: TrainingData,
+    policy: _Policy,
+    opened: _Opened,
+    trainer: "TreeTrainer",
+    cleanup: ExitStack,
+) -> "CollapseGuard":
+    from ..rollouts.policy import torch_dtype
+    from .distributed.collectives import collective_callbacks
+    from .guard import CollapseGuard, logp_bound
+    from .metrics_callback import MetricsCallback
+    from .progress import ProgressCallback
+    from .tracking import finish_wandb, tracker_callbacks, wandb_mode
+    from .validation import Validator
+    from .weight_changes import WeightChanges
+
+    config, processes, folder, stopper = policy.config, launch.processes, opened.folder, launch.stopper
+    bound = logp_bound(config.rollout, torch_dtype(config.policy), config.train.staleness)
+    guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
+    changes = WeightChanges(trainer, config.seed, processes.all_gather)
+    stopper.trainer = trainer
+    main: list[TrainerCallback] = []
+    if processes.is_main_process:
+        trainer.metrics = MetricsCallback(trainer, folder, guard, changes)
+        progress = ProgressCallback(config.name)
+        cleanup.callback(progress.close)
+        trackers = tracker_callbacks(config, folder.path, opened.provenance, lambda: trainer.trees)
+        if wandb_mode(config.tracking) != "disabled":
+            cleanup.callback(finish_wandb)
+        main = [trainer.metrics, progress, *trackers]
+    for callback in (changes, *collective_callbacks(processes, stopper, main), *launch.callbacks):
+        trainer.add_callback(callback)
     if data.validation:
         trainer.add_callback(
             Validator(
                 config.train,
-                opened.folder,
+                folder,
                 data.validation,
                 policy.grower,
                 stopper,
                 trainer.ahead or policy.sampler,
                 save=trainer.save_policy,
-                on_record=watcher.validated if watcher is not None else None,
+                on_record=trainer.metrics.validated if trainer.metrics is not None else None,
                 processes=processes,
             )
         )
-    stopper.trainer = monitors.changes.trainer = trainer
-    if watcher is not None:
-        watcher.trainer = trainer
-    return trainer
+    return guard
 
 
 def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Path | None) -> None:
@@ -390,7 +386,8 @@ def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Pa
     from .distributed.abort import AbortStep
 
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with redirect_stdout(sys.stderr):  # stdout is for the path of the run folder
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except (
         ConfigError,
         EnvironmentUnavailableError,

@@ -50,12 +50,6 @@ _FORMAT_CHANGES = {
 }
 """Differences of runs of each older format."""
 
-MIX_FILE = "mix.json"
-"""Progress of the curriculum in checkpoints of a run that mixes environments."""
-
-CURRICULUM_FILE = "curriculum.json"
-"""The same for a run on one environment with train.curriculum."""
-
 
 class RunFolder:
     """The files of one run."""
@@ -276,7 +270,6 @@ def _needed_by(settings: TrainConfig, lora: LoraConfig | None, step: int) -> lis
     """Files that an exact resume needs besides CHECKPOINT_FILES, depending on the settings."""
     needed = {
         "ref/*.safetensors": settings.beta > 0 and lora is not None,
-        "entropy_ctrl_state.json": settings.use_adaptive_entropy,
         "rollout/*.safetensors": step % settings.num_iterations > 0,
     }
     return [name for name, is_needed in needed.items() if is_needed]

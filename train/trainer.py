@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
+from math import isnan
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
+from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tokenizer import Tokenizer
 from ..rollouts.tree import Tree
 from .ahead import TreesAhead
@@ -50,10 +52,9 @@ from .credit import Credit, assign_credit
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
 from .fsdp import enable_fsdp, load_optimizer, save_optimizer, splits_weights, uses_fsdp, whole_weights
-from .in_flight import staleness_metrics
 from .metrics import step_metrics
 from .mismatch import Mismatch
-from .mix import Mixture, Row, refuse_outage
+from .mix import mix_metrics, refuse_outage
 from .packing.check import attention_kind
 from .packing.head import joined
 from .packing.packing import packed_logps
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainerCallback
     from trl import GRPOConfig
 
+    from .metrics_callback import MetricsCallback
+
 
 class TreeTrainer(GRPOTrainer):
     """GRPO over branching multi-turn trees. `grower` samples, `questions` maps the ids in the prompt column."""
@@ -83,7 +86,6 @@ class TreeTrainer(GRPOTrainer):
         grower: Grower,
         sampler: Weights,
         questions: Mapping[str, Question],
-        mixture: Mixture | None = None,
         processes: Processes | None = None,
         staged: StagedQuestions | None = None,
         model: "PreTrainedModel | PeftModel",
@@ -94,7 +96,7 @@ class TreeTrainer(GRPOTrainer):
     ) -> None:
         self.processes = processes or Processes()
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
-        self.mixture, self.staged = mixture, staged
+        self.staged = staged
         self.trees: list[Tree] = []
         self.tree_positions: list[int] = []
         """The position of each tree of this process in the order in which those of all were sampled."""
@@ -107,12 +109,16 @@ class TreeTrainer(GRPOTrainer):
         self._staging: Path | None = None
         self._before_step: tuple[int, RandomStreams] | None = None
         self.packed_tokens = self.flat_tokens = 0
+        self.staleness = 0.0
+        """Updates that the weights which sampled the trees of the step were behind."""
         self.rollout_seconds: dict[str, float] = {}
         """Seconds of generation and retrieval for the step that ran beside the training of earlier ones."""
         self.sampled_tokens = self.sampled_paths = self.searches = 0
         """Tokens and paths sampled and searches made for the step, replaced trees included; 0 if the step reuses a
         rollout."""
         self.reader_metrics: Mapping[str, float] = {}
+        self.metrics: MetricsCallback | None = None
+        """In the main process, once it exists."""
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
@@ -134,8 +140,8 @@ class TreeTrainer(GRPOTrainer):
             offload(self.ref_model)
         self.ahead: TreesAhead | None = None
         if staleness := run.train.staleness:
-            in_flight, steps = run.train.in_flight_updates, run.train.steps
-            self.ahead = TreesAhead(staleness, steps, grower, sampler, self._grow_ahead, self.processes, in_flight)
+            steps = run.train.steps
+            self.ahead = TreesAhead(staleness, steps, grower, sampler, self._grow_ahead, self.processes)
             self._order = self._questions_by_step()
             self._foreseen: list[list[str]] = []
         self.mismatch = Mismatch(run.train, self.accelerator.gather)
@@ -176,7 +182,7 @@ class TreeTrainer(GRPOTrainer):
         streams = question_streams(self.run.seed, step, questions, Counter(ids[: rank * share]))
         return grower.grow(questions, self.run.rollout.branching, streams=streams)
 
-    def _prepare_inputs(self, generation_batch: list[Row]) -> Batch:
+    def _prepare_inputs(self, generation_batch: list[dict[str, str]]) -> Batch:
         """TRL's buffering without its shuffle, so that all rows of a tree stay in one micro-batch."""
         if not self.model.training:
             full: Batch = super()._prepare_inputs(generation_batch)
@@ -192,16 +198,15 @@ class TreeTrainer(GRPOTrainer):
         return micro_batch
 
     def _begin_step(self) -> None:
+        give_back_freed_memory()
         self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
         self.sampled_tokens = self.sampled_paths = self.searches = 0
         self.rollout_seconds = {}
         self._before_step = self.state.global_step, random_streams()
 
-    def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Tensor]:
+    def _generate_and_score_completions(self, inputs: list[dict[str, str]]) -> dict[str, Tensor]:
         """Sample trees, then replace TRL's advantages and loss mask by those of the trees."""
         self._begin_step()
-        if self.mixture is not None:
-            inputs = self.mixture.fill(inputs, self.state.global_step)
         output: dict[str, Tensor] = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         grown = [*self.trees, *self.dropped]
@@ -211,7 +216,7 @@ class TreeTrainer(GRPOTrainer):
         local_trees = self.trees
         self.trees = all_trees(self.processes, local_trees, self.tree_positions)
         settings, weights = self.run.train, self.run.reward.turn_weights
-        credit = assign_credit(self.trees, settings.credit, weights, settings.scale, settings.best_of)
+        credit = assign_credit(self.trees, settings.credit, weights, settings.scale)
         self._apply_credit(output, local_trees, credit)
         self._record_step(credit)
         self.grower.clock.add("score", started)
@@ -225,32 +230,22 @@ class TreeTrainer(GRPOTrainer):
             credit = subsample(credit, self.trees, limit, Random(f"{self.run.seed}-{self.state.global_step}-update"))
         completion_mask = output["completion_mask"]
         device = completion_mask.device
-        eligible = row_mask(local_trees, None, settings.mask_truncated_completions)
+        eligible = row_mask(local_trees, None)
         sampled = completion_mask * eligible.to(device)[:, None]
         all_tokens = settings.acts_without_advantage and limit is None
         mask = sampled if all_tokens else sampled * row_mask(local_trees, credit).to(device)[:, None]
         output["advantages"] = row_advantages(local_trees, credit).to(device)
-        if settings.loss_type == "bnpo":  # which averages over the masked tokens only
-            output["advantages"] *= self._shares(mask, sampled)
         output["tool_mask"] = mask
         # As in TRL, the normalizer counts all sampled tokens, also those without signal.
         output["num_items_in_batch"] = self.accelerator.gather(sampled.sum()).sum()
 
     def _record_step(self, credit: Credit) -> None:
-        """Compute the metrics of the step's trees; a mixture learns from their rewards. Collective."""
+        """Compute the metrics of the step's trees."""
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
         if self.ahead is not None:
-            self.last_metrics |= staleness_metrics(self.trees, self.state.global_step)
-        if self.mixture is not None:
-            dropped = all_trees(self.processes, list(self.dropped))
-            self.mixture.learn([*self.trees, *dropped], self.state.global_step)
-            self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
-
-    def _shares(self, mask: Tensor, sampled: Tensor) -> Tensor:
-        """(rows,) share of the sampled tokens of each row's micro-batch that `mask` selects."""
-        size = self.args.per_device_train_batch_size
-        retained, total = (tokens.sum(1).view(-1, size).sum(1) for tokens in (mask, sampled))
-        return (retained / total.clamp_min(1)).repeat_interleave(size)
+            self.last_metrics["sampling/staleness"] = self.staleness
+        if self.run.mix is not None:
+            self.last_metrics |= mix_metrics(self.trees, credit, self.grower.chat)
 
     def _refuse_silence(self) -> None:
         """Raise EnvironmentUnavailableError if an environment answered no search of the step."""
@@ -279,8 +274,6 @@ class TreeTrainer(GRPOTrainer):
             if self._unfinished_rollout:
                 assert self._buffered_inputs is not None
                 save_rollout(staging, self.processes.rank, self._buffered_inputs, self.last_metrics)
-            if self.mixture is not None and self.processes.is_main_process:
-                self.mixture.save(staging, self.state.global_step)
         self.processes.on_main_process(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
         self.saving_seconds = time.perf_counter() - started
 
@@ -344,18 +337,29 @@ class TreeTrainer(GRPOTrainer):
             self.processing_class.save_pretrained(str(path))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log, with counts of tokens, searches and the reader summed over all processes."""
-        if "loss" in logs:
-            counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches
-            totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
-            self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches = totals
-            self.reader_metrics = reader_metrics(self.grower.client, self.processes)
-        super().log(logs, start_time)
+        """Log the record of a step, with counts of tokens, searches and the reader summed over all processes, instead
+        of TRL's own metrics. Collective."""
+        if "loss" not in logs:  # what transformers says at the end of the training
+            return
+        counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches
+        totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
+        self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches = totals
+        self.reader_metrics = reader_metrics(self.grower.client, self.processes)
+        figures = {name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs}
+        for name in ("entropy", "kl", "clip_ratio/region_mean", "cispo_clip_ratio"):
+            if values := [value for value in self._metrics["train"].get(name, ()) if not isnan(value)]:
+                figures[name] = sum(values) / len(values)
+        self._metrics["train"].clear()
+        record = figures if self.metrics is None else self.metrics.record(figures)
+        self.state.log_history.append({**record, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, record)
 
     def create_model_card(self, *_: object, **__: object) -> None:
         """Writes nothing: TRL's card would name datasets and links that do not apply."""
 
-    def training_step(self, model: nn.Module, inputs: list[Row], num_items_in_batch: Tensor | int | None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: list[dict[str, str]], num_items_in_batch: Tensor | int | None
+    ) -> Tensor:
         """TRL's step; its time without the rollout is added to `update_seconds`."""
         previous = sum(self.grower.clock.seconds.values())
         started = time.perf_counter()
@@ -381,8 +385,7 @@ class TreeTrainer(GRPOTrainer):
             mask = inputs["completion_mask"] * inputs["tool_mask"]
             sampler = inputs["sampling_per_token_logps"]
             weights = self.mismatch.weigh(logps if old_logps is None else old_logps, sampler, mask)
-            if self.run.train.importance_sampling_correction:  # vespo uses the key whenever it is present
-                inputs["importance_sampling_ratio"] = weights
+            inputs["importance_sampling_ratio"] = weights
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -426,7 +429,7 @@ class TreeTrainer(GRPOTrainer):
         compute_entropy: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities and entropies (rows, completion), of `batch_size` rows at a time."""
-        temperatures, settings = self._temperatures(len(input_ids)), self.run.train
+        settings = self.run.train
         kind = attention_kind(settings.packed_attention, input_ids.device) if settings.packing else None
         parts = []
         for start in range(0, len(input_ids), batch_size):
@@ -437,9 +440,9 @@ class TreeTrainer(GRPOTrainer):
                     input_ids[chunk],
                     attention_mask[chunk],
                     target_mask[chunk],
-                    temperatures[chunk],
+                    self.run.rollout.temperature,
                     compute_entropy,
-                    entropy_gradient=settings.rewards_entropy,
+                    entropy_gradient=settings.entropy_coef > 0,
                     attention=kind,
                     budget=settings.max_tokens_per_micro_batch,
                     passes=self._most_passes if splits_weights() else None,
@@ -453,12 +456,6 @@ class TreeTrainer(GRPOTrainer):
     def _most_passes(self, passes: int) -> int:
         """The largest number of forward passes of all processes: each of them gathers weights. Collective."""
         return max(self.processes.all_gather(passes))
-
-    def _temperatures(self, rows: int) -> list[float]:
-        """The sampling temperature of each row; micro-batches hold complete trees."""
-        rollout = self.run.rollout
-        turns = [rollout.temperature_of(turn) for turn in range(1, len(rollout.branching) + 1)]
-        return turns * (rows // len(turns))
 
 
 class WholeRun(Sampler[int]):

@@ -1,7 +1,7 @@
 """A warm start before GRPO: supervised training on proposals that the environment has graded.
 
-`kind: expert_iteration` imitates the policy's own best samples (train/expert_iteration.py). `kind: titles`, below, is
-for policies that would copy the question for a long time before learning to choose among retrieved documents. The
+A policy of one turn imitates its own best samples (train/expert_iteration.py). Titles, below, are for policies of
+several turns that would copy the question for a long time before learning to choose among retrieved documents. The
 proposals are the titles of the documents shown to the second turn: each is searched alone, and the one with the
 highest reward is the answer to imitate. If none has a sufficient reward, the answer is the question itself, which
 leaves the search unchanged, or a stop where the policy may stop; the first turn imitates the question. Where the policy
@@ -32,7 +32,7 @@ from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.policy import refuse_partial_model
-from .expert_iteration import expert_rounds
+from .expert_iteration import MARGIN, expert_rounds
 from .grading import Grader, grader_of
 from .imitation import Demonstration, Round, imitate
 from .run_folder import RunFolder
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BATCH_SIZE = 512
+LEAST_REWARD = 0.99
+"""Of a title's own search, for it to be imitated."""
+UNANSWERED_SHARE = 0.33
+"""Share of the questions without such a title that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +74,15 @@ def warm_start(
     could not be graded, ConfigError if there is nothing to imitate.
     """
     settings = config.train.warm_start
-    if settings.kind == "expert_iteration":
+    if len(config.rollout.branching) == 1:
         rounds, count = expert_rounds(config, policy, grower, sampler, questions), settings.rounds
     else:
         rounds, count = _title_round(settings, config.seed, grower, grader_of(config, grower.client), questions), 1
     result = imitate(policy, rounds, count, config.train, folder)
     if not result.steps:
         raise ConfigError(
-            f"no sample of a training question beats its baseline by more than train.warm_start.margin "
-            f"{settings.margin:g}, so expert iteration has nothing to imitate. Lower it, raise "
-            "train.warm_start.questions or train.warm_start.samples, or set train.warm_start.questions to 0."
+            f"no sample of a training question is {MARGIN} above the mean of its samples, so expert iteration has "
+            "nothing to imitate. Raise train.warm_start.questions, or set it to 0."
         )
     log.info(
         "warm start: %d demonstrations in %d steps, last loss %.3f",
@@ -92,14 +95,13 @@ def warm_start(
 def _title_round(
     settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
 ) -> Iterator[Round]:
-    """The single round of `kind: titles`. Raises ConfigError if there is no example or the rewriter cannot parse it."""
+    """The single round of titles. Raises ConfigError if there is no example or the rewriter cannot parse it."""
     _refuse_other_answers(grower.rewriter, questions)
     examples = [[demonstration(grower, example)] for example in _examples(settings, seed, grower, grader, questions)]
     if not examples:
         raise ConfigError(
-            f"no training question has a title that earns train.warm_start.least_reward {settings.least_reward:g}, and "
-            f"train.warm_start.unanswered_share {settings.unanswered_share:g} keeps none of the others. Change one of "
-            "the two, or set train.warm_start.questions to 0."
+            f"no training question has a title that earns {LEAST_REWARD}, and of the others none was kept. Set "
+            "train.warm_start.questions to 0."
         )
     yield Round(examples)
 
@@ -135,10 +137,10 @@ def _examples(
         for question, (raw_reward, documents), stop_reward in zip(batch, results, unsearched, strict=True):
             grades = [(next(graded)[0] if document.title else 0.0) for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
-            earned = best is not None and grades[best] >= settings.least_reward
-            if stop_reward is not None and stop_reward >= max(settings.least_reward, raw_reward, *grades):
+            earned = best is not None and grades[best] >= LEAST_REWARD
+            if stop_reward is not None and stop_reward >= max(LEAST_REWARD, raw_reward, *grades):
                 example = TitleExample(question, None, STOP)
-            elif earned or draw.random() < settings.unanswered_share:
+            elif earned or draw.random() < UNANSWERED_SHARE:
                 unearned = STOP if isinstance(grower.rewriter, StoppableRewriter) else question.text
                 answer = documents[best].title if earned and best is not None else unearned
                 example = TitleExample(question, documents, answer.lower())

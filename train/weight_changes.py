@@ -71,22 +71,22 @@ def stepped_weights(trainer: SteppingTrainer) -> Iterator[Tensor]:
 
 
 class WeightChanges(TrainerCallback):
-    """Measures the share of changed weights per step. `trainer` is set once it exists.
+    """Measures the share of changed weights per step.
 
     `gather` joins the counts of all processes: under ZeRO and FSDP2 each holds another shard, else all hold the same
     weights.
     """
 
-    def __init__(self, seed: int, gather: Callable[[tuple[int, int]], list[tuple[int, int]]]) -> None:
-        self.trainer: SteppingTrainer | None = None
-        self.seed, self.gather = seed, gather
+    def __init__(
+        self, trainer: SteppingTrainer, seed: int, gather: Callable[[tuple[int, int]], list[tuple[int, int]]]
+    ) -> None:
+        self.trainer, self.seed, self.gather = trainer, seed, gather
         self._sample: WeightSample | None = None
         self._share: float | None = None
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Draw the sample before the first step, when the checkpoint is loaded and DeepSpeed has created its shards."""
         if self._sample is None:
-            assert self.trainer is not None
             self._sample = WeightSample(stepped_weights(self.trainer), self.seed)
 
     def on_optimizer_step(

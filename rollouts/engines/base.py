@@ -24,9 +24,6 @@ class Completion:
     """Whether an end-of-turn id was sampled; False where max_new_tokens cut the completion."""
     first: Mapping[int, float] = field(default_factory=dict)
     """The likeliest first ids with their log-probabilities before temperature, where `Sampling` asks for them."""
-    versions: tuple[int, int] | None = None
-    """Of the weights that sampled it, where they change during training: the updates that they had seen at its first
-    and at its last id. None where nobody counts them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def open_vllm(
         "seed": seed,
         "gpu_memory_utilization": chosen.gpu_memory_utilization,
         "tensor_parallel_size": chosen.tensor_parallel_size,
-        "max_model_len": chosen.max_model_len or rollout.longest_sequence,
+        "max_model_len": rollout.longest_sequence,
         "enable_sleep_mode": chosen.enable_sleep_mode,
         "enforce_eager": chosen.enforce_eager,
         "enable_prefix_caching": True,

@@ -29,6 +29,8 @@ from .weight_files import weights_in_files
 
 log = logging.getLogger(__name__)
 
+PROMPTS_AT_A_TIME = 64
+
 EXTENSION = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
 
 
@@ -105,19 +107,19 @@ class VllmServerEngine:
 
         greedy = sampling.temperature == 0
         seeds = draw_seeds(len(prompts), n, sampling.streams)
-        with ThreadPoolExecutor(min(self.settings.concurrency, len(prompts))) as pool:
+        with ThreadPoolExecutor(min(PROMPTS_AT_A_TIME, len(prompts))) as pool:
             return list(pool.map(ask, prompts, seeds))
 
     def wake(self) -> None:
         """A server is always awake."""
 
     def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
-        """Begin `n` samples, one request each; `rollout.server.concurrency` prompts are asked at a time.
+        """Begin `n` samples, one request each; PROMPTS_AT_A_TIME prompts are asked at a time.
 
         The future of a sample raises EngineUnavailableError.
         """
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.settings.concurrency * n)
+            self._pool = ThreadPoolExecutor(PROMPTS_AT_A_TIME * n)
 
         def ask(seed: int) -> Completion:
             return self._ask(prompt, 1, sampling, seed)[0]

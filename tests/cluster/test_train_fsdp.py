@@ -112,12 +112,19 @@ def test_a_disk_that_is_full_ends_all_processes_and_keeps_the_checkpoint_before(
 @pytest.mark.timeout(1200)
 def test_a_collapsed_policy_ends_all_processes_after_a_checkpoint(settings, tmp_path):
     """The limit of entropy is so high that every step is a collapse: seen at step 2, still there at step 4."""
-    guard = {"train.guard.window": 2, "train.guard.patience": 2, "train.guard.entropy_floor": 50.0}
-    steps = {"train.questions_per_step": 2, "train.steps": 8, "train.save_steps": 8}
-    config = change(settings, **FULL, **guard, **steps)
-    with Started(config, tmp_path / "two", 2, **FSDP2) as started:
+    steps = {"train.questions_per_step": 2, "train.steps": 8, "train.save_steps": 8, "train.guard": "stop"}
+    config = change(settings, **FULL, **steps)
+    collapsing = """
+from querylect.train import guard
+guard.WINDOW = guard.PATIENCE = 2
+guard.LEAST_ENTROPY = 50.0
+import sys
+from querylect.cli import main
+main(sys.argv[1:])
+"""
+    with Started(config, tmp_path / "two", 2, code=collapsing, **FSDP2) as started:
         assert started.codes() == [1, 1], started.stderr(0) + started.stderr(1)
-        assert ["the run stops at step 4" in started.stderr(rank) for rank in (0, 1)] == [True, False]
+        assert ["the run stops: no turn's entropy" in started.stderr(rank) for rank in (0, 1)] == [True, False]
     folder = RunFolder(Path(config.output) / config.name)
     assert [path.name for path in folder.checkpoints.iterdir()] == ["checkpoint-4"]
     assert not folder.final.exists()

@@ -205,9 +205,9 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
 
 
 def test_hyde_costs_what_the_rewriter_may_cost_and_stands_in_once():
-    config = RunConfig.model_validate({"rollout": {"max_new_tokens": [24, 40]}, "eval": {"turns": 3}})
+    config = RunConfig.model_validate({"rollout": {"max_new_tokens": 24}, "eval": {"turns": 3}})
     hyde = hyde_config(config)
-    assert (hyde.rewriter.name, hyde.rollout.new_tokens(1), hyde.eval.turns) == ("hyde", 24 + 40 + 40, 1)
+    assert (hyde.rewriter.name, hyde.rollout.max_new_tokens, hyde.eval.turns) == ("hyde", 3 * 24, 1)
     assert [system.name for system in systems_of_run(config, None)] == ["untrained", "hyde"]
     without = RunConfig.model_validate({"eval": {"hyde": False}})
     assert [system.name for system in systems_of_run(without, None)] == ["untrained"]

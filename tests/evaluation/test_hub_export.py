@@ -88,7 +88,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
         grower = grower_of(config, client, engine_of(config, find_checkpoint(run)))
     messages = grower.rewriter.first(grower.chat.plain_question(Question("q", question)))
     prompt = grower.chat.first(messages, grower.rewriter.opening)
-    sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
+    sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
     ids = grower.engine.generate([prompt], 1, sampling)[0][0].ids
     return prompt, ids, grower.rewriter.opening + grower.chat.text(ids)
 

@@ -110,7 +110,7 @@ def test_the_policy_learns_what_the_reader_likes_without_judgements(run, reader)
                 "train.learning_rate": 0.005,
                 "train.save_steps": 8,
                 "train.validate_steps": 8,
-                "train.guard.action": "warn",
+                "train.guard": "warn",
             },
         )
     )
@@ -214,7 +214,6 @@ def test_a_local_model_reads_too(run, tiny_policy):
             "reward.answer": {"reader": local, "metric": "f1", "max_tokens": 4},
             "reward.turn_weights": [0.5, 1.0],
             "rollout.branching": [2, 2],
-            "rollout.streaming": True,
             "train.steps": 1,
             "train.save_steps": 1,
         },

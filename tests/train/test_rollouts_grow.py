@@ -199,13 +199,6 @@ def test_greedy_asks_for_greedy_and_sampling_for_what_is_configured(client):
     assert settings == [(0.0, 1.0, 33), (0.7, 0.9, 33)]
 
 
-def test_every_turn_has_its_own_budget_and_later_turns_the_last(client):
-    engine = Script(*[say("a")] * 3)
-    grown = grower(client, engine, branching=[1, 1], max_new_tokens=[33, 7])
-    grown.grow([HEAD], [1, 1, 1], greedy=True)
-    assert [sampling.max_new_tokens for _, _, sampling in engine.calls] == [33, 7, 7]
-
-
 def test_the_clock_counts_and_forgets(client):
     grown = grower(client, Script(say("a")))
     grown.grow([HEAD], [1])
@@ -333,18 +326,6 @@ def test_a_document_without_words_does_not_end_what_is_shown(client):
     grown = grower(client, Script(), document_tokens=24, observation_tokens=40)
     cut = grown.cut_documents([Document("a", "", "fever"), Document("empty", "", " "), Document("b", "", "cough")])
     assert [(document.id, document.text) for document in cut] == [("a", "fever"), ("empty", ""), ("b", "cough")]
-
-
-def test_a_turn_that_was_cut_pays_the_penalty_and_a_whole_one_does_not(client):
-    for finished in (True, False):
-        engine = Script(say("statin"), "no tags", finished=finished)
-        grown = grower(client, engine)
-        grown.reward = RewardConfig(truncation_penalty=0.5)
-        (tree,) = grown.grow([HEAD], [2])
-        good, bad = tree.roots
-        cut = 0.0 if finished else 0.5
-        assert good.reward == pytest.approx(0.9 * good.metrics["ndcg@10"] + 0.1 - cut)
-        assert bad.reward == -cut
 
 
 def test_a_later_plan_searches_with_the_rewrites_of_its_own_turn_alone(client):

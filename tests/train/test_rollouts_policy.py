@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from querylect.configs.schema import LoraConfig, PolicyConfig
-from querylect.errors import CheckpointError, ConfigError, ModelError, StorageError
+from querylect.errors import CheckpointError, ModelError, StorageError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.transformers import TransformersEngine
@@ -140,11 +140,6 @@ def test_last_layers_adapts_the_layers_next_to_the_output(tiny_policy):
     assert all(".layers.1." in name for name in adapted)
     parts = {name.split(".layers.1.")[1].split(".")[1] for name in adapted}
     assert parts == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-
-
-def test_adapters_for_layers_that_the_policy_lacks_are_a_mistake_in_the_settings(tiny_policy):
-    with refused(ConfigError, "policy.lora.target_modules ['query_key_value']"):
-        with_lora(tiny_policy, lora=LoraConfig(target_modules=["query_key_value"]))
 
 
 # checkpoints

@@ -16,7 +16,7 @@ from querylect.rewriters.stop import FIRST, LATER
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.grow import Grower
-from querylect.rollouts.streaming import StreamingGrower, WaveGrower
+from querylect.rollouts.streaming import StreamingGrower
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
 from querylect.train.mix import refuse_outage
@@ -231,20 +231,19 @@ class Hesitant(Uneven):
 
 
 @pytest.mark.parametrize("stop", [True, "answer"])
-@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
-def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, kind, stop):
+def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, stop):
     def grown(kind, **changes):
         return grower(client, Hesitant(), kind, stop=stop, **changes).grow(QUESTIONS, [3, 2, 2], streams=STREAMS)
 
     expected = grown(Grower)
-    assert grown(kind, micro_batch=3) == expected
+    assert grown(StreamingGrower) == expected
     nodes = [node for tree in expected for node in tree.walk()]
     assert {node.turn for node in nodes if node.rewrite.stop} == {1, 2, 3}
     assert any(node.rewrite.unsearched for node in nodes) == (stop == "answer")
     assert all(len(list(tree.paths())) == 12 for tree in expected)
 
 
-@pytest.mark.parametrize("kind", [Grower, StreamingGrower, WaveGrower])
+@pytest.mark.parametrize("kind", [Grower, StreamingGrower])
 def test_trees_of_first_turns_that_all_stop(client, kind):
     class Stops(Uneven):
         def _sample(self, stream, number):
@@ -321,7 +320,7 @@ def test_a_policy_learns_to_stop_at_a_high_price_and_to_search_at_none(settings,
                 "train.questions_per_step": 4,
                 "train.learning_rate": 0.005,
                 "train.save_steps": 8,
-                "train.guard.action": "warn",
+                "train.guard": "warn",
             },
         )
         logged = records(train(config) / "metrics.jsonl")
@@ -416,7 +415,7 @@ def test_a_training_stops_searching_where_the_reader_knows_everything(run, undec
             "train.learning_rate": 0.005,
             "train.save_steps": 8,
             "train.validate_steps": 8,
-            "train.guard.action": "warn",
+            "train.guard": "warn",
         },
     )
     folder = train(config)

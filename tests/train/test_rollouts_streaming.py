@@ -1,13 +1,11 @@
 """Trees that are searched while they are sampled: those of the loop turn by turn, without a barrier between turns."""
 
 import threading
-import time
 from concurrent.futures import Future
 from itertools import count
 from random import Random
 
 import pytest
-from pydantic import ValidationError
 from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
 from querylect.errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
@@ -17,7 +15,7 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engines.base import Completion, Sampling
 from querylect.rollouts.grow import Grower
 from querylect.rollouts.random_streams import stream
-from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingGrower, WaveGrower
+from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingGrower
 
 from ..growers import engine_of, grower_of
 from ..lessons import change
@@ -103,12 +101,10 @@ def grower(kind, engine, client, **changes):
 
 
 @pytest.mark.parametrize("branching", [[4, 4], [2, 3, 2], [5]])
-@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
-def test_the_trees_are_those_of_the_loop_turn_by_turn(client, kind, branching):
+def test_the_trees_are_those_of_the_loop_turn_by_turn(client, branching):
     expected = grower(Grower, Uneven(), client).grow(QUESTIONS, branching, streams=STREAMS)
-    for micro_batch in (branching[0], 2 * branching[0], 256):
-        grown = grower(kind, Uneven(), client, micro_batch=micro_batch)
-        assert grown.grow(QUESTIONS, branching, streams=STREAMS) == expected
+    grown = grower(StreamingGrower, Uneven(), client)
+    assert grown.grow(QUESTIONS, branching, streams=STREAMS) == expected
     assert {node.rewrite.plan is None for tree in expected for node in tree.walk()} == {True, False}
     assert len({node.reward for tree in expected for node in tree.walk()}) > 1
 
@@ -183,9 +179,8 @@ def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
     assert grower(StreamingGrower, Uneven(), Reversed(client)).grow(QUESTIONS, [4, 4], streams=STREAMS) == expected
 
 
-@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
-def test_a_turn_below_an_outage_is_unscorable_and_still_grows(client, kind):
-    grown = grower(kind, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
+def test_a_turn_below_an_outage_is_unscorable_and_still_grows(client):
+    grown = grower(StreamingGrower, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
     trees = grown.grow(QUESTIONS, [6, 2], streams=STREAMS)
     outage = [node for node in trees[1].walk() if node.rewrite.plan is not None and node.turn == 1]
     assert outage
@@ -195,11 +190,12 @@ def test_a_turn_below_an_outage_is_unscorable_and_still_grows(client, kind):
     assert all(node.reward is not None for tree in (trees[0], trees[2]) for node in tree.walk())
 
 
-@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
-def test_a_search_that_fails_ends_the_growth(client, kind):
+def test_a_search_that_fails_ends_the_growth(client):
     engine = Uneven()
     with pytest.raises(EnvironmentUnavailableError):
-        grower(kind, engine, Searched(client, fails=True), micro_batch=4).grow(QUESTIONS, [4, 4], streams=STREAMS)
+        grower(StreamingGrower, engine, Searched(client, fails=True), micro_batch=4).grow(
+            QUESTIONS, [4, 4], streams=STREAMS
+        )
     assert not engine.under_way, "nothing is sampled any more"
 
 
@@ -232,18 +228,9 @@ def test_what_ends_the_growth_does_not_wait_for_a_search(client):
     release.set()
 
 
-@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
-def test_a_prompt_above_the_limit_is_refused(client, kind):
+def test_a_prompt_above_the_limit_is_refused(client):
     with pytest.raises(ConfigError):
-        grower(kind, Uneven(), client, max_prompt_tokens=16).grow(QUESTIONS, [4, 4], streams=STREAMS)
-
-
-@pytest.mark.parametrize("kind", [StreamingGrower, WaveGrower])
-def test_the_clock_counts_no_second_twice(client, kind):
-    opened = grower(kind, Uneven(), client, micro_batch=4)
-    started = time.perf_counter()
-    opened.grow(QUESTIONS, [4, 4], streams=STREAMS)
-    assert sum(opened.clock.read().values()) <= time.perf_counter() - started
+        grower(StreamingGrower, Uneven(), client, max_prompt_tokens=16).grow(QUESTIONS, [4, 4], streams=STREAMS)
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm_server"])
@@ -260,8 +247,7 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(name, client, v
         engine = engine_of(config)
         streaming = grower_of(config, client, engine)
         assert type(streaming) is StreamingGrower
-        turn_by_turn = grower_of(change(config, **{"rollout.streaming": False}), client, engine)
-        assert type(turn_by_turn) is Grower
+        turn_by_turn = Grower(engine, streaming.rewriter, client, config.rollout, config.reward)
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
             assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected
@@ -291,33 +277,9 @@ def test_an_engine_in_the_process_drops_what_is_under_way(vllm, tiny_policy):
     assert not engine.advance(), "there is nothing to compute"
 
 
-def test_auto_streams_where_every_process_has_its_own_vllm():
+def test_trees_are_searched_while_sampled_where_every_process_has_its_own_vllm():
     assert not RolloutConfig().streams
-    assert RolloutConfig(streaming=True).streams
     assert RolloutConfig(engine="vllm").streams
     assert RolloutConfig(engine="vllm_server").streams
-    assert not RolloutConfig(engine="vllm_server", streaming=False).streams
     shared = {"tensor_parallel_size": 2}
     assert not RolloutConfig(engine="vllm", vllm=shared).streams
-    with pytest.raises(ValidationError, match="tensor_parallel_size 2"):
-        RolloutConfig(engine="vllm", vllm=shared, streaming=True)
-
-
-def test_the_transformers_engine_samples_waves_where_asked(client, tiny_policy):
-    config = RunConfig.model_validate(
-        {
-            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
-            "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 4096, "micro_batch": 2, "streaming": True},
-            "rewriter": {"name": "general"},
-        }
-    )
-    engine = engine_of(config)
-    waves = grower_of(config, client, engine)
-    assert type(waves) is WaveGrower
-    expected = grower_of(change(config, **{"rollout.streaming": "auto"}), client, engine)
-    assert type(expected) is Grower
-    ids = [
-        [node.completion_ids for tree in candidate.grow(QUESTIONS, [2, 2], streams=STREAMS) for node in tree.walk()]
-        for candidate in (waves, expected)
-    ]
-    assert ids[0] == ids[1]

@@ -288,11 +288,3 @@ def test_unscorable_turns_are_zero_and_groups_sum_to_zero(stems, credit, scale):
             assert assigned.of(turn_node) == 0
     for group in assigned.groups:
         assert sum(assigned.of(member) for member in group.members) == pytest.approx(0, abs=1e-6)
-
-
-def test_best_of_two_compares_for_the_expected_best_of_two():
-    """Of the pairs with a sample: how much better the pair is than its other half, twice the mean."""
-    grown = tree(0.0, 0.2, 0.8)
-    credit = assign_credit([grown], "turn", [1.0], "none", best_of=2)
-    # pairs: .2, .8, .8; 0 adds nothing, .2 adds .2 to 0 and nothing to .8, .8 adds .8 to 0 and .6 to .2
-    assert [credit.of(root) for root in grown.roots] == pytest.approx([0.0, 0.2, 1.4])

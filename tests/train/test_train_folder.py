@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.schema import PolicyConfig, RunConfig, TrainConfig
-from querylect.errors import CheckpointError, ConfigError, StorageError
+from querylect.errors import CheckpointError, StorageError
 from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder, staged
 
 from ..lessons import change
@@ -30,12 +30,11 @@ def checkpoint(folder, step, *files):
     ("changes", "needed"),
     [
         ({"train.beta": 0.1}, "ref/adapter_model.safetensors"),
-        ({"train.use_adaptive_entropy": True}, "entropy_ctrl_state.json"),
         ({"train.num_iterations": 2}, "rollout/process-0.safetensors"),
     ],
 )
 def test_a_checkpoint_without_what_the_run_needs_is_passed_over(tmp_path, caplog, changes, needed):
-    """TRL would begin a lost entropy coefficient anew and compare with another reference, without a word."""
+    """TRL would compare with another reference, without a word."""
     folder, config = RunFolder(tmp_path), change(RunConfig(), **changes)
     earlier, newest = checkpoint(folder, 1, needed), checkpoint(folder, 3)
     assert folder.newest_checkpoint(TrainConfig(), PolicyConfig()) == newest
@@ -52,17 +51,6 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
     newest = checkpoint(folder, 4)
     config = change(RunConfig(), **{"train.num_iterations": 2, "train.beta": 0.1, "policy.lora": None})
     assert folder.newest_checkpoint(config.train, config.policy) == newest
-
-
-def test_a_run_that_records_a_removed_setting_without_effect_is_resumed(tmp_path):
-    config = RunConfig(name="run", output=str(tmp_path))
-    folder, settings = RunFolder.create(config), config.run_folder / "config.yaml"
-    original = settings.read_text()
-    folder.write(settings, original.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.0\n"))
-    RunFolder.reopen(config)
-    folder.write(settings, original.replace("rollout:\n", "rollout:\n  keep_rewrites_weight: 0.6\n"))
-    with refused(ConfigError, settings, "rollout.keep_rewrites_weight was removed"):
-        RunFolder.reopen(config)
 
 
 ENVIRONMENT = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")

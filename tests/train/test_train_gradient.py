@@ -12,12 +12,9 @@ from querylect.train.watch import describe
 
 from ..lessons import change
 from ..wrong_credit import (
-    cut_turns_in_the_normalizer,
-    cut_turns_trained,
     equal_node_weights,
     leaf_advantages_without_lambda,
     mean_over_a_whole_path,
-    mean_over_signal_only,
     plain_means,
     samples_of_a_nucleus_uncorrected,
     siblings_only,
@@ -26,28 +23,22 @@ from ..wrong_credit import (
 from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
 
 FOUR = {"rollout.branching": [4, 4]}
-CUT = {"train.mask_truncated_completions": True}
-BNPO = {"train.loss_type": "bnpo"}
 TWO_TREES = {"train.questions_per_micro_batch": 2}
 THREE_TURNS = {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0]}
 TRAJECTORY = {"train.credit": "trajectory"}
-BY_TURN = {"rollout.temperature": [1.5, 0.7], "rollout.max_new_tokens": [4, 6]}
+WARM = {"rollout.temperature": 1.5}
 
 CASES = {
     "4x4": (FOUR, [equal_node_weights]),
-    "4x4-trajectory-cut": ({**FOUR, **TRAJECTORY, **CUT}, [equal_node_weights, plain_means]),
-    "4x4-grpo-by-turn": ({**FOUR, **BY_TURN, "train.loss_type": "grpo"}, [mean_over_a_whole_path]),
-    "4x4-dr_grpo": ({**FOUR, "rollout.max_new_tokens": [4, 6], "train.loss_type": "dr_grpo"}, []),
-    "4x4-grpo-cut": ({**FOUR, **CUT, "train.loss_type": "grpo"}, []),
+    "4x4-trajectory": ({**FOUR, **TRAJECTORY}, [equal_node_weights, plain_means]),
+    "4x4-grpo-warm": ({**FOUR, **WARM, "train.loss_type": "grpo"}, [mean_over_a_whole_path]),
+    "4x4-dr_grpo": ({**FOUR, "train.loss_type": "dr_grpo"}, []),
     "4x4-two-trees": ({**FOUR, **TWO_TREES, "train.scale": "batch"}, []),
     "4x4-split-scaled": ({**FOUR, "train.max_tokens_per_micro_batch": 400, "train.scale": "group"}, []),
     "4x4-top_p": (
-        {**FOUR, "rollout.top_p": [0.9, 0.6], "rollout.temperature": [1.5, 2.0]},
+        {**FOUR, "rollout.top_p": 0.7, "rollout.temperature": 1.5},
         [samples_of_a_nucleus_uncorrected],
     ),
-    "4x4-bnpo-cut": ({**FOUR, **BNPO, **CUT}, [mean_over_signal_only]),
-    "4x4-bnpo-two-trees": ({**FOUR, **BNPO, **TWO_TREES}, []),
-    "4x4-cut": ({**FOUR, **CUT}, [cut_turns_trained, cut_turns_in_the_normalizer]),
     "2x3x2": (THREE_TURNS, [leaf_advantages_without_lambda, plain_means]),
     "2x3x2-trajectory": ({**THREE_TURNS, **TRAJECTORY}, []),
     "16x1": ({"rollout.branching": [16, 1]}, [siblings_only, signal_only_normalizer]),
@@ -151,10 +142,6 @@ def spread(values, config):
     return (sum((value - mean(values)) ** 2 for value in values) / (len(values) - 1)) ** 0.5
 
 
-def by_turn(setting, turns):
-    return setting if isinstance(setting, list) else [setting] * turns
-
-
 def nucleus_mass(distribution, top_p):
     """The probability of the likeliest tokens that together have at least `top_p`; others are never sampled."""
     cumulative = distribution.sort(-1, descending=True).values.cumsum(-1)
@@ -167,8 +154,8 @@ def brute_force_gradients(model, trees, config):
     import torch
 
     advantages = brute_force_advantages(trees, config)
-    how, turns = config.train, len(config.rollout.branching)
-    temperatures, top_ps = by_turn(config.rollout.temperature, turns), by_turn(config.rollout.top_p, turns)
+    how = config.train
+    temperature, top_p = config.rollout.temperature, config.rollout.top_p
     losses, tokens, rows_ = defaultdict(float), defaultdict(int), 0
     for t, tree in enumerate(trees):
         batch = t // how.questions_per_micro_batch
@@ -176,23 +163,17 @@ def brute_force_gradients(model, trees, config):
             ids = torch.tensor([[*path[-1].prompt_ids, *path[-1].completion_ids]])
             logits = model(input_ids=ids, use_cache=False).logits[0].float()
             for k, node in enumerate(path):
-                rows_ += 1  # a cut turn is a row without tokens
-                if how.mask_truncated_completions and not node.finished:
-                    continue
+                rows_ += 1
                 begin, length = len(node.prompt_ids), len(node.completion_ids)
-                distribution = torch.log_softmax(logits[begin - 1 : begin + length - 1] / temperatures[k], -1)
+                distribution = torch.log_softmax(logits[begin - 1 : begin + length - 1] / temperature, -1)
                 chosen = distribution.gather(-1, ids[0, begin : begin + length, None])[:, 0]
-                if top_ps[k] < 1:  # sampled with probability p / mass, where the policy has p
-                    chosen = chosen * nucleus_mass(distribution.detach().exp(), top_ps[k])
+                if top_p < 1:  # sampled with probability p / mass, where the policy has p
+                    chosen = chosen * nucleus_mass(distribution.detach().exp(), top_p)
                 term = -(advantages[t, p, k] or 0.0) * chosen.sum()
                 losses[batch] = losses[batch] + (term / length if how.loss_type == "grpo" else term)
                 tokens[batch] += length
-    if how.loss_type == "bnpo":
-        loss = sum(losses[batch] / tokens[batch] for batch in tokens) / len(tokens)
-    else:
-        budget = max(by_turn(config.rollout.max_new_tokens, turns))
-        divisor = {"grpo": rows_, "dapo": sum(tokens.values()), "dr_grpo": rows_ * budget}[how.loss_type]
-        loss = sum(losses.values()) / divisor
+    budget = rows_ * config.rollout.max_new_tokens
+    loss = sum(losses.values()) / {"grpo": rows_, "dapo": sum(tokens.values()), "dr_grpo": budget}[how.loss_type]
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
 

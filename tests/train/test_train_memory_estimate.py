@@ -5,24 +5,20 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from functools import cache
-from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from querylect.configs.load import known_configs, load_config
-from querylect.configs.schema import LoraConfig, RunConfig
+from querylect.configs.schema import RunConfig
 from querylect.rollouts.policy import add_lora
 from querylect.slurm.requests import BODY, FOLDER, request_of
-from querylect.train.arguments import check_combinations
-from querylect.train.memory.advice import remedies
 from querylect.train.memory.estimate import (
     CPU_HEAP_GAPS,
     CPU_LIBRARIES,
     GIB,
-    MemoryPlanner,
     ProcessLayout,
+    advice,
     longest_tree,
     planner_of,
     trained_parameters,
@@ -42,12 +38,12 @@ SIZES = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 3, "
 
 
 def config(**train):
-    """A run whose longest tree has 600 tokens: 216 + 4·(24 + 24) + 16·12."""
+    """A run whose longest tree has 678 tokens: 222 + 4·(18 + 24) + 16·18."""
     policy, checkpointing = train.pop("policy", {}), train.pop("gradient_checkpointing", False)
     return RunConfig.model_validate(
         {
             "policy": {"dtype": "float32", "lora": None, **policy},
-            "rollout": {"branching": [4, 4], "max_prompt_tokens": 264, "max_new_tokens": [24, 12], "documents": 3,
+            "rollout": {"branching": [4, 4], "max_prompt_tokens": 264, "max_new_tokens": 18, "documents": 3,
                         "document_tokens": 8, "engine": "vllm_server"},
             "train": {"gradient_checkpointing": checkpointing, **train},
         }
@@ -118,20 +114,20 @@ def test_an_update_holds_what_is_estimated(kind, checkpointing, how):
 
 
 def test_the_longest_tree_by_hand():
-    """A prompt of 100 − (20 + 12) and two turns of 20 and 10 tokens, with 12 tokens of documents between."""
-    rollout = {"branching": [2, 3], "max_prompt_tokens": 100, "max_new_tokens": [20, 10], "documents": 3,
+    """A prompt of 100 − (10 + 12) and two turns of 10 tokens, with 12 tokens of documents between."""
+    rollout = {"branching": [2, 3], "max_prompt_tokens": 100, "max_new_tokens": 10, "documents": 3,
                "document_tokens": 4}  # fmt: skip
 
     def longest(train=None, **changes):
         run = RunConfig.model_validate({"rollout": {**rollout, **changes}, "train": train or {}})
         return longest_tree(run.rollout, run.train)
 
-    assert longest() == (68 + 2 * (20 + 12) + 6 * 10, 2 * 20 + 6 * 10, 110)
-    assert longest(observation_tokens=5) == (75 + 2 * (20 + 5) + 6 * 10, 100, 110)
-    assert longest({"questions_per_micro_batch": 2, "questions_per_step": 2})[0] == 2 * 192
-    assert longest({"packing": False}) == (6 * 110, 6 * 42, 110)
-    assert longest({"max_tokens_per_micro_batch": 150}) == (150, 100, 110)
-    assert longest({"max_tokens_per_micro_batch": 50}) == (110, 100, 110), "a path is not cut"
+    assert longest() == (78 + 2 * (10 + 12) + 6 * 10, 2 * 10 + 6 * 10, 110)
+    assert longest(observation_tokens=5) == (85 + 2 * (10 + 5) + 6 * 10, 80, 110)
+    assert longest({"questions_per_micro_batch": 2, "questions_per_step": 2})[0] == 2 * 182
+    assert longest({"packing": False}) == (6 * 110, 6 * 32, 110)
+    assert longest({"max_tokens_per_micro_batch": 150}) == (150, 80, 110)
+    assert longest({"max_tokens_per_micro_batch": 50}) == (110, 80, 110), "a path is not cut"
     single = RunConfig.model_validate({"rollout": {"branching": [16], "max_prompt_tokens": 100, "max_new_tokens": 10},
                                        "reward": {"turn_weights": [1.0]}})  # fmt: skip
     assert longest_tree(single.rollout, single.train) == (100 + 160, 160, 110)
@@ -145,17 +141,16 @@ def test_layers_are_computed_again_where_their_activations_take_more_than_eight_
     assert not planner_of(demo, small).checkpoints_layers(CPU)
     assert planner_of(paper, large).checkpoints_layers(ProcessLayout(8, 2))
     assert planner_of(load_config("demo", ["rollout.max_new_tokens=400"]), small).checkpoints_layers(CPU)
-    assert planner_of(load_config("demo", ["train.gradient_checkpointing=reentrant"]), small).checkpoints_layers(CPU)
     never = load_config("paper_bm25", ["train.gradient_checkpointing=false"])
     assert not planner_of(never, large).checkpoints_layers(CPU)
 
 
 @pytest.mark.parametrize(("setting", "tokens", "expected"), [
-    ("auto", 24, False), ("auto", 400_000, True), (False, 400_000, False), ("reentrant", 24, "reentrant"),
+    ("auto", 24, False), ("auto", 400_000, True), (False, 400_000, False),
 ])  # fmt: skip
 def test_auto_is_settled_by_the_policy_that_was_loaded(setting, tokens, expected):
     run = config(gradient_checkpointing=setting)
-    rollout = run.rollout.model_copy(update={"max_new_tokens": [tokens, 12]})
+    rollout = run.rollout.model_copy(update={"max_new_tokens": tokens})
     run = run.model_copy(update={"rollout": rollout})
     assert (
         resolve_gradient_checkpointing(run.policy, run.rollout, run.train, tiny_model(), torch.device("cpu"), 1)
@@ -217,7 +212,7 @@ def test_vllm_holds_its_share_in_the_rollout_and_with_no_sleep_always():
 
 def test_a_share_that_vllm_does_not_start_with_is_told_with_one_that_it_does():
     """15.3 GiB of weights, 3 of workspace and 144 KiB for each token of the longest sequence, of a GPU of 80 GiB."""
-    run = load_config("paper_bm25", ["rollout.vllm.gpu_memory_utilization=0.15", "rollout.vllm.max_model_len=8192"])
+    run = load_config("paper_bm25", ["rollout.vllm.gpu_memory_utilization=0.15", "rollout.max_prompt_tokens=7168"])
     shape, layout = shape_of(run.policy.model), ProcessLayout(8, 2, 80.0)
     needed = 2 * 8_191_000_000 + 3 * GIB + 8192 * 144 * 1024
     assert planner_of(run, shape).vllm_minimum(layout) == needed
@@ -226,18 +221,9 @@ def test_a_share_that_vllm_does_not_start_with_is_told_with_one_that_it_does():
     assert short.vllm_lacks == needed - 12 * GIB
     assert not short.fits()
     assert f"{short.vllm_lacks / GIB:.1f} GiB more" in short.lines()[0]
-    applied, after = remedies(planner_of(run, shape), layout)
-    assert applied == ["rollout.vllm.gpu_memory_utilization=0.28"]
-    assert after.fits()
+    assert "rollout.vllm.gpu_memory_utilization" in advice(planner_of(run, shape), layout)
     elsewhere = run.rollout.model_copy(update={"engine": "vllm_server"})
     assert not estimate(run.model_copy(update={"rollout": elsewhere}), shape, layout).vllm_lacks
-
-
-def test_weights_that_vllm_does_not_hold_on_one_gpu_are_sliced():
-    run = load_config("paper_bm25", ["policy.model=Qwen/Qwen3-14B", "policy.lora={}"])
-    applied, after = remedies(planner_of(run, shape_of(run.policy.model)), ProcessLayout(8, 0, 60.0))
-    assert applied == ["rollout.vllm.tensor_parallel_size=2", "rollout.vllm.gpu_memory_utilization=0.33"]
-    assert after.fits()
 
 
 @pytest.mark.parametrize("name", known_configs())
@@ -263,97 +249,6 @@ def test_the_config_that_a_slurm_script_trains_fits_the_gpus_that_it_asks_for(sc
 def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
     run = load_config("paper_independent", [])
     assert estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy, "grpo_two_turn").layout).fits()
-
-
-@pytest.mark.parametrize(
-    ("changes", "layout", "remedy"),
-    [
-        ([], ProcessLayout(1), "DeepSpeed ZeRO-2 on 8 GPUs"),
-        (["train.gradient_checkpointing=false"], ProcessLayout(8, 2), "train.gradient_checkpointing=true"),
-        (
-            ["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"],
-            ProcessLayout(8, 2),
-            "train.max_tokens_per_micro_batch=45056",
-        ),
-        (["rollout.vllm.gpu_memory_utilization=0.6"], ProcessLayout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
-        (["policy.model=Qwen/Qwen3-14B"], ProcessLayout(8, 2, 90.0), "DeepSpeed ZeRO-3 on 8 GPUs"),
-        ([], ProcessLayout(8, 3, 39.5), "rollout.vllm.tensor_parallel_size=2"),
-        (["policy.model=Qwen/Qwen3-32B", "policy.lora={}"], ProcessLayout(8, 3), "rollout.engine=vllm_server"),
-        (["policy.dtype=float32"], ProcessLayout(8, 0, 63.0), "FSDP2 on 8 GPUs"),
-    ],
-)
-def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, remedy):
-    run = load_config("paper_bm25", changes)
-    shape = shape_of(run.policy.model)
-    assert not estimate(run, shape, layout).fits()
-    applied, after = remedies(planner_of(run, shape), layout)
-    assert any(remedy in text for text in applied), applied
-    assert after.fits()
-
-
-def test_a_change_that_was_advised_and_made_leads_to_the_estimate_that_was_told():
-    """The settings are those that a user types."""
-    run = load_config("paper_bm25", ["train.gradient_checkpointing=false"])
-    shape = shape_of(run.policy.model)
-    applied, after = remedies(planner_of(run, shape), ProcessLayout(8, 2))
-    typed = load_config("paper_bm25", ["train.gradient_checkpointing=false", *applied])
-    assert estimate(typed, shape, ProcessLayout(8, 2)).peak == after.peak
-
-
-SHARDINGS = [{}, {"zero": 2}, {"zero": 3}, {"fsdp": True}]
-
-
-@cache
-def some_combination_fits(changes, gpu_gib):
-    """Whether a run of paper_contriever fits 8 GPUs with some layout, tree, length of answers, adapters, and share and
-    slices of vLLM."""
-    run = load_config("paper_contriever", changes)
-    shape, tokens = shape_of(run.policy.model), longest_tree(run.rollout, run.train)[0]
-    layouts = [ProcessLayout(8, gpu_gib=gpu_gib, **sharding) for sharding in SHARDINGS]
-    for lora, divisor in product((run.policy.lora, run.policy.lora or LoraConfig()), (1, 2, 4, 8)):
-        policy = run.policy.model_copy(update={"lora": lora})
-        shorter = run.rollout.model_copy(update={"max_new_tokens": run.rollout.max_new_tokens // divisor})
-        saved = run.rollout.earlier_tokens(2) - shorter.earlier_tokens(2)
-        for pieces, parallel, tenths in product((1, 2, 4, 8, 16), (1, 2, 4, 8), range(1, 10)):
-            vllm = shorter.vllm.model_copy(
-                update={"tensor_parallel_size": parallel, "gpu_memory_utilization": tenths / 10}
-            )
-            prompt = run.rollout.max_prompt_tokens - saved
-            rollout = shorter.model_copy(update={"max_prompt_tokens": prompt, "vllm": vllm})
-            budget = {"max_tokens_per_micro_batch": tokens // pieces if pieces > 1 else None}
-            planner = MemoryPlanner(policy, rollout, run.train.model_copy(update=budget), shape)
-            if any(planner.estimate(layout).fits() for layout in layouts):
-                return True
-    return False
-
-
-@pytest.mark.parametrize("lora", [[], ["policy.lora={}"]], ids=["all weights", "adapters"])
-@pytest.mark.parametrize("model", ["Qwen3-8B", "Qwen3-32B"])
-@pytest.mark.parametrize("gpu_gib", [79.0, 47.4, 39.5])
-@pytest.mark.parametrize("sharding", SHARDINGS, ids=["ddp", "zero2", "zero3", "fsdp2"])
-def test_advice_fits_as_typed_and_misses_no_combination_that_fits(sharding, gpu_gib, model, lora):
-    changes = [f"policy.model=Qwen/{model}", *lora]
-    run, layout = load_config("paper_contriever", changes), ProcessLayout(8, gpu_gib=gpu_gib, **sharding)
-    shape = shape_of(run.policy.model)
-    advised, after = remedies(planner_of(run, shape), layout)
-    typed = [change.partition(" (")[0] for change in advised if "=" in change.split()[0]]
-    assert [change.partition(" on 8 GPUs")[0].removeprefix("DeepSpeed ") for change in advised[len(typed) :]] == (
-        [] if after.layout == layout else [after.layout.sharding]
-    )
-    applied = load_config("paper_contriever", [*changes, *typed])
-    check_combinations(applied, after.layout.processes, sharded=after.layout.zero > 0)
-    assert estimate(applied, shape, after.layout) == after
-    assert after.fits() or not some_combination_fits(tuple(changes), gpu_gib)
-
-
-@pytest.mark.parametrize("sharding", SHARDINGS, ids=["ddp", "zero2", "zero3", "fsdp2"])
-def test_a_policy_in_bfloat16_is_advised_only_what_keeps_float32_copies(sharding):
-    run = load_config("paper_contriever", ["policy.dtype=bfloat16"])
-    planner = planner_of(run, shape_of(run.policy.model))
-    for gpu_gib in (79.0, 39.5):
-        _, after = remedies(planner, ProcessLayout(8, gpu_gib=gpu_gib, **sharding))
-        assert after.fits()
-        assert after.layout.zero
 
 
 def test_processes_of_a_layout_split_the_state_in_one_way():
@@ -421,7 +316,7 @@ def test_the_memory_of_a_process_is_that_of_the_plan(sizes, policy, train):
     """Within 15 % of the most that the kernel saw it take, with its libraries, but without gaps in the heap."""
     plan = {
         "policy": {"dtype": "float32", **policy},
-        "rollout": {"branching": [4, 4], "max_prompt_tokens": 400, "max_new_tokens": [64, 64], "documents": 2,
+        "rollout": {"branching": [4, 4], "max_prompt_tokens": 400, "max_new_tokens": 64, "documents": 2,
                     "document_tokens": 32, "engine": "vllm_server"},
         "train": train,
     }  # fmt: skip

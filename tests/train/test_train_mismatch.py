@@ -25,25 +25,10 @@ RATIO = "sampling/importance_sampling_ratio"
 APART = "sampling/sampling_logp_difference"
 
 
-def bounds(mode="token_truncate", maximum=3.0, minimum=None):
-    return TrainConfig(
-        importance_sampling_mode=mode, importance_sampling_clip_max=maximum, importance_sampling_clip_min=minimum
-    )
-
-
-@pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [
-        (bounds(), [0.25, 1.0, 3.0, 3.0]),
-        (bounds(minimum=0.5), [0.5, 1.0, 3.0, 3.0]),
-        (bounds("token_mask"), [0.25, 1.0, 3.0, 0.0]),
-        (bounds("token_mask", minimum=0.5), [0.0, 1.0, 3.0, 0.0]),
-        (bounds("token_mask", maximum=None, minimum=0.5), [0.0, 1.0, 3.0, 8.0]),
-        (bounds(maximum=None), [0.25, 1.0, 3.0, 8.0]),
-    ],
-)
-def test_ratios_of_a_quarter_one_three_and_eight(chosen, expected):
-    weights = importance_weights(torch.tensor([0.25, 1.0, 3.0, 8.0]).log(), chosen)
+@pytest.mark.parametrize(("maximum", "expected"), [(3.0, [0.25, 1.0, 3.0, 3.0]), (None, [0.25, 1.0, 3.0, 8.0])])
+def test_ratios_of_a_quarter_one_three_and_eight(maximum, expected):
+    settings = TrainConfig(importance_sampling_clip_max=maximum)
+    weights = importance_weights(torch.tensor([0.25, 1.0, 3.0, 8.0]).log(), settings)
     assert weights.tolist() == pytest.approx(expected, rel=1e-5)
 
 
@@ -55,7 +40,7 @@ def test_only_sampled_tokens_with_a_recorded_probability_are_corrected():
 
 def test_the_figures_of_a_step_by_hand():
     """Ratios 2, ½ and 4 (cut to 3) over two micro-batches; the last token of each is not of the loss."""
-    mismatch = Mismatch(bounds())
+    mismatch = Mismatch(TrainConfig())
     first = mismatch.weigh(torch.tensor([[2.0, 0.5, 9.0]]).log(), torch.zeros(1, 3), torch.tensor([[1, 1, 0]]))
     second = mismatch.weigh(torch.tensor([[4.0, 9.0]]).log(), torch.zeros(1, 2), torch.tensor([[1, 0]]))
     assert first.tolist() == [[pytest.approx(2.0), pytest.approx(0.5), 1.0]]
@@ -79,7 +64,7 @@ def test_the_figures_of_a_step_by_hand():
 
 
 def test_a_token_without_a_recorded_probability_weighs_1_and_is_not_counted():
-    mismatch = Mismatch(bounds())
+    mismatch = Mismatch(TrainConfig())
     unknown = torch.tensor([[0.0, math.nan]])
     weights = mismatch.weigh(torch.tensor([[2.0, 5.0]]).log(), unknown, torch.tensor([[1, 1]]))
     assert weights.tolist() == [[pytest.approx(2.0), 1.0]]
@@ -95,16 +80,10 @@ def test_figures_of_several_processes_are_joined():
         remote = [2.0, 2.0, 0.0, 0.0, 0.0] if sums else [1.0, -1.0, 0.0]
         return torch.cat([rows, torch.tensor([remote], dtype=rows.dtype)])
 
-    mismatch = Mismatch(bounds(), gather)
+    mismatch = Mismatch(TrainConfig(), gather)
     mismatch.weigh(torch.tensor([[3.0]]).log(), torch.zeros(1, 1), torch.ones(1, 1))
     figures = mismatch.read()
     assert [figures[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
-
-
-@pytest.mark.parametrize("wrong", [3.0, 4.0])
-def test_bounds_in_the_wrong_order_are_refused(wrong):
-    with pytest.raises(ValueError, match=rf"clip_min {wrong:g} .*clip_max 3"):
-        bounds(minimum=wrong)
 
 
 def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch):
@@ -152,10 +131,10 @@ def by_hand(trainer):
 
 
 @pytest.mark.parametrize(
-    ("mode", "maximum", "packing"),
-    [("token_truncate", 1.2, True), ("token_mask", 1.2, True), ("token_truncate", None, False)],
+    ("maximum", "packing"),
+    [(1.2, True), (None, False)],
 )
-def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, mode, maximum, packing):
+def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, maximum, packing):
     """Without the correction the mismatch is only logged."""
 
     def act(trainer):
@@ -169,14 +148,14 @@ def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, m
         assert trainer.mismatch.read() == figures
         return float(losses.sum()), float(plain.sum()), by_hand(trainer), figures
 
-    chosen = {"train.importance_sampling_mode": mode, "train.importance_sampling_clip_max": maximum}
+    chosen = {"train.importance_sampling_clip_max": maximum}
     loss, plain, (ratios, advantages, signal), figures = with_trainer(change(settings, **chosen), monkeypatch, act)
     assert plain == pytest.approx(-float(advantages.mean()), rel=1e-5, abs=1e-7)
     assert ratios.max() > 1.3
     assert ratios.min() < 0.8
     outside = ratios > (maximum or math.inf)
     weights = ratios.clone()
-    weights[outside] = 0.0 if mode == "token_mask" else maximum or 1.0
+    weights[outside] = maximum or 1.0
     assert loss == pytest.approx(float(-(weights * advantages).mean()), rel=1e-3, abs=1e-6)
     assert abs(loss + float(advantages.mean())) > 3e-4, "the correction is not nothing"
     ratios, outside = ratios[signal], outside[signal]
@@ -186,27 +165,6 @@ def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, m
     assert figures["sampling/kl"] == pytest.approx(float((ratios - 1 - ratios.log()).mean()), rel=1e-2)
 
 
-def test_vespo_leaves_the_mismatch_alone_where_it_is_only_logged(settings, monkeypatch):
-    """TRL's vespo folds a ratio that it is given into its own, whether it is asked to correct or not."""
-
-    def act(trainer):
-        ready(trainer)
-        inputs = step_inputs(trainer)
-        losses = []
-        for correct in (False, True):
-            trainer.run = change(trainer.run, **{"train.importance_sampling_correction": correct})
-            for shift in (0.0, 0.2):
-                name = "sampling_per_token_logps"
-                moved = [{**micro_batch, name: micro_batch[name] - shift} for micro_batch in inputs]
-                losses.append(float(losses_and_gradients(trainer, moved, True)[0].abs().sum()))
-        return losses
-
-    vespo = {"train.loss_type": "vespo", "rollout.branching": [8]}
-    logged, logged_moved, corrected, corrected_moved = with_trainer(change(settings, **vespo), monkeypatch, act)
-    assert logged == logged_moved == pytest.approx(corrected, rel=1e-3)
-    assert corrected_moved != pytest.approx(corrected, rel=1e-2)
-
-
 def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings, monkeypatch):
     from trl import GRPOTrainer
 
@@ -214,9 +172,9 @@ def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings
         ready(trainer)
         disturb(trainer)
         trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
-        for name in ("mode", "clip_max", "clip_min"):
-            value = getattr(trainer.run.train, f"importance_sampling_{name}")
-            setattr(trainer, f"vllm_importance_sampling_{name}", value)
+        trainer.vllm_importance_sampling_mode = "token_truncate"
+        trainer.vllm_importance_sampling_clip_max = trainer.run.train.importance_sampling_clip_max
+        trainer.vllm_importance_sampling_clip_min = None
         output = GRPOTrainer._generate_and_score_completions(trainer, batch(trainer))
         ours = trainer.mismatch.weigh(
             output["old_per_token_logps"], output["sampling_per_token_logps"], output["completion_mask"]
@@ -224,12 +182,7 @@ def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings
         trainer.use_vllm = False
         return ours, output["importance_sampling_ratio"]
 
-    chosen = {
-        "train.importance_sampling_mode": "token_mask",
-        "train.importance_sampling_clip_max": 1.3,
-        "train.importance_sampling_clip_min": 0.7,
-    }
-    ours, theirs = with_trainer(change(settings, **chosen), monkeypatch, act)
+    ours, theirs = with_trainer(change(settings, **{"train.importance_sampling_clip_max": 1.3}), monkeypatch, act)
     torch.testing.assert_close(ours, theirs)
     assert len(theirs.unique()) > 5
 

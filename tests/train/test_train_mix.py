@@ -91,7 +91,7 @@ def herbs_url(herbs, run_app):
         yield url
 
 
-def mixed(settings, herbs, url, folder, **curriculum):
+def mixed(settings, herbs, url, folder):
     """Five steps of four questions: three of BM25, one of the dense retriever."""
     (folder / "prompt.yaml").write_text(PROMPT)
     plain = change(settings, **{"train.questions_per_step": 4, "train.steps": 5, "train.save_steps": 1}).model_dump()
@@ -102,7 +102,6 @@ def mixed(settings, herbs, url, folder, **curriculum):
             "bm25": {"weight": 3.0},
             "dense": {"env": herbs.model_dump(), "client": {"urls": [url], "deadline": 4.0}},
         },
-        "curriculum": curriculum,
     }
     return RunConfig.model_validate(plain)
 
@@ -114,10 +113,10 @@ def mix(settings, herbs, herbs_url, tmp_path):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
-    """Five steps with a curriculum that nothing interrupted, its settings, and the trees that it grew."""
+    """Five steps that nothing interrupted, their settings, and the trees that they grew."""
     folder = tmp_path_factory.mktemp("straight")
     plain = lesson_settings(lessons, lesson_url, speaking, folder)
-    config = mixed(plain, herbs, herbs_url, folder, prefer="learnable", floor=0.1, memory=0.5)
+    config = mixed(plain, herbs, herbs_url, folder)
     grown, grow = [], Grower.grow
 
     def record_trees(self, questions, branching, **how):
@@ -129,13 +128,6 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
         return config, train(config), grown
 
 
-@pytest.fixture(scope="module")
-def plain(straight):
-    """Four steps of the same settings without a curriculum, and these settings."""
-    config = change(straight[0], name="plain", **{"train.steps": 4, "mix.curriculum": {}})
-    return config, train(config)
-
-
 def by_environment(folder, step):
     trees = {"bm25": [], "dense": []}
     for tree in records(folder / "rollouts.jsonl"):
@@ -144,14 +136,13 @@ def by_environment(folder, step):
     return trees
 
 
-def test_weights_decide_whose_questions_a_step_asks(plain):
-    _, folder = plain
+def test_weights_decide_whose_questions_a_step_asks(straight):
+    _, folder, _ = straight
     for line in records(folder / "metrics.jsonl"):
         assert {name: line[name] for name in ("questions/bm25", "questions/dense")} == {
             "questions/bm25": 3,
             "questions/dense": 1,
         }
-        assert (line["share/bm25"], line["share/dense"]) == (0.75, 0.25)
         assert {name: len(trees) for name, trees in by_environment(folder, line["step"]).items()} == {
             "bm25": 3,
             "dense": 1,
@@ -216,29 +207,6 @@ def test_what_watches_a_run_reads_the_figures_over_all_environments(straight):
     assert write_curves([folder], folder.parent / "curves.html").is_file()
 
 
-def test_the_curriculum_follows_the_success_that_was_measured(straight):
-    """s ← (s + mean nDCG@10 of the last turns) / 2, chance 0.1 + 0.9·4·s·(1 − s), share ∝ weight · chance."""
-    _, folder, _ = straight
-    success, weights = {}, {"bm25": 3.0, "dense": 1.0}
-    for line in records(folder / "metrics.jsonl"):
-        chance = {
-            name: weight * (0.1 + 0.9 * 4 * success[name] * (1 - success[name]) if name in success else 1)
-            for name, weight in weights.items()
-        }
-        for name, value in chance.items():
-            assert line[f"share/{name}"] == pytest.approx(value / sum(chance.values()), rel=1e-4)
-        for name in weights:
-            if (measured := line.get(f"ndcg/turn2/{name}")) is not None:
-                success[name] = (success[name] + measured) / 2 if name in success else measured
-                assert line[f"success/{name}"] == pytest.approx(success[name], rel=1e-4)
-    shares = [line["share/bm25"] for line in records(folder / "metrics.jsonl")]
-    assert shares[0] == 0.75
-    assert max(abs(share - 0.75) for share in shares) > 0.02, "it shifted"
-    saved = json.loads((folder / "checkpoints" / "checkpoint-5" / "mix.json").read_text())
-    assert saved["environments"] == pytest.approx(success, rel=1e-4)
-    assert all(mixed.partition("/")[0] in weights for mixed in saved["questions"])
-
-
 def copy_of(straight, tmp_path, upto):
     """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
     return stopped_copy(*straight[:2], tmp_path / "copy", upto)
@@ -255,16 +223,6 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     weights = Path("final") / "adapter_model.safetensors"
     resumed_weights, straight_weights = load_file(copy / weights), load_file(straight[1] / weights)
     assert all(torch.equal(resumed_weights[name], straight_weights[name]) for name in resumed_weights)
-    state = Path("checkpoints") / "checkpoint-5" / "mix.json"
-    assert (copy / state).read_bytes() == (straight[1] / state).read_bytes()
-
-
-def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
-    config, copy = copy_of(straight, tmp_path, 2)
-    lost = copy / "checkpoints" / "checkpoint-2" / "mix.json"
-    lost.write_text('{"positions": {}', encoding="utf-8")
-    with refused(CheckpointError, lost, f"{lost.parent} "):
-        train(config, resume=True)
 
 
 def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tmp_path):
@@ -285,10 +243,10 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
         train(config, resume=True)
 
 
-def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(plain, herbs, run_app, tmp_path):
+def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(straight, herbs, run_app, tmp_path):
     """Every step asks the dense environment twice, once a turn: in the third it is gone, and BM25 answers on."""
-    metrics = without_seconds(plain[1] / "metrics.jsonl")
-    config = change(plain[0], name="run", output=str(tmp_path / "runs"), **{"train.save_steps": 100})
+    metrics = without_seconds(straight[1] / "metrics.jsonl")
+    config = change(straight[0], name="run", output=str(tmp_path / "runs"), **{"train.save_steps": 100})
     values = config.model_dump()
     with run_app(breaking(app_of(herbs), after=4)) as url:
         values["mix"]["environments"]["dense"]["client"]["urls"] = [url]
@@ -298,10 +256,6 @@ def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(plain
     folder = tmp_path / "runs" / "run"
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-2"]
     assert without_seconds(folder / "metrics.jsonl") == metrics[:2], "the step was neither trained nor logged"
-    assert set(json.loads((folder / "checkpoints" / "checkpoint-2" / "mix.json").read_text())["positions"]) == {
-        "bm25",
-        "dense",
-    }
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == metrics
 
@@ -368,17 +322,6 @@ def test_an_environment_without_questions_is_refused_by_name(mix):
     with refused(ConfigError, "bm25", "train.raw_reward [0.0"):
         questions = [Question("dense/head", "a question of the other one")]
         Mixture(mix.train, mix.mix, mix.reward.signal, mix.seed, questions)
-
-
-def test_the_curriculum_learns_from_questions_that_made_room(mix):
-    """A word that is always the same ties: every tree is dull, and all that were asked are known."""
-    config = change(mix, **{"train.steps": 1, "train.resample_rounds": 1, "rollout.temperature": 0.01})
-    folder = train(config)
-    (line,) = records(folder / "metrics.jsonl")
-    assert line["resample/asked"] > 4
-    saved = json.loads((folder / "checkpoints" / "checkpoint-1" / "mix.json").read_text())
-    assert len(saved["questions"]) == line["resample/asked"]
-    assert (line["questions/bm25"], line["questions/dense"]) == (3, 1)
 
 
 def served(config, url):

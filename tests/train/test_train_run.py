@@ -63,7 +63,6 @@ def test_a_run_folder_is_complete(straight):
     assert len(served["index_hash"]) >= 32
     (start,) = json.loads((folder / "provenance.json").read_text())["starts"]
     assert start["environment"]["index_hash"] == served["index_hash"]
-    assert not list(folder.rglob("curriculum.json")), "questions come in shuffled passes"
     trees = records(folder / "rollouts.jsonl")
     assert [tree["step"] for tree in trees] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     for tree in trees:
@@ -414,7 +413,8 @@ def test_line_separators_inside_a_text_do_not_cut_a_record(tmp_path):
 
 def test_wandb_offline_is_joined_by_a_resumed_run_and_gets_sampled_trees_as_a_table(settings, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    tracked = {"tracking.wandb": "auto", "tracking.table_steps": 3, "train.log_rollouts": 1, "train.save_steps": 1}
+    monkeypatch.setattr("querylect.train.tracking.TABLE_STEPS", 3)
+    tracked = {"tracking.wandb": "auto", "train.log_rollouts": 1, "train.save_steps": 1}
     config = change(settings, **tracked, **{"train.steps": 1})
     folder = train(config)
     train(change(config, **{"train.steps": 3}), resume=True)

@@ -189,12 +189,12 @@ def terminal():
 def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, undisturbed, monkeypatch, phase):
     """In the third rollout it stops at once; in the update or the record of the second step that step is finished."""
     from querylect.rollouts.grow import Grower
-    from querylect.train.watch import Watcher
+    from querylect.train.metrics_callback import MetricsCallback
 
     owner, name, at = {
         "rollout": (Grower, "grow", 3),
         "update": (StopOnSignal, "on_pre_optimizer_step", 2),
-        "record": (Watcher, "_write", 2),
+        "record": (MetricsCallback, "record", 2),
     }[phase]
     original, calls = getattr(owner, name), []
 
@@ -295,16 +295,16 @@ def soon(decide):
 
 
 def test_a_signal_while_the_last_step_is_recorded_leaves_a_finished_run(settings, straight, monkeypatch):
-    from querylect.train.watch import Watcher
+    from querylect.train.metrics_callback import MetricsCallback
 
-    original = Watcher._write
+    original = MetricsCallback.record
 
-    def interrupted(self, step, losses):
-        if step == 4:
+    def interrupted(self, losses):
+        if self.trainer.state.global_step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, step, losses)
+        return original(self, losses)
 
-    monkeypatch.setattr(Watcher, "_write", interrupted)
+    monkeypatch.setattr(MetricsCallback, "record", interrupted)
     folder = RunFolder(train(settings))
     assert folder.final.exists()
     assert without_seconds(folder.metrics) == straight

@@ -25,7 +25,7 @@ def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, set
     with served(ASKED) as url:
         for name in ("one", "other"):
             model = Path(shutil.copytree(settings.policy.model, tmp_path / name / "base"))
-            warm = {"questions": 5, "questions_per_step": 5, "least_reward": 0.0}
+            warm = {"questions": 5, "questions_per_step": 5}
             config = change(
                 settings,
                 output=str(tmp_path / name),

@@ -31,9 +31,19 @@ def client(lesson_url):
         yield opened
 
 
+def keep_all(monkeypatch, share=1.0):
+    """Of the questions without a title that earns enough, keep this share."""
+    monkeypatch.setattr("querylect.train.warm_start.UNANSWERED_SHARE", share)
+
+
+@pytest.fixture(autouse=True)
+def least(monkeypatch):
+    monkeypatch.setattr("querylect.train.warm_start.LEAST_REWARD", 0.6)
+
+
 @pytest.fixture
 def warm(settings):
-    return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5, "least_reward": 0.6}})
+    return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5}})
 
 
 @pytest.fixture
@@ -68,10 +78,11 @@ class Graded:
         ]
 
 
-def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grower, client):
+def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grower, client, monkeypatch):
     questions = client.questions("train")
     grower.client = probe = Graded(client, {})
-    every = change(warm, **{"train.warm_start.unanswered_share": 1.0})
+    keep_all(monkeypatch)
+    every = warm
     lessons = {lesson.question.id: lesson for lesson in lessons_of(every, grower, questions)}
     assert {lesson.answer for lesson in lessons.values()} == {question.text.lower() for question in questions}
 
@@ -83,8 +94,9 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grow
     assert {id for id, _ in probe.searches} == {question.id for question in questions}
 
 
-def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client):
-    config = change(warm, **{"rewriter.stop": True, "train.warm_start.unanswered_share": 1.0})
+def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client, monkeypatch):
+    keep_all(monkeypatch)
+    config = change(warm, **{"rewriter.stop": True})
     grower = grower_of(config, client, engine_of(config))
     grower.client = Graded(client, {})
     lesson, *_ = lessons_of(config, grower, client.questions("train"))
@@ -115,9 +127,10 @@ class Reading(Graded):
         return result.model_copy(update={"metrics": {"answer_reward": value}})
 
 
-def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, client):
+def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, client, monkeypatch):
     """At equal rewards it is a stop, because a search costs; where a title is better, or neither is good, it is not."""
-    changes = {"rewriter.stop": "answer", "reward.kind": "answer", "train.warm_start.unanswered_share": 1.0}
+    keep_all(monkeypatch)
+    changes = {"rewriter.stop": "answer", "reward.kind": "answer"}
     config = change(warm, **changes)
     questions = client.questions("train")
     grower = grower_of(config, client, engine_of(config))
@@ -137,17 +150,17 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
     assert FIRST_UNSEARCHED in grower.engine.tokenizer.decode(taught.ids[:begin])
 
 
-def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
+def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client, monkeypatch):
     grower.client = Graded(client, {})
-    none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
-    assert list(lessons_of(none, grower, client.questions("train"))) == []
+    keep_all(monkeypatch, 0.0)
+    assert list(lessons_of(warm, grower, client.questions("train"))) == []
 
 
-def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path):
+def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path, monkeypatch):
     grower.client = Graded(client, {})
-    none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
-    with refused(ConfigError, "train.warm_start.least_reward"):
-        warm_start(none, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
+    keep_all(monkeypatch, 0.0)
+    with refused(ConfigError, "train.warm_start.questions"):
+        warm_start(warm, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -195,9 +208,10 @@ def test_the_loss_is_that_of_the_answers_alone(grower, packing):
     torch.testing.assert_close(loss, -logps[answers].mean())
 
 
-def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
+def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path, monkeypatch):
+    keep_all(monkeypatch)
     (tmp_path / "folder").mkdir()
-    config = change(warm, **{"train.warm_start.questions_per_step": 1, "train.warm_start.unanswered_share": 1.0,
+    config = change(warm, **{"train.warm_start.questions_per_step": 1,
                              "train.warm_start.learning_rate": 0.01})  # fmt: skip
     policy = grower.engine.model
     examples = [demonstration(grower, lesson) for lesson in lessons_of(config, grower, client.questions("train"))]

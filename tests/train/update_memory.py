@@ -23,7 +23,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 def longest(run, vocabulary):
     """The rows of the longest tree that the settings allow, and which tokens are scored: (batch, tokens)."""
     rollout = run.rollout
-    first, second = (rollout.new_tokens(turn) for turn in (1, 2))
+    first = second = rollout.max_new_tokens
     document_tokens = rollout.documents * rollout.document_tokens
     prompt = rollout.max_prompt_tokens - rollout.earlier_tokens(2)
     random = torch.Generator().manual_seed(0)

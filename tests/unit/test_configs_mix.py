@@ -28,7 +28,6 @@ mix:
       env: {retriever: all-minilm-l6-v2, index: indexes/minilm, dataset: {path: data/own}}
       client: {urls: ["http://127.0.0.1:9"]}
       rewriter: {name: direct}
-  curriculum: {prefer: learnable}
 """
 
 
@@ -117,8 +116,6 @@ def test_one_environment_is_chosen_by_its_name(path):
         ("mix.environments.minilm.weight=.inf", ["weight is Infinity"]),
         ("mix.environments.minilm=3", ["minilm is 3"]),
         ("mix.environments={}", ["mix.environments is {}", "at least 1"]),
-        ("mix.curriculum.prefer=easy", ["'none', 'hard' or 'learnable'"]),
-        ("mix.curriculum.floor=0.0", ["mix.curriculum.floor is 0.0"]),
         ("mix.environments.minilm={}", ["'bm25' and 'minilm'"]),
         ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", ["'Mini-LM'"]),
         ("mix.environments.a/b={env: {index: x}}", ["'a/b'"]),

@@ -16,7 +16,6 @@ from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, TrainC
 from ...envs.client.child_process import local_service
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
-from ...rollouts.memory import give_back_freed_memory
 from ...rollouts.tree import Hit, Node, Tree
 from .processes import Processes
 from .stopping import StopOnSignal
@@ -116,8 +115,10 @@ class AllGatherCallback(TrainerCallback):
     An error of a callback is deferred to that collective call and then raised in all processes.
     """
 
-    def __init__(self, processes: Processes, stopper: CollectiveStop, watcher: TrainerCallback) -> None:
-        self.processes, self.stopper, self.callbacks = processes, stopper, [stopper, watcher]
+    def __init__(
+        self, processes: Processes, stopper: CollectiveStop, callbacks: Sequence[TrainerCallback] = ()
+    ) -> None:
+        self.processes, self.stopper, self.callbacks = processes, stopper, [stopper, *callbacks]
         self._failure: BaseException | None = None
 
     def _pass_on(
@@ -139,23 +140,15 @@ for _event in [name for name in vars(TrainerCallback) if name.startswith("on_")]
     setattr(AllGatherCallback, _event, partialmethod(AllGatherCallback._pass_on, _event))
 
 
-class QuietCallback(TrainerCallback):
-    """Replaces the watcher in other processes: between steps it releases cached memory, as the watcher does."""
-
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Release cached memory blocks of the previous step."""
-        give_back_freed_memory()
-
-
 def stopper_of(settings: TrainConfig, processes: Processes) -> StopOnSignal:
     """The signal handler of this process."""
     return StopOnSignal(settings) if processes.count == 1 else CollectiveStop(settings, processes)
 
 
 def collective_callbacks(
-    processes: Processes, stopper: StopOnSignal, watcher: TrainerCallback | None
+    processes: Processes, stopper: StopOnSignal, callbacks: Sequence[TrainerCallback]
 ) -> list[TrainerCallback]:
-    """The callbacks that stop and log a run; only the main process has a `watcher`."""
+    """The callbacks that stop and log a run; only the main process has other ones than the stopper."""
     if not isinstance(stopper, CollectiveStop):
-        return [stopper, watcher or QuietCallback()]
-    return [AllGatherCallback(processes, stopper, watcher or QuietCallback())]
+        return [stopper, *callbacks]
+    return [AllGatherCallback(processes, stopper, callbacks)]

@@ -144,10 +144,9 @@ def longest_tree(rollout: RolloutConfig, settings: TrainConfig) -> tuple[int, in
     doc_tokens = rollout.documents * rollout.document_tokens
     doc_tokens = doc_tokens if rollout.observation_tokens is None else min(doc_tokens, rollout.observation_tokens)
     prompt = max(16, rollout.max_prompt_tokens - rollout.earlier_tokens(turns))
-    budgets = [rollout.new_tokens(turn) for turn in range(1, turns + 1)]
-    path = prompt + sum(budgets) + doc_tokens * (turns - 1)
+    path = prompt + turns * rollout.max_new_tokens + doc_tokens * (turns - 1)
     nodes = [prod(branching[:turn]) for turn in range(1, turns + 1)]
-    sampled = sum(count * budget for count, budget in zip(nodes, budgets, strict=True))
+    sampled = sum(nodes) * rollout.max_new_tokens
     packed = prompt + sampled + doc_tokens * sum(nodes[:-1])
     trees = settings.questions_per_micro_batch
     computed = nodes[-1] * path if settings.packing is False else packed
@@ -163,8 +162,7 @@ def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
     hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
     widths = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden}
     widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + inner)
-    modules = widths if lora.target_modules == "all-linear" else lora.target_modules
-    return lora.r * sum(widths.get(name, 0) for name in modules) * min(lora.last_layers or shape.layers, shape.layers)
+    return lora.r * sum(widths.values()) * min(lora.last_layers or shape.layers, shape.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +245,7 @@ class MemoryPlanner:
         in, and the KV cache of the longest sequence."""
         chosen, shape = self.rollout.vllm, self.shape
         size = 4 if arithmetic_of(self.policy, layout) == "float32" else 2
-        tokens = chosen.max_model_len or self.rollout.longest_sequence
+        tokens = self.rollout.longest_sequence
         held = shape.parameters + 2 * shape.keys * shape.layers * tokens
         return size * held // chosen.tensor_parallel_size + VLLM_WORKSPACE
 
@@ -262,6 +260,27 @@ class MemoryPlanner:
         tokens = longest_tree(self.rollout, self.train)
         parts = _activations(self.train, self.policy, self.shape, layout, tokens, checkpointing=False)
         return parts[ACTIVATIONS] > CHECKPOINT_ABOVE
+
+
+def advice(planner: MemoryPlanner, layout: ProcessLayout) -> str:
+    """What to change first where a run does not fit, by the phase that needs most."""
+    estimate = planner.estimate(layout)
+    if planner.policy.lora is None and sum(estimate.resident.values()) > (layout.gpu_gib or 0) * GIB / 2:
+        return "train adapters (policy.lora={}), or split weights over more GPUs (configs/deepspeed/zero3.json)"
+    if estimate.vllm_lacks:
+        return (
+            "raise rollout.vllm.gpu_memory_utilization, or let vLLM sample on other GPUs (rollout.engine=vllm_server)"
+        )
+    if estimate.height == "rollout":
+        return "lower rollout.micro_batch or rollout.vllm.gpu_memory_utilization"
+    if planner.rollout.engine == "vllm" and not planner.rollout.vllm.enable_sleep_mode:
+        return "free vLLM's memory during the update (rollout.vllm.enable_sleep_mode=true)"
+    if not planner.checkpoints_layers(layout):
+        return "recompute layers in the backward pass (train.gradient_checkpointing=true)"
+    tokens, _, path = longest_tree(planner.rollout, planner.train)
+    if tokens > path:
+        return f"compute a tree in parts (train.max_tokens_per_micro_batch={max(path, tokens // 4)})"
+    return "lower rollout.max_new_tokens, or take a smaller policy.model or larger GPUs"
 
 
 def planner_of(config: RunConfig, shape: ModelShape) -> MemoryPlanner:
@@ -338,11 +357,10 @@ def _transformers_sampling(
 ) -> dict[str, int]:
     """KV cache and logits of the sequences that the transformers engine samples in one batch; `questions` per step."""
     size = 4 if arithmetic == "float32" else 2
-    turns = len(rollout.branching)
     last = rollout.branching[-1]
     sequences = prod(rollout.branching) * max(1, questions // layout.processes)
     rows = min(rollout.micro_batch, sequences)
-    cached = rows // last * rollout.max_prompt_tokens + rows * rollout.new_tokens(turns)
+    cached = rows // last * rollout.max_prompt_tokens + rows * rollout.max_new_tokens
     parts = {"keys and values": int(cached * 2 * shape.keys * shape.layers * size)}
     parts["logits"] = rows * shape.vocabulary * (size + 8)
     if arithmetic == "mixed":

@@ -38,13 +38,12 @@ class ForwardPass:
     """(n,) index, in the flattened (rows · tokens), of the token that predicts each scored one."""
     targets: Tensor
     """(n,) ids of the scored tokens."""
-    temperatures: Sequence[tuple[float, int]]
-    """The temperatures of the scored tokens in their order, as (temperature, number of tokens)."""
 
 
 def score(
     model: nn.Module,
     pieces: Sequence[ForwardPass],
+    temperature: float,
     entropies: bool,
     entropy_gradient: bool,
     passes: Callable[[int], int] | None = None,
@@ -68,7 +67,8 @@ def score(
         parts = []
         for piece in computed:
             hidden = checkpoint(decode, piece, use_reentrant=False) if recompute else decode(piece)
-            parts.append(_read(policy, hidden, piece, entropies, entropy_gradient))
+            values, entropy = _read(policy, hidden, piece.targets, temperature, entropies)
+            parts.append((values, entropy if entropy is None or entropy_gradient else entropy.detach()))
         parts, repeated = parts[: len(pieces)], parts[len(pieces) :]
         values, entropy = joined(parts)
         for ignored in repeated:  # by a gradient of 0, so that their backward passes gather weights too
@@ -100,21 +100,13 @@ def _forward_of(policy: nn.Module, forward: Callable[..., Scores]) -> Iterator[N
             policy.forward = previous
 
 
-def _read(
-    policy: "PreTrainedModel", hidden: Tensor, piece: ForwardPass, entropies: bool, entropy_gradient: bool
-) -> Scores:
+def _read(policy: "PreTrainedModel", hidden: Tensor, targets: Tensor, temperature: float, entropies: bool) -> Scores:
     head = policy.get_output_embeddings()
     if isinstance(head, FSDPModule):  # its weights are read without a call of it, which would gather them
         head.unshard()
     softcap, scale = logit_settings(policy.config.get_text_config())
     score = _fused if isinstance(head, nn.Linear) else _by_module
-    parts, start = [], 0
-    for temperature, count in piece.temperatures:
-        part = slice(start, start + count)
-        values, entropy = score(head, hidden[part], piece.targets[part], temperature, softcap, scale, entropies)
-        parts.append((values, entropy if entropy is None or entropy_gradient else entropy.detach()))
-        start += count
-    return joined(parts)
+    return score(head, hidden, targets, temperature, softcap, scale, entropies)
 
 
 def _fused(

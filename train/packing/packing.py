@@ -10,7 +10,6 @@ shares with the one before again, and every token is scored once, so values and 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +71,7 @@ def packed_logps(
     input_ids: Tensor,
     attention_mask: Tensor,
     target_mask: Tensor,
-    temperature: float | Sequence[float],
+    temperature: float,
     entropies: bool = False,
     entropy_gradient: bool = False,
     attention: Kind | None = "sdpa",
@@ -82,7 +81,7 @@ def packed_logps(
     """Log-probabilities of the completion tokens in `target_mask`, computed on packed rows.
 
     input_ids, attention_mask: (batch, prompt + completion), padding anywhere masked 0. target_mask: (batch, completion)
-    True where a value is needed. temperature: one, or one per row. attention: None computes every path in a padded row
+    True where a value is needed. attention: None computes every path in a padded row
     of its own, for policies that cannot be packed. budget: maximum number of tokens computed at a time, None for all; a
     path that is longer is computed alone. passes: where forward passes are collective, the largest number of them that
     any process needs, from that of this one, which repeats its last one as often as necessary. Returns ((batch,
@@ -99,32 +98,31 @@ def packed_logps(
     if not selected:
         return logps.requires_grad_(torch.is_grad_enabled()), entropy, 0
 
-    temperatures = [temperature] * batch if isinstance(temperature, int | float) else temperature
     is_attended, ids = attention_mask.tolist(), input_ids.tolist()
     ends = {row: offset + completion - is_target[row][::-1].index(True) for row in selected}
     columns = [[column for column in range(ends[row]) if is_attended[row][column]] for row in selected]
     sequences = [[ids[row][column] for column in cols] for row, cols in zip(selected, columns, strict=True)]
     nodes = pack(sequences).rows  # equal prefixes have the same node: it is scored once
     cells = [
-        ((temperatures[row], path[i]), row, column - offset)
+        (path[i], row, column - offset)
         for row, cols, path in zip(selected, columns, nodes, strict=True)
         for i, column in enumerate(cols)
         if column >= offset and is_target[row][column - offset]
     ]
-    keys = {key for key, _, _ in cells}
-    pieces, scored, tokens = _pieces(sequences, nodes, keys, attention, budget, input_ids.device)
+    targets = {node for node, _, _ in cells}
+    pieces, scored, tokens = _pieces(sequences, nodes, targets, attention, budget, input_ids.device)
     layouts = [row for piece in pieces if isinstance(row := piece.inputs.get("packed_row"), PackedRow)]
     if layouts:
         take_packed_rows(model)
-    values, per_node = score(model, pieces, entropies, entropy_gradient, passes)
+    values, per_node = score(model, pieces, temperature, entropies, entropy_gradient, passes)
     if any(not row.layers for row in layouts):
         raise ModelError(
             f"no layer of {type(causal_model(model)).__name__} took what train.packing gives it: its attention does "
             "not go through transformers' attention interface"
         )
-    slot_of = {key: slot for slot, key in enumerate(scored)}
+    slot_of = {node: slot for slot, node in enumerate(scored)}
     slot, row_index, cell_index = torch.tensor(
-        [(slot_of[key], row, column) for key, row, column in cells], device=input_ids.device
+        [(slot_of[node], row, column) for node, row, column in cells], device=input_ids.device
     ).unbind(1)
     logps = logps.index_put((row_index, cell_index), values[slot])
     if entropy is not None and per_node is not None:
@@ -132,42 +130,38 @@ def packed_logps(
     return logps, entropy, tokens
 
 
-_Key = tuple[float, int]
-"""A token to score: its temperature and its node in the trie of all sequences."""
-
-
 def _pieces(
     sequences: Sequence[list[int]],
     nodes: Sequence[list[int]],
-    keys: set[_Key],
+    targets: set[int],
     attention: Kind | None,
     budget: int | None,
     device: torch.device,
-) -> tuple[list[ForwardPass], list[_Key], int]:
-    """(the forward passes, the tokens that they score in order, number of tokens that they compute)."""
+) -> tuple[list[ForwardPass], list[int], int]:
+    """(the forward passes, the nodes of the trie that they score in order, number of tokens that they compute).
+
+    `targets`: the nodes to score."""
     pieces: list[ForwardPass] = []
-    scored: list[_Key] = []
+    scored: list[int] = []
     tokens = 0
-    remaining: dict[int, list[float]] = {}
-    for temperature, node in sorted(keys):
-        remaining.setdefault(node, []).append(temperature)
+    remaining = set(targets)
     for members in _split(sequences, attention is not None, budget):
         paths = [sequences[member] for member in members]
         inputs, rows, computed = _packed(paths, attention, device) if attention is not None else _flat(paths, device)
         tokens += computed
-        entries: list[tuple[float, int, int, int]] = []
+        entries: list[tuple[int, int, int]] = []
         for member, row in zip(members, rows, strict=True):
             for depth, node in enumerate(nodes[member]):
-                for temperature in remaining.pop(node, ()):
-                    entries.append((temperature, node, row[depth - 1], sequences[member][depth]))
+                if node in remaining:
+                    remaining.remove(node)
+                    entries.append((node, row[depth - 1], sequences[member][depth]))
         if entries:
             entries.sort()
-            runs = [(temperature, len(list(run))) for temperature, run in groupby(entries, key=lambda item: item[0])]
-            _, _, predictors, targets = zip(*entries, strict=True)
+            nodes_of_piece, predictors, ids = zip(*entries, strict=True)
             pieces.append(
-                ForwardPass(inputs, torch.tensor(predictors, device=device), torch.tensor(targets, device=device), runs)
+                ForwardPass(inputs, torch.tensor(predictors, device=device), torch.tensor(ids, device=device))
             )
-            scored += [(temperature, node) for temperature, node, _, _ in entries]
+            scored += nodes_of_piece
     return pieces, scored, tokens
 
 

@@ -1,0 +1,117 @@
+"""The records of a run: metrics.jsonl, rollouts.jsonl and what the collapse guard says of them."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..data.history import records_of
+from ..rollouts.memory import peak_memory_gib
+from ..rollouts.tree import Node, Tree
+from ..rollouts.turns import ValidationRecord
+from .guard import CollapseGuard
+from .run_folder import RunFolder
+from .weight_changes import WeightChanges
+
+if TYPE_CHECKING:
+    from .trainer import TreeTrainer
+
+log = logging.getLogger(__name__)
+
+
+class MetricsCallback(TrainerCallback):
+    """Makes and writes the record of every optimizer step, in the main process."""
+
+    def __init__(self, trainer: "TreeTrainer", folder: RunFolder, guard: CollapseGuard, changes: WeightChanges) -> None:
+        self.trainer, self.folder, self.guard, self.changes = trainer, folder, guard, changes
+        self._started = time.perf_counter()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Replay the records of earlier starts to the guard."""
+        for record in self.folder.read(self.folder.metrics):
+            self.guard.look(record)
+        self._started = time.perf_counter()
+
+    def record(self, losses: Mapping[str, float]) -> dict[str, float]:
+        """The figures of the step that has just ended, with those of its loss."""
+        trainer, now = self.trainer, time.perf_counter()
+        seconds = {**trainer.rollout_seconds, **trainer.grower.clock.read()}
+        searched = trainer.grower.searched.read()
+        record: dict[str, float] = {**trainer.last_metrics, **trainer.mismatch.read(), **losses, **self.changes.read()}
+        for activity in ("generate", "retrieve", "score"):
+            record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
+        if "wait" in seconds:
+            record["seconds/wait"] = seconds["wait"]
+        record |= {f"seconds/retrieve/{turn}": spent for turn, spent in searched.items()}
+        record["seconds/update"] = trainer.update_seconds
+        record["seconds/step"] = now - self._started
+        record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
+        record["tokens/sampled"] = trainer.sampled_tokens
+        record["searches"] = trainer.searches
+        record["throughput/tokens"] = trainer.sampled_tokens / record["seconds/step"]
+        record["throughput/rollouts"] = trainer.sampled_paths / record["seconds/step"]
+        record |= trainer.reader_metrics
+        record["memory/peak_gib"] = peak_memory_gib()
+        self._started = now
+        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **_: object,
+    ) -> None:
+        """Write the record of a step and some of its trees, and check the guard."""
+        if not logs or "loss" not in logs:
+            return
+        step, trainer = state.global_step, self.trainer
+        record: dict[str, float] = {"step": step, **logs}
+        self.folder.append(self.folder.metrics, record)
+        if trees := trainer.trees[: trainer.run.train.log_rollouts]:
+            self.folder.append(self.folder.rollouts, *({"step": step, **describe(tree)} for tree in trees))
+        for finding in self.guard.look(record):
+            log.warning("step %d: %s", step, finding)
+        if self.guard.collapsed is not None:
+            control.should_save = control.should_training_stop = True
+
+    def validated(self, record: ValidationRecord) -> None:
+        """Show a validation to the other callbacks; its time does not count toward the next step."""
+        logs = {f"eval_{name}": value for name, value in record.items() if name != "step" and value is not None}
+        trainer = self.trainer
+        trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, logs)
+        self._started = time.perf_counter()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """The time of saving does not count toward the next step."""
+        self._started = time.perf_counter()
+
+
+def describe(tree: Tree) -> dict[str, JsonValue]:
+    """A tree as plain data: question, samples, rankings and rewards."""
+
+    def plain_node(node: Node) -> dict[str, JsonValue]:
+        return {
+            "turn": node.turn,
+            "text": node.text,
+            "rewrites": list(node.rewrite.rewrites),
+            "failure": node.rewrite.failure,
+            **({"stop": True} if node.rewrite.stop else {}),
+            "ranking": [hit.document.id for hit in node.ranking],
+            "metrics": dict(node.metrics),
+            "reward": node.reward,
+            "children": [plain_node(child) for child in node.children],
+        }
+
+    return {
+        "question_id": tree.question.id,
+        "question": tree.question.text,
+        **({"history": [{**entry} for entry in records_of(tree.question.history)]} if tree.question.history else {}),
+        "turns": [plain_node(root) for root in tree.roots],
+    }
