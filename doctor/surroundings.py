@@ -56,13 +56,13 @@ def _slurm() -> Finding:
 
 
 def _wandb() -> Finding:
-    from ..train.sync import credentials
-
     try:
-        login = credentials()
+        import wandb
+        from wandb.sdk.lib import wbauth
     except ImportError as error:
         return Finding("accounts", "wandb", "missing", f"cannot be imported: {error}", install_command("train"))
-    if login is None:
+    host = wandb.setup().settings.base_url
+    if wbauth.authenticate_session(host=host, source="querylect", prompt=False, update_session=False) is None:
         detail, remedy = "nobody is logged in: runs are tracked offline", "wandb login, then querylect sync"
         return Finding("accounts", "wandb", "missing", detail, remedy)
     return Finding("accounts", "wandb", "ok", "logged in")

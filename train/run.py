@@ -349,14 +349,16 @@ def _add_callbacks(
     changes = WeightChanges(trainer, config.seed, processes.all_gather)
     stopper.trainer = trainer
     main: list[TrainerCallback] = []
+    validated = None
     if processes.is_main_process:
-        trainer.metrics = MetricsCallback(trainer, folder, guard, changes)
+        metrics = MetricsCallback(trainer, folder, guard, changes)
+        trainer.make_record, validated = metrics.record, metrics.validated
         progress = ProgressCallback(config.name)
         cleanup.callback(progress.close)
         trackers = tracker_callbacks(config, folder.path, opened.provenance, lambda: trainer.trees)
         if wandb_mode(config.tracking) != "disabled":
             cleanup.callback(finish_wandb)
-        main = [trainer.metrics, progress, *trackers]
+        main = [metrics, progress, *trackers]
     for callback in (changes, *collective_callbacks(processes, stopper, main), *launch.callbacks):
         trainer.add_callback(callback)
     if data.validation:
@@ -369,7 +371,7 @@ def _add_callbacks(
                 stopper,
                 trainer.ahead or policy.sampler,
                 save=trainer.save_policy,
-                on_record=trainer.metrics.validated if trainer.metrics is not None else None,
+                on_record=validated,
                 processes=processes,
             )
         )

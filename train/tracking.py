@@ -48,9 +48,9 @@ def tracker_callbacks(
 
         writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)  # hides what a resumed run repeats
         writer.add_text("config", f"```json\n{json.dumps(description, indent=2)}\n```", step)
-        trackers.append(TensorBoardCallback(writer))  # type: ignore[no-untyped-call]
+        trackers.append(TensorBoardCallback(writer))
     if "trackio" in config.tracking.report_to:
-        trackers.append(TrackioCallback())  # type: ignore[no-untyped-call]
+        trackers.append(TrackioCallback())
     return trackers
 
 

@@ -23,7 +23,7 @@ Differences from textbook GRPO (docs/training.md has the settings):
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
 from math import isnan
@@ -72,8 +72,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainerCallback
     from trl import GRPOConfig
 
-    from .metrics_callback import MetricsCallback
-
 
 class TreeTrainer(GRPOTrainer):
     """GRPO over branching multi-turn trees. `grower` samples, `questions` maps the ids in the prompt column."""
@@ -117,8 +115,8 @@ class TreeTrainer(GRPOTrainer):
         """Tokens and paths sampled and searches made for the step, replaced trees included; 0 if the step reuses a
         rollout."""
         self.reader_metrics: Mapping[str, float] = {}
-        self.metrics: MetricsCallback | None = None
-        """In the main process, once it exists."""
+        self.make_record: Callable[[Mapping[str, float]], dict[str, float]] | None = None
+        """In the main process: the record of the step that has ended, from the figures of its loss."""
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """Duration of the last checkpoint save; None before the first."""
@@ -345,12 +343,14 @@ class TreeTrainer(GRPOTrainer):
         totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
         self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches = totals
         self.reader_metrics = reader_metrics(self.grower.client, self.processes)
-        figures = {name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs}
+        figures: dict[str, float] = {
+            name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs
+        }
         for name in ("entropy", "kl", "clip_ratio/region_mean", "cispo_clip_ratio"):
             if values := [value for value in self._metrics["train"].get(name, ()) if not isnan(value)]:
                 figures[name] = sum(values) / len(values)
         self._metrics["train"].clear()
-        record = figures if self.metrics is None else self.metrics.record(figures)
+        record = figures if self.make_record is None else self.make_record(figures)
         self.state.log_history.append({**record, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, record)
 

@@ -296,7 +296,7 @@ def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
     ahead.close()
 
 
-def test_a_step_that_is_sampled_when_the_run_ends_is_given_up_at_its_next_call_of_the_engine():
+def test_a_step_under_way_ends_with_the_run_at_its_next_call_of_the_engine():
     sampling, engine = threading.Event(), Scripted()
 
     def grow(grower, step):

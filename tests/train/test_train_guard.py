@@ -108,7 +108,7 @@ def test_the_bound_on_the_mismatch_follows_the_type_and_top_p():
     assert logp_bound(rollout, torch.bfloat16, staleness=1) is None
 
 
-def test_a_run_is_warned_of_and_ended_only_where_asked_and_a_resumed_one_stops_alike(settings, caplog, monkeypatch):
+def test_a_run_is_ended_only_where_asked_and_a_resumed_one_stops_alike(settings, caplog, monkeypatch):
     """The limit of entropy is so high that every step is a collapse: seen at step 2, still there at step 5."""
     monkeypatch.setattr(guards, "LEAST_ENTROPY", 50.0)
     config = change(settings, **{"train.guard": "stop", "train.steps": 8, "train.save_steps": 3})

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from querylect.configs.schema import ClientConfig, RewriterConfig, RolloutConfig, TrainConfig
+from querylect.configs.schema import ClientConfig, RewriterConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
@@ -223,7 +223,7 @@ def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path, mon
     assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
 
 
-def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
+def test_a_run_may_begin_warm(warm):
     folder = train(change(warm, **{"train.steps": 1}))
     assert len(records(folder / "warm_start.jsonl")) == 1
     warmed, trained = (load_file(folder / name / "adapter_model.safetensors") for name in ("warm_start", "final"))
@@ -231,9 +231,6 @@ def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
     assert any((warmed[name] != trained[name]).any() for name in warmed), "GRPO went on from it"
     assert find_checkpoint(folder) == folder / "final"
     assert len(records(folder / "metrics.jsonl")) == 1
-    single = change(warm, **{"name": "single", "rollout": RolloutConfig(branching=[4]).model_dump()})
-    with refused(ConfigError, "rollout.branching is [4]"):
-        train(single)
 
 
 def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):

@@ -111,7 +111,7 @@ def test_a_dry_run_prints_a_spec_that_can_be_given_again(path, tmp_path, capsys)
 
 def test_a_dry_run_shows_the_rows_of_warm_starts_and_baselines(path, tmp_path, capsys):
     (tmp_path / "run" / "warm_start").mkdir(parents=True)
-    (tmp_path / "run" / "config.yaml").write_text("rollout: {branching: [1, 1], max_new_tokens: [9, 3]}\n")
+    (tmp_path / "run" / "config.yaml").write_text("rollout: {branching: [1, 1], max_new_tokens: 6}\n")
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "run" / "warm_start" / name).write_text("{}")
     systems = ["systems.other={run: elsewhere}", f"systems.mine={{run: {tmp_path / 'run'}, turns: 2}}"]

@@ -47,4 +47,4 @@ def test_a_longer_run_has_the_same_beginning_and_another_seed_another_order():
 
 def test_an_environment_without_questions_is_refused():
     with refused(ConfigError, "question of c"):
-        mixed_order({"a": 1.0, "c": 1.0}, IDS, 2, 4, seed=0)
+        mixed_order({"a": 1.0, "b": 1.0, "c": 1.0}, IDS, 2, 4, seed=0)
