@@ -75,8 +75,9 @@ class TrainConfig(LossConfig):
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
     """Newest checkpoints to keep, in addition to `best/` and `final/`."""
     grace_seconds: Annotated[float, Field(ge=0)] = 25.0
-    """Seconds between SIGTERM and SIGKILL; after SIGUSR1, which a cluster sends before its time limit, 540 (Slurm:
-    --signal=USR1@600). A step that cannot finish in time is aborted and sampled again on resume."""
+    """Seconds between SIGTERM and SIGKILL. A step that cannot finish in time is aborted and sampled again on resume."""
+    usr1_grace_seconds: Annotated[float, Field(ge=0)] = 540.0
+    """The same after SIGUSR1, which a cluster sends before its time limit (Slurm: --signal=USR1@600)."""
     validate_steps: Annotated[int, Field(ge=0)] = 0
     """Steps between two validations, which also run before the first and after the last step; 0: no validation."""
     validation_questions: Annotated[int, Field(ge=1)] = 100

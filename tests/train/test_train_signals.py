@@ -78,9 +78,9 @@ def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(clock,
 
 
 def test_each_signal_has_its_own_grace(clock):
-    settings = {"grace_seconds": 5.0}
+    settings = {"grace_seconds": 5.0, "usr1_grace_seconds": 50.0}
     stopper(clock, [20], 1, **settings)._note(USR1, None)
-    assert clock.alarm == 538
+    assert clock.alarm == 48
     with pytest.raises(AbortStep):
         stopper(clock, [20], 1, **settings)._note(TERM, None)
 

@@ -23,8 +23,6 @@ from .abort import AbortStep
 
 log = logging.getLogger(__name__)
 
-USR1_GRACE_SECONDS = 540.0
-"""Grace after SIGUSR1, which a cluster sends before its time limit (Slurm: --signal=USR1@600)."""
 REMEMBERED_STEPS = 5
 """The expected duration of a step is the maximum over this many recent steps."""
 UNKNOWN_SAVING = 1 / 3
@@ -45,7 +43,7 @@ class StopOnSignal(TrainerCallback):
         self.grace: dict[int, float] = {
             signal.SIGTERM: settings.grace_seconds,
             signal.SIGHUP: settings.grace_seconds,
-            signal.SIGUSR1: USR1_GRACE_SECONDS,
+            signal.SIGUSR1: settings.usr1_grace_seconds,
         }
         self.trainer: TimedSaving | None = None
         self.received: int | None = None
