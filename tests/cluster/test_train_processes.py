@@ -12,9 +12,8 @@ import psutil
 import pytest
 import yaml
 from querylect.errors import ConfigError
-from querylect.storage import only_command
 from querylect.train.arguments import check_shape
-from querylect.train.distributed.processes import Processes, launched
+from querylect.train.distributed.processes import Processes
 from querylect.train.run import train
 
 from ..forked import Forked
@@ -183,15 +182,6 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
     assert records(folder / "rollouts.jsonl") == rollouts
 
 
-def test_all_processes_of_a_run_end_where_another_command_is_at_work_in_its_folder(settings, tmp_path):
-    """The main process alone takes the lock, and names the process that holds it."""
-    folder = Path(settings.output) / settings.name
-    with only_command(folder), Started(settings, tmp_path / "two", 2) as started:
-        assert started.codes() == [1, 1], started.stderr(0) + started.stderr(1)
-        assert [f"process {os.getpid()} on " in started.stderr(rank) for rank in (0, 1)] == [True, False]
-        assert [path.name for path in folder.iterdir()] == [".lock"]
-
-
 def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):
     """Both processes of a real launcher end with a checkpoint, and one of them says why."""
     from querylect.envs.environment import Environment
@@ -286,39 +276,6 @@ def test_a_tree_is_never_split(settings):
     check_shape(four.train, four.rollout, 2)
     with refused(ConfigError, "train.questions_per_step 4", "3 processes", "multiple of 3"):
         check_shape(four.train, four.rollout, 3)
-
-
-@pytest.mark.parametrize(
-    ("surroundings", "facts"),
-    [
-        (
-            {"WORLD_SIZE": "2"},
-            ["WORLD_SIZE is 2", "MASTER_ADDR, MASTER_PORT, RANK, LOCAL_RANK", "torchrun"],
-        ),
-        (
-            {"ACCELERATE_USE_CPU": "True", "MASTER_PORT": "29500"},
-            ["torchrun --nproc-per-node N -m querylect train"],
-        ),
-    ],
-)
-def test_a_launch_that_would_train_several_runs_at_once_is_refused(
-    settings,
-    monkeypatch,
-    surroundings,
-    facts,
-):
-    for name, value in surroundings.items():
-        monkeypatch.setenv(name, value)
-    with refused(ConfigError, *facts):
-        train(settings)
-
-
-def test_alone_every_collective_is_the_plain_call():
-    with launched() as alone:
-        assert (alone.rank, alone.count, alone.is_main_process) == (0, 1, True)
-        assert alone.all_gather("x") == ["x"]
-        with pytest.raises(ZeroDivisionError):
-            alone.on_every_process(lambda: 1 / 0)
 
 
 def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):

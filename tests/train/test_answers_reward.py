@@ -1,8 +1,6 @@
 """Rewards by answers: the policy learns what lets a reader answer, and an outage of the reader is no reward."""
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
 from querylect.errors import (
-    CheckpointError,
     ConfigError,
     DataError,
     EngineUnavailableError,
@@ -178,33 +175,6 @@ def test_an_outage_in_the_middle_of_a_step_invents_no_reward(run, reader, tmp_pa
     assert len(records(log)) == 2, "the step without rewards was neither trained nor logged"
 
 
-def test_other_right_answers_are_another_run(run, reader, tmp_path):
-    """In both steps the reader refuses prompts with one document: these turns alone are unscorable, and the run goes
-    on."""
-    reader.always = lambda body: (400, {}) if TEXTS["statin"] in last_user(body) else None
-    gold = tmp_path / "gold.jsonl"
-    lines = [{"_id": f"train-{name}", "answers": ["vitamin C"]} for name in ASKED]
-    gold.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    changes = {"reward.answer.gold": str(gold), "reward.answer.gain": False}
-    config = change(run, **changes, **{"train.steps": 1, "train.save_steps": 1})
-    folder = train(config)
-    assert "reader" in json.loads((folder / "environment.json").read_text())["answers"]["reader"]
-    train(change(config, **{"train.steps": 2, "reward.answer.reader.deadline": 9}), resume=True)
-    nodes = [node for tree in records(folder / "rollouts.jsonl") for node in tree["turns"] if not node["failure"]]
-    scored_nodes = [node for node in nodes if node["reward"] is not None]
-    for node in scored_nodes:
-        assert ["statin"] not in (node["rewrites"], node["ranking"][:1])
-        assert node["reward"] == pytest.approx(0.1 + 0.9 * (node["ranking"][:1] == ["citrus"]))
-    metrics = records(folder / "metrics.jsonl")
-    assert all(line["reader/missing"] > 0 for line in metrics)
-    unscorable = [line["unscorable/turn1"] for line in metrics]
-    assert len(unscorable) == 2
-    assert sum(unscorable) == pytest.approx((len(nodes) - len(scored_nodes)) / 8)
-    gold.write_text(gold.read_text().replace("vitamin C", "insulin"))
-    with refused(CheckpointError, "answers"):
-        train(change(config, **{"train.steps": 3}), resume=True)
-
-
 def test_a_local_model_reads_too(run, tiny_policy):
     """A model in this process, called by the thread that searches while others sample, with two turns."""
     local = {"model": str(tiny_policy), "dtype": "float32", "cache": run.reward.answer.reader.cache}
@@ -251,13 +221,6 @@ def test_a_run_without_judgements_is_evaluated_by_answers(run):
 def test_a_ranking_without_judgements_is_no_reward(run, setting):
     with refused(ConfigError, next(iter(setting)), "reward.kind=answer"):
         train(change(run, **setting))
-
-
-def test_prompts_are_not_optimised_for_a_reader(run):
-    from querylect.optimize.run import optimize
-
-    with refused(ConfigError, "reward.kind=metric"):
-        optimize(change(run, **{"optimize.reflection": {"model": "m", "cache": None}}))
 
 
 def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app, tmp_path):
@@ -350,23 +313,6 @@ def test_score_gain_and_mixture_by_hand(lessons, tmp_path, answer, rewards):
     assert [metrics["answer_reward"] for metrics in both] == rewards
 
 
-def test_a_worse_answer_than_the_raw_questions_is_worth_less_than_half(lessons, tmp_path):
-    """Raw, "fat in the blood" finds insulin first, which is right here."""
-    client = scored(lessons, tmp_path, Parrot(), right="insulin")
-    both = values(client, ("fat", "insulin"), ("fat", "citrus"))
-    assert [metrics["answer_reward"] for metrics in both] == [0.5, 0.0]
-    assert client.take_figures().raw_scores == [1.0]
-
-
-def test_the_reader_sees_the_first_documents_alone(lessons, tmp_path):
-    """ "blood headache" finds four documents."""
-    parrot = Parrot()
-    client = scored(lessons, tmp_path, parrot, top=2, document_words=2, gain=False)
-    values(client, ("sugar", "blood headache"))
-    (prompt,) = parrot.prompts
-    assert (prompt.count("About "), "[2] About" in prompt, "[3]" in prompt) == (2, True, False)
-
-
 def test_a_raw_question_is_read_once(lessons, tmp_path):
     parrot = Parrot()
     client = scored(lessons, tmp_path, parrot)
@@ -405,27 +351,6 @@ def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path):
     assert values(client, ("fat", "citrus"), ("sugar", "citrus"))[0] is None
     parrot.unanswered = "\0"
     assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [1.0], "it is asked again"
-
-
-def test_figures_do_not_wait_for_a_step_that_another_thread_samples(lessons, tmp_path):
-    started, end = threading.Event(), threading.Event()
-
-    class Slow(Parrot):
-        def generate(self, *arguments):
-            started.set()
-            assert end.wait(60)
-            super().generate(*arguments)
-
-    client = scored(lessons, tmp_path, Slow(), gain=False)
-    with ThreadPoolExecutor(2) as pool:
-        sampled = pool.submit(values, client, ("fat", "citrus"))
-        try:
-            assert started.wait(60)
-            assert pool.submit(client.take_figures).result(10).calls == 0
-        finally:
-            end.set()
-        assert sampled.result()
-    assert (client.take_figures().calls, client.take_figures().calls) == (1, 0)
 
 
 def selected_of(config, client):

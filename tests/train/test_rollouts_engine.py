@@ -1,15 +1,12 @@
 """Generation with shared prefixes is ordinary generation: the same ids and log-probabilities, computed once."""
 
 from collections import Counter
-from itertools import chain
 
 import pytest
 import torch
-from querylect.configs.schema import LoraConfig, PolicyConfig
 from querylect.errors import ModelError
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.transformers import TransformersEngine
-from querylect.rollouts.policy import add_lora
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ..raising import refused
@@ -119,16 +116,6 @@ def test_common_prefix_and_each_distinct_prompt_pass_the_model_once(llama):
     assert passed == [(1, 5), (3, 3)]
 
 
-def test_equal_prompts_cost_the_others_no_samples(llama):
-    """Four equal prompts and three others are 7 prompts of 2 samples, not 4 prompts of 8."""
-    llama.stop_ids = {-1}
-    prompts = [[*SHARED, 20]] * 4 + [[*SHARED, 30], [*SHARED, 40, 41], [*SHARED, 50]]
-    passed = counted(llama)
-    samples = llama.generate(prompts, 2, Sampling(1.0, 1.0, 3))
-    assert [len(several) for several in samples] == [2] * 7
-    assert passed == [(1, 5), (4, 2), (14, 1), (14, 1)]
-
-
 def test_rows_that_stopped_leave_the_grid_and_nothing_else_changes(llama):
     """Stop ids that end most rows early: the grid shrinks in prompts and in slots, and the others go on unchanged."""
     torch.manual_seed(3)
@@ -184,10 +171,6 @@ def test_a_seed_repeats_its_samples_and_another_does_not(llama):
     assert len({tuple(sample.ids) for sample in several}) == 4
 
 
-def test_no_prompt_is_no_sample(llama):
-    assert llama.generate([], 4, GREEDY) == []
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was_also_after_a_failure(llama, training, monkeypatch):
     llama.model.train(training)
@@ -209,23 +192,6 @@ def test_the_model_is_left_as_it_was_also_after_a_failure(llama, training, monke
     loss = llama.model(torch.tensor([[20, 21, 22]]), labels=torch.tensor([[20, 21, 22]])).loss
     loss.backward()
     assert llama.model.get_input_embeddings().weight.grad is not None
-
-
-def test_dropout_is_off_while_generating():
-    """Adapters under training drop a half of their inputs at random; answers come from all of them."""
-    policy = add_lora(tiny_model(), PolicyConfig(lora=LoraConfig(r=4)))
-    for part in policy.modules():
-        if hasattr(part, "lora_dropout"):
-            part.lora_dropout["default"] = torch.nn.Dropout(0.5)
-    torch.manual_seed(0)
-    for name, weight in policy.named_parameters():
-        if "lora_B" in name:
-            weight.data.normal_(std=0.3)
-    engine = TransformersEngine(policy, tiny_tokenizer())
-    policy.train()
-    answers = [engine.generate([[20, 21, 22]], 1, GREEDY)[0][0].ids for _ in range(2)]
-    assert policy.training
-    assert answers == [reference(policy.eval(), [20, 21, 22], 8, engine.stop_ids)] * 2
 
 
 @pytest.mark.parametrize(
@@ -297,26 +263,3 @@ def test_a_token_reads_the_device_once(llama, monkeypatch, temperature):
         assert {len(sample.ids) for completions in samples for sample in completions} == {tokens}
         totals.append(sum(reads.values()))
     assert totals[1] - totals[0] == 20, reads
-
-
-def test_a_stop_test_that_is_a_token_late_changes_no_sample(llama, monkeypatch):
-    """As on a GPU, where the state of a token is read while the next one is sampled."""
-    from querylect.rollouts.engines import transformers
-
-    class Late(transformers._Progress):
-        def read(self, alive, logprob):
-            now = super().read(alive, logprob)
-            previous, self.previous = getattr(self, "previous", tuple(alive.shape)), now
-            return previous
-
-    llama.stop_ids |= set(range(5, 60))
-    prompts, streams = PROMPTS["different lengths"], (1, 2, 3)
-    expected = llama.generate(prompts, 6, Sampling(max_new_tokens=20, streams=streams))
-    monkeypatch.setattr(transformers, "_Progress", Late)
-    late = llama.generate(prompts, 6, Sampling(max_new_tokens=20, streams=streams))
-    for late_sample, expected_sample in zip(chain(*late), chain(*expected), strict=True):
-        assert (late_sample.ids, late_sample.finished) == (expected_sample.ids, expected_sample.finished)
-        # Rows stay a token longer in their matrices.
-        assert late_sample.logprobs == pytest.approx(expected_sample.logprobs, abs=1e-4)
-    lengths = {len(sample.ids) for samples in expected for sample in samples}
-    assert 1 < len(lengths) < 20

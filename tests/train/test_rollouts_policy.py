@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from querylect.configs.schema import LoraConfig, PolicyConfig
-from querylect.errors import CheckpointError, ModelError, StorageError
+from querylect.errors import CheckpointError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.transformers import TransformersEngine
@@ -110,13 +110,6 @@ def test_a_bfloat16_copy_computes_what_the_policy_computes(tiny_policy):
     assert torch.allclose(logits(copy), logits(policy), atol=0.2)
 
 
-def test_making_the_copy_draws_no_random_number(tiny_policy):
-    policy = with_lora(tiny_policy)
-    state = torch.get_rng_state()
-    MergedCopy(policy).refresh()
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_without_adapters_the_copy_is_the_policy(tiny_policy):
     policy = with_lora(tiny_policy, lora=None)
     assert MergedCopy(policy).refresh() is policy
@@ -205,30 +198,6 @@ def test_an_adapter_in_a_pickle_is_not_opened(tiny_policy, adapter, tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_an_adapter_of_another_method_reads_no_model_that_it_names(tiny_policy, adapter, monkeypatch):
-    """X-LoRA's configuration lists adapters, which peft would read from any folder, or from the Hub."""
-    monkeypatch.setattr("peft.PeftModel.from_pretrained", lambda *_, **__: pytest.fail("peft has read it"))
-    path, _ = adapter
-    config = path / "adapter_config.json"
-    values = json.loads(config.read_text())
-    for method in ({"peft_type": "XLORA", "hidden_size": 64, "adapters": {"0": "somebody/private"}}, {}):
-        config.write_text(json.dumps(method and {**values, **method}))
-        with refused(CheckpointError, path, method.get("peft_type"), "LORA"):
-            load_policy(policy_config(tiny_policy), path)
-
-
-@pytest.mark.parametrize("beside", ["alone", "beside whole weights"])
-def test_an_adapter_is_no_policy_model_and_its_base_is_not_loaded_in_its_place(tiny_policy, folder, adapter, beside):
-    path, _ = adapter
-    base = tiny_policy
-    if beside != "alone":
-        for file in path.iterdir():
-            shutil.copy(file, folder)
-        path = base = folder
-    with refused(ModelError, path, base, "--checkpoint", "--merge-lora"):
-        load_policy(policy_config(path))
-
-
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -260,13 +229,6 @@ def test_a_run_without_a_policy_says_to_train_first(tmp_path, content):
 
 
 # models
-
-
-def test_a_folder_without_a_model(tmp_path):
-    with refused(ModelError, tmp_path / "nowhere"):
-        load_policy(policy_config(tmp_path / "nowhere"))
-    with refused(ModelError, "policy.model", tmp_path):
-        load_policy(policy_config(tmp_path))
 
 
 def resize(folder):
@@ -305,24 +267,6 @@ def test_weights_in_a_pickle_are_not_opened(folder, tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_tokenizer_without_a_chat_template(tmp_path):
-    with refused(ModelError, tmp_path / "plain"):
-        load_policy(policy_config(save_tiny(tmp_path / "plain", chat_template=None)))
-
-
-def test_several_gguf_files_are_not_chosen_from(tmp_path):
-    for name in ("a.gguf", "b.gguf"):
-        (tmp_path / name).touch()
-    (tmp_path / "config.json").write_text("{}")
-    with refused(ModelError, tmp_path, "2 GGUF"):
-        load_policy(policy_config(tmp_path))
-
-
-def test_safetensors_are_taken_before_a_gguf_file_beside_them(folder):
-    (folder / "quantised.gguf").write_bytes(b"GGUF")
-    load_policy(policy_config(folder))
-
-
 def test_the_weights_have_the_type_that_was_asked_for(tiny_policy):
     for dtype in ("float32", "bfloat16"):
         model, _ = load_policy(policy_config(tiny_policy, dtype=dtype))
@@ -357,19 +301,3 @@ def test_a_gguf_file_is_read_once(packaged, caplog):
     assert "de-quantising" not in caplog.text
     for name, weights in load_policy(packaged)[0].state_dict().items():
         assert torch.equal(weights, first[name])
-
-
-def test_a_cache_that_cannot_be_written_is_named(packaged, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with refused(StorageError, tmp_path / "file", "XDG_CACHE_HOME"):
-        load_policy(packaged)
-
-
-def test_a_damaged_gguf_file_leaves_no_copy(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
-    with refused(ModelError, "cut.gguf"):
-        load_policy(policy_config(tmp_path / "model"))
-    assert not list((tmp_path / "cache" / "querylect").iterdir())

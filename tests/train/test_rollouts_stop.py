@@ -12,7 +12,6 @@ from querylect.eval.records import records_of_trees
 from querylect.llms.base import LlmResponse, Text
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
-from querylect.rewriters.stop import FIRST, LATER
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.grow import Grower
@@ -163,16 +162,6 @@ def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, t
     assert [node.reward for node in tree.roots] == [0.75, 0.25]
 
 
-def test_a_stop_after_format_failures_alone_searches_nothing_either(lessons, tmp_path):
-    answering = scored(lessons, tmp_path, Parrot(closed_book="citrus"), gain=False)
-    reward = {"kind": "answer", "answer": {"gain": False}, "format_weight": 0}
-    (tree,) = grower(answering, Script("no format", STOP), stop="answer", reward=reward).grow([SWEET], [1, 1])
-    (failed,) = tree.roots
-    (stop,) = failed.children
-    assert (stop.rewrite.unsearched, stop.reward, stop.cost, failed.reward, failed.cost) == (True, 1.0, 0.0, 0.0, 0.25)
-    assert tree.searches == 0
-
-
 def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     """What the reader knows is not lost with the environment, but a step whose searches all failed is an outage.
     Without the raw question's answer a gain is unknown."""
@@ -243,17 +232,6 @@ def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, stop)
     assert all(len(list(tree.paths())) == 12 for tree in expected)
 
 
-@pytest.mark.parametrize("kind", [Grower, StreamingGrower])
-def test_trees_of_first_turns_that_all_stop(client, kind):
-    class Stops(Uneven):
-        def _sample(self, stream, number):
-            ids = [*self.tokenizer(STOP, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
-            return type(super()._sample(stream, number)[0])(ids, [-0.5] * len(ids), True), 1
-
-    trees = grower(client, Stops(), kind).grow(QUESTIONS, [2, 2], streams=STREAMS)
-    assert [[len(path) for path in tree.paths()] for tree in trees] == [[1] * 4] * 3
-
-
 def test_every_later_turn_of_an_evaluation_has_the_record_of_the_stop(client):
     """Turn 2 of three stops: its score, tokens and searches also stand in turn 3."""
     engine = Script(say("headache"), say("insulin"), STOP, say("sugar"), say("blood"))
@@ -280,14 +258,6 @@ def test_the_value_of_a_turn_is_its_metric_less_the_price_of_its_searches(client
     assert values["net/turn2"] == pytest.approx(mean(path[-1] for path in scores) - 0.25 * mean((1, 2, 2, 1)))
     assert RewardConfig(search_price=0.25).objective == "net"
     assert RewardConfig().objective == "ndcg@10"
-
-
-def test_the_offer_stands_in_every_prompt(client):
-    engine = Script(say("headache"), STOP)
-    (tree,) = grower(client, engine).grow([HEAD], [1, 1])
-    first, second = tree.roots[0], tree.roots[0].children[0]
-    assert FIRST in engine.tokenizer.decode(first.prompt_ids)
-    assert LATER in engine.tokenizer.decode(second.prompt_ids)
 
 
 @pytest.fixture(scope="module")

@@ -204,30 +204,6 @@ def test_an_engine_that_fails_ends_the_growth(client):
         grower(StreamingGrower, Uneven(fails_at=7), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
 
 
-def test_what_ends_the_growth_does_not_wait_for_a_search(client):
-    release, started = threading.Event(), threading.Event()
-
-    class Slow(Searched):
-        def step(self, steps, **options):
-            started.set()
-            release.wait(30)
-            return super().step(steps, **options)
-
-    engine = Uneven()
-
-    def advance(inner=engine.advance):
-        if engine.rounds > 20 and started.wait(20):
-            raise KeyboardInterrupt
-        return inner()
-
-    engine.advance = advance
-    slow = Slow(client)
-    with pytest.raises(KeyboardInterrupt):
-        grower(StreamingGrower, engine, slow).grow(QUESTIONS, [4, 4], streams=STREAMS)
-    assert not slow.batches, "the search is still under way"
-    release.set()
-
-
 def test_a_prompt_above_the_limit_is_refused(client):
     with pytest.raises(ConfigError):
         grower(StreamingGrower, Uneven(), client, max_prompt_tokens=16).grow(QUESTIONS, [4, 4], streams=STREAMS)

@@ -3,19 +3,17 @@
 vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its own interfaces.
 """
 
-import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 
 import pytest
 import torch
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError, EngineUnavailableError, ModelError, StorageError
+from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.rollouts.engines import policy_weights, vllm_server
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.policy_weights import layers
 from querylect.rollouts.engines.transformers import TransformersEngine
-from querylect.rollouts.engines.vllm import make_sample
 from querylect.rollouts.engines.weight_files import weights_in_files
 from querylect.rollouts.policy import add_lora, load_policy, merged_weights
 
@@ -198,13 +196,6 @@ def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_cach
     assert seeds == [seeds[0], seeds[0] + 4, seeds[0] + 8], "samples of two prompts never share a seed"
 
 
-def test_one_engine_serves_all_policies_of_a_process(config, vllm):
-    config = change(config, **{"rollout.engine": "vllm"})
-    first, second = engine_of(config), engine_of(config)
-    assert len(vllm) == 1
-    assert first.generate(PROMPTS, 1, Sampling(0.0)) == second.generate(PROMPTS, 1, Sampling(0.0))
-
-
 def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(config, vllm):
     policy, tokenizer = trained(config)
     config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True})
@@ -220,13 +211,6 @@ def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(confi
     weights.refresh()
     woken = ["wake weights", "load", "wake kv_cache", "reset"]
     assert vllm[0].events == ["load", "reset", "sleep", *woken, "sleep", *woken]
-
-
-def test_without_sleep_mode_an_engine_stays_awake(config, vllm):
-    engine, weights = engine_around(change(config, **{"rollout.engine": "vllm"}), *trained(config))
-    weights.sleep()
-    assert engine.generate(PROMPTS, 1, HOT)
-    assert vllm[0].events == []
 
 
 def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(config, vllm, monkeypatch):
@@ -261,27 +245,11 @@ def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(c
     assert engine.generate(PROMPTS, 2, HOT) == answers
 
 
-def test_tensor_parallelism_that_the_processes_do_not_fit_is_refused(config, vllm):
-    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
-    with refused(
-        ConfigError,
-        "rollout.vllm.tensor_parallel_size is 2",
-        "training processes is 1",
-        "rollout.engine=vllm_server",
-    ):
-        engine_around(config, *trained(config))
-
-
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
 def test_without_vllm_the_error_names_the_extra(config, kind):
     with refused(ConfigError, kind, "-e '.[gpu]'"):
         engine_of(change(config, **{"rollout.engine": kind}))
-
-
-def test_vllm_is_not_imported_before_it_is_asked_for(config):
-    assert engine_of(config)
-    assert "vllm" not in sys.modules
 
 
 def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config, started):
@@ -335,16 +303,6 @@ def test_weights_are_written_in_files_of_bounded_size(tmp_path):
     assert [float(weight[0]) for file in files for weight in file.values()] == [0, 1, 2, 3, 4]
 
 
-def test_a_folder_that_cannot_take_the_weights_is_named(started, tmp_path):
-    (tmp_path / "file").touch()
-    facts = [tmp_path / "file", "rollout.server.weights_folder"]
-    weights = iter([("a", torch.zeros(1))])
-    with refused(StorageError, *facts), weights_in_files(weights, tmp_path / "file"):
-        pytest.fail("nothing was written")
-    with started("files", tmp_path / "file") as (config, _), refused(StorageError, *facts):
-        engine_around(config, *trained(config))
-
-
 @pytest.mark.parametrize(
     ("info", "facts"),
     [
@@ -369,16 +327,6 @@ def test_a_server_that_was_started_in_another_way_is_refused(started, info, fact
         refused(ConfigError, config.rollout.server.base_url, *facts),
     ):
         engine_around(config, *trained(config))
-
-
-def test_a_server_without_development_routes_says_how_to_start_it(started):
-    with started(weight_transfer_config=None) as (config, server):
-        url = config.rollout.server.base_url
-        with refused(EngineUnavailableError, url, "--weight-transfer-config"):
-            engine_around(config, *trained(config))
-        server.info = None
-        with refused(EngineUnavailableError, url, "VLLM_SERVER_DEV_MODE=1"):
-            engine_around(config, *trained(config))
 
 
 def test_a_server_that_is_not_there_or_dies_is_named(config, started):
@@ -454,13 +402,6 @@ def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(st
             s.ids for (s,) in expected.generate(PROMPTS, 1, greedy)
         ]
         assert server.events == []
-
-
-def test_a_probability_that_is_no_number_stops_the_run():
-    assert make_sample([4, 2], [-0.5, -0.1], {2}).finished
-    for broken in (None, float("nan")):
-        with refused(ModelError):
-            make_sample([4, 2], [-0.5, broken], {2})
 
 
 def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):

@@ -1,8 +1,6 @@
 """Sampling ahead (train.staleness): which weights sample which trees, corrections, refusals and resumption."""
 
-import signal
 import threading
-import time
 from collections import Counter
 from itertools import groupby
 
@@ -11,13 +9,11 @@ import torch
 from pydantic import ValidationError
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
-from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError, StoppedError
+from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.grow import Grower
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
@@ -26,7 +22,6 @@ from querylect.train.credit import assign_credit
 from querylect.train.distributed.processes import Processes
 from querylect.train.metrics_callback import describe
 from querylect.train.packing.packing import packed_logps
-from querylect.train.questions import prepare_data
 from querylect.train.rows import question_streams, row_advantages, row_mask, row_turns
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
@@ -175,29 +170,6 @@ def test_what_knows_later_questions_or_weights_is_refused(settings):
         check_settings(change(settings, **{"train.staleness": 1, "rollout.engine": "vllm"}), 1)
 
 
-def test_only_a_rewriter_with_a_first_stage_is_refused(settings, lessons):
-    """An offer to stop wraps a rewriter, and has a first stage only where the rewriter has one."""
-    ahead = change(settings, **{"train.staleness": 1, "rewriter.stop": True})
-    client = InProcessClient(lessons)
-    assert prepare_data(ahead, Processes(), client).questions == client.questions("train")
-    for stop in (False, True):
-        staged = change(ahead, **{"rewriter.name": "hcqr", "rewriter.stop": stop})
-        with refused(ConfigError, "hcqr"):
-            prepare_data(staged, Processes(), client)
-
-
-def test_sampling_ahead_with_stops_and_prices(settings):
-    """The first step has the trees of a run that samples nothing ahead, with as many searches."""
-    config = change(settings, **{"rewriter.stop": True, "reward.search_price": 0.1, "train.steps": 2})
-    synchronous, ahead = (
-        records(train(change(config, name=name, **{"train.staleness": k})) / "metrics.jsonl")
-        for name, k in (("sync", 0), ("ahead", 1))
-    )
-    assert ahead[0]["searches_per_path"] == synchronous[0]["searches_per_path"]
-    assert ahead[0]["searches"] == synchronous[0]["searches"] > 0
-    assert [line["sampling/staleness"] for line in ahead] == [0, 1]
-
-
 class Scripted:
     """An engine and its weights, and trees of two turns that it samples."""
 
@@ -321,26 +293,3 @@ def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lesso
         train(change(config, **{"client.urls": [url]}))
     folder = RunFolder(train(config, resume=True))
     assert [line["step"] for line in records(folder.metrics)] == [1, 2, 3]
-
-
-def test_a_signal_ends_a_run_that_waits_for_its_trees(settings, monkeypatch):
-    """The thread is in the middle of a rollout, and the main thread waits for it."""
-    grow, main = Grower.grow, threading.main_thread()
-
-    def slow(self, *arguments, **options):
-        if threading.current_thread() is not main and len(calls) >= 2:
-            threading.Timer(0.2, lambda: signal.pthread_kill(main.ident, signal.SIGTERM)).start()
-            time.sleep(1)
-        calls.append(1)
-        return grow(self, *arguments, **options)
-
-    calls = []
-    monkeypatch.setattr(Grower, "grow", slow)
-    config = change(settings, **{"train.staleness": 1, "train.grace_seconds": 0.1, "train.steps": 3})
-    started = time.monotonic()
-    with refused(StoppedError, "SIGTERM"):
-        train(config)
-    assert time.monotonic() - started < 60
-    monkeypatch.setattr(Grower, "grow", grow)
-    folder = train(config, resume=True)
-    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from querylect.errors import StorageError
-from querylect.storage import is_command_at_work
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder, staged
 
@@ -51,29 +50,6 @@ def training(settings, tmp_path):
     for process in trainer.started:
         process.kill()
         process.wait(60)
-
-
-@pytest.mark.slow
-def test_beside_a_live_trainer_another_and_an_evaluation_are_refused(training):
-    """`--resume` beside it dropped its newest steps from the log."""
-    first = training.start()
-    training.wait_for_step(first, 4)  # one more than is saved
-    beside = {
-        "resumed": training.start("train", str(training.folder / "run.yaml"), "--resume", name="resumed"),
-        "evaluated": training.start("eval", str(training.run.path), name="evaluated"),
-    }
-    for name, process in beside.items():
-        assert process.wait(240) == StorageError.exit_code, training.stderr(name)
-        assert f"at work in {training.run.path}" in training.stderr(name)
-        assert "Traceback" not in training.stderr(name)
-    training.wait_for_step(first, len(training.steps()) + 1)
-    assert training.steps() == list(range(1, len(training.steps()) + 1))
-    assert not (training.run.path / "results.json").exists()
-    first.kill()
-    first.wait(60)
-    assert not is_command_at_work(training.run.path), "killed, it holds nothing"
-    train(change(training.config, **{"train.steps": len(training.steps())}), resume=True)
-    assert training.steps() == list(range(1, len(training.steps()) + 1))
 
 
 def test_a_lost_terminal_saves_as_sigterm_does(training):

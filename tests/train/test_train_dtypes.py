@@ -6,14 +6,12 @@ import pytest
 import torch
 from querylect.configs.load import known_configs, load_config
 from querylect.errors import ConfigError
-from querylect.rollouts.engines.base import Sampling
-from querylect.rollouts.policy import cpu_has_fast_bfloat16, load_policy
+from querylect.rollouts.policy import load_policy
 from querylect.train import run
 from querylect.train.arguments import check_deepspeed_device, check_trained_dtype, grpo_config, trainable_dtype
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
-from ..growers import engine_around
 from ..lessons import change
 from ..raising import refused
 
@@ -35,12 +33,6 @@ def test_full_bfloat16_training_is_refused_before_anything_is_loaded(settings, m
     with refused(ConfigError, *remedies):
         train(config)
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("changes", [{"policy.dtype": "auto"}, {"policy.dtype": "float32"}, {"policy.lora": {"r": 4}}])
-def test_each_remedy_of_the_refusal_is_taken(settings, changes):
-    changed = change(settings, **{**FULL, **changes})
-    check_trained_dtype(changed.policy, changed.train)
 
 
 def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(settings, monkeypatch, tmp_path):
@@ -94,22 +86,6 @@ def fast(monkeypatch):
     monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
 
 
-@pytest.mark.parametrize(
-    ("amx", "name", "instructions", "expected"),
-    [
-        (True, "Intel(R) Xeon(R)", True, True),
-        (False, "Intel(R) Xeon(R)", True, False),
-        (False, "AMD EPYC", True, True),
-        (False, "AMD EPYC", False, False),
-    ],
-)
-def test_auto_knows_processors_that_are_faster_in_bfloat16(monkeypatch, amx, name, instructions, expected):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    capabilities = {"cpu_name": name, "avx512_bf16": instructions}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    assert cpu_has_fast_bfloat16() is expected
-
-
 def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):
     fast(monkeypatch)
     full = change(settings, **{"policy.dtype": "auto", "policy.lora": None})
@@ -119,23 +95,6 @@ def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(se
     lora = change(settings, **{"policy.dtype": "auto"})
     assert trainable_dtype(lora.policy, lora.train) == lora.policy
     assert load_policy(lora.policy)[0].dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(("dtype", "computed"), [("auto", torch.bfloat16), ("float32", torch.float32)])
-def test_the_policy_samples_in_the_type_that_it_is_trained_in(settings, monkeypatch, dtype, computed):
-    """Prefill and decoding compute under the trainer's autocast; the weights stay float32."""
-    fast(monkeypatch)
-    config = change(settings, **{"policy.dtype": dtype, "policy.lora": None})
-    model, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
-    engine, _ = engine_around(config, model, tokenizer)
-    dtypes = []
-    for part in model.modules():
-        if isinstance(part, torch.nn.Linear):
-            part.register_forward_hook(lambda module, inputs, result: dtypes.append(result.dtype))
-    prompt = tokenizer("what helps when my head hurts?")["input_ids"]
-    engine.generate([prompt], 2, Sampling(temperature=1.0, max_new_tokens=3))
-    assert set(dtypes) == {computed}
-    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8.0}], ids=["full", "lora"])

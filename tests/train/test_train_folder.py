@@ -2,15 +2,13 @@
 
 import json
 import logging
-import os
 import resource
 import signal
-from pathlib import Path
 
 import pytest
 from querylect.configs.schema import PolicyConfig, RunConfig, TrainConfig
 from querylect.errors import CheckpointError, StorageError
-from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder, staged
+from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder
 
 from ..lessons import change
 from ..raising import logged, refused
@@ -71,33 +69,6 @@ def test_a_run_started_on_another_environment_is_refused(tmp_path, name):
         folder.same_environment(current)
 
 
-def test_a_run_with_checkpoints_that_does_not_say_its_environment_is_not_resumed(tmp_path):
-    """It might have been scored by any judgements."""
-    folder, current = RunFolder(tmp_path), dict.fromkeys(ENVIRONMENT, "a")
-    folder.same_environment(current)
-    checkpoint(folder, 1)
-    with refused(CheckpointError, tmp_path / "environment.json"):
-        folder.same_environment(current)
-    for content in ("{", "[]"):
-        (tmp_path / "environment.json").write_text(content)
-        with refused(CheckpointError, tmp_path / "environment.json"):
-            folder.same_environment(current)
-
-
-@pytest.mark.parametrize("content", [b'{"model": "a"', b"[]", b'{"model": "\xff"}'])
-def test_a_damaged_record_of_a_run_is_named(tmp_path, content):
-    folder = RunFolder(tmp_path)
-    for name in ("environment.json", "base.json", "provenance.json"):
-        (tmp_path / name).write_bytes(content)
-    for call, name in (
-        (lambda: folder.same_environment({"retriever": "bm25"}), "environment.json"),
-        (lambda: folder.same_base("model", "f" * 64, resumed=True), "base.json"),
-        (lambda: folder.note_start({"step": 1}), "provenance.json"),
-    ):
-        with refused(CheckpointError, tmp_path / name):
-            call()
-
-
 @pytest.mark.parametrize(
     ("content", "facts"),
     [
@@ -133,25 +104,3 @@ def test_a_line_that_the_disk_does_not_take_leaves_no_part_of_it(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert folder.validation.read_text() == '{"step": 0}\n'
-
-
-def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):
-    """A power cut after the rename would else leave a checkpoint of empty files, and the ones before it are removed."""
-    done = []
-    sync, rename, replace = os.fsync, Path.rename, Path.replace
-
-    def noted(opened):
-        done.append(Path(os.readlink(f"/proc/self/fd/{opened}")).name)
-        sync(opened)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(Path, "rename", lambda path, target: done.append("renamed") or rename(path, target))
-    monkeypatch.setattr(Path, "replace", lambda path, target: done.append("renamed") or replace(path, target))
-    with staged(tmp_path / "place") as staging:
-        (staging / "inner").mkdir()
-        (staging / "inner" / "weights").write_text("x")
-    assert set(done[: done.index("renamed")]) == {".place.partial", "inner", "weights"}
-    assert done[done.index("renamed") + 1 :] == [tmp_path.name], "and so has its name"
-    done.clear()
-    RunFolder(tmp_path).write(tmp_path / "config.yaml", "a: 1")
-    assert done == [f".config.yaml.{os.getpid()}.partial", "renamed"]

@@ -6,7 +6,6 @@ import pytest
 import torch
 from querylect.train.packing import head as packed_head
 from querylect.train.packing.head import ForwardPass, score
-from querylect.train.packing.limits import HEAD_TOKENS
 from querylect.train.packing.packing import packed_logps
 from torch import nn
 
@@ -175,14 +174,3 @@ def test_the_memory_of_the_head_does_not_grow_with_the_tree(attention, monkeypat
     fewer, more = (peak_of(small(words), rows, attention) for rows in (5, 25))
     logits = 4 * words * 100
     assert more - fewer < 0.5 * 20 * logits, "of the logits alone"
-
-
-def test_a_tile_has_as_many_tokens_as_the_kernel_takes():
-    from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
-
-    assert TOKEN_CHUNK_SIZE == HEAD_TOKENS
-
-
-def test_the_head_takes_less_than_a_gib_at_its_size():
-    """A full tile: 4,096 tokens or more, over a vocabulary that is wider than a tile."""
-    assert peak_of(small(6000), 42, None) < 0.75 * GIB

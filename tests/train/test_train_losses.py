@@ -305,21 +305,3 @@ def test_the_reference_is_on_the_device_only_while_it_is_asked(settings, monkeyp
     assert left is None
     expected = ["offloaded", "on the device", "asked", "offloaded"] if offloads else ["asked"]
     assert [event for event in events if event != "policy"] == expected
-
-
-def test_a_model_that_is_offloaded_comes_back_also_after_an_error():
-    import torch
-    from querylect.train.reference import offloads, on_device
-
-    moves = []
-
-    class Moving(torch.nn.Linear):
-        def to(self, device):
-            moves.append(str(device))
-            return self
-
-    with pytest.raises(RuntimeError), on_device(Moving(1, 1), torch.device("cuda:0")):
-        raise RuntimeError
-    assert moves == ["cuda:0", "cpu"]
-    assert offloads(torch.device("cuda:0"))
-    assert not offloads(torch.device("cpu"))

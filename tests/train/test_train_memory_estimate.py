@@ -133,18 +133,6 @@ def test_the_longest_tree_by_hand():
     assert longest_tree(single.rollout, single.train) == (100 + 160, 160, 110)
 
 
-def test_layers_are_computed_again_where_their_activations_take_more_than_eight_gib():
-    """The setting alone decides otherwise. The demo's tree stays below, one of thousands of tokens does not."""
-    demo, paper = load_config("demo", []), load_config("paper_bm25", ["train.gradient_checkpointing=auto"])
-    small, large = shape_of(demo.policy.model), shape_of(paper.policy.model)
-    assert demo.train.gradient_checkpointing == "auto"
-    assert not planner_of(demo, small).checkpoints_layers(CPU)
-    assert planner_of(paper, large).checkpoints_layers(ProcessLayout(8, 2))
-    assert planner_of(load_config("demo", ["rollout.max_new_tokens=400"]), small).checkpoints_layers(CPU)
-    never = load_config("paper_bm25", ["train.gradient_checkpointing=false"])
-    assert not planner_of(never, large).checkpoints_layers(CPU)
-
-
 @pytest.mark.parametrize(("setting", "tokens", "expected"), [
     ("auto", 24, False), ("auto", 400_000, True), (False, 400_000, False),
 ])  # fmt: skip
@@ -244,16 +232,6 @@ def test_the_config_that_a_slurm_script_trains_fits_the_gpus_that_it_asks_for(sc
     expected = estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy, script).layout)
     assert expected.fits(), "\n".join(expected.lines())
     assert expected.layout.processes == 8
-
-
-def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
-    run = load_config("paper_independent", [])
-    assert estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy, "grpo_two_turn").layout).fits()
-
-
-def test_processes_of_a_layout_split_the_state_in_one_way():
-    with pytest.raises(ValueError, match="ZeRO-2"):
-        ProcessLayout(8, 2, fsdp=True)
 
 
 def test_sizes_are_read_or_known_or_guessed_and_say_which(tiny_policy, tmp_path):

@@ -196,17 +196,6 @@ def test_each_environment_is_measured_by_itself(straight):
         assert line["reward/turn1"] == pytest.approx(sum(sums) / 4, rel=1e-5)
 
 
-def test_what_watches_a_run_reads_the_figures_over_all_environments(straight):
-    """The view, the guard and the page of curves look for turns by name, and find no environment among them."""
-    from querylect.eval.report.curves import write_curves
-    from querylect.train.metrics import turns_of
-
-    _, folder, _ = straight
-    for line in records(folder / "metrics.jsonl"):
-        assert turns_of(line, "reward") == [(1, "reward/turn1"), (2, "reward/turn2")]
-    assert write_curves([folder], folder.parent / "curves.html").is_file()
-
-
 def copy_of(straight, tmp_path, upto):
     """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
     return stopped_copy(*straight[:2], tmp_path / "copy", upto)
@@ -260,13 +249,6 @@ def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(strai
     assert without_seconds(folder / "metrics.jsonl") == metrics
 
 
-def test_one_environment_can_be_a_mix_of_its_own(mix):
-    plain = change(mix, **{"train.steps": 1}).model_dump()
-    del plain["mix"]["environments"]["dense"]
-    folder = train(RunConfig.model_validate(plain))
-    assert [line["questions/bm25"] for line in records(folder / "metrics.jsonl")] == [4]
-
-
 SORE, HERBAL = ["a sore head", "pain in the temples", "my skull aches"], ["herb one", "herb two", "herb three"]
 """Validation questions of either environment, under the same ids."""
 
@@ -314,14 +296,6 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
     used = used_turn(config.rollout, config.reward, config.train, folder.path, find_checkpoint(folder.path, "best"))
     best = json.loads((folder.best / "best.json").read_text())
     assert (used.turn, used.reason[:31]) == (best["turn"], "best on 5 validation questions:")
-
-
-def test_an_environment_without_questions_is_refused_by_name(mix):
-    from querylect.train.mix import Mixture
-
-    with refused(ConfigError, "bm25", "train.raw_reward [0.0"):
-        questions = [Question("dense/head", "a question of the other one")]
-        Mixture(mix.train, mix.mix, mix.reward.signal, mix.seed, questions)
 
 
 def served(config, url):

@@ -259,17 +259,6 @@ def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
     assert not packed_logps(model, ids, mask, target_mask, TEMPERATURE, entropies=True)[1].requires_grad
 
 
-def test_rows_by_themselves_give_the_values_and_gradients_of_flat_rows(model):
-    rows, target_mask = tree_rows()
-    target_mask[1] = [0] * len(target_mask[1])
-    ids, mask, target_mask = batch(rows, target_mask, left=2, right=3)
-    parameters = dict(model.named_parameters())
-    logps, _, _ = packed_logps(model, ids, mask, target_mask, TEMPERATURE, attention=None)
-    expected, _ = flat_logps(model, ids, mask, target_mask, TEMPERATURE)
-    assert relative(logps, expected) < 1e-6
-    assert relative(gradient(parameters, logps.sum()), gradient(parameters, expected.sum())) < 1e-5
-
-
 def _values(model, ids, mask, target_mask):
     with torch.no_grad():
         logps, _, tokens = packed_logps(model, ids, mask, target_mask, TEMPERATURE)
@@ -284,18 +273,6 @@ def test_a_four_by_four_tree_costs_each_shared_token_once(model):
     _, tokens = _values(model, *batch(rows, target_mask))
     assert tokens == prompt + 4 * (first + observed) + 16 * second == 133
     assert sum(len(p) + len(c) for p, c in rows) == 448, "what flat rows cost"
-
-
-def test_rows_with_nothing_wanted_and_tails_that_are_not_wanted_cost_nothing(model):
-    rows, target_mask = tree_rows(prompts=(8,), branching=(2, 2))
-    second_turn_first_row_only = [[0] * 10 + [1] * 5, [0] * 16, [0] * 15, [0] * 16]
-    _, tokens = _values(model, *batch(rows, second_turn_first_row_only))
-    assert tokens == 8 + 4 + 6 + 5
-    first_turn_only = [[1] * 4 + [0] * 11, [0] * 16, [0] * 15, [0] * 16]
-    values, tokens = _values(model, *batch(rows, first_turn_only))
-    assert tokens == 8 + 4
-    assert values.nonzero().tolist() == [[0, column] for column in range(4)]
-    assert target_mask[0][:4] == [1] * 4
 
 
 def test_nothing_wanted_at_all_runs_no_model_and_can_be_differentiated():

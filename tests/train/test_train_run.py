@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from querylect.envs.environment import Environment
-from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
@@ -139,17 +137,6 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     assert all(torch.equal(resumed_weights[name], straight_weights[name]) for name in resumed_weights)
 
 
-def test_a_run_of_two_steps_goes_on_to_four(settings, straight):
-    """train.steps may grow at a constant learning rate; older checkpoints make room."""
-    short = change(settings, **{"train.steps": 2, "train.save_steps": 1})
-    folder = train(short)
-    train(change(short, **{"train.steps": 4, "train.keep_checkpoints": 2}), resume=True)
-    assert without_seconds(folder / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")[:4]
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-4"]
-    with refused(CheckpointError, "step 4", "train.steps is 3"):
-        train(change(short, **{"train.steps": 3}), resume=True)
-
-
 def without_tensors(file, count):
     """Take the last `count` tensors out of a file of weights; gives the name of the first of them."""
     from safetensors.torch import load_file, save_file
@@ -255,11 +242,6 @@ def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(set
     assert not (config.run_folder / "config.yaml").exists()
 
 
-def test_resuming_nothing_is_refused(settings):
-    with refused(CheckpointError, "--resume"):
-        train(settings, resume=True)
-
-
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 1)
     shutil.rmtree(copy / "checkpoints" / "checkpoint-1")
@@ -284,22 +266,6 @@ def test_another_environment_is_refused(straight, tmp_path):
         train(config, resume=True)
 
 
-def test_edited_judgements_are_refused(straight, lessons, run_app, tmp_path):
-    """The run goes on against a service of the same index whose qrels were edited."""
-    config, _ = copy_of(straight, tmp_path, 1)
-    shutil.copytree(lessons.dataset.path, tmp_path / "data")
-    qrels = tmp_path / "data" / "qrels" / "train.tsv"
-    qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
-    edited = change(config, **{"env.dataset.path": str(tmp_path / "data")}).env
-    hashes = [Environment.open(settings).settings_hash for settings in (lessons, edited)]
-    with (
-        run_app(create_app(Environment.open(edited))) as url,
-        refused(CheckpointError, f"settings_hash: {hashes[0]!r} → {hashes[1]!r}") as error,
-    ):
-        train(change(config, **{"client.urls": [url]}), resume=True)
-    assert error.value.exit_code == 2
-
-
 @pytest.mark.parametrize(
     "name", ["adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
@@ -321,36 +287,6 @@ def test_a_checkpoint_whose_adapter_lacks_tensors_is_refused(straight, tmp_path)
     """peft would put fresh random weights in their place, without a word."""
     config, copy = copy_of(straight, tmp_path, 2)
     refused_without_a_tensor(config, copy / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors", 26)
-
-
-def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking):
-    from ..lessons import save_speaking
-
-    config, copy = copy_of(straight, tmp_path, 2)
-    other_policy = save_speaking(tmp_path / "other", heads=2)
-    config = change(config, **{"policy.model": str(other_policy)})
-    (copy / "config.yaml").write_text(
-        (copy / "config.yaml").read_text().replace(str(speaking), str(other_policy)), encoding="utf-8"
-    )
-    with refused(CheckpointError, repr(str(other_policy)), speaking):
-        train(config, resume=True)
-    (copy / "base.json").unlink()  # a run from before there were fingerprints
-    with refused(CheckpointError, "size mismatch"):
-        train(config, resume=True)
-
-
-def test_a_resume_without_enough_memory_does_not_blame_the_checkpoint(straight, tmp_path, monkeypatch):
-    """Who followed the advice to remove it would lose a whole checkpoint."""
-    import torch
-    from querylect.train.trainer import TreeTrainer
-
-    def full(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    config, _ = copy_of(straight, tmp_path, 2)
-    monkeypatch.setattr(TreeTrainer, "train", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        train(config, resume=True)
 
 
 def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):
@@ -398,17 +334,6 @@ def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
     train(config, resume=True)
     for name in ("metrics.jsonl", "rollouts.jsonl"):
         assert [r["step"] for r in records(copy / name)] == [r["step"] for r in records(straight[1] / name)]
-
-
-def test_line_separators_inside_a_text_do_not_cut_a_record(tmp_path):
-    from querylect.train.run_folder import RunFolder
-
-    folder = RunFolder(tmp_path)
-    record = {"step": 1, "text": "one\u2028two\u0085three\x0cfour"}
-    folder.append(folder.rollouts, record)
-    folder.append(folder.rollouts, {"step": 2, "text": "later"})
-    folder.forget_after(1)
-    assert [json.loads(line) for line in folder.rollouts.read_bytes().split(b"\n") if line] == [record]
 
 
 def test_wandb_offline_is_joined_by_a_resumed_run_and_gets_sampled_trees_as_a_table(settings, monkeypatch):

@@ -133,10 +133,6 @@ def test_a_signal_between_a_step_and_its_record_bounds_the_next_step(clock):
         slow.on_step_begin(None, None, None)
 
 
-def test_an_alarm_without_a_signal_ends_nothing(clock):
-    stopper(clock, [10])._out_of_time(int(signal.SIGALRM), None)
-
-
 def test_between_steps_a_signal_ends_the_run_at_once_however_long_the_grace(clock):
     callback = stopper(clock, [1], 0.1, grace_seconds=1e6)
     callback.on_pre_optimizer_step(None, None, None)

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from querylect.configs.schema import ClientConfig, RunConfig, TrainConfig
+from querylect.configs.schema import ClientConfig, RunConfig
 from querylect.data.types import Question
-from querylect.errors import ConfigError, EnvironmentUnavailableError, StoppedError, StorageError, TokenError
+from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.distributed.stopping import StopOnSignal
@@ -99,41 +99,6 @@ def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exact
     assert without_seconds(folder.metrics) == straight[:2], "the step without rewards was neither trained nor logged"
     train(config, resume=True)
     assert without_seconds(folder.metrics) == straight
-
-
-def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(
-    settings, undisturbed, lessons, run_app
-):
-    """A refusal is no outage: it is neither waited out nor worth 0, and the run goes on where it was."""
-    from querylect.envs.environment import Environment
-    from querylect.envs.server.app import create_app
-
-    environment = Environment.open(lessons)
-    changed = breaking(create_app(environment), 5, instead=create_app(environment, token="new"))
-    config = change(settings, **{"train.save_steps": 100})
-    with run_app(changed) as url, refused(TokenError, "401", "client.token_env"):
-        train(change(config, **{"client.urls": [url]}))
-    assert_left(config, undisturbed, 2)
-
-
-def test_a_too_long_prompt_stops_a_run_with_a_checkpoint(settings, undisturbed, monkeypatch):
-    """Lengths are looked at twice a step, once a turn. The run may go on with room for longer ones."""
-    from querylect.rollouts.grow import Grower
-
-    check, looks = Grower.check_length, 0
-
-    def too_long_at_the_fifth(grower, prompts):
-        nonlocal looks
-        looks += 1
-        check(grower, [[0] * 9999] if looks == 5 else prompts)
-
-    config = change(settings, **{"train.save_steps": 100})
-    monkeypatch.setattr(Grower, "check_length", too_long_at_the_fifth)
-    with refused(ConfigError, "9999 tokens", "rollout.max_prompt_tokens"):
-        train(config)
-    assert_left(config, undisturbed, 2)
-    _, checkpoint = RunFolder.reopen(change(config, **{"rollout.max_prompt_tokens": 4096}))
-    assert checkpoint.name == "checkpoint-2"
 
 
 def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
@@ -261,27 +226,6 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(
     assert without_seconds(folder.metrics) == straight
 
 
-def test_a_step_that_takes_longer_than_it_used_to_is_given_up_when_the_time_is_over(settings, undisturbed, monkeypatch):
-    from querylect.rollouts.grow import Grower
-
-    original, calls = Grower.grow, []
-
-    def stuck(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-            while True:  # nothing but the alarm ends this; signal.pause() would miss one that came just before
-                time.sleep(0.01)
-        return original(*args, **kwargs)
-
-    config = change(settings, **{"train.save_steps": 100})
-    monkeypatch.setattr(StopOnSignal, "_finish_or_leave", soon(StopOnSignal._finish_or_leave))
-    monkeypatch.setattr(Grower, "grow", stuck)
-    with pytest.raises(StoppedError):
-        train(config)
-    assert_left(config, undisturbed, 2)
-
-
 def soon(decide):
     """The decision with 50 ms left, for steps that are believed to take 10."""
 
@@ -308,24 +252,6 @@ def test_a_signal_while_the_last_step_is_recorded_leaves_a_finished_run(settings
     folder = RunFolder(train(settings))
     assert folder.final.exists()
     assert without_seconds(folder.metrics) == straight
-
-
-def test_a_signal_before_training_has_begun_is_told_apart_as_well(settings, monkeypatch):
-    from querylect.rollouts import policy
-
-    monkeypatch.setattr(policy, "load_policy", lambda _: os.kill(os.getpid(), signal.SIGUSR1))
-    with refused(StoppedError, "SIGUSR1"):
-        train(settings)
-
-
-def test_an_ignored_ctrl_c_stays_ignored():
-    """As under nohup."""
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with StopOnSignal(TrainConfig()).listening():
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture

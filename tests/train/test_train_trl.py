@@ -195,40 +195,6 @@ def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):
         assert (before[1::2] - after[1::2]).abs().max() > 1e-4
 
 
-def test_the_rollout_function_gets_every_prompt_once_per_row(settings, monkeypatch):
-    def act(trainer):
-        ready(trainer)
-        prompt_lists = []
-        inner = trainer.rollout_func
-        trainer.rollout_func = lambda prompts, this: prompt_lists.append(list(prompts)) or inner(prompts, this)
-        loader = iter(trainer.get_train_dataloader())
-        output = trainer._generate_and_score_completions(next(loader))
-        shapes = {name: tuple(value.shape) for name, value in output.items()}
-        return prompt_lists, [tree.question.id for tree in trainer.trees], shapes
-
-    prompt_lists, question_ids, shapes = with_trainer(settings, monkeypatch, act)
-    assert prompt_lists == [[question for question in question_ids for _ in range(8)]], "two turns of four leaves"
-    assert len(set(question_ids)) == 2
-    rows, width = shapes["completion_ids"]
-    assert rows == 16
-    assert shapes["advantages"] == (16,)
-    assert shapes["tool_mask"] == shapes["completion_mask"] == (16, width)
-    assert shapes["num_items_in_batch"] == ()
-    assert "old_per_token_logps" not in shapes, "one optimizer step per rollout needs no second forward pass"
-
-
-def test_leaves_split_over_processes_are_refused(settings, monkeypatch):
-    """A process that got half of a tree's rows would compare a question with itself only in part."""
-    from querylect.errors import QuerylectError
-
-    def act(trainer):
-        for prompts in (["head"] * 4 + ["sugar"] * 2, ["head"] * 2 + ["sugar"] * 4, ["head", "sugar"] * 4):
-            with pytest.raises((RuntimeError, QuerylectError), match="processes"):
-                rollout(prompts, trainer)
-
-    with_trainer(settings, monkeypatch, act)
-
-
 def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
     """Else its trees would be copies of each other. A question asked once keeps its stream beside any others."""
     recorded = []
