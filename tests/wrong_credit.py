@@ -76,7 +76,7 @@ def signal_only_normalizer(monkeypatch):
         return last[0]
 
     monkeypatch.setattr(f"{TRAINER}.assign_credit", recorded)
-    monkeypatch.setattr(f"{TRAINER}.row_mask", lambda trees, assigned, cut=False: row_mask(trees, last[0], cut))
+    monkeypatch.setattr(f"{TRAINER}.row_mask", lambda trees, assigned: row_mask(trees, last[0]))
 
 
 def mean_over_a_whole_path(monkeypatch):

@@ -349,6 +349,7 @@ def _add_callbacks(
     changes = WeightChanges(trainer, config.seed, processes.all_gather)
     stopper.trainer = trainer
     main: list[TrainerCallback] = []
+    trackers: list[TrainerCallback] = []
     validated = None
     if processes.is_main_process:
         metrics = MetricsCallback(trainer, folder, guard, changes)
@@ -358,8 +359,8 @@ def _add_callbacks(
         trackers = tracker_callbacks(config, folder.path, opened.provenance, lambda: trainer.trees)
         if wandb_mode(config.tracking) != "disabled":
             cleanup.callback(finish_wandb)
-        main = [metrics, progress, *trackers]
-    for callback in (changes, *collective_callbacks(processes, stopper, main), *launch.callbacks):
+        main = [metrics, progress]
+    for callback in (changes, *collective_callbacks(processes, stopper, main)):
         trainer.add_callback(callback)
     if data.validation:
         trainer.add_callback(
@@ -375,6 +376,8 @@ def _add_callbacks(
                 processes=processes,
             )
         )
+    for callback in (*trackers, *launch.callbacks):  # after the validation of the last step
+        trainer.add_callback(callback)
     return guard
 
 

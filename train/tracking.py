@@ -74,8 +74,10 @@ class WandbTracker(WandbCallback):
         """Log the figures and, where it is due, the table."""
         step = state.global_step
         figures: dict[str, Any] = {**rewrite_logs(logs or {}), "train/global_step": step}
-        if logs and "loss" in logs and (step == 1 or step % TABLE_STEPS == 0):
-            table = rows(step, self.trees()[: self.config.train.log_rollouts], self.config.reward.signal)
+        table_is_due = logs and "loss" in logs and (step == 1 or step % TABLE_STEPS == 0)
+        trees = self.trees()[: self.config.train.log_rollouts] if table_is_due else []
+        if trees:
+            table = rows(step, trees, self.config.reward.signal)
             figures["rollouts"] = self._wandb.Table(columns=list(COLUMNS), data=table)
         self._wandb.log(figures, step=step)
 

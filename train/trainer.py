@@ -352,7 +352,7 @@ class TreeTrainer(GRPOTrainer):
         self._metrics["train"].clear()
         record = figures if self.make_record is None else self.make_record(figures)
         self.state.log_history.append({**record, "step": self.state.global_step})
-        self.control = self.callback_handler.on_log(self.args, self.state, self.control, record)
+        self.callback_handler.on_log(self.args, self.state, self.control, record)
 
     def create_model_card(self, *_: object, **__: object) -> None:
         """Writes nothing: TRL's card would name datasets and links that do not apply."""

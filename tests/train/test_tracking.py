@@ -39,7 +39,7 @@ provenance = {"step": first - 1, "git": {"directory": {"commit": "c0ffee", "dirt
 args = grpo_config(config, folder, run_name=f"walk-{tracking_id(folder)}")
 trees = [Tree(Question("q", "my head hurts"), [Node(1, [1], [2], [0.0], True, "triptan", Rewrite(None))])]
 state, control = TrainerState(global_step=first - 1), TrainerControl()
-callbacks = tracker_callbacks(config, folder, provenance, lambda: trees)
+callbacks = tracker_callbacks(config, folder, provenance, lambda: trees if settings.get("wandb") != "online" else [])
 for callback in callbacks:
     callback.on_train_begin(args, state, control, model=None)
 for step in range(first, last + 1):

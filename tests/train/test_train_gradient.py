@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 from querylect.rollouts.random_streams import stream
 from querylect.train import rows
-from querylect.train.watch import describe
+from querylect.train.metrics_callback import describe
 
 from ..lessons import change
 from ..wrong_credit import (
