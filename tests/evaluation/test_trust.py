@@ -23,6 +23,7 @@ from querylect.train.run_folder import RunFolder
 from ..lessons import change
 from ..raising import refused
 from ..unit.test_hub_strangers import exported, write
+from ..used import select_turn
 
 ASKING = ["-q", "my head hurts"]
 
@@ -64,6 +65,7 @@ def stranger(request, trained_run, speaking, lessons, tmp_path):
     config, run = trained_run
     folder = tmp_path / "of-another" / "run"
     shutil.copytree(run, folder)
+    select_turn(folder, 2)  # it searches
     shutil.copytree(speaking, folder / "model")
     shutil.copytree(lessons.index, folder / "index")
     shutil.copytree(lessons.dataset.path, folder / "data")

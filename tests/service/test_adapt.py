@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from querylect.adapt.adapt import adapt, changed_settings
+from querylect.adapt.adapt import adapt
 from querylect.adapt.stages import AdaptOptions, config_in, stages_of
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
@@ -133,12 +133,6 @@ def test_a_finished_training_depends_on_what_it_learned_from_alone(arguments, tm
     assert settings_of("training", arguments, tmp_path, *same) == learned
     assert settings_of("training", arguments, tmp_path, "train.steps=60") != learned
     assert settings_of("training", arguments, tmp_path, "rollout.temperature=0.9") != learned
-
-
-@pytest.mark.parametrize(("weight", "changes"), [(0.0, []), (0.6, ["rollout.keep_rewrites_weight"])])
-def test_a_removed_setting_counts_as_changed_only_if_it_had_an_effect(arguments, tmp_path, weight, changes):
-    learned = settings_of("training", arguments, tmp_path)
-    assert changed_settings({**learned, "rollout.keep_rewrites_weight": weight}, learned) == changes
 
 
 def test_users_questions_are_read_before_the_first_stage_and_noticed_if_they_change(arguments, tmp_path):

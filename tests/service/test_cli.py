@@ -133,17 +133,6 @@ def test_a_dry_run_of_training_is_checked_for_the_processes_of_its_launcher(monk
     assert "FSDP" in capsys.readouterr().err
 
 
-def test_a_dry_run_of_training_warns_of_gpus_that_are_too_small(monkeypatch, capsys):
-    assert end("train", "paper_contriever", "--dry-run") == 0
-    assert not capsys.readouterr().err
-    monkeypatch.setenv("SHARDING", "ddp")
-    assert end("train", "paper_contriever", "--dry-run") == 0
-    captured = capsys.readouterr()
-    assert "197.6 GiB per GPU on 8 GPUs" in captured.err
-    assert "does not fit" in captured.err
-    assert "does not fit" in captured.out
-
-
 LONG = "a" * 300
 """More than a file name may have."""
 
@@ -153,14 +142,6 @@ def test_a_first_override_may_be_longer_than_a_file_name(capsys):
     for command in ("train", "rewrite", "serve"):
         assert end(command, long, "--dry-run") == 0
         assert LONG in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", ["train", "eval", "rewrite", "report"])
-def test_a_path_that_cannot_be_one_is_the_users_to_change(command, capsys):
-    assert end(command, LONG) == 2
-    stderr = capsys.readouterr().err
-    assert LONG in stderr
-    assert "Traceback" not in stderr
 
 
 def test_index_build_passes_environment_and_overwrite(replace_function, capsys):

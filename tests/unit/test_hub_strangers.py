@@ -107,15 +107,6 @@ def test_settings_of_the_rewriter_are_changed_in_each_environment_of_an_export(t
         open_trained(str(tmp_path), settings=["rewriter.rewrite_weight=much"])
 
 
-def test_settings_of_the_rewriter_that_a_later_version_adds_are_passed_over(tmp_path):
-    rewriter = {"name": "hcqr", "later": 1, "hcqr": {"budget": 7, "later": 2}, "llm": {**LLM, "later": 3}}
-    for values in (exported(rewriter=rewriter), exported({"one": rewriter})):
-        loaded = next(iter(read_exported(write(tmp_path, values)).members.values())).rewriter
-        assert (loaded.hcqr.budget, loaded.llm.model) == (7, "acme/llm")
-    with refused(ModelError, "rewriter.hcqr.budget"):
-        read_exported(write(tmp_path, exported(rewriter={"name": "hcqr", "hcqr": {"budget": 0}})))
-
-
 def test_a_mixed_policy_asks_an_unknown_retriever_in_shared_words(tmp_path):
     unknown_card = RetrieverCard(name="contriever", kind="dense")
     prompts = {"bm25": {"name": "small", "prompt": "a.yaml"}, "splade": {"name": "small", "prompt": "b.yaml"}}

@@ -30,7 +30,7 @@ def test_an_adapter_is_refused_wherever_a_model_is_named(adapter):
     with refused(ModelError, adapter):
         settings = {"client": {"urls": ["http://localhost:1"]}, "policy": {"model": str(adapter)}}
         check_run(RunConfig.model_validate(settings, strict=True))
-    assert "somebody/base" in str(_model("policy", str(adapter), online=False))
+    assert "somebody/base" in str(_model("policy", str(adapter)))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}"])
