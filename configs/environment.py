@@ -275,8 +275,6 @@ class VectorsConfig(Section):
     gpu_dtype: Literal["float32", "float16"] | None = None
     """gpu: data type on the GPUs of the vectors (flat) or lookup tables (ivfpq); None: that of `dtype`. The stored
     vectors score the candidates in all cases."""
-    memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Memory budget in GiB; None: the free memory of this machine or its control group."""
     hnsw_links: Annotated[int, Field(ge=2)] = 32
     """hnsw: neighbours per vector in the graph (M)."""
     hnsw_effort: Annotated[int, Field(ge=1)] = 200

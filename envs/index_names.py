@@ -11,7 +11,7 @@ from .recipes import RECIPES
 
 _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""
-_OF_SEARCH = {"device", "gpus", "gpu_replicas", "gpu_dtype", "memory_gib", "hnsw_depth", "ivf_probes"}
+_OF_SEARCH = {"device", "gpus", "gpu_replicas", "gpu_dtype", "hnsw_depth", "ivf_probes"}
 """Settings of `vectors` that an index does not depend on."""
 _OF_COLLECTION = {"uri", "collection", "database", "index_type", "index_params"}
 """Settings of `milvus` that an index depends on: its folder names one collection."""

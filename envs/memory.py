@@ -1,4 +1,4 @@
-"""How much memory is available to this process, and a number of bytes as text."""
+"""How much memory is available to this process."""
 
 import os
 from pathlib import Path
@@ -17,11 +17,6 @@ _GROUPS = (
 def available_bytes() -> int:
     """Bytes that can be taken without swapping: what the machine has free, or less where a control group says so."""
     return min([_machine_free(), *(left for left in map(_group_free, _GROUPS) if left is not None)])
-
-
-def gib(size: float) -> str:
-    """A number of bytes in GiB, for messages."""
-    return f"{size / 2**30:.2f} GiB"
 
 
 def _machine_free() -> int:

@@ -144,10 +144,8 @@ class DenseKind(EncodedKind):
         """How `merge` kept the vectors."""
 
     def store(self, documents: int, dimension: int) -> VectorStore:
-        """How so many vectors are kept. Raises ConfigError if the settings do not fit them, or memory is too small."""
-        store = nearest.vector_store(self._config, dimension, documents)
-        nearest.check_memory(store, documents, self._config)
-        return store
+        """How so many vectors are kept. Raises ConfigError if the settings do not fit them."""
+        return nearest.vector_store(self._config, dimension, documents)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write all vectors in corpus order, and the FAISS index unless the search is flat."""

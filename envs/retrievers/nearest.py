@@ -4,7 +4,6 @@ A search returns candidates, which `Dense` scores again with the stored vectors.
 document but never gives one a wrong score. The vectors always stay on disk, memory-mapped.
 """
 
-import logging
 import os
 from collections.abc import Callable
 from functools import partial
@@ -21,13 +20,11 @@ from ...configs.environment import VectorsConfig
 from ...errors import ConfigError, ModelError, RequestError, first_line
 from ...sources import install_command
 from ..index.manifest import VectorStore
-from ..memory import available_bytes, gib
 from .gpu_index import MAX_NEIGHBOURS, check_gpus, on_gpus
 
 if TYPE_CHECKING:
     import faiss
 
-log = logging.getLogger(__name__)
 
 NEAREST = "nearest.faiss"
 _ROWS = 2**16
@@ -65,42 +62,6 @@ def vector_store(config: VectorsConfig, dimension: int, documents: int) -> Vecto
             f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}."
         )
     return store(ivf_lists=lists, pq_bytes=size)
-
-
-def memory_of(store: VectorStore, documents: int) -> tuple[int, int]:
-    """Bytes of memory (to build the search structure, to search it without reading from disk each time).
-
-    Flat: the vectors. HNSW: the vectors as float32 and about 2.2 links of 4 bytes for each of `hnsw_links`.
-    IVF-PQ: codes, ids and centroids; to build it also its float32 training vectors.
-    """
-    vector_bytes = documents * store.dimension * np.dtype(store.dtype).itemsize
-    if store.search == "flat":
-        return min(vector_bytes, _ROWS * store.dimension * 4), vector_bytes
-    if store.search == "hnsw":
-        assert store.hnsw_links is not None
-        graph = documents * (store.dimension * 4 + int(store.hnsw_links * 2.2 * 4) + 32)
-        return graph, graph
-    assert store.ivf_lists is not None
-    assert store.pq_bytes is not None
-    codes = documents * (store.pq_bytes + 8) + (store.ivf_lists + 256) * store.dimension * 4
-    return codes + 2 * min(documents, _TRAINING_PER_LIST * store.ivf_lists) * store.dimension * 4, codes
-
-
-def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> None:
-    """Log the memory that building and searching need. Raises ConfigError if it exceeds the available memory."""
-    building, searching = memory_of(store, documents)
-    limit = available_bytes() if config.memory_gib is None else int(config.memory_gib * 2**30)
-    needs = (
-        f"{store.search} over {documents} vectors of {store.dimension} {store.dtype}: "
-        f"{gib(documents * store.dimension * np.dtype(store.dtype).itemsize)} on disk, "
-        f"{gib(building)} of memory to build, {gib(searching)} to search; {gib(limit)} available"
-    )
-    log.info("%s", needs)
-    if max(building, searching) > limit:
-        raise ConfigError(
-            f"{needs}. That does not fit. Choose env.vectors.dtype=float16 or search=ivfpq, a machine with more memory "
-            "or several indexes; env.vectors.memory_gib says what to count on where it will be searched elsewhere."
-        )
 
 
 def import_faiss() -> ModuleType:

@@ -1,7 +1,6 @@
 """Vectors of an index: kinds of search against exact search, memory estimates and limits, damage."""
 
 import json
-import logging
 import os
 from pathlib import Path
 
@@ -131,15 +130,6 @@ def test_fewer_documents_than_asked_for_are_all_ranked(tmp_path, vectors):
         assert sorted(ranking.documents.tolist()) == [0, 1, 2, 3, 4]
 
 
-def test_memory_is_what_faiss_takes(tmp_path, vectors):
-    """The estimate is at least the size of the written file (but for its header), and not twice as much."""
-    for number, kind in enumerate(KINDS[2:]):
-        opened(tmp_path / str(number), vectors, **kind)
-        file = (tmp_path / str(number) / "index" / nearest.NEAREST).stat().st_size
-        _, needed = nearest.memory_of(nearest.vector_store(VectorsConfig(**kind), WIDTH, ROWS), ROWS)
-        assert file - 1000 <= needed < 2 * file
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("vectors")
@@ -157,16 +147,6 @@ def built(tmp_path_factory):
 
 def changed(config, **settings):
     return config.model_copy(update={"vectors": VectorsConfig(**settings)})
-
-
-def test_the_memory_is_told_before_it_starts_and_refused_where_it_cannot_fit(built, tmp_path, caplog):
-    config = built.model_copy(update={"index": str(tmp_path / "it")})
-    with refused(ConfigError, "hnsw", "env.vectors.dtype=float16", "search=ivfpq"):
-        build_index(changed(config, search="hnsw", memory_gib=1e-6))
-    assert os.listdir(tmp_path) == []
-    with caplog.at_level(logging.INFO, logger="querylect"):
-        build_index(changed(config, search="flat", memory_gib=1))
-    assert "GiB of memory to build" in caplog.text
 
 
 def test_too_few_documents_for_ivfpq_and_bytes_that_do_not_divide_are_refused(built, tmp_path):

@@ -41,7 +41,7 @@ OTHER_RECIPE = {
     "query_max_length": 32, "padding_side": "left", "closing_token": "</s>", "dtype": "bfloat16",
 }  # fmt: skip
 SEARCH_TIME = {
-    "device", "gpus", "gpu_replicas", "gpu_dtype", "memory_gib", "hnsw_depth", "build_threads", "ivf_probes",
+    "device", "gpus", "gpu_replicas", "gpu_dtype", "hnsw_depth", "build_threads", "ivf_probes",
 }  # fmt: skip
 """Settings of vectors that no file depends on; those that change a ranking are in the environment's settings hash."""
 

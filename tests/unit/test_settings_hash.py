@@ -24,7 +24,6 @@ INDEX = {
 """In the index hash (tests/unit/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
     "name", "index", "encoder_device", "verify", "block_mib", "host", "port", "workers",
-    "vectors.memory_gib",
     "vectors.build_threads", "vectors.gpus", "vectors.gpu_replicas", "hybrid.members.index", "question_index.index",
     *(f"{owner}.{name}" for owner in ("remote", "hybrid.members.remote")
       for name in ("url", "auth_env", "timeout", "deadline")),
