@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from querylect.configs.load import dump_config
 from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.train.run_folder import FORMAT
 
 from .lessons import change, lesson_settings
 
 
 def add_id(folder: Path) -> None:
     """Give a folder with a config.yaml the run.json of a run."""
-    (folder / "run.json").write_text(json.dumps({"format": FORMAT, "id": secrets.token_hex(16)}), encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps({"command": "train", "id": secrets.token_hex(16)}), encoding="utf-8")
 
 
 def select_turn(folder: Path, turn: int) -> None:

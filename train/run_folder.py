@@ -1,6 +1,6 @@
 """A run folder: all files of one run, readable while it is written and after a crash.
 
-run.json          version of this format, command, and a random id of the run
+run.json          version of querylect, command, and a random id of the run
 config.yaml       the resolved settings             metrics.jsonl     one record per step
 environment.json  the environment, with hashes      rollouts.jsonl    sampled trees
 provenance.json   git state and versions per start
@@ -41,22 +41,13 @@ CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*
 
 REMEDY = "Free some space, or make the folder writable, and continue with --resume."
 
-FORMAT = 2
-"""Version of the run folder format, in run.json; raised whenever runs of the older format cannot be resumed."""
-
-_FORMAT_CHANGES = {
-    1: "advantages were computed by another rule (every node of a tree weighed the same, and equal prompts were "
-    "separate groups), and best/ was chosen by the last turn alone"
-}
-"""Differences of runs of each older format."""
-
 
 class RunFolder:
     """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.format = path / "run.json"
+        self.start = path / "run.json"
         self.checkpoints = path / "checkpoints"
         self.final = path / "final"
         self.metrics = path / "metrics.jsonl"
@@ -77,8 +68,8 @@ class RunFolder:
             raise ConfigError(
                 f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
             ) from error
-        version = {"format": FORMAT, "querylect": __version__, "id": secrets.token_hex(16), "command": command}
-        folder.write(folder.format, json.dumps(version, indent=2) + "\n")
+        version = {"querylect": __version__, "id": secrets.token_hex(16), "command": command}
+        folder.write(folder.start, json.dumps(version, indent=2) + "\n")
         folder.write(folder.path / "config.yaml", dump_config(config))
         return folder
 
@@ -86,13 +77,12 @@ class RunFolder:
     def reopen(cls, config: RunConfig, trust: bool = False, command: str = "train") -> tuple["RunFolder", Path | None]:
         """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
 
-        Raises CheckpointError if there is no run, if it is of another format or command, if relevant settings differ
+        Raises CheckpointError if there is no run, if it is of another command, if relevant settings differ
         (the message names them), and, without `trust`, if a run of another user has pickles to read.
         """
         folder = cls(config.run_folder)
         if not (folder.path / "config.yaml").exists():
             raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.")
-        folder.refuse_other_format()
         folder._refuse_other_command(command)
         if not trust and uses_deepspeed() and folder.numbered() and not is_own(folder.path):
             raise CheckpointError(
@@ -123,30 +113,9 @@ class RunFolder:
                 f"(name=…), or remove the folder."
             )
 
-    def refuse_other_format(self) -> None:
-        """Raise CheckpointError if the run has another format; a folder without run.json has format 1."""
-        try:
-            content = parse_json(self.format.read_text(encoding="utf-8")) if self.format.exists() else {"format": 1}
-            version = int(content["format"])
-            writer = (
-                f"querylect {content['querylect']}" if "querylect" in content else "an earlier version of querylect"
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…)."
-            ) from error
-        if version == FORMAT:
-            return
-        changes = "; ".join(_FORMAT_CHANGES[older] for older in range(version, FORMAT) if older in _FORMAT_CHANGES)
-        raise CheckpointError(
-            f"{self.path} was started by {writer} (run format {version}; this version, {__version__}, continues "
-            f"format {FORMAT}){f': its {changes}' if changes else ''}. Start a new run under another name (name=…), or "
-            "finish this one with the version that started it; it can still be evaluated, exported and used."
-        )
-
     def _refuse_other_command(self, command: str) -> None:
-        """Raise CheckpointError if another command than this one started the run; those of earlier versions train."""
-        starter = _read_object(self.format).get("command", "train")
+        """Raise CheckpointError if another command than this one started the run."""
+        starter = _read_object(self.start)["command"]
         if starter != command:
             raise CheckpointError(
                 f"{self.path} was started by `querylect {starter}`: go on with `querylect {starter} … --resume`, or "

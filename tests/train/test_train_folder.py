@@ -8,7 +8,7 @@ import signal
 import pytest
 from querylect.configs.schema import PolicyConfig, RunConfig, TrainConfig
 from querylect.errors import CheckpointError, StorageError
-from querylect.train.run_folder import _FORMAT_CHANGES, FORMAT, RunFolder
+from querylect.train.run_folder import RunFolder
 
 from ..lessons import change
 from ..raising import logged, refused
@@ -67,28 +67,6 @@ def test_a_run_started_on_another_environment_is_refused(tmp_path, name):
     (tmp_path / "environment.json").write_text(json.dumps({key: current[key] for key in current if key != name}))
     with refused(CheckpointError, f"{name}: None → 'a'"):
         folder.same_environment(current)
-
-
-@pytest.mark.parametrize(
-    ("content", "facts"),
-    [
-        (None, ["run format 1;", f"format {FORMAT}", _FORMAT_CHANGES[1]]),
-        ('{"format": 1, "querylect": "0.0.9"}', ["querylect 0.0.9", "run format 1;"]),
-        ('{"format": 99, "querylect": "9.1"}', ["querylect 9.1", "run format 99;"]),
-        ("{", ["run.json"]),
-    ],
-)
-def test_a_run_of_another_format_is_not_resumed(tmp_path, content, facts):
-    """Its steps so far and new ones would be of two algorithms."""
-    config = change(RunConfig(), output=str(tmp_path), name="run")
-    folder = RunFolder.create(config)
-    assert RunFolder.reopen(config)[1] is None
-    if content is None:
-        folder.format.unlink()
-    else:
-        folder.format.write_text(content, encoding="utf-8")
-    with refused(CheckpointError, *facts):
-        RunFolder.reopen(config)
 
 
 def test_a_line_that_the_disk_does_not_take_leaves_no_part_of_it(tmp_path):
