@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ import yaml
 from querylect.train.distributed.processes import Processes
 
 from .forked import Forked
+from .waiting import until
 
 
 class ProcessInThread(Processes):
@@ -43,12 +43,6 @@ def side_by_side(count: int, act: Callable[[Processes], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, range(count)))
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another thread does; the test's own limit ends it."""
-    while not holds():
-        threading.Event().wait(0.01)
 
 
 def free_port() -> int:
@@ -109,9 +103,11 @@ class Started:
         return (self.folder / f"err-{rank}").read_text()
 
     def wait_for_step(self, metrics: Path, step: int) -> int:
-        until = time.monotonic() + 240
-        while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= step):
+        """How many steps are logged, once there are `step`."""
+
+        def logged() -> int:
             assert all(process.poll() is None for process in self.processes), "one ended by itself:\n" + self.stderr(0)
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        return len(metrics.read_bytes().splitlines())
+            lines = len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+            return lines if lines >= step else 0
+
+        return until(logged)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from querylect.rollouts.policy import load_policy
 from ..lessons import change, records, save_speaking
 from ..several import FSDP2, free_port
 from ..tiny import save_tiny
+from ..waiting import until
 from .test_train_zero import FULL, assert_sampled_from_the_newest_weights, fork_split, fork_zero, needs_deepspeed
 
 HERE = Path(__file__).resolve().parents[2]
@@ -209,15 +209,14 @@ def serving(model, environment, folder):
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(command, env=around, stdout=log, stderr=log, cwd=folder, start_new_session=True)
     try:
-        until = time.monotonic() + 900
-        while time.monotonic() < until and process.poll() is None:
-            try:
-                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.5)
-        else:
-            pytest.fail((folder / "server.log").read_text()[-4000:])
+
+        def healthy() -> bool:
+            assert process.poll() is None, (folder / "server.log").read_text()[-4000:]
+            with suppress(httpx.TransportError):
+                return httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+            return False
+
+        until(healthy)
         yield f"http://127.0.0.1:{port}"
     finally:
         with suppress(ProcessLookupError):

@@ -26,8 +26,8 @@ from querylect.inference.server import mount, open_rewriter
 
 from ..command import end
 from ..raising import refused
-from ..several import wait_until
 from ..used import save_run
+from ..waiting import until
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
 
@@ -150,7 +150,7 @@ def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
         assert started.wait(60)
         waiting_requests = [pool.submit(http.post, "/v1/rewrite", json={"questions": [f"other {n}"]}) for n in range(3)]
-        wait_until(lambda: rewriter.waiting == 3)
+        until(lambda: rewriter.waiting == 3)
         refused = http.post("/v1/ask", json={"questions": ["too many"]})
         assert refused.status_code == 503
         assert 1 <= int(refused.headers["retry-after"]) <= 30
@@ -168,7 +168,7 @@ def test_who_waits_while_the_service_goes_down_is_told(service, blocked_model):
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
         assert started.wait(60)
         second = pool.submit(http.post, "/v1/rewrite", json={"questions": ["two"]})
-        wait_until(lambda: rewriter.waiting == 1)
+        until(lambda: rewriter.waiting == 1)
         rewriter.close()
         assert second.result(60).status_code == 503
         go_on.set()

@@ -32,7 +32,7 @@ from transformers import set_seed
 from ..growers import engine_around, engine_of, grower_of
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
-from ..several import wait_until
+from ..waiting import until
 from .test_train_stops import breaking
 from .test_train_validation import ASKED as VALIDATION
 from .test_train_validation import environment
@@ -249,7 +249,7 @@ def test_no_step_begins_between_the_check_that_none_is_sampled_and_the_new_weigh
     engine.refresh = note_and_refresh
     ahead._may_sample = lambda: ahead._next != 2 and may_sample()  # the thread has ended step 1, and not begun step 2
     ahead.take(0)
-    wait_until(lambda: 1 in ahead._ready)
+    until(lambda: 1 in ahead._ready)
     begins.clear()
     ahead.take(1)
     assert may_sample(), "once the weights are there"

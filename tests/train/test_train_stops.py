@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import subprocess
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +21,7 @@ from querylect.train.run_folder import RunFolder
 from ..forked import Forked
 from ..lessons import ENDLESS, change, contents, lesson_settings, records, without_seconds
 from ..raising import refused
+from ..waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -226,18 +226,6 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(
     assert without_seconds(folder.metrics) == straight
 
 
-def soon(decide):
-    """The decision with 50 ms left, for steps that are believed to take 10."""
-
-    def decided(self, grace):
-        self.trainer.saving_seconds = 0.0
-        self._steps.clear()
-        self._steps.append(time.perf_counter() - self._began + 0.01)
-        decide(self, 0.05)
-
-    return decided
-
-
 def test_a_signal_while_the_last_step_is_recorded_leaves_a_finished_run(settings, straight, monkeypatch):
     from querylect.train.metrics_callback import MetricsCallback
 
@@ -317,12 +305,12 @@ def querylect(folder, *arguments):
 
 
 def wait_for_step(process, metrics, step):
-    until = time.monotonic() + 240
-    while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= step):
+    def logged():
         assert process.poll() is None, "it ended by itself"
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return len(metrics.read_bytes().splitlines())
+        lines = len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+        return lines if lines >= step else 0
+
+    return until(logged)
 
 
 def end(process):
