@@ -52,7 +52,7 @@ def stopper(clock, steps=(), saving=None, under_way=0.0, **settings):
     ],
 )
 def test_a_step_is_finished_where_the_longest_of_five_and_two_saves_fit(clock, steps, saving, under_way, alarm):
-    callback = stopper(clock, steps, saving, under_way, grace_seconds=25.0)
+    callback = stopper(clock, steps, saving, under_way, grace_seconds=25.0)  # own clock
     if alarm is None:
         with pytest.raises(AbortStep):
             callback._note(TERM, None)
@@ -67,7 +67,7 @@ def test_a_step_is_finished_where_the_longest_of_five_and_two_saves_fit(clock, s
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(clock, ignored):
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    callback = stopper(clock, [20], 1, grace_seconds=50.0)
+    callback = stopper(clock, [20], 1, grace_seconds=50.0)  # own clock
     try:
         with callback.listening():
             os.kill(os.getpid(), signal.SIGHUP)
@@ -78,7 +78,7 @@ def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(clock,
 
 
 def test_each_signal_has_its_own_grace(clock):
-    settings = {"grace_seconds": 5.0, "usr1_grace_seconds": 50.0}
+    settings = {"grace_seconds": 5.0, "usr1_grace_seconds": 50.0}  # own clock
     stopper(clock, [20], 1, **settings)._note(USR1, None)
     assert clock.alarm == 48
     with pytest.raises(AbortStep):
@@ -88,7 +88,7 @@ def test_each_signal_has_its_own_grace(clock):
 @pytest.mark.parametrize("number", [TERM, USR1, int(signal.SIGINT), int(signal.SIGALRM)])
 @pytest.mark.parametrize("phase", ["update", "last checkpoint"])
 def test_no_step_is_aborted_after_a_weight_changed_nor_during_the_final_save(clock, number, phase):
-    callback = stopper(clock, [], None, grace_seconds=0.0)
+    callback = stopper(clock, [], None, grace_seconds=0.0)  # own clock
 
     def come():
         callback._note(TERM if number == signal.SIGALRM else number, None)
@@ -109,7 +109,7 @@ def test_no_step_is_aborted_after_a_weight_changed_nor_during_the_final_save(clo
 
 
 def test_a_finished_step_is_saved_and_the_last(clock):
-    callback = stopper(clock, [10], 1, grace_seconds=100.0)
+    callback = stopper(clock, [10], 1, grace_seconds=100.0)  # own clock
     callback._note(TERM, None)
     control = SimpleNamespace(should_save=False, should_training_stop=False)
     callback.on_step_end(None, None, control)
@@ -118,14 +118,14 @@ def test_a_finished_step_is_saved_and_the_last(clock):
 
 
 def test_a_signal_between_a_step_and_its_record_bounds_the_next_step(clock):
-    callback = stopper(clock, [3], 1, grace_seconds=25.0)
+    callback = stopper(clock, [3], 1, grace_seconds=25.0)  # own clock
     callback.on_pre_optimizer_step(None, None, None)
     callback.on_step_end(None, None, SimpleNamespace())
     callback._note(TERM, None)
     assert clock.alarm is None
     callback.on_step_begin(None, None, None)
     assert clock.alarm == 23
-    slow = stopper(clock, [30], 1, grace_seconds=25.0)
+    slow = stopper(clock, [30], 1, grace_seconds=25.0)  # own clock
     slow.on_pre_optimizer_step(None, None, None)
     slow.on_step_end(None, None, SimpleNamespace())
     slow._note(TERM, None)
@@ -134,7 +134,7 @@ def test_a_signal_between_a_step_and_its_record_bounds_the_next_step(clock):
 
 
 def test_between_steps_a_signal_ends_the_run_at_once_however_long_the_grace(clock):
-    callback = stopper(clock, [1], 0.1, grace_seconds=1e6)
+    callback = stopper(clock, [1], 0.1, grace_seconds=1e6)  # own clock
     callback.on_pre_optimizer_step(None, None, None)
     with callback.between_steps(), pytest.raises(AbortStep):
         callback._note(TERM, None)
