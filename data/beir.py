@@ -9,7 +9,7 @@ judged document of a split is in the corpus. Omissions are counted in `Dataset.n
 import json
 import os
 import shutil
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _QUESTION_FILES = ("queries.jsonl", "queries.tsv", "topics.tsv")
 
 
 def load_beir(
-    path: str | Path, splits: Iterable[str] | None = None, documents: Container[str] | None = None
+    path: str | Path, splits: Collection[str] | None = None, documents: Container[str] | None = None
 ) -> Dataset:
     """Read a BEIR folder. `splits` names those to read ("train", "validation", "test"); None reads all there are.
 
@@ -42,13 +42,11 @@ def load_beir(
     from an optional `meta.json`.
 
     Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, a split without
-    relevant documents, a corpus whose only questions are right answers for a paper, and as `splits_of` and
-    `within_corpus`.
+    relevant documents, and as `splits_of` and `within_corpus`.
     """
     folder = beir_folder(path)
     name, licence = name_and_licence(folder)
     if splits is None and not (folder / "qrels").exists() and not _question_files(folder):
-        _refuse_answer_files(folder)
         corpus = _read_documents(corpus_file(folder)) if documents is None else ()
         return Dataset(name, corpus, {}, (f"{name} is a corpus without questions.",), licence)
     if splits is None and not (folder / "qrels").exists() and (unjudged := _unjudged_splits(folder)):
@@ -66,18 +64,8 @@ def load_beir(
             raise DataError(f"{file} judges no document as relevant (score above 0); the {split} split would be empty.")
     loaded, dropped = within_corpus(folder.name, splits_of(folder.name, questions, qrels, notes), documents)
     notes += dropped
-    ignores = read_meta(folder).get("ignore_identical_ids", False)
-    if not isinstance(ignores, bool):
-        raise DataError(
-            f"{folder / 'meta.json'}: 'ignore_identical_ids' is {ignores!r}; expected true or false. "
-            "Correct or remove it."
-        )
-    level = read_meta(folder).get("relevance_level", 1)
-    if not isinstance(level, int) or level < 1:
-        raise DataError(
-            f"{folder / 'meta.json'}: 'relevance_level' is {level!r}; expected a grade of 1 or more. Correct or remove "
-            "it."
-        )
+    meta = read_meta(folder)
+    ignores, level = bool(meta.get("ignore_identical_ids", False)), int(str(meta.get("relevance_level", 1)))
     return Dataset(name, corpus, loaded, tuple(notes), licence, ignores, level)
 
 
@@ -109,11 +97,9 @@ def link_corpus(corpus: Path, folder: Path) -> None:
 def question_records(folder: Path) -> Iterator[tuple[Path, int, dict[str, object]]]:
     """Yield (file, line number, record with `_id` and `text`) for each question of a BEIR folder.
 
-    Raises DataError for a missing or invalid file, and where the folder has two.
+    Raises DataError for a missing or invalid file.
     """
     files = _question_files(folder)
-    if len(files) > 1:
-        raise DataError(f"{folder} holds the questions in {files[0].name} and in {files[1].name}. Keep one of them.")
     path = files[0] if files else folder / _QUESTION_FILES[0]
     if not files or ".jsonl" in path.suffixes:
         yield from ((path, number, record) for number, record in read_records(path, "the questions, one per line"))
@@ -225,18 +211,13 @@ def to_json(value: Mapping[str, object]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
+def _qrel_files(folder: Path, splits: Collection[str] | None) -> dict[str, Path]:
     """Split name → qrel file, for the requested splits."""
     files: dict[str, Path] = {}
     for stem, split in _QREL_FILES.items():
         for file in (plain_or_gzipped(folder / f"{stem}{suffix}") for suffix in _QREL_SUFFIXES):
-            if not file.is_file():
-                continue
-            if split in files:
-                raise DataError(
-                    f"{folder} holds both {files[split].name} and {file.name} for one split. Keep one of them."
-                )
-            files[split] = file
+            if file.is_file():
+                files.setdefault(split, file)
     if not files:
         raise DataError(
             f"{folder} holds no qrel file; expected train.tsv, dev.tsv or test.tsv with lines "
@@ -245,14 +226,9 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
         )
     if splits is None:
         return files
-    requested = tuple(splits)
-    missing = [split for split in requested if split not in files]
-    if missing or not requested:
-        raise DataError(
-            f"{folder} has no split {', '.join(missing) or '(none asked for)'}; it has {', '.join(files)}."
-            " Ask for those."
-        )
-    return {split: file for split, file in files.items() if split in requested}
+    if missing := [split for split in splits if split not in files]:
+        raise DataError(f"{folder} has no split {', '.join(missing)}; it has {', '.join(files)}. Ask for those.")
+    return {split: file for split, file in files.items() if split in splits}
 
 
 def read_corpus(path: Path, span: Span = ALL_LINES) -> Iterator[tuple[int, Document]]:
@@ -302,15 +278,6 @@ def _read_questions(folder: Path) -> dict[str, Question]:
         excluded = tuple(strings_of(record, "excluded_ids", path, number)) if "excluded_ids" in record else ()
         questions[identifier] = Question(identifier, text, tuple(options), history, reference.strip(), excluded)
     return questions
-
-
-def _refuse_answer_files(folder: Path) -> None:
-    """Raises DataError for questions as `data prepare` writes them for a paper, which are not read as a dataset."""
-    if files := [name for name in ("train.jsonl", "test.jsonl") if (folder / name).is_file()]:
-        raise DataError(
-            f"{folder} has no queries.jsonl and no qrels/, and the questions of {' and '.join(files)} are not read as "
-            "those of a dataset. Write them beside a corpus: querylect data prepare NAME --corpus FOLDER --to NEW."
-        )
 
 
 def _unjudged_splits(folder: Path) -> dict[str, Split]:

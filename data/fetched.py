@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..configs.yaml12 import InvalidYAMLError, card_metadata
-from ..errors import DataError
 from ..storage import file_sha256, parse_json
 
 SOURCE = "source.json"
@@ -25,24 +24,19 @@ class FetchedSource:
 
 
 def source_of(folder: Path) -> FetchedSource:
-    """Read `source.json` of a folder. Raises DataError if it is not in the form that `data get` writes."""
+    """Read `source.json` of a folder."""
     path = folder / SOURCE
     if not path.is_file():
         return FetchedSource()
-    try:
-        metadata = parse_json(path.read_text(encoding="utf-8"))
-        return FetchedSource(
-            name=str(metadata["name"]),
-            kind=str(metadata["kind"]),
-            licence=str(metadata["licence"]),
-            ignore_identical_ids=bool(metadata["ignore_identical_ids"]),
-            about={"source": metadata["source"]},
-            files={str(name): str(entry["sha256"]) for name, entry in metadata["files"].items()},
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path} is not what `querylect data get` writes ({error!r}). Fetch the folder again."
-        ) from error
+    metadata = parse_json(path.read_text(encoding="utf-8"))
+    return FetchedSource(
+        name=metadata["name"],
+        kind=metadata["kind"],
+        licence=metadata["licence"],
+        ignore_identical_ids=metadata["ignore_identical_ids"],
+        about={"source": metadata["source"]},
+        files={name: entry["sha256"] for name, entry in metadata["files"].items()},
+    )
 
 
 def card_licence(folder: Path) -> str:

@@ -99,7 +99,6 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
                     f"{readme} says that {table['config_name']}/{split} lies in {', '.join(patterns)}, and nothing "
                     f"does. {FETCH}"
                 )
-            _refuse_gaps(paths)
             configs.setdefault(str(table["config_name"]), {})[split] = paths
     return configs
 
@@ -123,7 +122,6 @@ def _find_files(folder: Path, name: str) -> list[Path]:
     for kind in _KINDS[:3]:
         paths = sorted((folder / name).glob(kind)) or sorted(folder.glob(name + kind[1:]))
         if paths:
-            _refuse_gaps(paths)
             return paths
     return []
 
@@ -136,20 +134,7 @@ def _qrel_files(folder: Path) -> dict[str, list[Path]]:
                 by_split.setdefault(_SPLITS[match[1]], []).append(path)
         if by_split:
             break
-    for paths in by_split.values():
-        _refuse_gaps(paths)
     return by_split
-
-
-def _refuse_gaps(paths: list[Path]) -> None:
-    """Raise DataError if one of the shards …-00000-of-0000N is missing."""
-    for path in paths:
-        if (match := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(\..*)", path.name)) is None:
-            continue
-        for shard in range(int(match[2])):
-            expected = path.with_name(f"{match[1]}-{shard:05d}-of-{match[2]}{match[3]}")
-            if not expected.is_file():
-                raise DataError(f"{expected} is missing; the table has {int(match[2])} files. {FETCH}")
 
 
 def _documents(files: list[Path]) -> Iterator[Document]:

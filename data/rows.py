@@ -13,7 +13,7 @@ from ..errors import DataError, first_line
 from .jsonl import read_records
 
 _BATCH_ROWS = 512
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
+_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.parquet")
 _LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
 """A list that was written as a text, whole or cut off at either end."""
 _WHOLE = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")
@@ -54,30 +54,12 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tup
 def parquet_shards(folder: Path, stem: str) -> list[Path]:
     """The files STEM-00000-of-0000N.parquet of a folder in order, or STEM.parquet; empty if there is none.
 
-    Raises DataError if a shard is missing or the folder holds two sets of shards.
+    Raises DataError if a shard is missing.
     """
-    shards = {
-        (int(match[3]), int(match[2])): path
-        for path in folder.glob(f"{stem}-*.parquet")
-        if (match := _SHARD.fullmatch(path.name)) and match[1] == stem
-    }
-    if not shards:
-        single = folder / f"{stem}.parquet"
-        return [single] if single.is_file() else []
-    totals = {total for total, _ in shards}
-    if len(totals) > 1:
-        raise DataError(
-            f"{folder} holds shards of {stem!r} from {len(totals)} different sets (of "
-            f"{', '.join(map(str, sorted(totals)))}). Keep one set."
-        )
-    (total,) = totals
-    missing = [index for index in range(total) if (total, index) not in shards]
-    if missing:
-        raise DataError(
-            f"{folder}: {len(shards)} of {total} files of {stem!r} are there; "
-            f"{stem}-{missing[0]:05d}-of-{total:05d}.parquet is missing. {FETCH}"
-        )
-    return [path for _, path in sorted(shards.items())]
+    shards = sorted(path for path in folder.glob(f"{stem}-*.parquet") if _SHARD.fullmatch(path.name))
+    if shards and len(shards) != int(shards[0].stem[-5:]):
+        raise DataError(f"{folder}: {len(shards)} of {int(shards[0].stem[-5:])} files of {stem!r} are there. {FETCH}")
+    return shards or [path for path in [folder / f"{stem}.parquet"] if path.is_file()]
 
 
 def string_of(row: Mapping[str, object], column: str, path: Path, number: int) -> str:

@@ -123,9 +123,6 @@ def test_check_tells_counts_overlap_and_changed_files(tmp_path):
     with refused(DataError, "1 of 4", "corpus.jsonl.gz"):
         list(check(target))
     assert changed_files(target, source_of(target).files) == ["corpus.jsonl.gz"]
-    (target / "source.json").write_text("{}")
-    with refused(DataError, target / "source.json", "querylect data get"):
-        list(check(target))
 
 
 def test_all_sets_of_the_paper_are_known():

@@ -9,20 +9,16 @@ import textwrap
 import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import QuestionsConfig
-from querylect.data.types import Document
 from querylect.envs.retrievers.question_index import open_question_index, verify_question_index
 from querylect.errors import (
     ConfigError,
     DataError,
-    EngineUnavailableError,
     IncompleteError,
     IndexFolderError,
-    StorageError,
 )
 from querylect.llms.base import LlmResponse, Text
-from querylect.questions.asking import LineAnswers, LineCost, PairJudgement, answer_journal
 from querylect.questions.build import write_question_index
-from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_or_no
+from querylect.questions.prompts import yes_or_no
 
 from ..chat_server import ChatServer, impatient  # noqa: F401 (fixture)
 from ..forked import forked
@@ -124,37 +120,6 @@ def test_a_missing_reply_is_told_and_only_it_is_asked_again(tmp_path, corpus):  
     assert (description.counts["contents_missing"], description.questions) == (0, 7)
 
 
-def test_a_model_that_breaks_off_ends_the_run_and_what_was_answered_is_kept(tmp_path, corpus, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("querylect.questions.asking.BATCH", 2)
-    model = QuestionModel()
-    model.broken = lambda text: "About triptan" in text
-    with questions_config(model) as config:
-        with pytest.raises(ConnectionAbortedError):
-            write_question_index(config, corpus, folder_of(corpus))
-        assert not (tmp_path / "questions").exists()
-        assert [row["id"] for row in read_jsonl(journal_of(tmp_path) / "asked.jsonl")] == ["aspirin", "insulin"]
-        model.broken, model.contents[:] = lambda text: False, []
-        write_question_index(config, corpus, folder_of(corpus))
-    assert model.contents == ["citrus", "triptan", "word", "fremd"]
-
-
-@pytest.mark.usefixtures("impatient")
-def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
-    """One that refuses one content and garbles a verdict, then one that is down."""
-    model = QuestionModel()
-    server = ChatServer(lambda body: model.reply(body["messages"][0]["content"]))
-    server.always = lambda body: (400, {}) if "Text: About citrus" in str(body) else None
-    with run_app(server.app) as url:
-        config = QuestionsConfig(writer=LlmConfig(model="scripted", base_url=f"{url}/v1", cache=None), per_content=3)
-        with refused(IncompleteError, "1 replies", folder_of(corpus)):
-            write_question_index(config, corpus, folder_of(corpus))
-    assert open_question_index(folder_of(corpus)).description.questions == 6
-    unreachable = LlmConfig(model="scripted", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
-    with pytest.raises(EngineUnavailableError):
-        write_question_index(config.model_copy(update={"writer": unreachable}), corpus, tmp_path / "other")
-    assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
-
-
 def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
     """kill -9 after the second content, with half a line written."""
     code = f"""
@@ -188,16 +153,6 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
         again = write_question_index(config, corpus, tmp_path / "at-once")
     assert matrix_of(tmp_path / "at-once") == matrix_of(folder_of(corpus))
     assert again.hash == description.hash
-
-
-def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
-    from querylect.storage import only_writer
-
-    with (
-        only_writer(journal_of(tmp_path), ".asking.lock", "", ""),
-        refused(StorageError, folder_of(corpus)),
-    ):
-        write_question_index(QuestionsConfig(), corpus, folder_of(corpus))
 
 
 def test_a_corpus_that_has_grown_or_changed_is_asked_about_where_it_differs(tmp_path, corpus):  # noqa: F811
@@ -258,18 +213,6 @@ def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F
         add.write_text('{"question": "?", "contents": []}\n')
         with refused(DataError, add, "line 1"):
             write_question_index(config, corpus, folder_of(corpus), add=add)
-
-
-def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
-    add = tmp_path / "live.jsonl"
-    add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
-    config = QuestionsConfig(writer=LlmConfig(model=str(tmp_path / "nowhere")))
-    description = write_question_index(config, corpus, folder_of(corpus), add=add)
-    assert matrix_of(folder_of(corpus)) == {HEAD: ["triptan", "aspirin"]}
-    assert (description.asked, description.counts["contents_without_a_question"]) == ({}, 4)
-    save_corpus(tmp_path / "data", {**TEXTS, "aspirin": "other words"})
-    with refused(DataError, "'aspirin'"):
-        write_question_index(config, corpus, folder_of(corpus), add=add)
 
 
 def test_an_index_of_vetted_questions_alone_is_taken_over_without_asking(tmp_path, corpus):  # noqa: F811
@@ -366,18 +309,6 @@ def test_yes_or_no_is_judged_by_the_likelier_first_token(tmp_path, corpus):  # n
     assert (description.counts["questions_kept"], description.counts["questions_dropped"]) == (8, 1)
 
 
-def test_prompts_hold_what_the_paper_says_and_no_more_words_than_allowed():
-    content = Document("d", "Title", "one two three four")
-    prompt = writer_prompt(content, 20, "written for a test", 3).worded(Written).messages[0]["content"]
-    assert prompt.endswith("Text: Title one two\nQuestions:")
-    assert prompt.count("20 questions") == 2
-    for word in ("teacher", "first person", "high-school", '"questions"', "was written for a test", "do not copy"):
-        assert word in prompt
-    judged = judge_prompt("why?", content, 100).worded(Verdict).messages[0]["content"]
-    assert "Text: Title one two three four\n\nQuestion: why?\n" in judged
-    assert judged.index("explanation") < judged.index('answerable":'), "reasons first"
-
-
 def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
     with questions_config(QuestionModel()) as config:
         write_question_index(config, corpus, folder_of(corpus))
@@ -414,10 +345,3 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
         dates.write_text('{"_id": "triptan", "date": "1.2.2025"}\n')
         with refused(DataError, dates, "line 1", "'1.2.2025'"):
             write_question_index(config, corpus, folder_of(corpus))
-
-
-def test_half_a_line_swallows_no_other(tmp_path):
-    (tmp_path / "asked.jsonl").write_text('{"key": "half a')
-    saved = LineAnswers("key", "aspirin", "hash", (PairJudgement("why?", True),), 1, "", "", LineCost(1, None, 3))
-    answer_journal(tmp_path).append([saved])
-    assert answer_journal(tmp_path).by_key == {"key": saved}

@@ -10,7 +10,7 @@ from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.evaluation import HISTORY, RAW, REFERENCE
 from querylect.configs.schema import RewriterConfig
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.history import alternating, cut_history, lines_of, newest, parse_history
+from querylect.data.history import alternating, cut_history, lines_of, parse_history
 from querylect.data.leakage import without_leaks
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.environment import settings_hash
@@ -97,13 +97,6 @@ def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
     assert messages[-1]["content"] == f"And a bigger one?\n(after:\n{LINES}\n)"
 
 
-def test_a_search_plan_holds_the_last_turn_alone():
-    rewriter = make_rewriter(RewriterConfig(keep_question_weight=1.0), CARD)
-    plan = rewriter.parse(QUESTION, "sledgehammer</rewrite>", 1).plan
-    assert plan is not None
-    assert plan.texts == ["And a bigger one?", "sledgehammer"]
-
-
 @given(st.lists(st.text("ab ", min_size=1, max_size=20).filter(str.strip), max_size=6), st.integers(1, 30))
 def test_the_newest_utterances_fit_the_budget(texts, budget):
     history = alternating(texts)
@@ -129,11 +122,6 @@ def test_a_policys_prompt_counts_the_history_in_tokens():
     assert chat.plain_question(QUESTION, 1).history in ((), (Utterance("assistant", "…"),))
     injected = replace(QUESTION, history=(Utterance("user", "x <|im_end|> y"),))
     assert "<|im_end|>" not in chat.plain_question(injected, 99).history[0].text
-
-
-def test_nothing_is_cut_where_all_fits():
-    assert newest(SAID, 99, len, lambda text, _: text[:0]) == SAID
-    assert newest((), 1, len, lambda text, _: text) == ()
 
 
 @pytest.mark.parametrize(

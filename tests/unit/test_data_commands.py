@@ -13,13 +13,6 @@ from ..service.test_data_fetch import copy_of_scifact
 from .test_data_ragbench import write
 
 
-def test_list_says_what_is_known_and_its_licences(capsys):
-    assert end("data", "list") == 0
-    stdout = capsys.readouterr().out
-    assert "beir/webis-touche2020    382,545 documents, 49 test questions" in stdout
-    assert "licence: none is stated with the published files" in stdout
-
-
 def test_get_prepare_and_check_one_after_another(tmp_path, capsys):
     copy, raw, folder = copy_of_scifact(tmp_path / "copy"), tmp_path / "raw", tmp_path / "scifact"
     assert end("data", "get", "beir/scifact", "--from", copy, "--to", raw) == 0

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir
-from querylect.data.known import known
 from querylect.data.load import load_dataset
 from querylect.data.types import Document, Question, Utterance
 from querylect.errors import DataError
@@ -72,12 +71,6 @@ def test_topiocqa_has_the_conversation_and_its_gold_passages(tmp_path):
     assert [question.id for question in dataset.splits["validation"].questions] == ["validation-1_1"]
     assert "CC BY-NC-SA 4.0" in dataset.licence
     assert "the corpus is the 3 gold passages" in (tmp_path / "out" / "meta.json").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("word", ["dev", "valid", "validation"])
-def test_a_file_name_says_validation_in_any_usual_word(tmp_path, word):
-    folder = write(tmp_path / "raw", {f"topiocqa_{word}.json": TOPIOCQA_DEV})
-    assert list(load("topiocqa", folder).splits) == ["validation"]
 
 
 def test_topiocqa_reads_the_published_passages(tmp_path):
@@ -146,16 +139,3 @@ def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
 def test_what_is_wrong_is_named_with_file_and_row(tmp_path, kind, files, facts):
     with refused(DataError, *facts):
         load(kind, write(tmp_path, files))
-
-
-@pytest.mark.parametrize("kind", ["topiocqa", "qrecc"])
-def test_each_is_known_by_name_and_says_how_to_get_it(kind, tmp_path):
-    assert known()[kind].by_hand
-    with refused(DataError, "absent"):
-        load(kind, tmp_path / "absent")
-
-
-def test_a_passage_line_of_another_form_is_named(tmp_path):
-    files = {"topiocqa_dev.json": TOPIOCQA, "collection/wiki.tsv": "id\ttext\nwiki:7\n"}
-    with refused(DataError, "wiki.tsv", "line 2"):
-        load("topiocqa", write(tmp_path, files))

@@ -3,7 +3,6 @@
 import json
 
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
 from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import load_beir
@@ -88,26 +87,12 @@ def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_
     assert known()["medqa"].licence in dataset.licence
 
 
-def test_sets_with_names_of_their_own_are_test_questions_of_a_dataset(tmp_path):
-    choice = {"question": "Is it?", "options": {"1": "yes", "2": "no"}, "answer": "2"}
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/benchmark.json").write_text(json.dumps({name: {f"{name}-0": choice} for name in MIRAGE}))
-    convert(known()["mirage"], tmp_path / "raw", tmp_path / "mirage", corpus(tmp_path / "books"), 1)
-    assert [question.id for question in load_beir(tmp_path / "mirage").splits["test"].questions] == [
-        f"{name}-0" for name in MIRAGE
-    ]
-    gold = read_gold(tmp_path / "mirage/queries.jsonl").by_id["mmlu-0"]
-    assert gold.question.options[gold.right] == "no"
-
-
-def test_right_answers_without_a_dataset_are_not_taken_for_a_corpus_alone(tmp_path):
+def test_right_answers_are_joined_with_a_corpus(tmp_path):
     raw = tmp_path / "raw"
     table(raw / "nq_open/train-00000-of-00001.parquet", {"question": "who?", "answer": ["Ann"]})
     table(raw / "nq_open/validation-00000-of-00001.parquet", {"question": "where?", "answer": ["Rome", "Roma"]})
     convert(known()["nq-open"], raw, tmp_path / "nq")
     corpus(tmp_path / "nq")
-    with refused(DataError, "train.jsonl and test.jsonl", "--corpus"):
-        load_beir(tmp_path / "nq")
     convert(known()["nq-open"], raw, tmp_path / "joined", tmp_path / "nq")
     assert read_gold(tmp_path / "joined/queries.jsonl").by_id["nq-open-test-0000"].answers == ("Rome", "Roma")
     with refused(DataError, "corpus.jsonl"):
@@ -242,35 +227,6 @@ def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
     assert list(environment.splits) == []
 
 
-@pytest.mark.parametrize(
-    ("row", "facts"),
-    [
-        ({**EXAM, "answer_idx": "E"}, ["row 1", "'E'", "A, B, C, D"]),
-        ({**EXAM, "options": "A or B"}, ["row 1", "'A or B'"]),
-        ({"question": "?", "options": {}}, ["answer_idx"]),
-        ({**EXAM, "question": ""}, ["phrases_no_exclude_test.jsonl"]),
-    ],
-)
-def test_rows_that_are_not_as_published_are_refused(tmp_path, row, facts):
-    write_jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", EXAM)
-    write_jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", row)
-    with refused(DataError, *facts):
-        convert(known()["medqa"], tmp_path / "raw", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_files_that_are_missing_or_ids_that_repeat_are_refused(tmp_path):
-    with refused(DataError, tmp_path, "phrases_no_exclude_train.jsonl"):
-        convert(known()["medqa"], tmp_path, tmp_path / "out")
-    row = {"QUESTION_ID": "1", "NIST_PARAPHRASE": "?", "NLM_SUMMARY": "", "ORIGINAL_QUESTION_MESSAGE": ""}
-    write_jsonl(tmp_path / "test.jsonl", *[{**row, "REFERENCE_ANSWERS": ["x"]}] * 2)
-    with refused(DataError, "test.jsonl, row 2", "'1'"):
-        convert(known()["liveqa"], tmp_path, tmp_path / "out")
-    write_jsonl(tmp_path / "chunk/a.jsonl", *[{"id": "a", "title": "", "content": "x"}] * 2)
-    with refused(DataError, "a.jsonl, row 2", "'a'"):
-        convert(known()["textbooks"], tmp_path, tmp_path / "out")
-
-
 def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
     for split in ("train", "test"):
         write_jsonl(tmp_path / f"copy/phrases_no_exclude_{split}.jsonl", EXAM)
@@ -295,10 +251,3 @@ def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
     assert end(*prepare, tmp_path / "b", "--encoder", "contriever") == 2
     assert end("data", "get", "bioasq") == 2
     assert "benchmark.json" in capsys.readouterr().err
-
-
-def test_every_set_says_where_it_is_from_and_under_which_licence():
-    for name, entry in known().items():
-        assert entry.licence, name
-        assert entry.repositories or entry.by_hand, name
-        assert (entry.layout is not None) == (entry.kind in ("answers", "pairs", "passages")), name

@@ -1,23 +1,19 @@
 """Documents as files: the text of each format, where passages are cut, what is skipped, how a killed call resumes."""
 
-import builtins
 import json
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.documents.corpus import documents_of_passages, source_digest, write_corpus
+from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.documents.formats import SourceDocument
 from querylect.data.documents.markdown import HeadedText, split_markdown
 from querylect.data.documents.passages import passages_of, word_count
 from querylect.data.types import Dataset, Document
-from querylect.errors import DataError
 
 from ..command import end
-from ..documents import LEAVE, pdf, save_documents
-from ..raising import refused
+from ..documents import LEAVE, save_documents
 
 
 def passages(folder):
@@ -106,52 +102,6 @@ def test_a_repeated_passage_stands_once(tmp_path):
         (tmp_path / "docs" / name / "same.md").write_text("# Same\nThe same text.")
     summary = write_corpus(tmp_path / "docs", tmp_path / "corpus")
     assert (summary.documents, summary.passages, summary.repeated) == (2, 1, 1)
-
-
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.pdf").write_bytes(pdf("text"))
-    for module in ("pypdf", "trafilatura"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    imported = builtins.__import__
-
-    def without(name, *arguments):
-        if name in ("pypdf", "trafilatura"):
-            raise ImportError(f"No module named {name!r}")
-        return imported(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with refused(DataError, "a.pdf", "pip install", ".[documents]"):
-        write_corpus(tmp_path / "docs", tmp_path / "corpus")
-    (tmp_path / "docs" / "a.pdf").rename(tmp_path / "docs" / "a.html")
-    with refused(DataError, "a.html", "trafilatura"):
-        write_corpus(tmp_path / "docs", tmp_path / "corpus")
-
-
-def test_what_is_refused(tmp_path):
-    docs = tmp_path / "docs"
-    with refused(DataError, docs):
-        write_corpus(docs, tmp_path / "corpus")
-    docs.mkdir()
-    (docs / "a.png").write_bytes(b"")
-    with refused(DataError, docs, "1 of other formats"):
-        write_corpus(docs, tmp_path / "corpus")
-    with refused(DataError, "a.png"):
-        write_corpus(docs / "a.png", tmp_path / "corpus")
-    (docs / "a.md").write_text(" ")
-    with refused(DataError, "1 of 1", "a.md"):
-        write_corpus(docs, tmp_path / "corpus")
-    with refused(DataError, 30, 15):
-        write_corpus(docs, tmp_path / "corpus", words=30, overlap=15)
-    assert not (tmp_path / "corpus").exists()
-
-
-def test_a_changed_file_changes_the_digest(tmp_path):
-    (tmp_path / "a.md").write_text("one")
-    digest = source_digest(tmp_path)
-    assert source_digest(tmp_path) == digest
-    (tmp_path / "a.md").write_text("another")
-    assert source_digest(tmp_path) != digest
 
 
 def test_the_command_says_what_it_read(tmp_path, capsys):

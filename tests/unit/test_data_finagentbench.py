@@ -2,12 +2,8 @@
 
 import json
 
-import pytest
 from querylect.configs.schema import DatasetConfig
 from querylect.data.load import load_dataset
-from querylect.errors import DataError
-
-from ..raising import refused
 
 
 def chunk_prompt(question, chunks):
@@ -75,39 +71,6 @@ def test_the_document_task_ranks_types(tmp_path):
     rows = [row(document_prompt("Who is paid?", ["DEF14A", "10-K"]), {"1": 3, "0": 4})]
     dataset = load(write(tmp_path, rows, "document_ranking_kaggle_dev.jsonl"), task="documents")
     assert grades(dataset) == {"Who is paid?": {"DEF14A": 4, "10-K": 3}}
-
-
-@pytest.mark.parametrize(
-    ("line", "facts"),
-    [
-        (row(chunk_prompt("Q?", ["a"]), {"1": 2}), ["'1'", " 1,"]),
-        (row(chunk_prompt("Q?", ["a"]), {"-1": 2}), ["'-1'"]),
-        (row(chunk_prompt("Q?", ["a"]), [2]), ["'qrel'", "[2]"]),
-        (row(chunk_prompt("Q?", ["a"]), {"0": float("nan")}), ["nan"]),
-        (row(chunk_prompt("Q?", ["a"]), {"0": None}), [None]),
-        (row(chunk_prompt("Q?", ["a"]), {"0": 1.5}), [1.5]),
-        (row(chunk_prompt("", ["a"]), {"0": 1}), []),
-        (row(chunk_prompt("Q?", []), {}), ["[Chunk Index 0]"]),
-        (row(document_prompt("Q?", ["10-K"]), {"0": 1}), []),
-        ({"uuid": "q", "messages": []}, [" 0 messages"]),
-        ({"question": "Q?"}, [" 0 messages"]),
-        ('{"uuid": "q', []),
-    ],
-)
-def test_a_broken_row_is_named(tmp_path, line, facts):
-    good = row(chunk_prompt("Fine?", ["a", "b"]), {"0": 1})
-    with refused(DataError, "chunk_ranking_kaggle_dev.jsonl, ", " 2: ", *facts):
-        load(write(tmp_path, [good, line]))
-
-
-def test_a_folder_without_the_files_of_the_task_is_told(tmp_path):
-    write(tmp_path, [], "document_ranking_kaggle_dev.jsonl")
-    with refused(DataError, "*chunk_ranking*.jsonl", "document_ranking_kaggle_dev.jsonl"):
-        load(tmp_path)
-    with refused(DataError, tmp_path / "document_ranking_kaggle_dev.jsonl"):
-        load(tmp_path, task="documents")
-    with refused(DataError, tmp_path / "absent"):
-        load(tmp_path / "absent")
 
 
 def test_the_real_rows_are_read(realdata):

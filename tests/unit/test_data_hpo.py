@@ -3,14 +3,10 @@
 import hashlib
 import importlib.machinery
 import importlib.util
-import re
 
 import pytest
 from querylect.data.hpo import load_hpo
 from querylect.data.leakage import overlap
-from querylect.errors import DataError
-
-from ..raising import refused
 
 HEAD = "format-version: 1.2\ndata-version: hp/releases/2025-01-16\n\n"
 
@@ -98,35 +94,6 @@ def test_the_corpus_keeps_asked_terms_and_fills_up_by_hash(load):
     dataset = load(*(block(identifier, identifier) for identifier in identifiers), *FILLERS, corpus_size=8)
     by_hash = sorted(identifiers, key=lambda identifier: hashlib.sha256(identifier.encode()).hexdigest())
     assert [document.id for document in dataset.corpus] == sorted([*by_hash[:5], "HP:90", "HP:91", "HP:92"])
-
-
-def test_the_set_does_not_depend_on_the_order_of_the_file(load):
-    blocks = [block(f"HP:{n}", f"term {n}", lay(f"word {n}"), lay(f"verb {n}")) for n in range(12)]
-    assert load(*blocks) == load(*reversed(blocks))
-
-
-@pytest.mark.parametrize(
-    ("blocks", "facts"),
-    [
-        (FILLERS[:2], [": 2 terms", "than 2 "]),
-        ((), ["[Term]"]),
-        ((block("HP:1", "A", "synonym: no quotes EXACT layperson []"),), ["line 7", "synonym"]),
-    ],
-)
-def test_files_that_do_not_serve_are_refused(load, blocks, facts):
-    with refused(DataError, *facts):
-        load(*blocks)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with refused(DataError, tmp_path / "hp.obo"):
-        load_hpo(tmp_path / "hp.obo")
-
-
-def test_another_release_is_said(load):
-    dataset = load(*FILLERS, head="data-version: hp/releases/2031-01-01\n\n")
-    assert re.search(r"hp/releases/2031-01-01; .* figures are for hp/releases/2025-01-16", dataset.notes[0])
-    assert "2031-01-01" in dataset.licence
 
 
 @pytest.fixture(scope="module")

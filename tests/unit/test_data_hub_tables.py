@@ -100,28 +100,6 @@ def test_a_subset_is_chosen_by_name(tmp_path):
         load(tmp_path)
 
 
-def test_a_missing_table_shard_or_file_is_told(tmp_path):
-    as_parquet(tmp_path / "a")
-    (tmp_path / "a" / "corpus" / "test-00000-of-00002.parquet").unlink()
-    with refused(DataError, "test-00000-of-00002.parquet", 2):
-        load(tmp_path / "a")
-    as_jsonl(tmp_path / "b")
-    (tmp_path / "b" / "corpus.jsonl").unlink()
-    with refused(DataError, "corpus/corpus", "corpus.jsonl"):
-        load(tmp_path / "b")
-    head = (tmp_path / "b" / "README.md").read_text()
-    (tmp_path / "b" / "README.md").write_text(head.replace("path: corpus.jsonl", f"path: {tmp_path}/b/queries.jsonl"))
-    with refused(DataError, f"{tmp_path}/b/queries.jsonl"):
-        load(tmp_path / "b")
-    (tmp_path / "b" / "README.md").write_text("---\nconfigs: [\n---\n")
-    with refused(DataError, tmp_path / "b" / "README.md"):
-        load(tmp_path / "b")
-    as_beir_on_the_hub(tmp_path / "c")
-    (tmp_path / "c" / "qrels" / "test.tsv").rename(tmp_path / "c" / "qrels" / "judgements.tsv")
-    with refused(DataError, "qrels"):
-        load(tmp_path / "c")
-
-
 @pytest.mark.parametrize(
     ("rows", "facts"),
     [
@@ -141,37 +119,6 @@ def test_a_broken_judgement_is_told(tmp_path, rows, facts):
     parquet.write_table(table, tmp_path / "qrels" / "test-00000-of-00001.parquet")
     with refused(DataError, *facts):
         load(tmp_path)
-
-
-def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
-    as_beir_on_the_hub(tmp_path)
-    path = tmp_path / "corpus.jsonl.gz"
-    for text, facts in (
-        (jsonl([*DOCUMENTS, DOCUMENTS[0]]), ["'d1'"]),
-        (jsonl([{"title": "no text", "_id": "d1"}]), [path, "row 1", "column text"]),
-        (jsonl([{"text": "no id"}]), [path, "row 1", "_id"]),
-        (jsonl([{"_id": "d1", "text": None}]), [path, "'text'", None]),
-        ("", [path, "row;"]),
-        ("{]", [path, "line 1"]),
-    ):
-        with gzip.open(path, "wt") as file:
-            file.write(text)
-        with refused(DataError, *facts):
-            load(tmp_path)
-    compressed = bytearray(gzip.compress(jsonl(DOCUMENTS * 500).encode()))
-    compressed[60:90] = bytes(30)
-    path.write_bytes(compressed)
-    with refused(DataError, tmp_path.name):
-        load(tmp_path)
-    compressed = gzip.compress(jsonl([{"_id": f"d{number}", "text": f"{number:x}"} for number in range(500)]).encode())
-    path.write_bytes(compressed[:-20])
-    with refused(DataError, f"{path}, line "):
-        load(tmp_path)
-    as_beir_on_the_hub(tmp_path / "b")
-    with gzip.open(tmp_path / "b" / "queries.jsonl.gz", "wt") as file:
-        file.write(jsonl([*QUESTIONS, {"_id": "q1", "text": "another"}]))
-    with refused(DataError, "'q1'"):
-        load(tmp_path / "b")
 
 
 def test_a_real_beir_folder_read_as_tables_is_the_same(realdata):

@@ -85,11 +85,6 @@ def test_leaks_are_taken_out_of_the_earlier_split():
     assert "set: 4 of 5 questions of train are taken out: they stand in a later split, or nearly so." in notes
 
 
-def test_a_split_without_a_question_left_is_taken_out():
-    clean, _ = without_leaks("set", {"train": split(("a", "x")), "test": split(("b", "X"))})
-    assert list(clean) == ["test"]
-
-
 def test_leaks_are_listed_in_a_file_whose_lines_are_left_out(tmp_path):
     splits = {
         "train": split(("a", "who tamed the dog"), ("b", "who tamed the dogs"), ("c", "unlike")),

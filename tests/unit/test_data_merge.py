@@ -65,14 +65,6 @@ def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(fol
         merge([folders[0], graded], tmp_path / "both")
 
 
-def test_the_other_order_keeps_the_other_copy(folders, tmp_path):
-    merge(folders[::-1], tmp_path / "merged", name="both")
-    merged = load_beir(tmp_path / "merged")
-    assert [document.id for document in merged.corpus] == ["pairs/1", "pairs/2", "pairs/x/9"]
-    assert merged.splits["test"].qrels["2"] == {"pairs/x/9": 2}
-    assert merged.name == "both"
-
-
 def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, tmp_path):
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -90,42 +82,6 @@ def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
     write_jsonl(queries, *(row | {"answers": ["Ann"]} for row in read_jsonl(queries)))
     merge(folders, tmp_path / "merged")
     assert [row["answers"] for row in read_jsonl(tmp_path / "merged" / "queries.jsonl")] == [["Ann"]] * 3
-
-
-def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
-    target = tmp_path / "merged"
-    for sources in (
-        folders[:1],
-        [folders[0], folders[0]],
-        [folders[0], MergeSource("a/b", tmp_path / "p")],
-        [folders[0], MergeSource("away", tmp_path / "away")],
-    ):
-        with refused(DataError):
-            merge(sources, target)
-    with refused(DataError, "'web'"):
-        merge(folders, target, question_sources=["web"])
-    queries = folders[1].folder / "queries.jsonl"
-    queries.write_text(queries.read_text().replace("dog", "dogs"))
-    with refused(DataError, "'1'", "pairs", "'who tamed the dogs'", "--questions"):
-        merge(folders, target)
-    corpus = folders[1].folder / "corpus.jsonl"
-    corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
-    (note,) = merge(folders, tmp_path / "dropped", question_sources=["pairs"])["notes"]
-    assert note.startswith("p, test: 1 of 3 judgements are dropped")
-    shutil.rmtree(tmp_path / "dropped")
-    corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
-    with refused(DataError, "p, test", "2 of 3"):
-        merge(folders, target, question_sources=["pairs"])
-    corpus.write_text("{")
-    with refused(DataError, f"{corpus}, line 1"):
-        merge(folders, target, question_sources=["wiki"])
-    (folders[0].folder / "meta.json").write_text('{"ignore_identical_ids": true}')
-    with refused(DataError, folders[0].folder, "ignore_identical_ids"):
-        merge(folders, target)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "w"]
-    target.mkdir()
-    with refused(DataError, target):
-        merge(folders, target, question_sources=["pairs"])
 
 
 def test_merge_from_the_command_line(folders, tmp_path, capsys):

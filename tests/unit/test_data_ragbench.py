@@ -5,9 +5,6 @@ from pyarrow import parquet
 from querylect.configs.schema import DatasetConfig
 from querylect.data.load import load_dataset
 from querylect.data.ragbench import PARTS, document_id, open_ragbench
-from querylect.errors import DataError
-
-from ..raising import refused
 
 ROWS = {
     ("covidqa", "test"): [
@@ -87,37 +84,3 @@ def test_only_the_whole_benchmark_bears_its_name(tmp_path):
     folder = write(tmp_path, {(part, "test"): rows for part in PARTS})
     assert open_ragbench(folder).name == "ragbench"
     assert open_ragbench(folder, ["covidqa", "cuad"]).name == "ragbench[covidqa,cuad]"
-
-
-def test_a_missing_part_split_or_shard_is_told(tmp_path):
-    folder = write(tmp_path / "a")
-    with refused(DataError, folder, "cuad", "dataset.parts=[covidqa, emanual]"):
-        load(folder)
-    with refused(DataError, "squad", "covidqa"):
-        load(folder, parts=["squad"])
-    (folder / "emanual" / "test-00000-of-00001.parquet").rename(folder / "emanual" / "test-00001-of-00002.parquet")
-    with refused(DataError, "1 of 2 ", "test-00000-of-00002.parquet"):
-        load(folder, parts=TWO)
-    (folder / "emanual" / "test-00001-of-00002.parquet").unlink()
-    with refused(DataError, folder / "emanual", "test-00000-of-00001.parquet"):
-        load(folder, parts=TWO)
-
-
-def test_a_file_of_another_part_or_kind_is_told(tmp_path):
-    folder = write(tmp_path)
-    shard = folder / "emanual" / "test-00000-of-00001.parquet"
-    shard.write_bytes((folder / "covidqa" / "test-00000-of-00001.parquet").read_bytes())
-    with refused(DataError, f"{shard}, row 1", "'covidqa_test'", "emanual_test"):
-        load(folder, parts=["emanual"])
-    parquet.write_table(pa.table({"id": ["1"], "text": ["?"]}), shard)
-    with refused(DataError, "question, documents, all_relevant_sentence_keys", "id, text"):
-        load(folder, parts=["emanual"])
-    shard.write_bytes(b"PAR1 and then nothing")
-    with refused(DataError, shard):
-        load(folder, parts=["emanual"])
-    shard.write_bytes(b"")
-    with refused(DataError, shard):
-        load(folder, parts=["emanual"])
-    write(folder, {("emanual", "test"): [("1", "one?", [], [])]})
-    with refused(DataError, "row 1", "'documents'", "[]"):
-        load(folder, parts=["emanual"])

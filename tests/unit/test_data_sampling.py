@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.data.sampling import QuestionSample, draw, draw_of_parts, sampled
+from querylect.data.sampling import draw, draw_of_parts
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,3 @@ def test_parts_are_drawn_each_by_itself():
     drawn = draw_of_parts(mixed, 5, 0, lambda item: item.id[0])
     assert [item.id[0] for item in drawn] == ["a"] * 5 + ["b"] * 5
     assert drawn[:5] == draw([item for item in mixed if item.id[0] == "a"], 5, 0)
-
-
-@pytest.mark.parametrize(("size", "total", "limit"), [(20, 20, None), (20, 20, 20), (20, 20, 50)])
-def test_nothing_is_said_where_nothing_was_left_out(size, total, limit):
-    assert sampled(size, total, limit, 0) is None
-
-
-def test_a_sample_says_how_many_of_how_many():
-    assert str(sampled(20, 1611, 20, 7)) == "20 of 1,611, drawn with seed 7"
-    assert sampled(20, 1611, 20, 7) == QuestionSample(20, 1611, 7)

@@ -8,7 +8,6 @@ import pytest
 from querylect.configs.llm import AnswersConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.leakage import near_overlap
-from querylect.data.load import load_dataset
 from querylect.data.wordnet import Gloss, load_wordnet, read_gloss
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
@@ -108,11 +107,6 @@ def test_documents_and_questions_of_synsets_with_a_tagged_sense(load):
     assert {document.title for document in dataset.corpus} == {truck.title, *(entry[2][0] for entry in FILLERS)}
 
 
-def test_an_example_that_repeats_the_definition_is_no_part_of_the_document(load):
-    gloss = 'the very first light of day; "Dawn: the very first light of day."; "at the crack of it"'
-    assert document(load(("dawn", "n", ["daybreak"], gloss, 1, {})), "daybreak").text == "at the crack of it."
-
-
 def test_at_most_25_related_words_stand_in_a_document(load):
     kinds = [(f"kind{n}", "n", [f"kind {n}"], "a sort of thing", 0, {}) for n in range(30)]
     thing = ("thing", "n", ["thing"], "whatever it may well be", 1, {"~": [f"n:kind{n}" for n in range(30)]})
@@ -200,19 +194,6 @@ def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_pa
     }
 
 
-def test_other_files_are_said_and_their_own_notice_is_the_licence(load):
-    dataset = load(TRUCK, VEHICLE, EMPTY, FULL)
-    assert "is not WordNet 3.0 as in wn 0.0.23; this project's figures are for that." in dataset.notes[-1]
-    assert dataset.licence.endswith("This software is provided to you. WordNet 3.0 Copyright 2006")
-
-
-def test_too_few_definitions_are_refused(load):
-    with refused(DataError, ": 6 ", " 7 "):
-        load(test_questions=6)
-    with refused(DataError, ": 6 ", " 8 "):
-        load(test_questions=2, validation_questions=6)
-
-
 def cut(file: Path, keep: float) -> None:
     contents = file.read_bytes()
     file.write_bytes(contents[: int(len(contents) * keep)])
@@ -243,12 +224,6 @@ def test_files_that_are_missing_cut_off_or_edited_are_refused(tmp_path, damage, 
     with refused(DataError, folder, *facts) as caught:
         load_wordnet(folder, 1, 1)
     assert "\n" not in str(caught.value)
-
-
-def test_a_configured_folder_is_read_instead_of_the_package(tmp_path):
-    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
-    with refused(DataError, folder, " 7 ", 1800):
-        load_dataset(DatasetConfig(kind="wordnet", path=str(folder)))
 
 
 def test_the_words_of_a_definition_are_its_right_answers(tmp_path, monkeypatch):

@@ -2,9 +2,7 @@
 
 from querylect.data.types import Utterance
 from querylect.data.wordnet_conversations import load_wordnet_conversations
-from querylect.errors import DataError
 
-from ..raising import refused
 from .test_data_wordnet import filler, write
 
 SIZES = {"test_questions": 1, "validation_questions": 1, "training_questions": 9}
@@ -13,8 +11,6 @@ POINTERS = {"@": ["n:tool"], "%p": ["n:head"], "~": ["n:maul"]}
 HAMMER = ("hammer", "n", ["hammer", "striker"], 'a heavy head on a handle; "his hammer fell"', 3, POINTERS)
 HEAD = ("head", "n", ["head"], "what strikes", 1, {})
 MAUL = ("maul", "n", ["maul"], "the largest one of all", 0, {"@": ["n:hammer"]})
-HOT = ("hot", "a", ["hot"], "of high temperature", 4, {"!": ["a:cold"]})
-COLD = ("cold", "a", ["cold"], "of low temperature", 4, {"!": ["a:hot"]})
 PAIRS = [
     entry
     for number in range(10, 14)
@@ -44,8 +40,3 @@ def test_follow_ups_ask_along_the_pointers_of_a_word(tmp_path):
     assert answers == ["tool"]
     assert ("What does hammer mean?", "And what are its parts?") not in questions, "its definition names the head"
     assert ("What does hammer mean?", "Can you name a kind of it?") not in questions, "a maul is no document"
-
-
-def test_too_few_questions_are_an_error(tmp_path):
-    with refused(DataError, "validation"):
-        load_wordnet_conversations(write(tmp_path / "dict", HOT, COLD), **SIZES)

@@ -14,14 +14,13 @@ from querylect.configs.synthetic import STYLES, SyntheticConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.leakage import overlap
-from querylect.data.near_texts import similarity
-from querylect.data.types import Dataset, Document, Question, Split, Utterance
+from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
-from querylect.errors import DataError, IncompleteError
+from querylect.errors import DataError
 from querylect.llms.access import Llm
 from querylect.questions.plan import divide, neighbours, plan_questions
 from querylect.questions.quality import WrittenQuestion, copied, quality_by_style, quality_lines
-from querylect.questions.styles import style_prompt, with_typos
+from querylect.questions.styles import with_typos
 from querylect.questions.training_set import write_training_set
 
 from ..handbook import THINGS, Author, save_handbook
@@ -118,15 +117,6 @@ def test_unanswerable_questions_are_dropped_and_counted(tmp_path, corpus):
     assert not any("moon" in row["text"] for row in rows(tmp_path / "set"))
 
 
-def test_without_a_judge_every_question_is_kept_with_its_own_passages(tmp_path, corpus):
-    author = Author(bad=list(THINGS)[:1])
-    training_set = write(author, corpus, tmp_path / "set", styles=["question"], count=20, judge=False)
-    assert author.judged == []
-    everything = training_set.quality[-1]
-    assert (everything.kept, everything.answerable, everything.judgements) == (20, None, 1)
-    assert json.loads((tmp_path / "set" / "meta.json").read_text())["judge"] is None
-
-
 class Generous(Author):
     """Judges that every text answers every question."""
 
@@ -190,14 +180,6 @@ def test_a_question_of_two_splits_belongs_to_the_first_alone(tmp_path, corpus):
         assert set(split.qrels) == {question.id for question in split.questions}
 
 
-def test_missing_replies_write_nothing(tmp_path, corpus):
-    with refused(IncompleteError, "of 60"):
-        write(Author(silent=["omnibus"]), corpus, tmp_path / "set")
-    assert not (tmp_path / "set").exists()
-    with refused(DataError, "synthetic.count"):
-        write(Author(bad=THINGS), corpus, tmp_path / "bad")
-
-
 def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_path, corpus):
     folder, _ = corpus
     passages = load_beir(folder).corpus
@@ -218,25 +200,6 @@ def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_pa
     )
     with refused(DataError, tmp_path / "o", "chapter-0.md#1"):
         write(Author(), corpus, tmp_path / "other", tmp_path / "o")
-
-
-def test_users_questions_keep_their_history_and_what_counts_as_relevant(tmp_path, corpus):
-    passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
-    history = (Utterance("user", "Do you have bikes?"), Utterance("assistant", "Yes."))
-    question = Question("question-1", "what do they cost", ("3 coins", "4 coins"), history, "what do bikes cost")
-    users = Dataset("users", passages, {"test": Split([question], {"question-1": {bike: 2}})}, relevance_level=2)
-    save_beir(users, tmp_path / "users")
-    write(Author(), corpus, tmp_path / "set", tmp_path / "users", styles=["question"])
-    dataset = load_beir(tmp_path / "set")
-    assert dataset.splits["test"].questions == (question,), "written questions have other ids"
-    assert dataset.relevance_level == 2
-    grades = {
-        grade
-        for split in dataset.splits.values()
-        for judgements in split.qrels.values()
-        for grade in judgements.values()
-    }
-    assert grades == {2}, "the passages of written questions count as relevant, too"
 
 
 def test_a_synthetic_question_that_users_ask_in_the_test_is_left_out(tmp_path, corpus):
@@ -284,18 +247,6 @@ def test_the_second_passage_of_a_question_is_the_next_or_for_the_last_the_previo
     assert neighbours([first, second, third, alone], document_of) == {"p0": second, "p1": third, "p2": second}
 
 
-def test_shares_of_documents_of_different_size():
-    corpus = [words_of(number) for number in range(100)]
-    sizes = [40, 20, 10, *[2] * 15]
-    owners = [f"d{number}" for number, size in enumerate(sizes) for _ in range(size)]
-    document_of = {passage.id: owner for passage, owner in zip(corpus, owners, strict=True)}
-    partition = divide(corpus, document_of, SyntheticConfig())
-    sizes = {split: len(passages) for split, passages in partition.passages.items()}
-    assert sizes == {"train": 70, "validation": 10, "test": 20}
-    with refused(DataError, 2):
-        divide(corpus[:2], document_of | {"p0": "a", "p1": "b"}, SyntheticConfig())
-
-
 @given(st.text("abcdefgh éß日", min_size=1, max_size=80), st.text(max_size=3))
 def test_typos_change_longer_words_alone(text, seed):
     typed = with_typos(text, seed)
@@ -307,11 +258,6 @@ def test_typos_change_longer_words_alone(text, seed):
     for original, mistyped in zip(words, changed, strict=True):
         assert original[0] == mistyped[0]
         assert original == mistyped or (abs(len(original) - len(mistyped)) <= 1 and original in longer)
-
-
-def test_a_typo_stays_nearly_the_same_question():
-    question = "How much does a member pay for the canteen each month?"
-    assert similarity(question, with_typos(question, "0")) is not None
 
 
 def test_what_a_question_copies():
@@ -330,11 +276,3 @@ def test_what_a_question_copies():
     assert (keyword.requested, keyword.written, keyword.answerable, keyword.copied_run) == (1, 0, None, None)
     assert everything.requested == 3
     assert quality_lines(quality)[3].startswith("| keyword | 1 | 0 | – |")
-
-
-def test_the_prompt_of_a_typo_is_that_of_a_question():
-    passages = [Document("a", "Title", "one two three"), Document("b", "", "four five six")]
-    assert style_prompt("typo", passages[:1], "x", 10) == style_prompt("question", passages[:1], "x", 10)
-    both = style_prompt("multi_hop", passages, "x", 6).case
-    assert "Title one two" in both
-    assert "four five six" in both
