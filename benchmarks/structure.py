@@ -24,7 +24,7 @@ ORDER = [
 ORDER_WITHIN = {
     "data": ["documents"],
     "envs": ["index", "retrievers", "builder", "page", "server", "client", "adapters"],
-    "eval": ["pages", "drift", "report", "tasks", "answers", "papers"],
+    "eval": ["drift", "report", "tasks", "answers", "papers"],
     "inference": ["adapters"],
     "rollouts": ["engines"],
     "train": ["packing", "memory", "distributed"],

@@ -125,19 +125,19 @@ def near_duplicates(blocks: Sequence[Vectors], threshold: float, progress: Progr
     """Positions and vectors of the documents that stay, by block."""
     first = 0
     for block in blocks:
-        found: dict[int, Duplicate] = {}
+        removed: dict[int, Duplicate] = {}
         for positions, vectors in remaining:
             cosines = multiply(block, vectors)
             for row in np.flatnonzero((cosines > threshold).any(axis=1)):
                 column = int((cosines[row] > threshold).argmax())
-                found.setdefault(int(row), Duplicate(first + int(row), int(positions[column]), cosines[row, column]))
+                removed.setdefault(int(row), Duplicate(first + int(row), int(positions[column]), cosines[row, column]))
         within = multiply(block, block)
         for row in np.flatnonzero((np.tril(within, -1) > threshold).any(axis=1)):
-            earlier = [int(column) for column in np.flatnonzero(within[row, :row] > threshold) if column not in found]
-            if earlier and row not in found:
-                found[int(row)] = Duplicate(first + int(row), first + earlier[0], within[row, earlier[0]])
-        duplicates += [found[row] for row in sorted(found)]
-        stay = np.array([row for row in range(len(block)) if row not in found], dtype=np.int64)
+            earlier = [int(column) for column in np.flatnonzero(within[row, :row] > threshold) if column not in removed]
+            if earlier and row not in removed:
+                removed[int(row)] = Duplicate(first + int(row), first + earlier[0], within[row, earlier[0]])
+        duplicates += [removed[row] for row in sorted(removed)]
+        stay = np.array([row for row in range(len(block)) if row not in removed], dtype=np.int64)
         remaining.append((first + stay, block[stay]))
         first += len(block)
         if progress:

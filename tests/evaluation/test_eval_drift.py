@@ -147,7 +147,7 @@ def test_equation_6_as_written_is_pulled_down_by_shared_questions():
     assert "which pulls it down" in page
 
 
-def test_of_very_many_queries_a_sample_of_the_questions_is_compared_and_the_page_says_so(monkeypatch):
+def test_of_very_many_queries_a_sample_is_compared_and_the_page_says_so(monkeypatch):
     monkeypatch.setattr(under_test, "LARGEST", 40)
     keys = [f"q{n}" for n in range(30)]
     results = measure([plain("a", KEYWORDS, keys), plain("b", SENTENCES, keys)], QUICK, embed, "hash")

@@ -366,7 +366,7 @@ def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path, optio
     assert "Overfull" not in done.stdout
 
 
-def test_columns_are_named_by_dataset_and_environment_where_there_are_several_of_both():
+def test_columns_are_named_by_dataset_and_environment_where_there_are_several():
     settings = spec(systems=BOTH)
     values = {"bm25_raw": [0.5] * 3, "minilm_raw": [0.25] * 3, "bm25_prompted1": [0.25] * 3}
     parts = [part(name, **values) for name in ("one", "two")]
