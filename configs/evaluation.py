@@ -74,14 +74,10 @@ class SystemConfig(Section):
     """Answers sampled per question, whose scores are averaged; None: one greedy answer."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature, with `samples` or several `passages`."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus (top-p) of sampling, with `samples` or several `passages`."""
     passages: Annotated[int, Field(ge=1)] = 1
     """hyde with `llm`: passages sampled per answer and searched together."""
     training_free: TrainingFreeName | None = None
     """A training-free baseline, instead of a model."""
-    weights: dict[str, float] | None = None
-    """Settings of the training-free baseline (docs/methods.md); None: tuned on validation questions."""
     environments: list[str] | None = None
     """Evaluate only in these environments; None: all."""
     datasets: list[str] | None = None
@@ -100,17 +96,14 @@ class SystemConfig(Section):
     @model_validator(mode="after")
     def _check_training_free(self) -> "SystemConfig":
         if self.training_free is None:
-            if self.weights is not None:
-                raise ValueError("weights are those of a training_free baseline, and none is named")
             return self
-        allowed = {"training_free", "weights", "environments", "datasets"}
+        allowed = {"training_free", "environments", "datasets"}
         fields = type(self).model_fields
         excess = sorted(
             name for name in self.model_fields_set - allowed if getattr(self, name) not in (None, fields[name].default)
         )
         if excess:
             raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(excess)}")
-        TRAINING_FREE[self.training_free].model_validate(self.weights or {})
         return self
 
     @model_validator(mode="after")
@@ -123,7 +116,7 @@ class SystemConfig(Section):
 
     @property
     def sampled(self) -> bool:
-        """Whether temperature and top_p are used."""
+        """Whether the temperature is used."""
         return self.samples is not None or self.passages > 1
 
 
@@ -170,8 +163,6 @@ class SpecConfig(Section):
     parts: list[str] = []
     """Datasets whose question ids start with a part name (`covidqa/17`): results are reported per part and averaged.
     Datasets of kind ragbench are always treated this way."""
-    trec: bool = True
-    """Write TREC runs, and qrels of local datasets."""
     policy: PolicyConfig = PolicyConfig()
     """Default policy of systems without one."""
     rewriter: RewriterConfig = RewriterConfig()

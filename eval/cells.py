@@ -146,15 +146,11 @@ def failed(system: str, dataset: str, environment: str, error: Exception) -> Fai
 
 
 def answer_cells(cells: Sequence[Cell], batch: int, continues: bool) -> None:
-    """Ask all pending questions, `batch` at a time: by model, then by environment. `continues` as in `fail`.
-
-    Cells that need no model run first if their environment is open already, else when it is first opened.
-    """
+    """Ask all pending questions, `batch` at a time: without a model, then by model; by environment. `continues` as in
+    `fail`."""
     pending = [cell for cell in cells if _has_work(cell, continues)]
-    model_free = [cell for cell in pending if cell.system.engine_key is None]
-    for of_environment in _by_environment([cell for cell in model_free if cell.environment.client is not None]):
+    for of_environment in _by_environment([cell for cell in pending if cell.system.engine_key is None]):
         answer_in_environment(of_environment, None, batch, continues)
-    model_free = [cell for cell in model_free if cell.environment.client is None]
     by_engine: dict[str, list[Cell]] = {}
     for cell in pending:
         if cell.system.engine_key is not None:
@@ -168,18 +164,13 @@ def answer_cells(cells: Sequence[Cell], batch: int, continues: bool) -> None:
             continue
         try:
             for of_environment in _by_environment(engine_cells):
-                environment = of_environment[0].environment
-                first = [cell for cell in model_free if cell.environment is environment]
-                model_free = [cell for cell in model_free if cell.environment is not environment]
-                answer_in_environment([*first, *of_environment], engine, batch, continues)
+                answer_in_environment(of_environment, engine, batch, continues)
         finally:
             if isinstance(engine, Llm):
                 _log_costs(system.name, engine)
                 engine.close()
             del engine
             _free_memory()
-    for of_environment in _by_environment(model_free):
-        answer_in_environment(of_environment, None, batch, continues)
 
 
 def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, batch: int, continues: bool) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..configs.environment import ClientConfig, DatasetConfig, EnvironmentConfig, VectorsConfig
+from ..configs.environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
 from ..data.corpus import LoadedQuestions, load_questions, open_corpus
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
@@ -17,7 +17,6 @@ from ..data.types import AllDocuments, Question, Split
 from ..envs.builder.build import build_index
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment, open_unserved
-from ..envs.environment import settings_hash
 from ..envs.index.open import open_index
 from ..envs.index_names import index_name, member_settings
 from ..envs.retrievers.open import check_corpus
@@ -61,8 +60,6 @@ class EvalEnvironment:
     """The least grade that binary metrics count as relevant."""
     client: EnvironmentApi | None = field(default=None, repr=False)
     """An open client; None: `connect` opens one."""
-    expected: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Hashes that the service of `connect` must have, by field of `EnvironmentInfo`."""
     loaded: LoadedQuestions | None = field(default=None, repr=False)
     """What `connect` need not read again, if the environment is opened in this process."""
 
@@ -81,7 +78,6 @@ class EvalEnvironment:
         """A client for a `with` block; a local environment that is not open runs only inside it.
 
         Without `served` no service is started for an index that this process can search itself (`open_unserved`).
-        Raises ConfigError where judgements or index were changed since this environment was described.
         """
         if self.client is not None:
             yield self.client
@@ -91,17 +87,6 @@ class EvalEnvironment:
             if served
             else open_unserved(self.env, self.client_config, self.loaded)
         ) as client:
-            info = client.environment()
-            changed = [
-                f"{name}: {hash_} → {getattr(info, name)}"
-                for name, hash_ in self.expected.items()
-                if getattr(info, name) != hash_
-            ]
-            if changed:
-                raise ConfigError(
-                    f"the environment {self.label} was changed during the evaluation ({'; '.join(changed)}), so scores "
-                    "would not be comparable. Leave its index and judgements as they are and give the command again."
-                )
             yield client
 
 
@@ -139,7 +124,6 @@ def described_by_service(
         },
         sample=sample,
         relevance_level=split.relevance_level(info.relevance_level) if split is not None else info.relevance_level,
-        expected={"index_hash": info.index_hash, "settings_hash": info.settings_hash},
     )
 
 
@@ -223,20 +207,19 @@ class SpecEnvironments:
                 "index": manifest.index_hash,
                 "rerank": rerank,
                 "gain": env.gain,
-                "search": _search_identity(env.vectors)
+                "search": env.vectors.model_dump(mode="json", exclude={"gpus", "gpu_replicas"})
                 if manifest.vectors is not None or env.hybrid is not None
                 else None,
                 "judgements": judgements_identity(split.qrels),
                 "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),
                 "identical_ids_ignored": loaded.dataset.ignore_identical_ids,
-                **({"relevance_level": level} if level != RELEVANT else {}),
+                "relevance_level": level,
                 "options": options_identity(split.questions),
-                **({"histories": histories} if (histories := histories_identity(split.questions)) is not None else {}),
-                **({"excluded": excluded} if (excluded := exclusions_identity(split.questions)) is not None else {}),
+                "histories": histories_identity(split.questions),
+                "excluded": exclusions_identity(split.questions),
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
             relevance_level=level,
-            expected={"settings_hash": settings_hash(loaded.dataset, index.documents, env)},
             loaded=loaded,
         )
 
@@ -313,10 +296,3 @@ def chosen_environments(spec: SpecConfig) -> list[tuple[str, str]]:
 
 def _no_split(split: str, source: str, sizes: dict[str, int]) -> ConfigError:
     return ConfigError(f"{source} has no questions in split {split!r}; it has {sizes}. Change split.")
-
-
-def _search_identity(vectors: VectorsConfig) -> dict[str, object]:
-    """Without the choice of GPUs, which changes no score, and without `gpu_dtype` where it is left to `dtype`: records
-    from before these settings keep their identity."""
-    newer = {"gpus", "gpu_replicas", *(["gpu_dtype"] if vectors.gpu_dtype is None else [])}
-    return vectors.model_dump(mode="json", exclude=newer)

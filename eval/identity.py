@@ -100,7 +100,7 @@ def system_identity(
     system: SystemConfig, policy: PolicyConfig, rollout: RolloutConfig, rewriter: RewriterConfig, seed: int
 ) -> dict[str, object]:
     """Everything but the weights that a rewriting system's answers depend on."""
-    sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
+    sampled = {"samples": system.samples, "temperature": system.temperature, "seed": seed}
     if system.llm is not None:
         model: dict[str, object] = {"passages": system.passages}
     else:

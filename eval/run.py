@@ -368,7 +368,7 @@ def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
 def _training_free(settings: EvalConfig, seed: int) -> list[TrainingFreeSystem]:
     """The training-free baselines of `eval.training_free`, whose weights are chosen on validation questions."""
     tuning = Tuning(settings.split, settings.tuning_questions, METRICS, seed, DEPTH)
-    return [TrainingFreeSystem(name, name, None, tuning, METRICS, DEPTH) for name in settings.training_free]
+    return [TrainingFreeSystem(name, name, tuning, METRICS, DEPTH) for name in settings.training_free]
 
 
 def _check_baselines(

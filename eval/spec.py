@@ -16,7 +16,7 @@ cells/                        the answers by fingerprint (eval/journal.py)
 
 import logging
 import shutil
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def evaluate_spec(
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
     A system that is a run has its untrained policy and HyDE as rows, and one with a warm start its policy before GRPO
-    (eval/run_baselines.py), which is left out, with a warning and a note, if it cannot be read.
+    (eval/run_baselines.py).
     If `check` is given, raw questions are first compared with published figures, and `check` is called with each
     outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
     environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
@@ -92,11 +92,10 @@ def evaluate_spec(
     using it.
     """
     folder = output or Path(spec.output).expanduser() / spec.name
-    given, spec = spec, with_run_baselines(spec)
+    spec = with_run_baselines(spec)
     with only_command(folder):
         evaluation = SpecEvaluation.empty(spec, folder)
-        added = spec.systems.keys() - given.systems.keys()
-        _prepare(evaluation, {name for name in added if is_warm_start(spec.systems[name])}, trust)
+        _prepare(evaluation, trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         if check is not None:
             for environment in evaluation.environments:
@@ -108,9 +107,8 @@ def evaluate_spec(
     return folder / "tables.md", _incomplete(evaluation, records)
 
 
-def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) -> None:
-    """Open all environments, resolve all systems, and create the cells; `optional` systems are left out, with a note,
-    where they cannot be resolved."""
+def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
+    """Open all environments, resolve all systems, and create the cells."""
     spec, trained_questions, opened = evaluation.spec, TrainedQuestions(), SpecEnvironments(evaluation.spec)
     unresolved: dict[str, QuerylectError] = {}
     opened_environments: list[tuple[EvalEnvironment, list[System]]] = []
@@ -119,15 +117,7 @@ def _prepare(evaluation: SpecEvaluation, optional: Container[str], trust: bool) 
         try:
             evaluation.systems[name] = system_of_spec(spec, name, trust)
         except QuerylectError as error:
-            if name not in optional:
-                unresolved[name] = error
-                continue
-            evaluation.notes.append(
-                f"{name} is left out: {error} To evaluate without such rows, leave warm_start out of run_baselines."
-            )
-            log.warning("%s", evaluation.notes[-1])
-    kept = {name: system for name, system in spec.systems.items() if name in {*evaluation.systems, *unresolved}}
-    evaluation.spec = spec = spec.model_copy(update={"systems": kept})
+            unresolved[name] = error
     for dataset, name in chosen_environments(spec):
         systems = [system for system in spec.systems if _takes_part(spec, system, dataset, name)]
         try:
@@ -235,7 +225,7 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
             write_records(folder / _records_path(cell), records[cell])
     trec = folder / "trec"
     shutil.rmtree(trec, ignore_errors=True)
-    notes += write_trec_files(trec, spec, cells, records, evaluation.licences) if spec.trec else []
+    notes += write_trec_files(trec, spec, cells, records, evaluation.licences)
     samples = {one.dataset: one.sample for one in evaluation.environments if one.sample is not None}
     page = Page(
         title=spec.name,

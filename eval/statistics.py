@@ -49,14 +49,6 @@ class PairedComparison:
     """Cohen's d of the paired differences; None where they are constant but not 0."""
 
 
-def bootstrap_ci(values: Sequence[float], resamples: int, seed: int) -> tuple[float, float]:
-    """95% percentile bootstrap interval of the mean of `values`, as (low, high).
-
-    Raises ValueError for no values, a value that is not finite, or no resamples.
-    """
-    return mean_cis({"": [(1.0, values)]}, resamples, seed)[""]
-
-
 def paired_permutation_test(a: Sequence[float], b: Sequence[float], permutations: int, seed: int) -> float:
     """Two-sided probability, under exchangeable pairs, of a mean difference at least as large as that of `a` and `b`.
 
@@ -133,7 +125,7 @@ def mean_cis(strata: Mapping[str, Strata], resamples: int, seed: int) -> dict[st
     """95% intervals, by name of the metric, of weighted means of means, with each set resampled separately.
 
     An interval does not depend on the other metrics; those with equally many values in every set share draws. Raises
-    ValueError as `bootstrap_ci`, for any of the sets.
+    ValueError for a set without values, a value that is not finite, or no resamples.
     """
     _positive("resamples", resamples)
     data = {name: [(weight, _finite(values)) for weight, values in sets] for name, sets in strata.items()}

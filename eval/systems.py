@@ -41,7 +41,7 @@ from .identity import (
 from .journal import AnswerKey
 from .prompted import model_answers
 from .records import UNTRAINED, with_first_stage, write_json
-from .training_free import GRIDS, TUNING_FILE, Tuned, Tuning, answer, tune
+from .training_free import GRIDS, Tuned, Tuning, answer, tune
 
 log = logging.getLogger(__name__)
 
@@ -120,21 +120,17 @@ class TrainingFreeSystem(System):
     """A training-free baseline.
 
     Its cell stores the weights beside the answers (`weights.json`), so that a later evaluation with more questions uses
-    the same ones. Tuning results are stored by environment in the evaluation's `tuning.json`.
+    the same ones.
     """
 
     name: str
     baseline: str
-    weights: Mapping[str, float] | None
-    """The weights given in the spec; None means tuned weights."""
     tuning: Tuning
     metrics: Sequence[str]
     depth: int
 
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
-        """The baseline, and its weights or how they are chosen."""
-        if self.weights is not None:
-            return {"training_free": self.baseline, "weights": dict(self.weights)}
+        """The baseline, and how its weights are chosen."""
         return {
             "training_free": self.baseline,
             "grid": digest([dict(weights) for weights in GRIDS[self.baseline]]),
@@ -142,15 +138,11 @@ class TrainingFreeSystem(System):
         }
 
     def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
-        """As System.answer, with the weights that the cell stored, else those given, else tuned ones."""
+        """As System.answer, with the weights that the cell stored, else tuned ones."""
         client, folder = pending.client, pending.folder
         tuned = self.chosen(folder)
         if tuned is None:
-            if self.weights is not None:
-                tuned = Tuned(self.baseline, dict(self.weights), reason="given in the spec")
-            else:
-                cache = folder.parent.parent / TUNING_FILE
-                tuned = tune(self.baseline, client, pending.environment.everything, self.tuning, cache)
+            tuned = tune(self.baseline, client, pending.environment.everything, self.tuning)
             write_json(folder / _WEIGHTS_FILE, asdict(tuned))
         for part in pending.parts():
             yield Answered(len(part), answer(self.name, client, tuned, part, self.metrics, self.depth))
@@ -279,7 +271,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
     settings = spec.systems[name]
     if settings.training_free is not None:
         tuning = Tuning(spec.split, spec.tuning_questions, spec.metrics, spec.seed, spec.depth)
-        return TrainingFreeSystem(name, settings.training_free, settings.weights, tuning, spec.metrics, spec.depth)
+        return TrainingFreeSystem(name, settings.training_free, tuning, spec.metrics, spec.depth)
     checkpoint = None
     config = RunConfig(name=name).model_copy(update={"rewriter": spec.rewriter, "rollout": spec.rollout})
     if settings.run is not None:
@@ -295,7 +287,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
     elif settings.llm is None:
         config = config.model_copy(update={"policy": settings.policy or spec.policy})
     rollout = settings.rollout or config.rollout
-    sampling = {"temperature": settings.temperature, "top_p": settings.top_p} if settings.sampled else {}
+    sampling = {"temperature": settings.temperature, "top_p": 1.0} if settings.sampled else {}
     config = config.model_copy(
         update={"rewriter": settings.rewriter or config.rewriter, "rollout": rollout.model_copy(update=sampling)}
     )

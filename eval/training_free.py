@@ -9,9 +9,8 @@ so local and remote retrievers are treated alike.
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
 from ..data.leakage import words
@@ -19,15 +18,13 @@ from ..data.sampling import draw, in_batches
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
-from ..envs.schemas import EnvironmentInfo, Step, StepResult
-from ..errors import EnvironmentUnavailableError, StorageError
+from ..envs.schemas import Step, StepResult
+from ..errors import EnvironmentUnavailableError
 from ..logs import progress_bar
 from ..methods.method import SearchResults
 from ..methods.training_free import TrainingFree, additions, training_free
 from ..rewriters.card import RetrieverCard
-from ..storage import parse_json
-from .identity import digest
-from .records import EvalRecord, record_of_search, write_json
+from .records import EvalRecord, record_of_search
 
 Weights = Mapping[str, float]
 """Settings of a baseline, by name (configs/methods.py)."""
@@ -42,7 +39,6 @@ GRIDS: Mapping[str, Sequence[Weights]] = {
 }
 """Candidates in increasing strength; of equal means the first one is taken."""
 
-TUNING_FILE = "tuning.json"
 VALIDATION = "validation"
 
 _STEP_SIZE = 1024
@@ -97,25 +93,16 @@ class Tuning:
     """Documents per ranking."""
 
 
-def tune(
-    name: str, client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning, cache: Path | None = None
-) -> Tuned:
+def tune(name: str, client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning) -> Tuned:
     """The weights of a baseline. Questions in `evaluated` are left out of the validation questions.
 
-    `cache` is a file that stores choices by environment and questions, so that no choice is made twice.
-    Raises EnvironmentUnavailableError where no validation question could be scored, StorageError for the cache.
+    Raises EnvironmentUnavailableError where no validation question could be scored.
     """
     info = client.environment()
     questions, reason = validation_questions(client, evaluated, tuning)
     if reason:
         return Tuned(name, default_weights(name), reason=reason)
-    key, cached = _key(name, info, questions, tuning), _read_cache(cache)
-    if key not in cached:
-        cached[key] = _choose(name, client, RetrieverCard.from_service(info.retriever), questions, tuning)
-        if cache is not None:
-            rows = {key: asdict(choice) for key, choice in cached.items()}
-            write_json(cache, rows)
-    return cached[key]
+    return _choose(name, client, RetrieverCard.from_service(info.retriever), questions, tuning)
 
 
 def validation_questions(
@@ -271,22 +258,3 @@ def _draw_questions(validation: Sequence[Question], evaluated: Sequence[Question
         question for question in validation if question.id not in ids and words(question.in_context) not in texts
     ]
     return draw(candidates, tuning.questions, tuning.seed)
-
-
-def _key(name: str, info: EnvironmentInfo, questions: Sequence[Question], tuning: Tuning) -> str:
-    """The cache key: everything that a choice depends on."""
-    rows = [[question.id, question.text] for question in questions]
-    environment = [info.index_hash, info.settings_hash, info.gain]
-    grid = [dict(weights) for weights in GRIDS[name]]
-    return f"{name} {digest([environment, rows, tuning.metrics[0], tuning.depth, grid])[:20]}"
-
-
-def _read_cache(cache: Path | None) -> dict[str, Tuned]:
-    """The cached choices; empty where the file is missing, unreadable or damaged, because a choice can be repeated."""
-    if cache is None:
-        return {}
-    try:
-        rows = parse_json(cache.read_text(encoding="utf-8"))
-        return {key: Tuned(**value) for key, value in rows.items()}
-    except (OSError, ValueError, TypeError, AttributeError, StorageError):
-        return {}

@@ -69,9 +69,9 @@ class Drift:
 
 def gaussian(vectors: Vectors, sigma: float) -> Floats:
     """k(x, y) = exp(−|x − y|² / 2σ²) of vectors (queries, d): eq. 7."""
-    vectors = vectors.astype(float)
-    squares = (vectors**2).sum(axis=1)
-    values: Floats = vectors @ vectors.T
+    points: Floats = vectors.astype(np.float64)
+    squares = (points**2).sum(axis=1)
+    values: Floats = points @ points.T
     values *= -2
     values += squares[:, None]
     values += squares

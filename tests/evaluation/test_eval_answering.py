@@ -6,7 +6,6 @@ import pytest
 from querylect.configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question, Utterance
 from querylect.envs.schemas import HitBody, StepResult
-from querylect.errors import ConfigError
 from querylect.eval.answering import Asking, answers, batches
 from querylect.eval.records import records_of_trees
 from querylect.rewriters.card import RetrieverCard
@@ -14,7 +13,6 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engines.open import load_engine
 
 from ..lessons import PROMPT
-from ..raising import refused
 
 QUESTIONS = [Question(f"q{number}", "how much blood " * (number + 1)) for number in range(4)]
 ROLLOUT = RolloutConfig(max_new_tokens=6, documents=2, document_tokens=8)
@@ -74,13 +72,6 @@ def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(
     assert {record.truncated for record in records} == {1, None}, "unknown where an answer was not searched"
     second = [child for tree in answered.trees for root in tree.roots for child in root.children]
     assert any("About statin" in engine.tokenizer.decode(node.prompt_ids) for node in second)
-
-
-def test_a_prompt_that_is_too_long_is_told(engine, rewriter):
-    rollout = ROLLOUT.model_copy(update={"max_prompt_tokens": 16})
-    parts = batches(QUESTIONS, 2)
-    with refused(ConfigError, "rollout.max_prompt_tokens", 16):
-        list(answers(parts, Asking(1, ["ndcg@10"]), engine, Client(), rewriter, rollout))
 
 
 def test_greedy_answers_do_not_depend_on_the_batches(engine, rewriter):

@@ -92,14 +92,6 @@ def test_right_and_unknown_environments_are_told_and_evaluated(carry_out, publis
     assert json.loads((path.parent / "results.json").read_text())["baselines"] == [], "without the flag"
 
 
-def test_other_metrics_in_the_plan_leave_the_comparison_as_it_is(carry_out, published):
-    published(0.0)
-    results, _, _, failed = carry_out("served", metrics=["recall@2"], depth=2)
-    assert isinstance(failed, BaselineError)
-    assert results["baselines"][0]["measured"]["questions"] == 5
-    assert results["tables"] == []
-
-
 @pytest.mark.usefixtures("published", "no_model")
 def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(carry_out, monkeypatch):
     opened = under_test.answer_in_environment

@@ -127,15 +127,6 @@ def test_what_cannot_be_compared_is_named(first, second, facts):
         measure([plain("a", first), plain("b", second)], QUICK, embed, "hash")
 
 
-def test_equal_queries_can_be_compared_with_a_given_sigma():
-    systems = [plain("a", ["liver"] * 5, list("vwxyz")), plain("b", ["liver"] * 4, list("abcd"))]
-    results = measure(systems, DriftSettings(permutations=9, bootstrap=9, sigma=1.0), embed, "hash")
-    (pair,) = results.pairs
-    assert [drift.value for drift in pair.drifts.values()] == pytest.approx([0.0, 0.0], abs=1e-12)
-    assert [drift.p for drift in pair.drifts.values()] == [1.0, 1.0]
-    assert (results.sigma, results.sigma_said) == (1.0, "given")
-
-
 def test_equation_6_as_written_is_pulled_down_by_shared_questions():
     keys = [f"q{n}" for n in range(30)]
     systems = [plain("a", KEYWORDS, keys), plain("b", SENTENCES, keys)]
@@ -224,20 +215,6 @@ def test_the_command_hands_on_every_option(tmp_path, monkeypatch, capsys):
     }
     assert (saved["model"], saved["sigma"]) == ("opened M", 0.7)
     assert [system["successful"] for system in saved["systems"]] == [6, 6]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fact"),
-    [
-        (["runs/demo"], "NAME=PATH"),
-        (["a="], "NAME=PATH"),
-        (["a=x", "a=y"], "'a'"),
-        (["a=missing.txt", "b=missing.txt"], "missing.txt"),
-    ],
-)
-def test_the_command_names_a_mistake(arguments, fact, capsys):
-    assert end("drift", *arguments) == 2
-    assert fact in capsys.readouterr().err
 
 
 def test_lay_phrases_and_the_terms_they_mean_are_one_intent_in_two_dialects(tmp_path):

@@ -7,19 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from querylect.configs.environment import DatasetConfig, EnvironmentConfig, MilvusConfig
+from querylect.configs.environment import DatasetConfig
 from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
-from querylect.data import corpus
-from querylect.data.beir import load_beir
-from querylect.data.types import Question
-from querylect.envs.environment import Environment
-from querylect.envs.index_names import index_name, member_settings
-from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, ModelError
-from querylect.eval.environments import SpecEnvironments, chosen_environments, searched_here
-from querylect.eval.identity import folder_identity, llm_identity, model_identity, options_identity
+from querylect.eval.environments import SpecEnvironments, searched_here
+from querylect.eval.identity import folder_identity, llm_identity, model_identity
 from querylect.eval.systems import RewritingSystem
 from querylect.eval.transfer import trained_in
 from querylect.rewriters.card import RetrieverCard
@@ -69,21 +63,6 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
         index({"retriever": "hybrid", "hybrid": {"members": members}})
 
 
-def test_members_without_an_index_share_that_of_an_equal_environment():
-    float16 = {"vectors": {"dtype": "float16", "hnsw_depth": 7}}
-    members = [{"retriever": "bm25"}, {"retriever": "contriever"}, {"retriever": "contriever", "model": "a"}]
-    for changes in ({}, float16):
-        hybrid = {"retriever": "hybrid", "hybrid": {"members": members}, **changes}
-        resolved = index(hybrid, dataset="two").hybrid.members
-        alone = [index({**member, **changes}, dataset="two").index for member in members]
-        assert [member.index for member in resolved] == alone
-        assert resolved[0].index == "indexes/two-bm25"
-        assert len(set(alone)) == 3
-    assert index({"retriever": "contriever", "vectors": {"hnsw_depth": 7}}).index == "indexes/one-contriever"
-    run = EnvironmentConfig.model_validate({"index": "indexes/mine", **hybrid, "vectors": {}})
-    assert [member.index for member in member_settings(run)][:2] == ["indexes/mine-bm25", "indexes/mine-contriever"]
-
-
 def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):
     """Judgements, gain, answer options and identical ids: each is part of a cell's identity; other settings are not."""
     data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
@@ -118,13 +97,6 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
     assert environment.published_as == ("small", "bm25")
 
 
-def test_places_are_those_that_an_environment_names():
-    plan = SpecConfig.model_validate(
-        {"datasets": {"one": ONE, "two": TWO}, "environments": {"x": {}, "y": {"datasets": ["two"]}}}
-    )
-    assert chosen_environments(plan) == [("one", "x"), ("two", "x"), ("two", "y")]
-
-
 def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 1000)
@@ -137,17 +109,6 @@ def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
     assert model_identity("someone/model") == "someone/model"
     with refused(ModelError, tmp_path / "gone"):
         model_identity(str(tmp_path / "gone"))
-
-
-def test_a_checkpoint_that_its_training_removes_is_told(tmp_path, monkeypatch):
-    checkpoint = tmp_path / "checkpoint-40"
-    with refused(ModelError, checkpoint, "keep_checkpoints"):
-        folder_identity(checkpoint)
-    checkpoint.mkdir()
-    (checkpoint / "model.safetensors").touch()
-    monkeypatch.setattr(Path, "is_file", lambda path: path.unlink() or True)  # between its listing and its reading
-    with refused(ModelError, "model.safetensors", "keep_checkpoints"):
-        folder_identity(checkpoint)
 
 
 def test_a_large_file_is_known_by_samples_of_it(tmp_path, monkeypatch):
@@ -228,53 +189,6 @@ def test_another_prompt_file_is_another_system(tmp_path):
     assert identity_of(small) != first
 
 
-def test_answer_options_are_part_of_a_place():
-    plain, options_ab, options_ba = (Question("q", "text", options) for options in ((), ("a", "b"), ("b", "a")))
-    assert options_identity([plain]) is None
-    assert len({options_identity([options_ab]), options_identity([options_ba]), options_identity([plain, plain])}) == 3
-
-
-@pytest.mark.parametrize("local", [True, False])
-def test_judgements_edited_during_an_evaluation_are_refused(small_environment, tmp_path, run_app, local):
-    """Between the description that identifies cached answers and the client that searches."""
-    source = small_environment.dataset.model_copy(update={"path": str(tmp_path / "data")})
-    shutil.copytree(small_environment.dataset.path, source.path)
-    env = small_environment.model_copy(update={"dataset": source})
-    qrels = Path(source.path) / "qrels" / "test.tsv"
-    before = Environment.open(env)
-    with run_app(create_app(before)) as url:
-        settings = {"env": {"index": env.index}} if local else {"urls": {"one": [url]}}
-        plain = {"datasets": {"one": source.model_dump()}, "environments": {"words": settings}, "split": "test"}
-        described = SpecEnvironments(SpecConfig.model_validate(plain)).open("one", "words")
-        with described.connect() as client:
-            assert client.environment().settings_hash == before.settings_hash
-        qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
-        after = Environment.open(env)
-        before.settings_hash = after.settings_hash  # the service restarted
-        for served in (True, False):
-            with refused(ConfigError, after.settings_hash), described.connect(served):
-                pass
-
-
-def test_questions_are_read_once_in_an_evaluation_and_again_after_a_change(small_environment, tmp_path, monkeypatch):
-    source = small_environment.dataset.model_copy(update={"path": str(tmp_path / "data")})
-    shutil.copytree(small_environment.dataset.path, source.path)
-    reads = []
-    monkeypatch.setattr(corpus, "load_beir", lambda *args, **options: reads.append(args) or load_beir(*args, **options))
-    settings = {"env": {"index": small_environment.index}}
-    plain = {"datasets": {"one": source.model_dump()}, "environments": {"words": settings}, "split": "test"}
-    described = SpecEnvironments(SpecConfig.model_validate(plain)).open("one", "words")
-    assert len(reads) == 1
-    with described.connect(served=False) as client:
-        assert client.questions("test") == described.questions
-    assert len(reads) == 1
-    queries = Path(source.path) / "queries.jsonl"
-    queries.write_text(queries.read_text() + "\n")  # a blank line: the same questions
-    with described.connect(served=False) as client:
-        assert client.questions("test") == described.questions
-    assert len(reads) == 2
-
-
 def system_of(run, checkpoint="final"):
     config = RunConfig.model_validate(run)
     return RewritingSystem("x", SystemConfig(run="x"), config, checkpoint, {}, ["ndcg@10"], 10)
@@ -299,13 +213,3 @@ def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_kne
     assert home({}, checkpoint=None) == ""
     members = {"a": {"env": {"retriever": "bm25"}}, "b": {"env": {"retriever": "contriever", "index": "c"}}}
     assert home({"mix": {"environments": members}}) == "words+served"
-
-
-def test_an_index_name_differs_where_it_names_another_collection():
-    def name(**milvus):
-        return index_name(EnvironmentConfig(engine="milvus", milvus=MilvusConfig(**milvus)))
-
-    assert name() == name(search_params={"ef": 9}, deadline=100.0, connections=9) != index_name(EnvironmentConfig())
-    variants = [{"uri": "http://h:1"}, {"collection": "x"}, {"database": "x"}, {"index_type": "HNSW"}]
-    assert len({name(), *(name(**values) for values in variants)}) == 5
-    assert index_name(EnvironmentConfig(milvus=MilvusConfig(uri="http://h:1"))) == index_name(EnvironmentConfig())

@@ -18,7 +18,7 @@ from querylect.data.types import Question, Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.trec import falling, write_trec
-from querylect.errors import ConfigError, DataError, StorageError
+from querylect.errors import ConfigError, DataError
 from querylect.eval.export import export_trec
 from querylect.eval.records import EvalRecord, write_records
 
@@ -133,12 +133,6 @@ def test_scores_fall_strictly_in_single_precision_and_hardly_change(scores):
     np.testing.assert_allclose(values, scores, rtol=1e-5, atol=1e-5)
 
 
-def test_a_question_of_several_lines_is_one_topic(tmp_path):
-    split = Split([Question("q", " one\ntwo\t three\u2028four")], {"q": {"a": 1}})
-    write_trec(tmp_path / "out", split, {}, {})
-    assert (tmp_path / "out" / "topics.tsv").read_text() == "q\tone two three four\n"
-
-
 def test_equal_scores_keep_our_order(tmp_path):
     """trec_eval would put the last id first."""
     ranking = [RankedHit(name, 1.5) for name in ("a", "b", "c")]
@@ -159,17 +153,6 @@ def test_ids_with_white_space_are_refused(broken, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_overwritten_or_left_half_written(tmp_path):
-    split = Split([Question("q", "x")], {"q": {"d": 1}})
-    (tmp_path / "there").mkdir()
-    with refused(DataError, tmp_path / "there"):
-        write_trec(tmp_path / "there", split, {}, {})
-    (tmp_path / "file").write_text("")
-    with refused(StorageError, tmp_path / "file" / "out"):
-        write_trec(tmp_path / "file" / "out", split, {}, {})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there"]
-
-
 def test_the_command_prints_what_each_run_is_worth(small_environment, tmp_path, capsys):
     data = small_environment.dataset.path
     arguments = [f"env.index={small_environment.index}", "env.dataset.kind=beir", f"env.dataset.path={data}"]
@@ -182,11 +165,6 @@ def test_the_command_prints_what_each_run_is_worth(small_environment, tmp_path, 
     assert capsys.readouterr().out == f"{tmp_path / 'out' / 'raw'}.run: ndcg@10 {value:.4f}\n"
     ranks = [line.split()[3] for line in (tmp_path / "out" / "raw.run").read_text().splitlines()]
     assert set(ranks) <= {"1", "2"}
-
-
-def test_ranx_reads_the_small_environment_the_same(config, tmp_path):
-    value = export_trec(config.env, None, "test", tmp_path / "small")["raw"]
-    assert ranx(tmp_path / "small") == pytest.approx([value], abs=1e-9)
 
 
 def test_real_collections_are_worth_the_same_to_others(realdata, tmp_path):

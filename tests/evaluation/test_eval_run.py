@@ -14,7 +14,7 @@ from querylect.data.types import Document, Question
 from querylect.envs.builder.build import build_index
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, Step, StepResult
-from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
+from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
 from querylect.eval import run as under_test
 from querylect.eval.answering import Answered, Asking
 from querylect.eval.leakage import LEAKS, HeldOut, without_trained_elsewhere, write_leaks_file
@@ -22,7 +22,6 @@ from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records, records_of_trees
 from querylect.eval.run import RunEnvironment, evaluate_systems, place_results
 from querylect.eval.systems import System
-from querylect.llms.base import Costs
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
@@ -230,30 +229,6 @@ def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
     assert "an answer or a score is missing: 1" in report.read_text()
 
 
-def test_a_model_is_closed_when_its_evaluation_stops(tmp_path, monkeypatch):
-    class Model:
-        costs, closed = Costs(), 0
-
-        def close(self):
-            self.closed += 1
-
-    model = Model()
-
-    class Modelled(Toy):
-        engine_key = "model"
-
-        def load(self):
-            return model
-
-    def stops(questions):
-        raise MemoryError("no room")
-
-    monkeypatch.setattr("querylect.eval.cells.Llm", Model)
-    with pytest.raises(MemoryError):
-        evaluate_systems(RunEnvironment(remote(), Environment()), [Modelled("untrained", stops)], tmp_path)
-    assert model.closed == 1
-
-
 def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
     report = run(tmp_path, Environment(down=["t02", "t06"]))
     results = json.loads((report.parent / "results.json").read_text())
@@ -267,18 +242,6 @@ def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
     with refused(EnvironmentUnavailableError, 20):
         run(tmp_path / "out", Environment(down=[q.id for q in TEST]))
     assert not list((tmp_path / "out").glob("*.*"))
-
-
-def test_a_question_without_a_score_stops_neither_evaluation_nor_rerun(tmp_path):
-    environment = Environment(test=[*TEST * 9, *TEST[:13]])  # 193 questions: a batch of 192 and one of a single one
-    environment.test = [replace(question, id=f"t{i:03}") for i, question in enumerate(environment.test)]
-    environment.down = {"t192"}
-    for _ in range(2):
-        results = json.loads((run(tmp_path, environment).parent / "results.json").read_text())
-        assert [(row["n"], row["unscorable"]) for row in results["systems"]] == [(192, 1)] * len(results["systems"])
-    environment.down = set()
-    results = json.loads((run(tmp_path, environment).parent / "results.json").read_text())
-    assert {row["unscorable"] for row in results["systems"]} == {0}
 
 
 @pytest.mark.parametrize(
@@ -330,19 +293,6 @@ def test_the_training_split_and_one_that_is_not_there_are_refused(tmp_path):
         evaluate(config, None, tmp_path)
     with refused(ConfigError, "'validation'"):
         run(tmp_path, config=remote(split="validation"))
-
-
-def test_an_environment_without_training_questions_can_be_evaluated(tmp_path):
-    assert run(tmp_path, Environment(train=[], sets={"test": 20})).is_file()
-
-
-def test_what_cannot_be_written_or_read_is_told_before_any_question_is_answered(tmp_path):
-    def never(_):
-        raise AssertionError("the system was asked")
-
-    (tmp_path / "file").write_text("")
-    with refused(StorageError, tmp_path / "file" / "out"):
-        run(tmp_path / "file" / "out", systems={"untrained": never})
 
 
 def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):

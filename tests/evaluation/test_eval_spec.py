@@ -11,13 +11,11 @@ from querylect.configs.evaluation import SpecConfig
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import ConfigError, IncompleteError, ModelError, StorageError
+from querylect.errors import ConfigError, IncompleteError, ModelError
 from querylect.eval import environments as under_test
-from querylect.eval import journal
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
-from querylect.storage import only_command
 
 from ..command import end
 from ..evaluated import carry_out, plan_values
@@ -304,21 +302,6 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
     assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
 
 
-def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(values, tmp_path):
-    corpus = [Document("q", "", "word one"), Document("d", "", "word two")]
-    split = Split([Question("q", "word")], {"q": {"d": 1}})
-    folder = tmp_path / "own"
-    save_beir(Dataset("own", corpus, {"test": split}), folder)
-    alone = {"datasets": {"own": {"kind": "beir", "path": str(folder)}}, "environments": {"bm25": {}}, "systems": {}}
-    out, results, _ = carry_out(values, **alone)
-    with_itself = score(results, "raw", 0)["metrics"]["ndcg@10"]
-    meta = json.loads((folder / "meta.json").read_text())
-    (folder / "meta.json").write_text(json.dumps({**meta, "ignore_identical_ids": True}))
-    out, results, _ = carry_out(values, **alone)
-    assert with_itself < score(results, "raw", 0)["metrics"]["ndcg@10"] == 1.0
-    assert len(list(out.glob("cells/*"))) == 2
-
-
 @pytest.mark.parametrize(
     ("trained", "count"),
     [
@@ -387,21 +370,6 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
     _, dropped, _ = carry_out({**values, "leaks": "drop_near", "name": "strict"}, systems=systems)
     assert score(dropped, "raw", 0)["n"] == 4
     assert any("1 of 5 questions of lessons are left out for all systems" in note for note in dropped["notes"])
-
-
-def test_written_answers_are_read_back_once(values, monkeypatch):
-    reads = []
-    monkeypatch.setattr(journal, "read_records", lambda *arguments: reads.append(arguments) or read_records(*arguments))
-    _, results, _ = carry_out(values, systems={})
-    assert score(results, "raw", 0)["n"] == 5
-    assert len(reads) == 1
-
-
-def test_two_evaluations_never_write_into_one_folder(values):
-    plan = SpecConfig.model_validate({**values, "systems": {}})
-    folder = Path(plan.output) / plan.name
-    with only_command(folder), refused(StorageError, f"at work in {folder}"):
-        evaluate_spec(plan)
 
 
 @pytest.mark.slow

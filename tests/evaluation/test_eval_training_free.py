@@ -5,15 +5,12 @@ import shutil
 from csv import DictReader
 from dataclasses import replace
 from io import StringIO
-from itertools import pairwise
 
 import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
-from querylect.configs.load import dump_config, load_config
 from querylect.configs.schema import RunConfig
 from querylect.configs.spec_files import dump_spec, load_spec
 from querylect.configs.yaml12 import write_yaml
-from querylect.data.sampling import draw
 from querylect.data.types import Question
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import EnvironmentUnavailableError
@@ -89,20 +86,6 @@ def test_of_equal_weights_the_mildest_is_taken():
     assert [choice.weights for choice in chosen] == [GRIDS[name][0] for name in NAMES]
 
 
-def test_the_sample_of_validation_questions_is_nested_in_any_order_of_the_file(tmp_path):
-    cache = tmp_path / "tuning.json"
-    samples = []
-    for size in (2, 3, 5, 6):
-        clients = [Client(lambda terms: 0.5) for _ in range(2)]
-        clients[1].questions = lambda split: VALIDATION[::-1]
-        choices = [tune("weighted_words", client, [], tuning(questions=size), cache) for client in clients]
-        assert choices[0] == choices[1]
-        assert clients[1].steps == 0, "the same questions in another order are the same choice"
-        assert clients[0].question_ids == {question.id for question in draw(VALIDATION, size, 0)}
-        samples.append(clients[0].question_ids)
-    assert all(smaller < larger for smaller, larger in pairwise(samples))
-
-
 @pytest.mark.parametrize(
     ("splits", "changes", "reason"),
     [
@@ -118,29 +101,6 @@ def test_without_validation_questions_the_defaults_are_used_and_told(splits, cha
     assert chosen[1].weights == {"fb_docs": 10, "fb_terms": 10, "original_query_weight": 0.5}
     assert all(reason in choice.sentence and choice.score is None for choice in chosen)
     assert best_by_validation(chosen) is None
-
-
-def test_what_was_chosen_is_kept_by_environment(tmp_path):
-    client = Client(lambda terms: 0.5)
-    cache = tmp_path / "tuning.json"
-    first = tune("rm3", client, TEST, tuning(), cache)
-    steps = client.steps
-    assert tune("rm3", client, TEST, tuning(), cache) == first
-    assert client.steps == steps
-    tune("rm3", client, TEST, tuning(metrics=("ndcg@10",), questions=3), cache)
-    assert client.steps > steps, "other questions are another choice"
-    cache.write_text("{broken")
-    assert tune("rm3", client, TEST, tuning(), cache) == first
-
-
-@pytest.mark.parametrize("changed", [{"index_hash": "b" * 64}, {"settings_hash": "b" * 64}, {"gain": "exponential"}])
-def test_what_was_chosen_for_one_environment_is_not_taken_for_another(tmp_path, changed):
-    client, cache = Client(lambda terms: 0.5), tmp_path / "tuning.json"
-    tune("rm3", client, TEST, tuning(), cache)
-    steps, info = client.steps, client.environment()
-    client.environment = lambda: info.model_copy(update=changed)
-    tune("rm3", client, TEST, tuning(), cache)
-    assert client.steps == 2 * steps
 
 
 def test_a_question_without_a_score_under_some_weights_counts_under_none():
@@ -262,14 +222,6 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsy
         assert phrase in summary_text
     (folder / "warm_start" / "model.safetensors").unlink()
     assert find_warm_start(folder) is None
-
-
-def test_the_baselines_of_a_run_can_be_left_out(run):
-    config, folder = run
-    less = config.eval.model_copy(update={"training_free": ["rm3"], "hyde": False})
-    evaluate(config.model_copy(update={"eval": less}), None, folder / "out")
-    results = json.loads((folder / "out" / "results.json").read_text())
-    assert [row["system"] for row in results["systems"]] == ["raw", "rm3", "untrained"]
 
 
 def configure(folder, config):
@@ -416,12 +368,6 @@ def test_rows_of_warm_starts_can_be_left_out_and_else_count_in_holm_s_correction
         assert [row["p_holm"] for row in tested] == holm([row["p"] for row in tested])
 
 
-def test_the_packaged_grid_has_the_untrained_policy_of_its_run_once(tmp_path):
-    (tmp_path / "config.yaml").write_text(dump_config(load_config("hpo")))
-    grid = with_run_baselines(load_spec("grid", [f"systems.trained.run={tmp_path}", "training_free=[]"]))
-    assert list(grid.systems) == ["prompted", "trained-hyde", "trained"]
-
-
 def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):
     folder, table = carry_out(plan, limit=2)
     weights = {path: path.read_text() for path in folder.glob("cells/*/weights.json")}
@@ -431,34 +377,11 @@ def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):
     assert [row["system"] for row in wider["rows"]] == [row["system"] for row in table["rows"]]
 
 
-def test_a_baseline_is_a_system_by_name_with_weights_of_its_own_and_can_be_left_out(plan, tmp_path):
-    strong = {"training_free": "rm3", "weights": {"fb_terms": 5, "original_query_weight": 0.9}}
-    values = {**plan, "training_free": [], "systems": {"rm3-mild": strong}}
-    _, table = carry_out(values)
-    assert [row["system"] for row in table["rows"]] == ["raw", "rm3-mild", BEST_FREE]
-    assert any("fb_terms = 5, original_query_weight = 0.9; given in the spec" in note for note in table["notes"])
-    _, bare = carry_out({**plan, "training_free": [], "systems": {}})
-    assert [row["system"] for row in bare["rows"]] == ["raw"]
-
-
 def test_a_plan_is_written_without_the_systems_that_every_plan_has(plan, tmp_path):
     parsed = SpecConfig.model_validate(plan)
     (tmp_path / "plan.yaml").write_text(dump_spec(parsed))
     assert load_spec(str(tmp_path / "plan.yaml")) == parsed
     assert list(load_spec(str(tmp_path / "plan.yaml"), ["training_free=[]"]).systems) == ["prompted"]
-
-
-@pytest.mark.parametrize(
-    ("system", "message"),
-    [
-        ({"training_free": "rm3", "turns": 2}, "remove turns"),
-        ({"training_free": "rm3", "weights": {"terms": 3}}, "terms"),
-        ({"weights": {"n": 1}}, "weights.* training_free"),
-    ],
-)
-def test_a_baseline_with_settings_of_a_model_is_refused(plan, system, message):
-    with pytest.raises(ValueError, match=message):
-        SpecConfig.model_validate({**plan, "systems": {"mine": system}})
 
 
 def test_the_defaults_are_the_published_ones():

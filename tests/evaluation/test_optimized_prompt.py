@@ -69,7 +69,7 @@ def test_a_spec_has_the_untrained_policies_of_grpo_and_of_a_prompt(optimized, gr
     _, folder = optimized
     spec = SpecConfig.model_validate(
         {
-            "name": "both", "output": str(tmp_path), "permutations": 50, "bootstrap": 50, "trec": False,
+            "name": "both", "output": str(tmp_path), "permutations": 50, "bootstrap": 50,
             "training_free": [], "run_baselines": ["untrained"],
             "datasets": {"world": world.dataset.model_dump()},
             "environments": {"bm25": {"urls": {"world": [world_url]}}},

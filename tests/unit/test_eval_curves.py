@@ -67,11 +67,6 @@ def test_seeds_of_one_configuration_are_averaged_where_all_of_them_are(several):
     assert (validated.steps, validated.mean, validated.seeds) == ([0, 2], [0.3, 0.5], 1)
 
 
-def test_a_figure_that_is_never_finite_has_no_curve(tmp_path):
-    groups = grouped([read_run(run(tmp_path / "broken", rewards=[None, float("nan")]))])
-    assert [curve.turn for curve in curves_of(groups, "reward", "metrics")] == [1]
-
-
 def test_steps_divide_runs_only_where_the_learning_rate_depends_on_them(tmp_path):
     def groups(schedule):
         settings = ([f"seed={n}", f"train.steps={n + 4}", f"train.lr_schedule={schedule}"] for n in range(2))
@@ -100,15 +95,6 @@ def test_a_figure_logged_once_a_step_and_one_logged_per_turn_are_told_apart(tmp_
     assert [(curve.turn, curve.mean) for curve in curves_of(groups, "entropy", "metrics")] == [(1, [1.0])]
     assert [(curve.turn, curve.mean) for curve in curves_of(groups, "kl", "metrics")] == [(0, [0.1])]
     assert curves_of(groups, "copy", "metrics") == []
-
-
-def test_the_share_of_answers_cut_at_the_token_limit_has_a_curve(tmp_path):
-    """On both pages; the lengths of answers alone do not show that a budget is too small."""
-    rows = [{"step": step, "truncated/turn1": 0.25, "truncated/turn2": step / 4} for step in (1, 2, 3)]
-    loaded = read_run(run(tmp_path / "cut", rows=rows))
-    page = render_curves([loaded], "now")
-    assert "Answers cut at the token limit: turn 1 0.25 → 0.25, turn 2 0.25 → 0.75." in page
-    assert [drawing.title for drawing in draw_run(loaded.config, loaded.path)] == ["Answers cut at the token limit"]
 
 
 def images(page):

@@ -245,11 +245,6 @@ def test_the_same_queries_on_both_sides_are_no_evidence(size):
     assert drift(linear(csr_matrix(both.astype(float))), paired(size), 299).p == 1.0
 
 
-def test_all_queries_equal_is_no_drift():
-    result = drift(gaussian(np.ones((12, 3)), 1.0), disjoint(6, 6))
-    assert (result.value, result.low, result.high, result.p) == pytest.approx((0.0, 0.0, 0.0, 1.0), abs=1e-12)
-
-
 def test_far_apart_is_as_much_evidence_as_the_draws_allow():
     vectors = np.concatenate([normal((30, 2)), normal((30, 2), 1, shift=50.0)])
     result = drift(gaussian(vectors, 1.0), disjoint(30, 30), 999)
@@ -257,27 +252,8 @@ def test_far_apart_is_as_much_evidence_as_the_draws_allow():
     assert result.low > 0
 
 
-@pytest.mark.parametrize(
-    ("layout", "permutations", "counts"),
-    [
-        (disjoint(1, 5), 9, "1 and 5"),
-        (PooledSides(3, np.array([0, 0, 0, 1, 2])), 9, "1 and 2"),
-        (disjoint(3, 3), 0, "0 permutations"),
-    ],
-)
-def test_what_cannot_be_estimated_is_named(layout, permutations, counts):
-    with pytest.raises(ValueError, match=counts):
-        drift(gaussian(np.ones((len(layout.questions), 1)), 1.0), layout, permutations)
-
-
 def test_sigma_is_the_median_distance():
     vectors = normal((50, 4)).astype(np.float32)
     distances = [math.dist(vectors[i], vectors[j]) for i in range(50) for j in range(i)]
     assert median_sigma([vectors[:20], vectors[20:]], 0, sample=100) == pytest.approx(np.median(distances))
     assert median_sigma([np.ones((9, 2)), np.ones((4, 2))], 0, sample=100) == 0.0
-
-
-def test_sigma_of_a_sample_takes_as_much_of_a_small_side_as_of_a_large_one():
-    small, large = normal((40, 1), 1, shift=100.0), normal((4000, 1), 2)
-    assert median_sigma([small, large], 0, sample=80) > 50, "half of the pairs lie between the sides"
-    assert median_sigma([small, large], 5, 80) == median_sigma([small, large], 5, 80)

@@ -148,10 +148,3 @@ def test_a_file_that_holds_no_queries_is_named(tmp_path, name, content, facts):
     (tmp_path / name).write_text(content)
     with refused(DataError, tmp_path / name, *facts):
         read_system("bm25", tmp_path / name, success_of("all"))
-
-
-def test_a_path_without_queries_is_named(tmp_path):
-    with refused(DataError, tmp_path, "eval.jsonl"):
-        read_system("bm25", tmp_path, success_of("all"))
-    with refused(DataError, tmp_path / "missing.txt"):
-        read_system("bm25", tmp_path / "missing.txt", success_of("all"))

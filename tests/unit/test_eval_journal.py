@@ -7,7 +7,7 @@ import pytest
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, StepResult
-from querylect.errors import DataError, StorageError
+from querylect.errors import DataError
 from querylect.eval.journal import Journal, fingerprint, finished
 from querylect.eval.records import raw_record, record_line
 
@@ -55,14 +55,6 @@ def test_a_cut_last_line_is_cut_off_and_writing_goes_on_behind_the_whole_ones(tm
         assert Journal(tmp_path, {}).read() == [row("q0"), row("q1")]
 
 
-def test_half_a_line_longer_than_a_block_is_cut_off_too(tmp_path):
-    journal = Journal(tmp_path, {})
-    journal.append([row("q0")])
-    with journal.records.open("ab") as file:
-        file.write(b"x" * 200_000)
-    assert journal.read() == [row("q0")]
-
-
 def test_a_whole_line_that_is_no_record_is_an_error(tmp_path):
     journal = Journal(tmp_path, {})
     journal.append([row("q0")])
@@ -105,12 +97,6 @@ def test_why_an_answer_is_missing_is_known_until_it_comes(tmp_path):
         file.write(b"nonsense\n")
     with refused(DataError, journal.unanswered):
         journal.missing()
-
-
-def test_a_disk_that_takes_nothing_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    with refused(StorageError, tmp_path / "file"):
-        Journal(tmp_path / "file", {}).append([row("q0")])
 
 
 def test_finished_questions_have_scores_for_every_turn_sample_and_wording():

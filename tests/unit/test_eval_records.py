@@ -1,27 +1,20 @@
 """Records of greedy trees, written and read back."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Document, Question
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, StepResult
-from querylect.errors import DataError, StorageError
 from querylect.eval.records import (
     EvalRecord,
     raw_record,
     read_records,
-    record_line,
     records_of_trees,
     write_records,
-    write_text,
 )
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Hit, Node, Tree
-
-from ..raising import refused
 
 SCORES = {"ndcg@10": 0.63, "recall@10": 1.0, "mrr@10": 0.5}
 QUESTION = Question("q1", "weak grip")
@@ -91,11 +84,6 @@ def test_sampled_trees_are_refused():
         records_of_trees("trained", [Tree(QUESTION, [node(1, 1, 1), node(1, 1, 1)])])
 
 
-def test_a_metric_that_the_environment_did_not_give_is_an_error():
-    with pytest.raises(ValueError, match=r"recall@10, mrr@10"):
-        raw_record(QUESTION, SearchPlan.of("x"), step_result({"ndcg@10": 0.5}))
-
-
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
@@ -127,30 +115,3 @@ def test_records_survive_the_disk(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("records") / "eval.jsonl"
     write_records(path, records)
     assert read_records(path) == records
-
-
-def test_a_record_of_an_earlier_version_does_not_say_its_calls(tmp_path):
-    line = json.loads(record_line(raw_record(QUESTION, SearchPlan.of("weak grip"), step_result(SCORES))))
-    assert (line["metrics"], line["system"], line.pop("calls")) == (SCORES, "raw", 0)
-    (tmp_path / "eval.jsonl").write_text(json.dumps(line) + "\n")
-    assert [record.calls for record in read_records(tmp_path / "eval.jsonl")] == [None]
-
-
-@pytest.mark.parametrize("line", ["{", "[1]", '{"system": "raw"}', "null", '"text"'])
-def test_a_broken_line_is_named(tmp_path, line):
-    path = tmp_path / "eval.jsonl"
-    write_records(path, [raw_record(QUESTION, SearchPlan.of("weak grip"), step_result(SCORES))])
-    path.write_text(path.read_text() + line + "\n")
-    with refused(DataError, path, "line 2"):
-        read_records(path)
-
-
-def test_a_missing_file_is_the_users_error(tmp_path):
-    with refused(DataError, tmp_path / "absent.jsonl", "querylect eval"):
-        read_records(tmp_path / "absent.jsonl")
-
-
-def test_a_file_in_the_place_of_the_folder_is_a_storage_error(tmp_path):
-    (tmp_path / "run").write_text("")
-    with refused(StorageError, tmp_path / "run" / "results.json"):
-        write_text(tmp_path / "run" / "results.json", "x")

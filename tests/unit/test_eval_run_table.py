@@ -5,7 +5,7 @@ from querylect.eval.records import EvalRecord
 from querylect.eval.report.examples import choose_examples
 from querylect.eval.run import examples_of_run
 from querylect.eval.run_table import explanation, headline, tabulate_run
-from querylect.eval.table import Arm, format_p, signed
+from querylect.eval.table import Arm
 from querylect.eval.tabulate import answers_of
 
 RAW, U1, U2, T1, T2 = Arm("raw", 0), Arm("untrained", 1), Arm("untrained", 2), Arm("trained", 1), Arm("trained", 2)
@@ -72,13 +72,6 @@ def test_unscorable_and_missing_records_are_left_out_and_said():
     assert "did not answer: 2" in explanation(results, "test")
 
 
-def test_a_system_without_any_score_is_shown_and_not_compared():
-    results = table(records(raw=[0.2], untrained1=[None]))
-    assert results.score(results.rows[1]).metrics["ndcg@10"] is None
-    assert results.table.comparisons == []
-    assert headline(results) == "No policy could be compared with the raw question."
-
-
 def test_two_records_for_one_question_are_refused():
     with pytest.raises(ValueError, match="'q00'"):
         table([record(RAW, "q00", 0.1), record(RAW, "q00", 0.2)])
@@ -124,11 +117,6 @@ def test_significance_needs_the_adjusted_p():
     row = results.comparison(T1, RAW)
     assert row.test.p < 0.05 < row.p_holm
     assert row.verdict == "does not beat"
-
-
-def test_numbers_for_readers():
-    assert [signed(x) for x in (0.1234, -0.1234, -0.0001, 0.0)] == ["+0.123", "−0.123", "0.000", "0.000"]
-    assert [format_p(p) for p in (1.0, 0.0312, 0.001, 0.0001)] == ["= 1.000", "= 0.031", "= 0.001", "< 0.001"]
 
 
 def sides(**columns):

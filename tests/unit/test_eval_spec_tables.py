@@ -16,7 +16,7 @@ from querylect.eval import tabulate as under_test
 from querylect.eval.csv_tables import comparisons_csv, scores_csv
 from querylect.eval.records import EvalRecord
 from querylect.eval.spec_tables import build_tables, headline, spec_of_tables, wide_table_of
-from querylect.eval.statistics import Stratum, bootstrap_ci, compare_strata, mean_cis
+from querylect.eval.statistics import Stratum, compare_strata, mean_cis
 from querylect.eval.table import Answers, Arm, QuestionSet
 from querylect.eval.tabulate import answers_of, split_by_part
 from querylect.eval.text import Page, html, latex, markdown
@@ -148,21 +148,6 @@ def test_a_mark_stands_in_its_own_environment_and_holm_runs_over_all_of_them():
     assert [row.p_holm for row in table.comparisons] == [0.002, 1.0]
     cross = table_of(**columns, minilm_prompted1=[0.0] * 30)
     assert [cross.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", "↓"]
-
-
-def test_a_part_has_the_costs_of_its_questions_a_row_of_all_environments():
-    cheap, dear = record("a/1", 1.0, 1, tokens=10), record("b/1", 1.0, 1, tokens=30)
-    values = {name: {"ndcg@10": 1.0} for name in ("a/1", "b/1")}
-    question_set = QuestionSet("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
-    parts = [tabulate(spec(), subset.title, [(1.0, subset)]) for subset in split_by_part(question_set)]
-    assert [table.rows[0].costs.tokens_out for table in parts] == [10.0, 30.0]
-    minilm_answers = Answers(["a/1"], values, [record("a/1", 1.0, 1, tokens=60)])
-    (row,) = tabulate(
-        spec(), "x", [(1.0, QuestionSet("x", {**question_set.answers, (ONE, "minilm"): minilm_answers}))]
-    ).rows
-    assert row.costs.tokens_out == pytest.approx(100 / 3)
-    silent = QuestionSet("x", {(ONE, "bm25"): Answers(["a/1"], values, [cheap, record("a/1", 1.0, 1, tokens=None)])})
-    assert tabulate(spec(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
 
 
 def test_a_question_without_a_score_is_left_out_and_told_and_never_zero():
@@ -417,7 +402,8 @@ def test_scores_and_comparisons_as_csv_hold_every_figure():
     assert list(ndcg.dataset) == ["one", "one", "two", "two", "mean", "mean"]
     prompted = ndcg[(ndcg.dataset == "one") & (ndcg.system == "prompted")].iloc[0]
     assert (float(prompted["mean"]), prompted.n, prompted.marks, prompted.turn) == (0.75, 40, "†", 1)
-    low, high = bootstrap_ci(parts[0].answers[ONE, "bm25"].scored("ndcg@10"), 200, 0)
+    values = parts[0].answers[ONE, "bm25"].scored("ndcg@10")
+    low, high = mean_cis({"": [(1.0, values)]}, 200, 0)[""]
     assert (float(prompted.low), float(prompted.high)) == (pytest.approx(low), pytest.approx(high))
     assert set(scores[scores.system == "prompted"].metric) == {
         "ndcg@10", "in format", "ndcg@10 with fall-back",
@@ -437,7 +423,7 @@ def test_every_metric_has_an_interval():
     raw_answers = answered(rows, 0)
     (row,) = table_of_answers({(RAW, "bm25"): raw_answers}, spec(metrics=["ndcg@10", "map"])).rows
     intervals = row.scores["bm25"].intervals
-    assert intervals["map"] == bootstrap_ci(raw_answers.scored("map"), 200, 0)
+    assert intervals["map"] == mean_cis({"": [(1.0, raw_answers.scored("map"))]}, 200, 0)[""]
     assert (row.scores["bm25"].low, row.scores["bm25"].high) == intervals["ndcg@10"]
 
 

@@ -1,7 +1,5 @@
 """The exact tests against scipy, against counting by hand, and with values that are missing."""
 
-import math
-
 import numpy as np
 import pytest
 from querylect.eval.statistics import compare_exactly
@@ -47,17 +45,3 @@ def test_against_scipy(seed, alternative):
     assert compare_exactly(x.tolist(), y.tolist(), alternative).p == pytest.approx(
         wilcoxon(x, y, alternative=alternative).pvalue
     )
-
-
-def test_missing_values_leave_their_pair_out_and_are_counted():
-    result = compare_exactly([1, None, 1, 0], [0, 1, None, 0])
-    assert (result.n, result.left_out, result.higher, result.lower, result.mean_a) == (2, 2, 1, 0, 0.5)
-    assert (compare_exactly([0.5, 0.25], [0.5, 0.25]).p, compare_exactly([1, 0], [1, 0]).p) == (1.0, 1.0)
-    assert compare_exactly([None, 1], [1, None]) is None, "no pair"
-
-
-def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(ValueError, match="longer"):
-        compare_exactly([1], [1, 0])
-    with pytest.raises(ValueError, match="finite"):
-        compare_exactly([math.inf], [0.5])
